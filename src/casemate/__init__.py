@@ -1,0 +1,94 @@
+"""casemate: run code nobody has read, in real isolation, on an ordinary Linux machine.
+
+The names below are the public API. They are loaded when first used, so that importing
+casemate (and starting its supervisor) costs little.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from casemate.errors import (
+        CasemateError,
+        ExecutionFailed,
+        Fault,
+        InvalidArgument,
+        RecordUnavailable,
+        RuntimeMissing,
+        SandboxClosed,
+        Unavailable,
+        WallUnavailable,
+    )
+    from casemate.model.artifact import Artifact
+    from casemate.model.events import ApprovalRequest, Display, Done, ErrorEvent, Event, Output, ResultEvent
+    from casemate.model.execution import Cause, Execution, SkippedFile, Usage
+    from casemate.model.isolation import IsolationReport, Mechanism, Proof
+    from casemate.model.limits import Limits
+    from casemate.model.result import Image, ProgramError, Result
+    from casemate.sandbox import Sandbox
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "casemate.errors": (
+        "CasemateError ExecutionFailed Fault InvalidArgument RecordUnavailable RuntimeMissing SandboxClosed "
+        "Unavailable WallUnavailable"
+    ),
+    "casemate.model.artifact": "Artifact",
+    "casemate.model.events": "ApprovalRequest Display Done ErrorEvent Event Output ResultEvent",
+    "casemate.model.execution": "Cause Execution SkippedFile Usage",
+    "casemate.model.isolation": "IsolationReport Mechanism Proof",
+    "casemate.model.limits": "Limits",
+    "casemate.model.result": "Image ProgramError Result",
+    "casemate.sandbox": "Sandbox",
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
+
+__all__ = [
+    "ApprovalRequest",
+    "Artifact",
+    "CasemateError",
+    "Cause",
+    "Display",
+    "Done",
+    "ErrorEvent",
+    "Event",
+    "Execution",
+    "ExecutionFailed",
+    "Fault",
+    "Image",
+    "InvalidArgument",
+    "IsolationReport",
+    "Limits",
+    "Mechanism",
+    "Output",
+    "ProgramError",
+    "Proof",
+    "RecordUnavailable",
+    "Result",
+    "ResultEvent",
+    "RuntimeMissing",
+    "Sandbox",
+    "SandboxClosed",
+    "SkippedFile",
+    "Unavailable",
+    "Usage",
+    "WallUnavailable",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'casemate' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,163 @@
+"""Collecting the files that a run left, from a hostile tree in which nothing runs any more.
+
+The tree is a file system of its own (a tmpfs made for the cell), so a hard link in it can only lead to
+another file in it: such a file is handed out under each of its names. Links are never followed, only
+regular files are opened, and each is read once: the hash is of the bytes that are handed out.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from casemate.artifacts.content import Slice, Store, media_type_of
+from casemate.files.beneath import CHUNK
+from casemate.files.bounds import Bounds, Skipped
+from casemate.files.names import path_problem, shown, text_of
+from casemate.files.walk import Entry, is_whiteout, kind_of, open_file, open_folder, walk
+from casemate.model.artifact import Artifact
+from casemate.model.execution import SkippedFile
+from casemate.model.sizes import format_size
+
+_NOTHING: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """``files`` in order of names; ``skipped``: what was left behind; ``complete``: no bound and no failure cut it."""
+
+    files: tuple[Artifact, ...]
+    skipped: tuple[SkippedFile, ...]
+    complete: bool
+
+
+def collect(
+    root: int,
+    *,
+    under: tuple[str, ...] = (),
+    given: Mapping[str, str] = _NOTHING,
+    bounds: Bounds | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> Collected:
+    """The regular files beneath ``under`` in the tree ``root``, a descriptor; names are relative to ``root``.
+
+    ``given``: SHA-256 of input files by name, which are no artifacts as long as they are unchanged.
+    ``folder``: where large content is kept, in a file without a name. Nothing is raised for what the tree
+    holds: what cannot be handed out is in ``skipped``. Permission bits that hinder reading are changed.
+    """
+    collector = _Collector(bounds or Bounds(), given, Store(folder))
+    path = tuple(os.fsencode(name) for name in under)
+    top = _open_top(root, path, collector.skipped)
+    if top is not None:
+        try:
+            collector.walk(top, path)
+        finally:
+            os.close(top)
+    return Collected(tuple(collector.files), collector.skipped.listed(), collector.skipped.complete)
+
+
+def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped) -> int | None:
+    """A descriptor of the folder to collect from; None when there is none, or something else lies there."""
+    top = os.dup(root)
+    for position, name in enumerate(path):
+        try:
+            below = open_folder(top, name, unlock=True)
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            skipped.refuse(shown(path[: position + 1]), "it is not a folder")
+            return None
+        except OSError as error:
+            skipped.lose(shown(path[: position + 1]), f"it cannot be read: {error.strerror}")
+            return None
+        finally:
+            os.close(top)
+        top = below
+    return top
+
+
+class _Collector:
+    """Keeps what a walk finds."""
+
+    def __init__(self, bounds: Bounds, given: Mapping[str, str], store: Store) -> None:
+        self._bounds = bounds
+        self._given = given
+        self._store = store
+        self.files: list[Artifact] = []
+        self.skipped = Skipped(bounds.reports)
+
+    def walk(self, top: int, path: tuple[bytes, ...]) -> None:
+        bounds = self._bounds
+        try:
+            walk(top, self, depth=bounds.depth, entries=bounds.entries, at=path, unlock=True)
+        except OSError as error:
+            self.skipped.lose(shown(path), f"it cannot be read: {error.strerror}")
+
+    def enter(self, entry: Entry, folder: int) -> bool:
+        reason = path_problem(entry.path)
+        if reason:
+            self.skipped.refuse(shown(entry.path), f"{reason}, and so nothing in it is handed out")
+        return reason is None
+
+    def leave(self, entry: Entry) -> None:
+        pass
+
+    def missed(self, path: tuple[bytes, ...], reason: str) -> None:
+        self.skipped.lose(shown(path), reason)
+
+    def found(self, entry: Entry) -> None:
+        if is_whiteout(entry.stat):
+            return
+        if not stat.S_ISREG(entry.stat.st_mode):
+            self.skipped.refuse(shown(entry.path), f"it is {kind_of(entry.stat.st_mode)}")
+        elif reason := path_problem(entry.path):
+            self.skipped.refuse(shown(entry.path), reason)
+        elif bound := self._too_much(entry.stat.st_size):
+            self.skipped.lose(shown(entry.path), bound)
+        else:
+            self._keep(entry)
+
+    def _too_much(self, size: int) -> str | None:
+        bounds = self._bounds
+        if len(self.files) >= bounds.files:
+            return f"there are more than {bounds.files} files"
+        if size > bounds.file_bytes:
+            return f"it is larger than {format_size(bounds.file_bytes)}"
+        if self._store.size + size > bounds.total_bytes:
+            return f"all files together are larger than {format_size(bounds.total_bytes)}"
+        return None
+
+    def _keep(self, entry: Entry) -> None:
+        start = self._store.size
+        try:
+            sha256 = self._copy(entry)
+        except OSError as error:
+            self._store.cut(start)
+            self.skipped.lose(shown(entry.path), f"it cannot be copied: {error.strerror or error}")
+            return
+        name = text_of(entry.path)
+        size = self._store.size - start
+        if self._given.get(name) == sha256:
+            self._store.cut(start)
+            return
+        self.files.append(Artifact(name, size, sha256, media_type_of(name), Slice(self._store, start, size)))
+
+    def _copy(self, entry: Entry) -> str:
+        """Append the file to the store and hash what is appended; bounded by what is read, not by what stat said."""
+        digest = hashlib.sha256()
+        left = min(self._bounds.file_bytes, self._bounds.total_bytes - self._store.size)
+        file = open_file(entry, unlock=True)
+        try:
+            while chunk := os.read(file, CHUNK):
+                left -= len(chunk)
+                if left < 0:
+                    raise OSError(errno.EFBIG, "it grew while it was read")
+                digest.update(chunk)
+                self._store.append(chunk)
+        finally:
+            os.close(file)
+        return digest.hexdigest()

@@ -1,0 +1,104 @@
+"""Writing artifacts into a folder of the caller's, beneath it and nowhere else.
+
+No link in the folder is followed; a file or link at an artifact's name is replaced. Two artifacts that the
+folder's file system takes for one name (case, Unicode forms) do not overwrite each other: the second is
+written as ``name (2).txt``. Protected names (``.envrc``, ``.git/hooks``) are refused, as in a workspace.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from casemate.artifacts.content import Slice
+from casemate.files.beneath import open_beneath, status_of, write_file
+from casemate.files.names import path_problem, problem
+from casemate.files.protected import PROTECTED, Protection
+from casemate.files.walk import identity
+from casemate.model.artifact import Artifact
+from casemate.model.execution import SkippedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """``written``: where the artifacts are now; ``skipped``: what could not be written, and why."""
+
+    written: tuple[Path, ...]
+    skipped: tuple[SkippedFile, ...]
+
+
+def export(
+    artifacts: Iterable[Artifact],
+    folder: str | os.PathLike[str],
+    *,
+    under: tuple[str, ...] = (),
+    protected: Protection = PROTECTED,
+) -> Exported:
+    """Write ``artifacts`` beneath ``folder``, which is made if need be. Raises ``OSError`` only for the folder itself.
+
+    ``under``: leading folders that are left off the names, where they are there.
+    """
+    os.makedirs(folder, exist_ok=True)
+    root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    written: list[Path] = []
+    skipped: list[SkippedFile] = []
+    mine: set[tuple[int, int]] = set()
+    try:
+        for artifact in artifacts:
+            try:
+                written.append(Path(folder, *_write(root, artifact, under, protected, mine)))
+            except OSError as error:
+                skipped.append(SkippedFile(artifact.name, f"it cannot be written: {error.strerror or error}"))
+    finally:
+        os.close(root)
+    return Exported(tuple(written), tuple(skipped))
+
+
+def _write(
+    root: int, artifact: Artifact, under: tuple[str, ...], protected: Protection, mine: set[tuple[int, int]]
+) -> tuple[str, ...]:
+    path = _path_of(artifact.name, under)
+    reason = protected.reason(path)
+    if reason:
+        raise OSError(0, reason)
+    folder = open_beneath(root, path[:-1], make=True)
+    try:
+        name = _free_name(folder, path[-1], mine)
+        mine.add(write_file(folder, name, _chunks(artifact)))
+    finally:
+        os.close(folder)
+    return (*path[:-1], name)
+
+
+def _path_of(name: str, under: tuple[str, ...]) -> tuple[str, ...]:
+    """The components of an artifact's name, checked again: the name may have come a long way."""
+    path = tuple(name.split("/"))
+    if len(path) > len(under) and path[: len(under)] == under:
+        path = path[len(under) :]
+    raw = tuple(part.encode("utf-8", "surrogatepass") for part in path)
+    reason = next(filter(None, map(problem, raw)), None) or path_problem(raw)
+    if reason:
+        raise OSError(0, reason)
+    return path
+
+
+def _free_name(folder: int, name: str, mine: set[tuple[int, int]]) -> str:
+    for candidate in _variants(name):
+        there = status_of(folder, candidate)
+        if there is None or (candidate == name and identity(there) not in mine and not stat.S_ISDIR(there.st_mode)):
+            return candidate
+    raise OSError(0, "its name is taken")
+
+
+def _variants(name: str) -> Iterator[str]:
+    yield name
+    stem, extension = os.path.splitext(name)
+    for number in range(2, 1000):
+        yield f"{stem} ({number}){extension}"
+
+
+def _chunks(artifact: Artifact) -> Iterable[bytes]:
+    return artifact.content.chunks() if isinstance(artifact.content, Slice) else (artifact.read_bytes(),)

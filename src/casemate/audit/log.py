@@ -1,0 +1,172 @@
+"""The record on disk: an append-only SQLite file with a hash chain.
+
+An execution has an *intent* row, written before anything starts, and an *outcome* row, written however
+it ended. Both survive the death of the process at any moment (SIGKILL, out of memory); after a loss of
+power or a crash of the kernel the last rows may be missing, since nothing waits for the disk
+(``synchronous=NORMAL``). Then, too, the chain is whole, only shorter. An intent without outcome means
+that casemate died meanwhile: what the execution did is unknown.
+
+Several threads and processes may write at once. Every failure is :class:`casemate.RecordUnavailable`:
+what cannot be recorded is not run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import astuple, replace
+from pathlib import Path
+
+from casemate.audit.chain import EMPTY, Head, Row, Verdict, hash_of, verify
+from casemate.audit.detail import bounded
+from casemate.audit.storage import open_database, unavailable
+from casemate.errors import Fault, RecordUnavailable
+
+Clock = Callable[[], tuple[int, int]]
+_COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
+
+
+def clocks() -> tuple[int, int]:
+    """Wall clock and monotonic clock in nanoseconds."""
+    return time.time_ns(), time.monotonic_ns()
+
+
+def default_path(environ: Mapping[str, str]) -> Path:
+    """Where the record lies unless told otherwise: in the user's state folder.
+
+    Raises :class:`casemate.RecordUnavailable` when the environment names neither that folder nor a home.
+    """
+    for variable, below in (("XDG_STATE_HOME", ()), ("HOME", (".local", "state"))):
+        folder = environ.get(variable, "")
+        if os.path.isabs(folder):
+            return Path(folder, *below, "casemate", "audit.db")
+    raise RecordUnavailable(
+        "the audit record has no place: neither XDG_STATE_HOME nor HOME is set to an absolute path",
+        remediation="Set HOME, or name a file: Sandbox(audit='/path/to/audit.db').",
+    )
+
+
+class AuditLog:
+    """The record in the file ``path``, made with its folder if need be (file 0600, new folders 0700).
+
+    Usable from any thread, not across a fork. Raises :class:`casemate.RecordUnavailable`, as every method does.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Clock = clocks, patience: float = 5.0) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._database: sqlite3.Connection | None = open_database(self.path, patience)
+        self._file = self._file_there()
+
+    def intent(self, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
+        """Record that an execution is about to start. ``detail`` is stored bounded (64 KiB)."""
+        self._append("intent", execution_id, namespace, detail)
+
+    def outcome(self, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
+        """Record how an execution ended. ``detail`` is stored bounded (64 KiB)."""
+        self._append("outcome", execution_id, namespace, detail)
+
+    def tail(self, limit: int, namespace: str | None = None) -> list[Row]:
+        """The last ``limit`` rows, oldest first; of one namespace, or of all."""
+        where = "" if namespace is None else "WHERE namespace = ?"
+        arguments = (max(limit, 0),) if namespace is None else (namespace, max(limit, 0))
+        query = f"SELECT {_COLUMNS} FROM record {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608 - constants
+        with self._opened() as database:
+            rows = [Row(*row) for row in database.execute(query, arguments)]
+        return rows[::-1]
+
+    def unfinished(self) -> list[str]:
+        """Executions with an intent and no outcome: running now, or casemate died meanwhile."""
+        query = (
+            "SELECT execution_id FROM record WHERE kind IN ('intent', 'outcome') GROUP BY execution_id"
+            " HAVING max(kind) = 'intent' ORDER BY min(sequence)"
+        )
+        with self._opened() as database:
+            return [execution_id for (execution_id,) in database.execute(query)]
+
+    def head(self) -> Head:
+        """How many rows there are, and the last one's hash; note it elsewhere to verify against later."""
+        with self._opened() as database:
+            return _head(database)
+
+    def verify(self, noted: Head | None = None) -> Verdict:
+        """Whether every row is as it was written and none is missing; ``noted`` is a head from earlier to find again."""
+        with self._opened() as database, _transaction(database, "BEGIN"):
+            with closing(database.execute(f"SELECT {_COLUMNS} FROM record ORDER BY sequence")) as rows:  # noqa: S608
+                verdict = verify((Row(*row) for row in rows), _head(database))
+            if not verdict.ok or noted is None or noted == EMPTY:
+                return verdict
+            found = database.execute("SELECT hash FROM record WHERE sequence = ?", (noted.count,)).fetchone()
+        if found == (noted.last,):
+            return verdict
+        return replace(verdict, first_bad=min(noted.count, verdict.head.count + 1), reason="it is not as it was noted")
+
+    def close(self) -> None:
+        """Close the file. Closing twice is fine; writing afterwards raises."""
+        with self._lock:
+            if self._database is not None and self._process == os.getpid():
+                self._database.close()
+            self._database = None
+
+    def _append(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
+        text = bounded(detail)
+        with self._opened() as database, _transaction(database, "BEGIN IMMEDIATE"):
+            head = _head(database)
+            wall, monotonic = self._clock()
+            row = Row(head.count + 1, wall, monotonic, kind, execution_id, namespace, text, head.last, "")
+            row = replace(row, hash=hash_of(row))
+            try:
+                database.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row))
+            except sqlite3.IntegrityError as error:
+                raise Fault(f"execution {execution_id!r} cannot have another {kind} row: {error}") from error
+            database.execute("UPDATE head SET count = ?, last = ?", (row.sequence, row.hash))
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._database is None or self._process != os.getpid():
+                why = "it was closed" if self._database is None else "it was opened before a fork"
+                raise RecordUnavailable(
+                    f"the audit record {self.path} cannot be used: {why}", remediation="Open a new AuditLog."
+                )
+            try:
+                if self._file_there() != self._file:
+                    raise FileNotFoundError(errno.ENOENT, "its file was removed or replaced while it was open")
+                yield self._database
+            except (sqlite3.Error, OSError) as error:
+                raise unavailable(self.path, error) from error
+            except UnicodeEncodeError as error:
+                raise Fault(f"an identifier of the record is not valid Unicode: {error}") from error
+
+    def _file_there(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+
+def _head(database: sqlite3.Connection) -> Head:
+    found = database.execute("SELECT count, last FROM head").fetchone()
+    if found is None:
+        raise sqlite3.DatabaseError("its head is missing")
+    return Head(*found)
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection, begin: str) -> Iterator[None]:
+    database.execute(begin)
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise

@@ -1,0 +1,101 @@
+"""Everything casemate raises, as one tree.
+
+A program that fails, a limit that it meets and a refusal by policy are *values* (an
+:class:`casemate.Execution` with a status). What is raised is a bad argument, something
+this machine lacks, or casemate's own fault:
+
+    CasemateError
+    ├── InvalidArgument        an argument is wrong; names it and says what would be right
+    ├── Unavailable            this machine or installation cannot do it; says what would help
+    │   ├── WallUnavailable    no wall can be proved here, or not the one asked for
+    │   └── RuntimeMissing     the interpreter for a language is not there
+    ├── ExecutionFailed        raised only by Execution.raise_for_status()
+    ├── RecordUnavailable      the audit record cannot be written, so nothing is run
+    ├── SandboxClosed          the sandbox was closed before or while this ran
+    └── Fault                  casemate's own failure; please report it
+
+Each class has a ``kind``, a stable word that surfaces translate (exit code, HTTP status).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from casemate.model.execution import Execution
+
+
+class CasemateError(Exception):
+    """Base of everything casemate raises on purpose.
+
+    ``message`` says what happened, to what and why; ``remediation`` what to do about it
+    (empty when there is nothing to say).
+    """
+
+    kind: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, remediation: str = "") -> None:
+        super().__init__(message if not remediation else f"{message}\n{remediation}")
+        self.message = message
+        self.remediation = remediation
+
+
+class InvalidArgument(CasemateError, ValueError):
+    """An argument has a value that casemate cannot use; ``argument`` is its name."""
+
+    kind = "invalid"
+
+    def __init__(self, argument: str, message: str, *, remediation: str = "") -> None:
+        super().__init__(f"{argument}: {message}", remediation=remediation)
+        self.argument = argument
+
+
+class Unavailable(CasemateError):
+    """This machine or this installation cannot do what was asked."""
+
+    kind = "unavailable"
+
+
+class WallUnavailable(Unavailable):
+    """A wall cannot be had here; ``reason`` is a stable code (see docs/walls.md)."""
+
+    def __init__(self, message: str, *, reason: str, remediation: str = "") -> None:
+        super().__init__(message, remediation=remediation)
+        self.reason = reason
+
+
+class RuntimeMissing(Unavailable):
+    """The interpreter that a language needs was not found; ``language`` names it."""
+
+    def __init__(self, language: str, message: str, *, remediation: str = "") -> None:
+        super().__init__(message, remediation=remediation)
+        self.language = language
+
+
+class ExecutionFailed(CasemateError):
+    """The program did not end well; the whole outcome is in ``execution``."""
+
+    kind = "failed"
+
+    def __init__(self, execution: Execution) -> None:
+        cause = execution.cause.message if execution.cause else f"exit code {execution.exit_code}"
+        super().__init__(f"execution {execution.id} ended as {execution.status!r}: {cause}")
+        self.execution = execution
+
+
+class RecordUnavailable(CasemateError):
+    """The audit record cannot be read or written; new runs are refused until it can."""
+
+    kind = "record"
+
+
+class SandboxClosed(CasemateError):
+    """The sandbox was closed before the operation, or while it ran."""
+
+    kind = "closed"
+
+
+class Fault(CasemateError):
+    """Casemate itself failed (not the program, not the caller)."""
+
+    kind = "fault"

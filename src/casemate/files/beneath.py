@@ -1,0 +1,150 @@
+"""Writing beneath a folder that may hold hostile links: by descriptors, one component at a time, by rename.
+
+A file appears under its name only when it is whole. Nothing is flushed to the disk: after a loss of
+power a file may be missing. A process killed at the wrong moment leaves a ``.casemate-…`` file behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from casemate.files.walk import identity, open_folder
+
+CHUNK = 2**20
+_TEMPORARY = ".casemate-"
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What a new file gets: ``mode`` (None: as the umask says), ``owner`` and ``modified`` (nanoseconds)."""
+
+    mode: int | None = None
+    owner: tuple[int, int] | None = None
+    modified: int | None = None
+
+
+PLAIN = Attributes()
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Write all of ``data``. Raises ``OSError``."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def write_file(
+    folder: int,
+    name: str,
+    chunks: Iterable[bytes],
+    attributes: Attributes = PLAIN,
+    *,
+    before: Callable[[], None] = lambda: None,
+) -> tuple[int, int]:
+    """Put a regular file at ``name`` (one component) in ``folder``, replacing a file or link there.
+
+    ``before`` runs when all is written and before the name is taken. Returns the new file's identity.
+    Raises ``OSError`` (or what ``chunks`` and ``before`` raise); then nothing has changed at ``name``.
+    """
+    temporary = _temporary_name()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(temporary, flags, 0o666 if attributes.mode is None else 0o600, dir_fd=folder)
+    try:
+        try:
+            for chunk in chunks:
+                write_all(file, chunk)
+            _set_attributes(file, attributes)
+            written = identity(os.fstat(file))
+        finally:
+            os.close(file)
+        before()
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        _discard(folder, temporary)
+        raise
+    return written
+
+
+def write_link(
+    folder: int,
+    name: str,
+    target: str,
+    owner: tuple[int, int] | None = None,
+    *,
+    before: Callable[[], None] = lambda: None,
+) -> tuple[int, int]:
+    """Put a symbolic link at ``name`` in ``folder``, replacing a file or link there. As :func:`write_file`."""
+    temporary = _temporary_name()
+    os.symlink(target, temporary, dir_fd=folder)
+    try:
+        if owner is not None:
+            os.chown(temporary, *owner, dir_fd=folder, follow_symlinks=False)
+        written = identity(os.stat(temporary, dir_fd=folder, follow_symlinks=False))
+        before()
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        _discard(folder, temporary)
+        raise
+    return written
+
+
+def status_of(folder: int, name: bytes | str) -> os.stat_result | None:
+    """What lies at ``name`` in ``folder`` itself (a link is not followed), or None. Raises other ``OSError``."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def enter_folder(parent: int, name: str) -> int:
+    """A descriptor of the folder ``name`` in ``parent``, made if there is nothing. Raises ``OSError``, also for a link."""
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o777, dir_fd=parent)
+    try:
+        return open_folder(parent, name)
+    except NotADirectoryError:
+        raise NotADirectoryError(errno.ENOTDIR, "a link or a file lies where a folder is needed", name) from None
+
+
+def open_beneath(root: int, path: tuple[str, ...], *, make: bool = False) -> int:
+    """A descriptor of the folder at ``path`` beneath ``root``; no component may be a link. Raises ``OSError``."""
+    folder = open_folder(root, ".")
+    for name in path:
+        try:
+            below = enter_folder(folder, name) if make else open_folder(folder, name)
+        finally:
+            os.close(folder)
+        folder = below
+    return folder
+
+
+def mount_of(folder: int) -> int:
+    """The id of the mount that a descriptor lies on. Raises ``OSError``."""
+    with open(f"/proc/self/fdinfo/{folder}", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("mnt_id:"):
+                return int(line.split()[1])
+    raise OSError(errno.ENOSYS, "the kernel does not say on which mount a folder lies")
+
+
+def _set_attributes(file: int, attributes: Attributes) -> None:
+    if attributes.owner is not None:
+        os.fchown(file, *attributes.owner)
+    if attributes.mode is not None:
+        os.fchmod(file, stat.S_IMODE(attributes.mode) & 0o777)
+    if attributes.modified is not None:
+        os.utime(file, ns=(attributes.modified, attributes.modified))
+
+
+def _temporary_name() -> str:
+    return f"{_TEMPORARY}{os.urandom(8).hex()}"
+
+
+def _discard(folder: int, name: str) -> None:
+    with suppress(OSError):
+        os.unlink(name, dir_fd=folder)

@@ -1,0 +1,79 @@
+"""Which file names may leave a cell, and how any name is shown. Pure.
+
+A name is safe when it is valid UTF-8 of at most 255 bytes without control characters, line and
+paragraph separators, format characters (bidirectional overrides, tags, byte order marks; the two
+joiners that Persian, Indic scripts and emoji need are allowed) and without backslash. Names such as
+``-rf``, ``con`` or ``C:x`` are data on Linux and stay as they are.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+LONGEST_NAME = 255
+LONGEST_PATH = 4096
+_LONGEST_SHOWN = 300
+_JOINERS = "\u200c\u200d"
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def problem(name: bytes) -> str | None:
+    """Why one component of a path is not safe to hand out, or None."""
+    if len(name) > LONGEST_NAME:
+        return f"its name is longer than {LONGEST_NAME} bytes"
+    try:
+        text = name.decode("utf-8")
+    except UnicodeDecodeError:
+        return "its name is not valid UTF-8"
+    if text in ("", ".", "..") or "/" in text:
+        return "its name is not the name of a file"
+    if "\\" in text:
+        return "its name contains a backslash"
+    if any(_unsafe(character) for character in text):
+        return "its name contains control or formatting characters"
+    return None
+
+
+def path_problem(path: tuple[bytes, ...]) -> str | None:
+    """Why a relative path is not safe to hand out, or None; checks the whole and its last component."""
+    if sum(map(len, path)) + len(path) > LONGEST_PATH:
+        return f"its path is longer than {LONGEST_PATH} bytes"
+    return problem(path[-1])
+
+
+def text_of(path: tuple[bytes, ...]) -> str:
+    """A path of safe components as text, with ``/``."""
+    return b"/".join(path).decode("utf-8")
+
+
+def shown(path: tuple[bytes, ...]) -> str:
+    """Any path, escaped so that it can be printed: no control or format character, bounded in length.
+
+    Safe names are shown as they are.
+    """
+    if all(problem(name) is None for name in path):
+        text = text_of(path)
+    else:
+        text = "/".join(_escaped(name) for name in path)
+    if len(text) > _LONGEST_SHOWN:
+        half = _LONGEST_SHOWN // 2 - 1
+        text = f"{text[:half]}…{text[-half:]}"
+    return text or "."
+
+
+def _unsafe(character: str) -> bool:
+    if character < "\x7f":
+        return character < " "
+    return character not in _JOINERS and unicodedata.category(character) in _UNSAFE
+
+
+def _escaped(name: bytes) -> str:
+    text = name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    return "".join(_escape(character) if _unsafe(character) else character for character in text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,110 @@
+"""Names that tools read and act on later, without being asked: no run may create, change or remove them. Pure.
+
+A pattern matches at any depth, and everything beneath what it matches: ``a/b`` are components that follow
+each other, ``*`` is any part of one component, ``**`` any number of components. Names are compared as the
+most forgiving file system would: case folded, compatibility forms and invisible characters removed, trailing
+dots and spaces, NTFS streams and its short name for ``.git`` resolved.
+
+Not protected, because changing them is honest work and nothing runs them by itself: ``package.json``,
+``Makefile``, ``pyproject.toml``, ``setup.py``, ``conftest.py``, ``.env``, ``.editorconfig``, ``.gitattributes`` and
+``.gitignore``, ``.github/workflows`` and other files of build servers, ``Dockerfile``, ``AGENTS.md`` and ``CLAUDE.md``.
+Review them before you run or push them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass, field
+
+_SHELLS = """
+    .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zprofile .zshenv .zlogin .zlogout
+    .kshrc .mkshrc .cshrc .tcshrc .login .logout .inputrc .xprofile .xinitrc .xsession .xsessionrc .pam_environment
+    .envrc .direnv config.fish fish/conf.d fish/functions
+"""
+# `.git` itself is decided in code: a folder of that name is a repository's, anything else points git elsewhere.
+_GIT = """
+    .gitconfig .gitmodules .githooks .git/**/hooks .git/**/config .git/**/config.worktree .git/**/commondir
+    .git/**/gitdir .git/info .git/modules/**/info .git/**/alternates .git/rebase-merge .git/rebase-apply .git/sequencer
+    .husky .lefthook lefthook.y*ml .lefthook.y*ml .pre-commit-config.y*ml
+"""
+_EDITORS_AND_AGENTS = """
+    .vscode .vscode-server *.code-workspace .idea .fleet .zed .devcontainer .devcontainer.json .exrc .vimrc .gvimrc .nvimrc
+    .nvim.lua .vim .emacs .emacs.d .dir-locals.el .dir-locals-2.el .cursor .cursorrules .windsurf .claude .claude.json
+    .codex .gemini .aider* .continue .roo .kiro .amazonq .opencode .mcp.json .casemate casemate.toml casemate.y*ml
+"""
+_TOOLS = """
+    .npmrc .yarnrc .yarnrc.y*ml .yarn/releases .yarn/plugins .pnpmfile.* node_modules/.hooks .bunfig.toml bunfig.toml
+    .pypirc pip.conf pip.ini .condarc .netrc _netrc .curlrc .wgetrc .ripgreprc .cargo/config .cargo/config.toml
+    .gdbinit .lldbinit .pdbrc .irbrc .pryrc .rprofile .renviron .docker .kube .aws .gnupg .ssh .config .local/bin
+    .local/share/applications .jupyter .ipython
+"""
+_PYTHON = """
+    sitecustomize* usercustomize* *.pth __editable__* _distutils_hack pyvenv.cfg .venv venv bin/activate* bin/python*
+    scripts/activate* scripts/python*
+"""
+_PATTERNS = tuple(" ".join((_SHELLS, _GIT, _EDITORS_AND_AGENTS, _TOOLS, _PYTHON)).split())
+
+# Unicode's default-ignorable characters that are not format characters (DerivedCoreProperties.txt).
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u2065")
+_SHORT_GIT = re.compile(r"git~[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """A set of protected names; ``patterns`` as the module describes them."""
+
+    patterns: tuple[str, ...] = _PATTERNS
+    _expression: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        alternatives = "|".join(f"({_regex(pattern)})" for pattern in self.patterns) or "(?!)"
+        object.__setattr__(self, "_expression", re.compile(f"/(?:{alternatives})/"))
+
+    def also(self, *patterns: str) -> Protection:
+        """This protection with more patterns."""
+        return Protection((*self.patterns, *patterns))
+
+    def reason(self, path: tuple[str, ...], *, folder: bool = False) -> str | None:
+        """Why ``path`` is protected, or None; ``folder``: it is one, or shall become one."""
+        folded = [fold(name) for name in path]
+        if found := self._expression.search(f"/{'/'.join(folded)}/"):
+            return f"its name is protected ({self.patterns[(found.lastindex or 1) - 1]})"
+        if folded[-1] == ".git" and not folder:
+            return "its name is protected (.git that is not a folder)"
+        if folded[-1] == "head" and ".git" not in folded:
+            return "its name is protected (HEAD would make its folder a git repository)"
+        return None
+
+
+def fold(name: str) -> str:
+    """The name that the most forgiving file system takes ``name`` for."""
+    text = unicodedata.normalize("NFKC", _visible(name)).casefold()
+    text = _visible(unicodedata.normalize("NFKC", text)).partition(":")[0].rstrip(" .")
+    if text.endswith(".git") or _SHORT_GIT.fullmatch(text):
+        return ".git"  # a bare repository's `name.git` holds the same things
+    return text
+
+
+def _visible(text: str) -> str:
+    if text.isascii():
+        return text
+    return "".join(character for character in text if not _invisible(character))
+
+
+def _invisible(character: str) -> bool:
+    if character in _INVISIBLE or "\ufe00" <= character <= "\ufe0f" or "\U000e0000" <= character <= "\U000e0fff":
+        return True
+    return unicodedata.category(character) == "Cf"
+
+
+def _regex(pattern: str) -> str:
+    parts = ["(?:[^/]+/)*" if part == "**" else _component(part) + "/" for part in pattern.split("/")]
+    return "".join(parts).removesuffix("/")
+
+
+def _component(part: str) -> str:
+    return "[^/]*".join(re.escape(fold(piece) if piece.strip(" .") else piece) for piece in part.split("*"))
+
+
+PROTECTED = Protection()

@@ -1,0 +1,123 @@
+'use strict';
+// What a one-shot Node program gets besides plain Node, loaded with --require before the program starts: modules that
+// are not beside the program are looked up in the working directory, and the host hears of an uncaught error.
+// Everything that costs time is loaded only when it is needed. The program's own behaviour stays plain Node's.
+
+const fs = require('node:fs');
+const Module = require('node:module');
+const path = require('node:path');
+
+const CONTROL = 3;
+const LONGEST = 2 ** 20;
+const program = process.argv[1] ?? '';
+const programFolder = path.dirname(program);
+const workspace = process.cwd();
+
+// --- modules ---------------------------------------------------------------------------------------------------
+
+function requireFromWorkspaceToo() {
+  const plain = Module._resolveLookupPaths;
+  Module._resolveLookupPaths = function (request, parent) {
+    const folders = plain.call(this, request, parent);
+    if (folders === null || !parent?.filename || path.dirname(parent.filename) !== programFolder) return folders;
+    const more = /^\.\.?(\/|$)/.test(request) ? [workspace] : Module._nodeModulePaths(workspace);
+    return [...folders, ...more.filter((folder) => !folders.includes(folder))];
+  };
+}
+
+// Hooks for `import` cost time and show in stacks: only a program that names something of the workspace gets them.
+function importFromWorkspaceToo() {
+  if (!importsFromWorkspace(fs.readFileSync(program, 'utf8'))) return;
+  const { pathToFileURL } = require('node:url');
+  const urls = { program: pathToFileURL(program).href, workspace: pathToFileURL(`${workspace}/-`).href };
+  if (Module.registerHooks) Module.registerHooks({ resolve: resolverFor(urls) });
+  else Module.register(`data:text/javascript,${encodeURIComponent(asyncResolverFor(urls))}`);
+}
+
+function importsFromWorkspace(source) {
+  if (!/\bimport\b|\bexport\b/.test(source)) return false;
+  if (fs.existsSync(path.join(workspace, 'node_modules'))) return true;
+  const named = source.matchAll(/['"`](\.\.?\/[^'"`\n]+)['"`]/g);
+  return [...named].some(([, name]) => !fs.existsSync(path.join(programFolder, name)) && fs.existsSync(path.join(workspace, name)));
+}
+
+function resolverFor(urls) {
+  return (specifier, context, next) => {
+    try {
+      return next(specifier, context);
+    } catch (error) {
+      if (error.code !== 'ERR_MODULE_NOT_FOUND' || context.parentURL !== urls.program) throw error;
+      return next(specifier, { ...context, parentURL: urls.workspace });
+    }
+  };
+}
+
+// Before Node 22.15 such hooks run in a thread of their own, from source.
+function asyncResolverFor(urls) {
+  return `export async function resolve(specifier, context, next) {
+    try { return await next(specifier, context); } catch (error) {
+      if (error.code !== 'ERR_MODULE_NOT_FOUND' || context.parentURL !== ${JSON.stringify(urls.program)}) throw error;
+      return next(specifier, { ...context, parentURL: ${JSON.stringify(urls.workspace)} });
+    }
+  }`;
+}
+
+// --- errors ----------------------------------------------------------------------------------------------------
+
+function reportUncaught(pipe) {
+  process.on('uncaughtExceptionMonitor', (error) => {
+    try {
+      const handled = process.listenerCount('uncaughtException') > 0 || process.hasUncaughtExceptionCaptureCallback();
+      if (!handled && isSame(pipe, identity())) send(frameOf(error));
+    } catch {
+      // The program has failed already; it fails as it would in plain Node.
+    }
+  });
+}
+
+function frameOf(error) {
+  const { inspect, types } = require('node:util');
+  const isError = error instanceof Error || types.isNativeError(error);
+  return {
+    type: 'error',
+    name: String(isError ? error.name : typeof error).slice(0, 1000),
+    value: (isError ? String(error.message) : inspect(error)).slice(0, LONGEST),
+    traceback: `${inspect(error)}\n`.slice(0, LONGEST),
+    errno: isError && Number.isInteger(error.errno) ? Math.abs(error.errno) : null,
+  };
+}
+
+function send(frame) {
+  const body = Buffer.from(JSON.stringify(frame));
+  const data = Buffer.concat([Buffer.alloc(4), body]);
+  data.writeUInt32BE(body.length);
+  for (let sent = 0; sent < data.length; ) sent += fs.writeSync(CONTROL, data, sent);
+}
+
+function identity() {
+  try {
+    return fs.fstatSync(CONTROL, { bigint: true });
+  } catch {
+    return null;
+  }
+}
+
+function isSame(pipe, now) {
+  return pipe !== null && now !== null && pipe.dev === now.dev && pipe.ino === now.ino;
+}
+
+// --- start -----------------------------------------------------------------------------------------------------
+
+// Node marks descriptor 3 close-on-exec by itself. A worker thread runs this file again, without a program; a
+// forked child must not: its descriptor 3 is something else.
+if (program !== '') {
+  process.execArgv.splice(0, process.execArgv.length, ...withoutThisFile(process.execArgv));
+  requireFromWorkspaceToo();
+  importFromWorkspaceToo();
+  reportUncaught(identity());
+}
+
+function withoutThisFile(flags) {
+  const at = flags.indexOf(__filename);
+  return at > 0 ? [...flags.slice(0, at - 1), ...flags.slice(at + 1)] : flags;
+}

@@ -1,0 +1,34 @@
+"""An uncaught exception, as the host hears of it."""
+
+from _casemate.channel import encode, send  # type: ignore[import-not-found]
+
+_LONGEST = 2**20
+
+
+def report(error: BaseException) -> None:
+    """Send one error frame. Never raises for a broken exception: the program has already failed in its own way."""
+    number = getattr(error, "errno", None) if isinstance(error, OSError) else None
+    frame = {
+        "type": "error",
+        "name": type(error).__name__,
+        "value": _message(error)[:_LONGEST],
+        "traceback": _traceback(error)[-_LONGEST:],
+        "errno": number if isinstance(number, int) else None,
+    }
+    send(encode(frame))
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        import traceback
+
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception:
+        return f"{type(error).__name__}: {_message(error)}\n"

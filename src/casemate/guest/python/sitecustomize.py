@@ -1,0 +1,105 @@
+"""What a one-shot Python program gets besides plain Python. The site module runs it, before the program starts.
+
+The interpreter runs the program itself, so it is ``__main__`` in every respect and no frame of casemate is
+ever on its stack. This file adds ``display``, makes imports of matplotlib and IPython show pictures, puts the
+working directory on ``sys.path`` (casemate starts Python with ``-P``), and tells of an uncaught exception at
+exit. Everything that costs time is imported only when it is first needed.
+"""
+
+import atexit
+import builtins
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_CONTROL = 3
+_PATCHED_WHEN_IMPORTED = frozenset(("matplotlib.pyplot", "IPython.core.display_functions"))
+
+
+def display(*objects: object, **options: object) -> None:
+    """Show each object as rich as it can be: as a picture, HTML, Markdown and so on, and as text.
+
+    The options are IPython's; ``raw=True`` says that the objects are MIME bundles already.
+    """
+    from _casemate.show import show  # type: ignore[import-not-found]
+
+    show(objects, options)
+
+
+class LazyPatches:
+    """Finds nothing by itself; it notices the import of what must show its pictures."""
+
+    @staticmethod
+    def find_spec(name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
+        """The real finder's answer with a patch attached, for the few modules that need one."""
+        if name not in _PATCHED_WHEN_IMPORTED:
+            return None
+        from _casemate.patches import patched_spec  # type: ignore[import-not-found]
+
+        spec: ModuleSpec | None = patched_spec(name, path, target, LazyPatches)
+        return spec
+
+
+def _leave_the_search_path() -> None:
+    """Neither the program nor its children shall see how this file was found."""
+    if _HERE in sys.path:
+        sys.path.remove(_HERE)
+    sys.path_importer_cache.pop(_HERE, None)
+    rest = [entry for entry in os.environ.pop("PYTHONPATH", "").split(os.pathsep) if entry and entry != _HERE]
+    if rest:
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+
+
+def _open_package() -> None:
+    """Make this folder importable as ``_casemate``, and remember whose the control pipe is."""
+    package = type(sys)("_casemate")
+    package.__path__ = [_HERE]
+    try:
+        os.set_inheritable(_CONTROL, False)
+        status = os.fstat(_CONTROL)
+        control: object = (_CONTROL, status.st_dev, status.st_ino, os.getpid())
+    except OSError:
+        control = None
+    vars(package).update(control=control, display=display)
+    sys.modules["_casemate"] = package
+
+
+def _report_uncaught() -> None:
+    """The interpreter keeps the exception that ended the program; whatever printed it, tell the host of it."""
+    error = getattr(sys, "last_value", None)
+    if isinstance(error, BaseException):
+        from _casemate.failure import report  # type: ignore[import-not-found]
+
+        report(error)
+
+
+def _prefer_workspace() -> None:
+    """Files given to the run are importable, and lines reach the host as they are printed, as on a terminal."""
+    try:
+        sys.path.insert(0, os.getcwd())
+    except OSError:
+        pass
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _run_the_environments_own() -> None:
+    """Only one sitecustomize is found; give way to the one that this file hid, if there is one."""
+    finder = sys.modules["_frozen_importlib_external"].PathFinder
+    if finder.find_spec("sitecustomize") is not None:
+        del sys.modules["sitecustomize"]
+        __import__("sitecustomize")
+
+
+_leave_the_search_path()
+_open_package()
+builtins.display = display  # type: ignore[attr-defined]
+sys.meta_path.insert(0, LazyPatches)  # type: ignore[arg-type]
+atexit.register(_report_uncaught)
+_run_the_environments_own()
+_prefer_workspace()

@@ -1,0 +1,67 @@
+"""What happens while code runs, in the order it happens. ``Done`` is always last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from casemate.model.execution import Execution
+from casemate.model.result import ProgramError, Result
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Text that the program wrote. ``background``: by something an earlier step left running."""
+
+    stream: Literal["stdout", "stderr"]
+    text: str
+    background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """Something the program displayed."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class ResultEvent:
+    """The value of a step's last expression (sessions)."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEvent:
+    """The program's uncaught exception."""
+
+    error: ProgramError
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """A question that must be answered before something crosses the wall.
+
+    ``hash`` is of exactly what is shown; a decision binds to it. No door of this version asks.
+    """
+
+    id: str
+    kind: str
+    summary: str
+    namespace: str
+    session: str | None
+    run: str
+    arguments: Mapping[str, Any]
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of the stream, with the whole outcome."""
+
+    execution: Execution
+
+
+Event = Output | Display | ResultEvent | ErrorEvent | ApprovalRequest | Done

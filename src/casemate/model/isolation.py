@@ -1,0 +1,55 @@
+"""What held a cell, as measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """How one limit is enforced.
+
+    ``hard``: the kernel refuses or kills at the limit; otherwise best effort.
+    ``per``: ``"cell"`` when the sum over the cell counts, ``"process"`` when each process counts alone.
+    """
+
+    limit: str
+    mechanism: str
+    hard: bool
+    per: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The outcome of one self-test case, run inside a throwaway cell and judged from the host."""
+
+    case: str
+    held: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationReport:
+    """Which wall held the cell and how that is known.
+
+    ``wall``: its name; ``kernel_boundary``: ``"shared"``, ``"user-space"`` or ``"vm"``;
+    ``layers``: what was active; ``missing``: what was not, in plain words; ``proofs`` and
+    ``proved_at`` (seconds since the epoch): the self-test; ``limits``: each limit's mechanism;
+    ``start``: how the cell was made (``"exec"``); ``notes``: anything else a reader must know.
+    """
+
+    wall: str
+    kernel_boundary: str
+    layers: tuple[str, ...]
+    missing: tuple[str, ...]
+    proofs: tuple[Proof, ...]
+    proved_at: float
+    limits: tuple[Mechanism, ...]
+    start: str = "exec"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def proved(self) -> bool:
+        """Whether every case of the self-test held."""
+        return bool(self.proofs) and all(proof.held for proof in self.proofs)

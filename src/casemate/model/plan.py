@@ -1,0 +1,93 @@
+"""The isolation of one execution as data: printable before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from casemate.model.limits import Limits
+
+# Where things are inside every cell.
+WORKSPACE = "/workspace"
+OUTPUT = "/workspace/output"
+PROGRAM = "/program"
+GUEST = "/opt/casemate"
+HOME = "/home/user"
+
+LAYERS = ("namespaces", "mounts", "capabilities", "landlock", "seccomp", "rlimits", "init")
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """``source`` on the host appears at ``target``, read-only, nosuid and nodev (a device: as that device)."""
+
+    source: str
+    target: str
+    device: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link at ``target`` that says ``points_to``."""
+
+    target: str
+    points_to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A small synthesised file at ``target``."""
+
+    target: str
+    content: str
+
+
+Entry = Bind | Link | Text
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """``private``: a fresh one; ``overlay``: the caller's ``folder``, changes applied at the end; ``direct``: written through."""
+
+    kind: Literal["private", "overlay", "direct"]
+    folder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a language starts a program: everything a runtime decides.
+
+    ``entries``: what the interpreter needs to be readable, besides the common system folders;
+    ``argv``: the command inside the cell (absolute program path); ``env``: variables the runtime needs;
+    ``reports_errors``: whether the guest hook sends display and error frames on the control pipe.
+    """
+
+    language: str
+    version: str
+    entries: tuple[Entry, ...]
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about a cell that is decided before it starts."""
+
+    id: str
+    wall: str
+    language: str
+    entries: tuple[Entry, ...]
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    program_name: str
+    code: bytes = field(repr=False)
+    workspace: Workspace
+    files: Mapping[str, bytes | Path] = field(repr=False)
+    stdin: bytes = field(repr=False)
+    limits: Limits
+    deadline: float
+    network: Literal["none"] = "none"
+    layers: tuple[str, ...] = LAYERS

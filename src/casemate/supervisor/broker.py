@@ -1,0 +1,229 @@
+"""The mount broker: what is writable in one cell, prepared as detached mounts.
+
+Everything a cell can write lies in one sized tmpfs, its *scratch*: the workspace (or the
+upper layer over the caller's folder), /tmp and /dev/shm. One size and one number of inodes
+bound them all, and the host reads what is left through one descriptor when the cell is dead.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+from casemate.supervisor import enter, kernel, stage
+
+_ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
+_OWN_INODES = 24  # folders the broker makes itself
+_OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
+_COPY_CHUNK = 1 << 24
+
+
+class BrokerError(Exception):
+    """The scratch of a cell cannot be prepared: which part, and why."""
+
+    def __init__(self, part: str, error: OSError) -> None:
+        super().__init__(f"{part}: {error.strerror or error}")
+        self.part = part
+        self.errno = error.errno or 0
+
+
+class Scratch:
+    """The writable part of one cell: detached mounts to attach inside it, and the descriptor to read it by."""
+
+    def __init__(self, tree_fd: int, mounts: list[tuple[int, str]]) -> None:
+        self.tree_fd = tree_fd
+        self.mounts = mounts
+
+    def close_mounts(self) -> None:
+        for fd, _ in self.mounts:
+            os.close(fd)
+        self.mounts = []
+
+    def close(self) -> None:
+        self.close_mounts()
+        if self.tree_fd >= 0:
+            os.close(self.tree_fd)
+            self.tree_fd = -1
+
+
+class Identity:
+    """Who a cell is on the host. ``mapped``: the supervisor is real root and must give files away."""
+
+    def __init__(self, uid: int, gid: int, *, mapped: bool) -> None:
+        self.uid = uid
+        self.gid = gid
+        self.mapped = mapped
+        self._namespaces: dict[tuple[int, int], int] = {}
+
+    def give(self, path: str) -> None:
+        if self.mapped:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+    def give_fd(self, fd: int) -> None:
+        """Let the cell reopen what it holds (``>/dev/stderr``): only pipes and files without a name are given away."""
+        status = os.fstat(fd)
+        if self.mapped and (stat.S_ISFIFO(status.st_mode) or stat.S_ISREG(status.st_mode) and status.st_nlink == 0):
+            os.fchown(fd, self.uid, self.gid)
+
+    def namespace_for(self, owner: tuple[int, int]) -> int:
+        """A user namespace that shows the files of ``owner`` as the cell's own (mount_setattr(2), idmapped mounts)."""
+        if owner not in self._namespaces:
+            maps = (f"{owner[0]} {self.uid} 1", f"{owner[1]} {self.gid} 1")
+            self._namespaces[owner] = enter.userns_with_map(*maps)
+        return self._namespaces[owner]
+
+
+def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) -> Scratch:
+    """Make the scratch of a cell, with the program and the given files in it. Raises :class:`BrokerError`."""
+    program, inputs = request["program"], request["inputs"]
+    size = request["limits"]["disk"] + program["size"] + _OWN_BYTES
+    inodes = request["limits"]["inodes"] + _OWN_INODES
+    with _part("scratch"):
+        tmpfs = kernel.new_mount(
+            "tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, _ATTRIBUTES
+        )
+        kernel.move_mount(tmpfs, stage.SCRATCH)
+        os.close(tmpfs)
+    try:
+        return _fill(request, program, inputs, fds, identity)
+    finally:
+        kernel.unmount(stage.SCRATCH)
+
+
+def _fill(
+    request: dict[str, Any], program: dict[str, Any], inputs: list[Any], fds: dict[str, int], identity: Identity
+) -> Scratch:
+    with _part("scratch"):
+        for name, mode in (("tmp", 0o1777), ("tmp/.home", 0o700), ("shm", 0o1777), ("program", 0o755)):
+            _folder(name, mode, identity)
+    with _part("program"):
+        _copy_in(f"program/{program['name']}", fds["program"], 0, program["size"], identity)
+    scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
+    try:
+        with _part("workspace"):
+            files = _workspace(request["workspace"], identity, scratch)
+        with _part("files"):
+            for name, offset, length in inputs:
+                _parents(files, name, identity)
+                _copy_in(f"{files}/{name}", fds["inputs"], offset, length, identity)
+        with _part("scratch"):
+            for name, target in (("tmp", "tmp"), ("shm", "dev/shm"), ("program", "program")):
+                fd = kernel.open_tree(f"{stage.SCRATCH}/{name}", recursive=False)
+                scratch.mounts.append((fd, target))
+            kernel.set_attributes(scratch.mounts[-1][0], kernel.ATTR_RDONLY, recursive=False)
+    except BaseException:
+        scratch.close()
+        raise
+    return scratch
+
+
+def _workspace(workspace: dict[str, Any], identity: Identity, scratch: Scratch) -> str:
+    """Add the mount of /workspace; returns the folder in the scratch (or "" in direct mode) that takes files."""
+    if workspace["kind"] == "private":
+        _folder("workspace", 0o755, identity)
+        _folder("workspace/output", 0o755, identity)
+        scratch.mounts.append((kernel.open_tree(f"{stage.SCRATCH}/workspace", recursive=False), "workspace"))
+        return "workspace"
+    folder = _open_folder(workspace)
+    try:
+        if workspace["kind"] == "direct":
+            scratch.mounts.append((_direct(folder, identity), "workspace"))
+            return "direct"
+        scratch.mounts.append((_overlay(folder, identity), "workspace"))
+        return "upper"
+    finally:
+        os.close(folder)
+
+
+def _open_folder(workspace: dict[str, Any]) -> int:
+    """The caller's folder, opened once here; it must be the very one that the host checked."""
+    fd = os.open(workspace["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    found = os.fstat(fd)
+    if [found.st_dev, found.st_ino] != workspace["inode"]:
+        os.close(fd)
+        raise OSError(116, "the folder was replaced while the run was prepared")  # ESTALE
+    return fd
+
+
+def _overlay(folder: int, identity: Identity) -> int:
+    """The caller's folder under a layer of our own: what is written stays in the scratch."""
+    status = os.fstat(folder)
+    _folder("upper", status.st_mode & 0o777 | 0o700, identity)
+    _folder("work", 0o700, identity)
+    _folder("upper/output", 0o755, identity)
+    lower = f"/proc/self/fd/{folder}"
+    options = {"lowerdir": lower, "upperdir": f"{stage.SCRATCH}/upper", "workdir": f"{stage.SCRATCH}/work"}
+    if not identity.mapped:
+        return kernel.new_mount("overlay", {**options, "userxattr": ""}, _ATTRIBUTES)
+    whole = {**options, "redirect_dir": "off", "metacopy": "off", "index": "off"}
+    if status.st_uid == identity.uid:
+        return kernel.new_mount("overlay", whole, _ATTRIBUTES)
+    mapped = kernel.open_tree(lower)
+    try:
+        owner = (status.st_uid, status.st_gid)
+        kernel.set_attributes(mapped, kernel.ATTR_IDMAP, userns_fd=identity.namespace_for(owner), recursive=False)
+        kernel.move_mount(mapped, stage.LOWER)
+    finally:
+        os.close(mapped)
+    try:
+        return kernel.new_mount("overlay", {**whole, "lowerdir": stage.LOWER}, _ATTRIBUTES)
+    finally:
+        kernel.unmount(stage.LOWER)
+
+
+def _direct(folder: int, identity: Identity) -> int:
+    """The caller's folder itself, writable; sub-mounts too."""
+    tree = kernel.open_tree(f"/proc/self/fd/{folder}")
+    try:
+        kernel.set_attributes(tree, _ATTRIBUTES)
+        if identity.mapped:
+            status = os.fstat(folder)
+            owner = (status.st_uid, status.st_gid)
+            kernel.set_attributes(tree, kernel.ATTR_IDMAP, userns_fd=identity.namespace_for(owner), recursive=False)
+    except BaseException:
+        os.close(tree)
+        raise
+    return tree
+
+
+def _folder(name: str, mode: int, identity: Identity) -> None:
+    path = f"{stage.SCRATCH}/{name}"
+    os.mkdir(path)
+    os.chmod(path, mode)
+    identity.give(path)
+
+
+def _parents(files: str, name: str, identity: Identity) -> None:
+    parts = name.split("/")[:-1]
+    for depth in range(1, len(parts) + 1):
+        path = f"{files}/{'/'.join(parts[:depth])}"
+        if not os.path.isdir(f"{stage.SCRATCH}/{path}"):
+            _folder(path, 0o755, identity)
+
+
+def _copy_in(name: str, source: int, offset: int, length: int, identity: Identity) -> None:
+    """Copy bytes from a descriptor into the scratch inside the kernel; they never pass through this process."""
+    fd = os.open(f"{stage.SCRATCH}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        end = offset + length
+        while offset < end:
+            sent = os.sendfile(fd, source, offset, min(end - offset, _COPY_CHUNK))
+            if sent == 0:
+                raise OSError(5, f"{name} ended early")
+            offset += sent
+        identity.give_fd(fd)
+    finally:
+        os.close(fd)
+
+
+class _part:  # noqa: N801 - reads as a statement
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise BrokerError(self.name, error) from error

@@ -1,0 +1,271 @@
+"""Memory and cpu of a whole cell, counted by the kernel: cgroup v2 where delegated, v1 where root, else nothing.
+
+Sources: the kernel's admin-guide/cgroup-v2 and cgroup-v1/memory. Every setting is read back;
+what does not read back is not offered. Directories are held by descriptor, because the
+supervisor later lays its stage over /sys.
+"""
+
+from __future__ import annotations
+
+import os
+
+_PERIOD = 100_000  # microseconds; the kernel's default period for cpu bandwidth
+_PREFIX = "casemate-"
+
+
+class Controller:
+    """One hierarchy in which cells get a group of their own."""
+
+    def __init__(self, name: str, version: int, parent: int, group: str) -> None:
+        self.name = name
+        self.version = version
+        self.parent = parent  # descriptor of the directory that holds ours
+        self.group = group  # our directory's name in it
+        self.fd = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+
+
+class Cgroups:
+    """The hierarchies that can be used here; ``memory`` and ``cpu`` are None where there is none."""
+
+    def __init__(self, memory: Controller | None, cpu: Controller | None) -> None:
+        self.memory = memory
+        self.cpu = cpu
+
+    def create(self, name: str, *, memory: int, cpus: float) -> Group:
+        """A group for one cell: ``memory`` in bytes (its tmpfs pages included), ``cpus`` in cores."""
+        return Group(self, name, memory, cpus)
+
+    def remove(self) -> None:
+        """Remove our own directories; the cells' are gone by now."""
+        for controller in {self.memory, self.cpu} - {None}:
+            assert controller is not None
+            _remove_folder(controller.group, controller.parent)
+
+    def describe(self) -> dict[str, str | None]:
+        return {
+            "memory": f"cgroup v{self.memory.version}" if self.memory else None,
+            "cpu": f"cgroup v{self.cpu.version}" if self.cpu else None,
+        }
+
+
+class Group:
+    """The cgroup (v2) or cgroups (v1) of one cell."""
+
+    def __init__(self, cgroups: Cgroups, name: str, memory: int, cpus: float) -> None:
+        self.name = name
+        self._folders: list[tuple[Controller, int]] = []
+        self._memory: int | None = None
+        self.oom_fd: int | None = None  # becomes readable when the kernel meets the memory limit
+        try:
+            if cgroups.memory:
+                self._memory = self._folder(cgroups.memory)
+                self._limit_memory(cgroups.memory.version, memory)
+            if cgroups.cpu:
+                self._limit_cpu(self._folder(cgroups.cpu), cgroups.cpu.version, cpus)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _folder(self, controller: Controller) -> int:
+        for known, fd in self._folders:
+            if known.fd == controller.fd:
+                return fd
+        os.mkdir(self.name, 0o755, dir_fd=controller.fd)
+        fd = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=controller.fd)
+        self._folders.append((controller, fd))
+        return fd
+
+    def _limit_memory(self, version: int, memory: int) -> None:
+        assert self._memory is not None
+        if version == 2:
+            _write(self._memory, "memory.max", str(memory))
+            _write(self._memory, "memory.oom.group", "1")
+            _try_write(self._memory, "memory.swap.max", "0")
+            return
+        _write(self._memory, "memory.limit_in_bytes", str(memory))
+        _try_write(self._memory, "memory.memsw.limit_in_bytes", str(memory))
+        self.oom_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        control = os.open("memory.oom_control", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._memory)
+        try:
+            _write(self._memory, "cgroup.event_control", f"{self.oom_fd} {control}")
+        finally:
+            os.close(control)
+
+    def _limit_cpu(self, fd: int, version: int, cpus: float) -> None:
+        quota = max(1000, int(cpus * _PERIOD))
+        if version == 2:
+            _write(fd, "cpu.max", f"{quota} {_PERIOD}")
+        else:
+            _write(fd, "cpu.cfs_quota_us", str(quota))
+
+    def add(self, pid: int) -> None:
+        """Move ``pid``, and so all it will fork, into the cell's groups."""
+        for _, fd in self._folders:
+            _write(fd, "cgroup.procs", str(pid))
+
+    def peak_memory(self) -> int:
+        """The most memory the cell held at once, in bytes; 0 where the kernel does not say."""
+        if self._memory is None:
+            return 0
+        for name in ("memory.peak", "memory.max_usage_in_bytes"):
+            value = _read(self._memory, name)
+            if value:
+                return int(value)
+        return 0
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel ended something in the cell because the limit was met."""
+        if self._memory is None:
+            return False
+        for name in ("memory.events", "memory.oom_control"):
+            for line in _read(self._memory, name).splitlines():
+                key, _, count = line.partition(" ")
+                if key == "oom_kill" and int(count) > 0:
+                    return True
+        return False
+
+    def remove(self) -> bool:
+        """Remove the groups of a dead cell. False when the kernel still holds one; call again later."""
+        if self.oom_fd is not None:
+            os.close(self.oom_fd)
+            self.oom_fd = None
+        remaining = []
+        for controller, fd in self._folders:
+            try:
+                os.rmdir(self.name, dir_fd=controller.fd)
+                os.close(fd)
+            except FileNotFoundError:
+                os.close(fd)
+            except OSError:
+                remaining.append((controller, fd))
+        self._folders = remaining
+        return not remaining
+
+
+def find(owner: str) -> Cgroups:
+    """The usable hierarchies, with a directory of ours (named for ``owner``) made in each."""
+    group = _PREFIX + owner
+    unified, legacy = _mounts()
+    memory = cpu = None
+    if unified:
+        memory, cpu = _open_unified(*unified, group)
+    if memory is None and "memory" in legacy:
+        memory = _open_legacy("memory", legacy["memory"], group)
+    if cpu is None and "cpu" in legacy:
+        cpu = _open_legacy("cpu", legacy["cpu"], group)
+    return Cgroups(memory, cpu)
+
+
+def _mounts() -> tuple[tuple[str, str] | None, dict[str, str]]:
+    """Where the v2 hierarchy is mounted with our own group in it, and each v1 controller's folder of our group."""
+    own = {}
+    for line in _read_path("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            own[controller] = path
+    unified, legacy = None, {}
+    for line in _read_path("/proc/self/mountinfo").splitlines():
+        fields, _, rest = line.partition(" - ")
+        root, where = fields.split(" ")[3:5]
+        kind, _, options = rest.split(" ", 2)
+        if kind == "cgroup2":
+            unified = (where, _below(where, root, own.get("", "/")))
+        elif kind == "cgroup":
+            for controller in ("memory", "cpu"):
+                if controller in options.split(","):
+                    legacy[controller] = _below(where, root, own.get(controller, "/"))
+    return unified, legacy
+
+
+def _below(where: str, root: str, path: str) -> str:
+    inside = path.removeprefix(root.rstrip("/")) if path.startswith(root) else "/"
+    return (where + inside).rstrip("/")
+
+
+def _open_unified(mount: str, own: str, group: str) -> tuple[Controller | None, Controller | None]:
+    """Our directory in the nearest ancestor that hands its memory and cpu controllers on to us."""
+    folder = own
+    while folder.startswith(mount):
+        enabled = _read_path(f"{folder}/cgroup.subtree_control").split()
+        if "memory" in enabled:
+            parent = _own_folder(folder, group)
+            if parent is not None:
+                ours = f"{folder}/{group}"
+                handed = [name for name in ("memory", "cpu") if _enable(ours, name)]
+                made = Controller("unified", 2, parent, group) if handed else None
+                if made is None:
+                    _remove_folder(group, parent)
+                return (made if "memory" in handed else None, made if "cpu" in handed else None)
+        if folder == mount:
+            break
+        folder = os.path.dirname(folder)
+    return None, None
+
+
+def _enable(folder: str, controller: str) -> bool:
+    try:
+        with open(f"{folder}/cgroup.subtree_control", "w") as file:
+            file.write(f"+{controller}")
+    except OSError:
+        return False
+    return controller in _read_path(f"{folder}/cgroup.subtree_control").split()
+
+
+def _open_legacy(controller: str, folder: str, group: str) -> Controller | None:
+    parent = _own_folder(folder, group)
+    return None if parent is None else Controller(controller, 1, parent, group)
+
+
+def _own_folder(folder: str, group: str) -> int | None:
+    """Make our directory in ``folder``; the descriptor of ``folder``, or None where that is not ours to do."""
+    try:
+        parent = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        os.mkdir(group, 0o755, dir_fd=parent)
+    except OSError:
+        os.close(parent)
+        return None
+    return parent
+
+
+def _remove_folder(name: str, parent: int) -> None:
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except OSError:
+        pass
+
+
+def _write(folder: int, name: str, text: str) -> None:
+    fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _try_write(folder: int, name: str, text: str) -> None:
+    try:
+        _write(folder, name, text)
+    except OSError:
+        pass  # swap accounting is off on many kernels; then there is nothing to limit
+
+
+def _read(folder: int, name: str) -> str:
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return ""
+    try:
+        return os.read(fd, 4096).decode()
+    finally:
+        os.close(fd)
+
+
+def _read_path(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

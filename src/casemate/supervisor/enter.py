@@ -1,0 +1,106 @@
+"""How the supervisor comes into its own namespaces, as an ordinary user or as root."""
+
+from __future__ import annotations
+
+import os
+
+from casemate.supervisor import kernel
+
+
+class Refused(Exception):
+    """The machine refuses something a cell needs: where, and with which errno."""
+
+    def __init__(self, stage: str, error: OSError) -> None:
+        super().__init__(f"{stage}: {error}")
+        self.stage = stage
+        self.errno = error.errno or 0
+
+
+def own_namespaces() -> str:
+    """Enter fresh user (unless root), mount and pid namespaces; the next child is pid 1.
+
+    Returns ``"root"`` when the supervisor keeps the machine's own user namespace, else
+    ``"user"``. Raises :class:`Refused`.
+    """
+    if os.geteuid() == 0 and _can_unshare_as_root():
+        return "root"
+    _enter_user_namespace()
+    with refusing("namespaces"):
+        kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWPID)
+    return "user"
+
+
+def _can_unshare_as_root() -> bool:
+    try:
+        kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWPID)
+    except PermissionError:  # root in a container without CAP_SYS_ADMIN
+        return False
+    return True
+
+
+def _enter_user_namespace() -> None:
+    """A user namespace in which we are root: over our own id alone, or all ids where we may map them."""
+    uid, gid = os.geteuid(), os.getegid()
+    with refusing("user namespace"):
+        kernel.unshare(kernel.CLONE_NEWUSER)
+    with refusing("id maps"):
+        write_maps("self", f"0 {uid} 1", f"0 {gid} 1", deny_setgroups=True)
+
+
+def write_maps(pid: int | str, uid_map: str, gid_map: str, *, deny_setgroups: bool) -> None:
+    """Write the id maps of ``pid``'s user namespace (user_namespaces(7))."""
+    if deny_setgroups:
+        write_file(f"/proc/{pid}/setgroups", "deny")
+    write_file(f"/proc/{pid}/gid_map", gid_map)
+    write_file(f"/proc/{pid}/uid_map", uid_map)
+
+
+def write_file(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def settle() -> None:
+    """As pid 1 of the new namespace: die with our parent, see new mounts of the host but show it none, own /proc."""
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)
+    os.setsid()
+    with refusing("mounts"):
+        kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_SLAVE)
+    with refusing("proc"):
+        kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+
+
+class refusing:  # noqa: N801 - reads as a statement
+    """A block whose ``OSError`` becomes a :class:`Refused` that names the stage."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise Refused(self.stage, error) from error
+
+
+def userns_with_map(uid_map: str, gid_map: str) -> int:
+    """A user namespace with the given maps, as a descriptor, for mapping the ids of a mount."""
+    ready_read, ready_write = os.pipe()
+    pid = kernel.clone(kernel.CLONE_NEWUSER)
+    if pid == 0:
+        os.close(ready_write)
+        os.read(ready_read, 1)
+        os._exit(0)
+    try:
+        write_maps(pid, uid_map, gid_map, deny_setgroups=False)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready_read)
+        os.close(ready_write)
+        os.waitpid(pid, 0)
+
+

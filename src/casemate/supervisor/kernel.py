@@ -1,0 +1,218 @@
+"""System calls that Python has no name for, as functions that raise ``OSError``.
+
+Sources: mount_setattr(2), open_tree(2), move_mount(2), fsopen(2), clone(2), prctl(2) and
+the kernel's uapi headers. Numbers from 424 on are the same on every architecture.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Everything is called with the interpreter's lock held: the supervisor has one thread, and
+# a clone that returns in two processes must find the lock as it left it.
+_libc = ctypes.PyDLL(None, use_errno=True)
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+MNT_DETACH = 2
+
+ATTR_RDONLY = 0x1
+ATTR_NOSUID = 0x2
+ATTR_NODEV = 0x4
+ATTR_NOEXEC = 0x8
+ATTR_IDMAP = 0x00100000
+
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_AT_EMPTY_PATH = 0x1000
+_OPEN_TREE_CLONE = 1
+_CLOEXEC = 0o2000000
+_MOVE_FROM_EMPTY = 0x4
+_MOVE_TO_EMPTY = 0x40
+_FSOPEN_CLOEXEC = 1
+_FSMOUNT_CLOEXEC = 1
+_CONFIG_FLAG, _CONFIG_STRING, _CONFIG_CREATE = 0, 1, 6
+
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
+_SYS_FSOPEN = 430
+_SYS_FSCONFIG = 431
+_SYS_FSMOUNT = 432
+_SYS_MOUNT_SETATTR = 442
+_SYS_CLOSE_RANGE = 436
+_PER_MACHINE = {  # pivot_root, clone, capset
+    "x86_64": (155, 56, 126),
+    "aarch64": (41, 220, 91),
+}
+machine = os.uname().machine
+if machine not in _PER_MACHINE:
+    raise SystemExit(f"casemate has no system call numbers for {machine}")
+_SYS_PIVOT_ROOT, _SYS_CLONE, _SYS_CAPSET = _PER_MACHINE[machine]
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_LAST_CAPABILITY = 63  # capability sets are 64 bits wide; dropping an unknown one is EINVAL and ends the loop
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_int, _long, _str, _ptr = ctypes.c_int, ctypes.c_long, ctypes.c_char_p, ctypes.c_void_p
+
+
+def _call(number: int, *types: type) -> Callable[..., int]:
+    function = _libc["syscall"]
+    function.restype = _long
+    function.argtypes = (_long, *types)
+    return lambda *arguments: int(function(number, *arguments))
+
+
+_open_tree = _call(_SYS_OPEN_TREE, _int, _str, ctypes.c_uint)
+_move_mount = _call(_SYS_MOVE_MOUNT, _int, _str, _int, _str, ctypes.c_uint)
+_fsopen = _call(_SYS_FSOPEN, _str, ctypes.c_uint)
+_fsconfig = _call(_SYS_FSCONFIG, _int, ctypes.c_uint, _str, _str, _int)
+_fsmount = _call(_SYS_FSMOUNT, _int, ctypes.c_uint, ctypes.c_uint)
+_mount_setattr = _call(_SYS_MOUNT_SETATTR, _int, _str, ctypes.c_uint, _ptr, ctypes.c_size_t)
+_pivot_root = _call(_SYS_PIVOT_ROOT, _str, _str)
+_clone = _call(_SYS_CLONE, ctypes.c_ulong, _ptr, _ptr, _ptr, _ptr)
+_close_range = _call(_SYS_CLOSE_RANGE, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
+_capset = _call(_SYS_CAPSET, _ptr, _ptr)
+_mount = _libc["mount"]
+_mount.argtypes = (_str, _str, _str, ctypes.c_ulong, _str)
+_umount2 = _libc["umount2"]
+_umount2.argtypes = (_str, _int)
+_unshare = _libc["unshare"]
+_unshare.argtypes = (_int,)
+_prctl = _libc["prctl"]
+_prctl.argtypes = (_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_signal = _libc["signal"]
+_signal.argtypes = (_int, _ptr)
+_signal.restype = _ptr
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+    return result
+
+
+def unshare(flags: int) -> None:
+    _checked(_unshare(flags), "unshare")
+
+
+def clone(flags: int) -> int:
+    """Fork with new namespaces: the child's pid, or 0 in the child. SIGCHLD tells of its end."""
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = _clone(flags | 17, None, None, None, None)
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    return _checked(pid, "clone")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    _checked(
+        _mount(source.encode(), os.fsencode(target), kind.encode() if kind else None, flags, options.encode() or None),
+        f"mount {target}",
+    )
+
+
+def unmount(target: str) -> None:
+    """Detach the mount at ``target`` at once; it goes when nothing uses it any more."""
+    _checked(_umount2(os.fsencode(target), MNT_DETACH), f"umount {target}")
+
+
+def pivot_root_here() -> None:
+    """Make the working directory the root, and detach the old one: pivot_root(2), "pivot_root(".", ".")"."""
+    _checked(_pivot_root(b".", b"."), "pivot_root")
+    _checked(_umount2(b".", MNT_DETACH), "umount old root")
+    os.chdir("/")
+
+
+def open_tree(path: str, *, recursive: bool = True) -> int:
+    """A detached copy of the mounts at ``path``, as a descriptor."""
+    flags = _OPEN_TREE_CLONE | _CLOEXEC | (_AT_RECURSIVE if recursive else 0)
+    return _checked(_open_tree(_AT_FDCWD, os.fsencode(path), flags), f"open_tree {path}")
+
+
+def move_mount(mount_fd: int, target: str) -> None:
+    """Attach the detached mount ``mount_fd`` at ``target``."""
+    _checked(_move_mount(mount_fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_FROM_EMPTY), f"move_mount {target}")
+
+
+def set_attributes(mount_fd: int, attributes: int, *, userns_fd: int = 0, recursive: bool = True) -> None:
+    """Set ``ATTR_*`` on a detached mount, and on all below it."""
+    attr = _MountAttr(attributes, 0, 0, userns_fd)
+    flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
+    _checked(_mount_setattr(mount_fd, b"", flags, ctypes.addressof(attr), ctypes.sizeof(attr)), "mount_setattr")
+
+
+def new_mount(kind: str, options: dict[str, str], attributes: int = 0) -> int:
+    """A new, detached filesystem of ``kind``, as a descriptor. An empty option value is a flag."""
+    context = _checked(_fsopen(kind.encode(), _FSOPEN_CLOEXEC), f"fsopen {kind}")
+    try:
+        for key, value in options.items():
+            command = _CONFIG_STRING if value else _CONFIG_FLAG
+            _checked(
+                _fsconfig(context, command, key.encode(), os.fsencode(value) if value else None, 0),
+                f"fsconfig {kind} {key}",
+            )
+        _checked(_fsconfig(context, _CONFIG_CREATE, None, None, 0), f"fsconfig {kind}")
+        return _checked(_fsmount(context, _FSMOUNT_CLOEXEC, attributes), f"fsmount {kind}")
+    finally:
+        os.close(context)
+
+
+def close_from(first: int) -> None:
+    """Close every descriptor from ``first`` on."""
+    _checked(_close_range(first, 0xFFFFFFFF, 0), "close_range")
+
+
+def prctl(option: int, argument: int = 0, second: int = 0) -> None:
+    _checked(_prctl(option, argument, second, 0, 0), f"prctl {option}")
+
+
+def default_signal(number: int) -> None:
+    """Give signal ``number`` its default action; what Python ignores would stay ignored across exec."""
+    _signal(number, None)
+
+
+def drop_capabilities() -> None:
+    """Empty every capability set, the bounding set included, for good (capabilities(7))."""
+    for capability in range(_LAST_CAPABILITY):
+        if _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            break
+    _prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)()
+    _checked(_capset(ctypes.addressof(header), ctypes.addressof(data)), "capset")

@@ -1,0 +1,146 @@
+"""Landlock: what of the file system a process may still use, whatever is mounted.
+
+A layer of its own, which holds when the mounts are wrong: a path that is in none of the three
+lists cannot be opened, by any name. It does not hide (stat and chmod are not governed) and
+does not touch what is open already. TCP is left to the network namespace.
+
+Sources: landlock(7), landlock_add_rule(2), linux/landlock.h, and
+Documentation/userspace-api/landlock.rst for what each version of the ABI brought.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from stat import S_ISDIR
+
+TYPE_CHECKING = False  # importing typing would cost more than the whole of this module
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The same numbers on every machine.
+_CREATE_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT_SELF = 446
+
+_ASK_FOR_ABI = 1  # LANDLOCK_CREATE_RULESET_VERSION
+_PATH_BENEATH = 1  # LANDLOCK_RULE_PATH_BENEATH
+_PR_SET_NO_NEW_PRIVS = 38
+
+# LANDLOCK_ACCESS_FS_*
+_EXECUTE = 1 << 0
+_WRITE_FILE = 1 << 1
+_READ_FILE = 1 << 2
+_READ_DIR = 1 << 3
+_MAKE_CHAR = 1 << 6
+_MAKE_BLOCK = 1 << 11
+_REFER = 1 << 13  # rename and link from one directory to another; without it: EXDEV
+_TRUNCATE = 1 << 14
+_IOCTL_DEV = 1 << 15
+
+_KNOWN_SINCE = ((1, (1 << 13) - 1), (2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV))
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+
+_READABLE = _READ_FILE | _READ_DIR | _EXECUTE
+_WRITABLE = ((1 << 15) - 1) & ~(_MAKE_CHAR | _MAKE_BLOCK)
+_DEVICE = _READ_FILE | _WRITE_FILE | _READ_DIR | _IOCTL_DEV  # a directory: that of the terminals
+
+_SCOPES_SINCE = 6
+_SCOPES = 1 | 2  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL
+
+# From ABI 7 on the kernel logs what is refused. A cell that is refused in a loop would fill
+# the host's log: LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF, made for interpreters.
+_LOGS_SINCE = 7
+_NO_LOG = 1
+
+_NEWEST = 7  # of the versions whose rights are named here
+
+
+def abi() -> int:
+    """The version of Landlock in this kernel; 0 when it has none or it is switched off."""
+    try:
+        return _call(_CREATE_RULESET, None, 0, _ASK_FOR_ABI)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP):
+            return 0
+        raise
+
+
+def restrict(readable: Sequence[str], writable: Sequence[str], devices: Sequence[str]) -> int:
+    """Take from this thread, and all that it starts, every file but these. For good.
+
+    Below a `readable` directory files and directories are read and programs executed; below
+    a `writable` one everything is possible but making devices. `devices` are files to read,
+    write and control, or a directory of such (`/dev/pts`). A path that does not exist is
+    passed over; a rule follows symbolic links and does not cover what is mounted over it
+    later. From ABI 6 on, signals and abstract unix sockets reach only what is restricted
+    along with this process.
+
+    Sets no_new_privs. Needs no capability. Returns the version of the ABI that was made use
+    of: before 2 renames between directories fail (EXDEV), before 3 every file may be truncated,
+    before 5 ioctl is free. Raises OSError: ENOSYS or EOPNOTSUPP without Landlock (ask `abi`
+    first), E2BIG beyond 16 layers, and whatever opening a path that exists may raise.
+    """
+    version = min(abi(), _NEWEST)
+    known = _known(version)
+    ruleset = _create(known, version)
+    try:
+        for paths, rights in ((readable, _READABLE), (writable, _WRITABLE), (devices, _DEVICE)):
+            for path in paths:
+                _allow(ruleset, path, rights & known)
+        _set_no_new_privs()
+        _call(_RESTRICT_SELF, ruleset, _NO_LOG if version >= _LOGS_SINCE else 0)
+    finally:
+        os.close(ruleset)
+    return version
+
+
+def _known(version: int) -> int:
+    """All rights that this version of the ABI can take away."""
+    return sum(rights for since, rights in _KNOWN_SINCE if version >= since)
+
+
+def _create(known: int, version: int) -> int:
+    """A ruleset that takes everything away, as a descriptor."""
+    # struct landlock_ruleset_attr: handled_access_fs, handled_access_net, scoped
+    attributes = struct.pack("=QQQ", known, 0, _SCOPES)
+    size = len(attributes) if version >= _SCOPES_SINCE else struct.calcsize("=Q")
+    return _call(_CREATE_RULESET, attributes, size, 0)
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    """Give rights back, at a path and beneath it."""
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not S_ISDIR(os.fstat(place).st_mode):
+            rights &= _OF_FILES  # others are EINVAL
+        # struct landlock_path_beneath_attr, which is packed
+        _call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, place), 0)
+    finally:
+        os.close(place)
+
+
+def _set_no_new_privs() -> None:
+    libc = ctypes.PyDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
+        raise _last_error()
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    libc = ctypes.PyDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    words = (ctypes.c_long(each) if isinstance(each, int) else ctypes.c_char_p(each) for each in arguments)
+    result: int = libc.syscall(ctypes.c_long(number), *words)
+    if result < 0:
+        raise _last_error()
+    return result
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"landlock: {os.strerror(number)}")

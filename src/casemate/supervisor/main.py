@@ -1,0 +1,50 @@
+"""The supervisor's entry: come into place, say what this machine can do, serve until the host is gone."""
+
+from __future__ import annotations
+
+import _socket
+import os
+import sys
+
+from casemate.supervisor import cgroups, enter, landlock, serve, stage, wire
+
+SOCKET = 0  # the host's socket is our standard input: nothing else needs a number, an argument or a name
+
+
+def main() -> None:
+    """Run as ``python -I -S``: this process only waits for pid 1 of the new namespace, so that the host has a child."""
+    socket = _socket.socket(fileno=os.dup(SOCKET))
+    os.set_inheritable(socket.fileno(), False)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
+    groups = cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
+    try:
+        mode = enter.own_namespaces()
+        pid = os.fork()
+    except enter.Refused as refused:
+        _refuse(socket, refused)
+        groups.remove()
+        sys.exit(1)
+    if pid == 0:
+        _serve(socket, mode, groups)
+    socket.close()
+    os.waitpid(pid, 0)
+    groups.remove()
+
+
+def _serve(socket: _socket.socket, mode: str, groups: cgroups.Cgroups) -> None:
+    try:
+        enter.settle()
+        with enter.refusing("stage"):
+            stage.prepare()
+        socket.send(wire.encode({"op": "ready", "mode": mode, "landlock": landlock.abi(), **groups.describe()}))
+        serve.Server(socket, mode, groups).run()
+    except enter.Refused as refused:
+        _refuse(socket, refused)
+        os._exit(1)
+    os._exit(0)
+
+
+def _refuse(socket: _socket.socket, refused: enter.Refused) -> None:
+    socket.send(wire.encode({"op": "refused", "stage": refused.stage, "errno": refused.errno, "detail": str(refused)}))
+
+

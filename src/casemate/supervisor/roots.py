@@ -1,0 +1,78 @@
+"""Read-only root trees: what every cell of one environment sees, built once and cloned for each cell."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from casemate.supervisor import kernel, stage
+
+# Where a cell mounts what is its own; they must exist before the root becomes read-only.
+_OWN = ("proc", "tmp", "workspace", "program", "dev", "dev/shm", "dev/pts", "home", "opt", "run", "var")
+_LINKS = {
+    "/dev/fd": "/proc/self/fd",
+    "/dev/stdin": "/proc/self/fd/0",
+    "/dev/stdout": "/proc/self/fd/1",
+    "/dev/stderr": "/proc/self/fd/2",
+    "/dev/ptmx": "pts/ptmx",
+    "/var/tmp": "/tmp",  # noqa: S108 - inside the cell
+    "/home/user": "/tmp/.home",  # noqa: S108 - inside the cell
+}
+_READ_ONLY = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV
+_DEVICE = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC
+
+
+class RootError(Exception):
+    """An entry of a root tree cannot be made: its target, and why."""
+
+
+def build(key: str, entries: list[dict[str, Any]]) -> str:
+    """Mount the tree of ``entries`` under ``key``, make all of it read-only, and say where it is."""
+    root = f"{stage.ROOTS}/{key}"
+    os.mkdir(root, 0o755)
+    tmpfs = kernel.new_mount("tmpfs", {"size": "4m", "mode": "0755"}, kernel.ATTR_NOSUID | kernel.ATTR_NODEV)
+    kernel.move_mount(tmpfs, root)
+    for folder in _OWN:
+        os.mkdir(f"{root}/{folder}", 0o755)
+    for target, points_to in _LINKS.items():
+        os.symlink(points_to, root + target)
+    for entry in entries:
+        _add(root, entry)
+    kernel.set_attributes(tmpfs, kernel.ATTR_RDONLY, recursive=False)
+    os.close(tmpfs)
+    return root
+
+
+def _add(root: str, entry: dict[str, Any]) -> None:
+    target = root + entry["target"]
+    try:
+        os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+        if entry["kind"] == "link":
+            os.symlink(entry["points_to"], target)
+        elif entry["kind"] == "text":
+            _write(target, entry["content"].encode())
+        else:
+            _bind(entry["source"], target, _DEVICE if entry["device"] else _READ_ONLY)
+    except OSError as error:
+        raise RootError(f"{entry['target']}: {error}") from error
+
+
+def _bind(source: str, target: str, attributes: int) -> None:
+    tree = kernel.open_tree(source)
+    try:
+        kernel.set_attributes(tree, attributes)
+        if os.path.isdir(source):
+            os.makedirs(target, 0o755, exist_ok=True)
+        else:
+            _write(target, b"")
+        kernel.move_mount(tree, target)
+    finally:
+        os.close(tree)
+
+
+def _write(path: str, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)

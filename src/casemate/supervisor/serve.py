@@ -1,0 +1,303 @@
+"""The supervisor's loop: launch cells, watch their limits and deadlines, say how each ended."""
+
+from __future__ import annotations
+
+import _socket
+import array
+import os
+import select
+import time
+from typing import Any
+
+from casemate.supervisor import broker, cell, cgroups, enter, init, kernel, roots, seccomp, watch, wire
+
+_CELL_ID_AS_ROOT = 0x6361_0000  # kernel uid and gid of cells when the supervisor is root; nobody's, and never 0
+_SIGKILL = 9
+_MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
+_FIRST_LOOK = 0.01  # seconds after the start
+_PIPE_READ = 4096
+
+
+class Cell:
+    """A living cell, as the supervisor sees it."""
+
+    def __init__(self, request: dict[str, Any], pid: int, scratch: broker.Scratch) -> None:
+        self.id: str = request["id"]
+        self.limits: dict[str, Any] = request["limits"]
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self.scratch = scratch
+        self.group: cgroups.Group | None = None
+        self.status_fd = -1
+        self.started = time.monotonic()
+        self.deadline = self.started + request["deadline"]
+        self.next_look = self.started + _FIRST_LOOK
+        self.reason: str | None = None
+        self.peak_memory = 0
+        self.peak_tasks = 0
+        self.cpu_seconds = 0.0
+
+    def kill(self, reason: str) -> None:
+        """End the cell: with its pid 1 the kernel ends everything in it (pid_namespaces(7))."""
+        if self.reason is None:
+            self.reason = reason
+        os.kill(self.pid, _SIGKILL)  # our own child, not yet reaped, so the number is still its
+
+
+class Server:
+    """Serves one host over one socket, alone in its thread."""
+
+    def __init__(self, socket: _socket.socket, mode: str, groups: cgroups.Cgroups) -> None:
+        self._socket = socket
+        self._groups = groups
+        ids = (_CELL_ID_AS_ROOT, _CELL_ID_AS_ROOT) if mode == "root" else (0, 0)
+        self._identity = broker.Identity(*ids, mapped=mode == "root")
+        self._roots: dict[str, str] = {}
+        self._broken_roots: dict[str, str] = {}
+        self._programs: dict[bool, bytes] = {}
+        self._cells: dict[int, Cell] = {}  # by pidfd
+        self._ooms: dict[int, Cell] = {}  # by eventfd
+        self._removals: list[cgroups.Group] = []
+        self._epoll = select.epoll()
+        self._cpus = sorted(os.sched_getaffinity(0))
+        self._next_cpu = 0
+        self._count = 0
+
+    def run(self) -> None:
+        """Serve until the host closes its end; then return, and with us every cell ends."""
+        self._epoll.register(self._socket.fileno(), select.EPOLLIN)
+        while True:
+            for fd, _ in self._epoll.poll(self._wait()):
+                if fd == self._socket.fileno():
+                    if not self._receive():
+                        return self._end_all()
+                elif fd in self._cells:
+                    self._ended(self._cells[fd])
+                elif fd in self._ooms:
+                    self._ooms[fd].kill("memory")
+            self._keep_time()
+
+    # -- what the host says
+
+    def _receive(self) -> bool:
+        names = array.array("i")
+        data, ancillary, flags, _ = self._socket.recvmsg(
+            wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * names.itemsize)
+        )
+        for level, kind, payload in ancillary:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                names.frombytes(payload[: len(payload) - len(payload) % names.itemsize])
+        if not data:
+            return False
+        fds = list(names)
+        try:
+            self._obey(wire.decode(data), fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _obey(self, message: dict[str, Any], fds: list[int]) -> None:
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        match message["op"]:
+            case "root":
+                self._build_root(message)
+            case "launch":
+                self._launch(message, dict(zip(message["fds"], fds, strict=True)))
+            case "kill":
+                for known in self._cells.values():
+                    if known.id == message["id"]:
+                        known.kill(message["reason"])
+
+    def _build_root(self, message: dict[str, Any]) -> None:
+        key = message["key"]
+        try:
+            self._roots[key] = roots.build(key, message["entries"])
+        except (roots.RootError, OSError) as error:
+            self._broken_roots[key] = str(error)
+
+    # -- launching
+
+    def _launch(self, request: dict[str, Any], fds: dict[str, int]) -> None:
+        try:
+            self._start(request, fds)
+        except broker.BrokerError as error:
+            self._refuse(request["id"], error.part, error.errno, str(error))
+        except (OSError, enter.Refused) as error:
+            self._refuse(request["id"], "launch", getattr(error, "errno", 0) or 0, str(error))
+
+    def _start(self, request: dict[str, Any], fds: dict[str, int]) -> None:
+        root = self._roots.get(request["root"])
+        if root is None:
+            return self._refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
+        request["seccomp"] = self._program()
+        request["cpu_set"] = self._choose_cpus(request["limits"]["cpus"])
+        for name in ("stdin", "stdout", "stderr", "control"):
+            self._identity.give_fd(fds[name])
+        scratch = broker.prepare(request, fds, self._identity)
+        try:
+            scratch.mounts.insert(0, (kernel.open_tree(root), ""))
+            self._clone(request, fds, scratch)
+        except BaseException:
+            scratch.close()
+            raise
+        scratch.close_mounts()
+
+    def _clone(self, request: dict[str, Any], fds: dict[str, int], scratch: broker.Scratch) -> None:
+        status_read, status_write = os.pipe()
+        go_read, go_write = os.pipe()
+        pid = kernel.clone(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
+        if pid == 0:
+            os.close(go_write)
+            cell.build_and_run(request, scratch.mounts, {**fds, "status": status_write}, go_read)
+        os.close(status_write)
+        os.close(go_read)
+        made = Cell(request, pid, scratch)
+        made.status_fd = status_read
+        self._cells[made.pidfd] = made
+        self._epoll.register(made.pidfd, select.EPOLLIN)
+        try:
+            ids = self._identity
+            enter.write_maps(pid, f"{cell.UID} {ids.uid} 1", f"{cell.GID} {ids.gid} 1", deny_setgroups=True)
+            os.write(go_write, b"m")
+            self._confine(made)
+            os.write(go_write, b"g")
+        except OSError as error:
+            made.kill(f"refused: {error}")
+        finally:
+            os.close(go_write)
+
+    def _confine(self, made: Cell) -> None:
+        if not (self._groups.memory or self._groups.cpu):
+            return
+        self._count += 1
+        memory = made.limits["memory"] + made.limits["disk"]  # tmpfs pages count as memory
+        made.group = self._groups.create(str(self._count), memory=memory, cpus=made.limits["cpus"])
+        made.group.add(made.pid)
+        if made.group.oom_fd is not None:
+            self._ooms[made.group.oom_fd] = made
+            self._epoll.register(made.group.oom_fd, select.EPOLLIN)
+
+    def _program(self) -> bytes:
+        counted = self._groups.memory is not None
+        if counted not in self._programs:
+            self._programs[counted] = seccomp.program(kernel.machine, memory_is_counted=counted)
+        return self._programs[counted]
+
+    def _choose_cpus(self, cpus: float) -> list[int]:
+        """Without a cpu cgroup: pin the cell to so many cores, in turn. Best effort; a cell can undo it."""
+        wanted = max(1, -int(-cpus // 1))
+        if self._groups.cpu or wanted >= len(self._cpus):
+            return []
+        first = self._next_cpu
+        self._next_cpu = (first + wanted) % len(self._cpus)
+        return [self._cpus[(first + n) % len(self._cpus)] for n in range(wanted)]
+
+    def _refuse(self, cell_id: str, where: str, number: int, detail: str) -> None:
+        self._say({"op": "unlaunched", "id": cell_id, "stage": where, "errno": number, "detail": detail[:2000]})
+
+    # -- time and limits
+
+    def _wait(self) -> float:
+        if self._removals:
+            return 0.02
+        times = [min(known.deadline, known.next_look) for known in self._cells.values()]
+        return min(max(0.0, min(times, default=_MAX_WAIT + time.monotonic()) - time.monotonic()), _MAX_WAIT)
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        for known in list(self._cells.values()):
+            if known.reason is None and now >= known.deadline:
+                known.kill("timeout")
+            elif now >= known.next_look:
+                self._look(known, now)
+        self._removals = [group for group in self._removals if not group.remove()]
+
+    def _look(self, known: Cell, now: float) -> None:
+        sight = watch.look(known.pid)
+        known.next_look = now + (watch.OFTEN if sight.processes > 1 else watch.SELDOM)
+        known.peak_tasks = max(known.peak_tasks, sight.tasks)
+        known.peak_memory = max(known.peak_memory, sight.memory)
+        if self._groups.memory is None and sight.memory > known.limits["memory"]:
+            known.kill("memory")
+        cpu_time = known.limits["cpu_time"]
+        if cpu_time is not None and sight.cpu > cpu_time:
+            known.kill("cpu")
+
+    # -- the end of a cell
+
+    def _ended(self, known: Cell) -> None:
+        _, code, usage = os.wait4(known.pid, 0)
+        ended = time.monotonic()
+        self._epoll.unregister(known.pidfd)
+        del self._cells[known.pidfd]
+        os.close(known.pidfd)
+        report = _read_report(known.status_fd)
+        outcome = {
+            "init": code,
+            "seconds": ended - known.started,
+            "cpu": usage.ru_utime + usage.ru_stime,
+            "tasks": known.peak_tasks,
+            "reason": known.reason,
+            **self._memory(known, report, usage.ru_maxrss * 1024),
+            **_space(known.scratch.tree_fd),
+        }
+        if "failed" in report:
+            self._refuse(known.id, report["failed"], report["errno"], report["detail"])
+            known.scratch.close()
+            return
+        self._say({"op": "ended", "id": known.id, "main": report.get("main"), **outcome}, [known.scratch.tree_fd])
+        known.scratch.close()
+
+    def _memory(self, known: Cell, report: dict[str, Any], fallback: int) -> dict[str, Any]:
+        peak = max(known.peak_memory, report.get("peak", fallback))
+        oom = False
+        if known.group:
+            oom = known.group.out_of_memory()
+            peak = max(known.group.peak_memory(), known.peak_memory) or peak
+            if known.group.oom_fd is not None:
+                self._epoll.unregister(known.group.oom_fd)
+                del self._ooms[known.group.oom_fd]
+            if not known.group.remove():
+                self._removals.append(known.group)
+        return {"peak": peak, "oom": oom}
+
+    def _end_all(self) -> None:
+        for known in self._cells.values():
+            known.kill("closed")
+        for known in self._cells.values():
+            os.waitpid(known.pid, 0)
+            if known.group:
+                known.group.remove()
+
+    def _say(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
+        try:
+            self._socket.sendmsg([wire.encode(message)], rights)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the host is gone; the next receive ends us
+
+
+def _read_report(fd: int) -> dict[str, Any]:
+    """What init or a failed set-up wrote; {} when it said nothing that can be understood."""
+    os.set_blocking(fd, False)
+    try:
+        data = os.read(fd, _PIPE_READ)
+    except BlockingIOError:
+        data = b""
+    finally:
+        os.close(fd)
+    if len(data) == init.REPORT.size and data[:1] == b"x":
+        _, code, peak = init.REPORT.unpack(data)
+        return {"main": code, "peak": peak}
+    try:
+        report = wire.decode(data)
+    except wire.WireError:
+        return {}
+    return report if isinstance(report, dict) and set(report) == {"failed", "errno", "detail"} else {}
+
+
+def _space(tree_fd: int) -> dict[str, int]:
+    left = os.fstatvfs(tree_fd)
+    return {"space_left": left.f_bavail * left.f_frsize, "inodes_left": left.f_favail}

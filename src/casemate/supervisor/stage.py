@@ -1,0 +1,25 @@
+"""Where the supervisor puts cells together: a tmpfs of its own, laid over /sys.
+
+Nobody's workspace is in /sys, the supervisor needs nothing from it (cgroups are opened
+before), and it exists wherever Linux runs.
+"""
+
+from __future__ import annotations
+
+import os
+
+from casemate.supervisor import kernel
+
+STAGE = "/sys"
+CELL = f"{STAGE}/cell"  # where a cell assembles its root, in its own copy of the mounts
+SCRATCH = f"{STAGE}/scratch"  # where the broker prepares one scratch after the other
+LOWER = f"{STAGE}/lower"  # where a mapped copy of a caller's folder waits to be an overlay's lower layer
+ROOTS = f"{STAGE}/roots"
+EMPTY = f"{STAGE}/empty"  # laid over what a cell must not see
+
+
+def prepare() -> None:
+    """Mount the stage. The mount namespace must already be our own."""
+    kernel.mount("stage", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,nr_inodes=20000,mode=0755")
+    for folder in (CELL, SCRATCH, LOWER, ROOTS, EMPTY):
+        os.mkdir(folder, 0o755)

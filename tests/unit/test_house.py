@@ -1,0 +1,252 @@
+"""The house rules that no linter knows: sizes, names, who may use what, and documents that match the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import casemate
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "casemate"
+FILES = sorted(SOURCE.rglob("*.py"))
+GUEST_SUFFIXES = (".py", ".cjs", ".mjs", ".js", ".sh")
+
+MOST_FILE_LINES = 400
+MOST_FUNCTION_LINES = 60
+BROAD_EXCEPTS_PER_THOUSAND_LINES = 1
+VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
+
+# What may be used in some rooms only: dotted name -> (rooms, reason).
+PLACES = {
+    "subprocess": (
+        {"isolation", "runtimes"},
+        "code runs behind a wall; only walls and the search for interpreters start programs",
+    ),
+    "os.environ": (
+        {"config", "surfaces", "sandbox", "isolation", "runtimes"},
+        "what a run depends on is read once, where it is configured, and handed on as a value",
+    ),
+    "os.getenv": ({"config", "surfaces", "sandbox", "isolation", "runtimes"}, "as os.environ"),
+    "os.fork": ({"supervisor"}, "the host process has threads: it starts others by exec only"),
+    "ctypes": ({"supervisor", "isolation"}, "system calls are made where cells are made"),
+    "sqlite3": ({"audit"}, "the record has one writer"),
+}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes(), filename=str(path))
+
+
+def functions_of(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def length_of(function: Function) -> int:
+    """Lines from ``def`` to the end, docstring excluded."""
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    if ast.get_docstring(function, clean=False) is not None:
+        docstring = function.body[0]
+        lines -= (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
+    return lines
+
+
+def imports_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every absolute import; relative ones stay within their package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def names_used(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Everything imported, and every ``module.attribute`` read."""
+    yield from imports_of(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield node.lineno, f"{node.value.id}.{node.attr}"
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    """Whether it catches everything and does not end by raising."""
+    named = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    broad = any(n is None or (isinstance(n, ast.Name) and n.id in {"Exception", "BaseException"}) for n in named)
+    return broad and not isinstance(handler.body[-1], ast.Raise)
+
+
+def public_without_docstring(tree: ast.Module) -> Iterator[str]:
+    """Public functions and methods; a property's name says what it is, an override's parent does."""
+
+    def search(body: list[ast.stmt], prefix: str) -> Iterator[str]:
+        for node in body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield from search(node.body, f"{node.name}.")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                marks = {ast.unparse(mark).rpartition(".")[2] for mark in node.decorator_list}
+                if ast.get_docstring(node) is None and not marks & {"property", "override", "overload"}:
+                    yield f"{prefix}{node.name}"
+
+    return search(tree.body, "")
+
+
+def test_no_source_file_is_longer_than_a_reader_can_hold() -> None:
+    guests = [path for path in SOURCE.rglob("*") if path.suffix in GUEST_SUFFIXES]
+    lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in {*FILES, *guests}}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_FILE_LINES} == {}
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {
+        f"{relative(path)}:{function.lineno} {function.name}": length_of(function)
+        for path in FILES
+        for function in functions_of(tree_of(path))
+        if length_of(function) > MOST_FUNCTION_LINES
+    }
+    assert long == {}
+
+
+def test_hardly_anything_swallows_every_exception() -> None:
+    host = [
+        path for path in FILES if room_of(path) != "guest"
+    ]  # a guest asks objects of the user's, which raise anything
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in host)
+    broad = [
+        f"{relative(path)}:{node.lineno}"
+        for path in host
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ExceptHandler) and is_broad(node)
+    ]
+    allowed = max(1, round(lines / 1000 * BROAD_EXCEPTS_PER_THOUSAND_LINES))
+    assert len(broad) <= allowed, f"{len(broad)} in {lines} lines: {broad}"
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert [relative(path) for path in SOURCE.rglob("*") if path.stem.strip("_") in VAGUE_NAMES] == []
+
+
+def test_nothing_is_left_unfinished() -> None:
+    marks = []
+    for path in FILES:
+        with tokenize.open(path) as file:
+            comments = [t for t in tokenize.generate_tokens(file.readline) if t.type == tokenize.COMMENT]
+        marks += [(path, t.start[0]) for t in comments if re.search(r"\b(TODO|FIXME|XXX|HACK)\b", t.string)]
+        raised = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Raise) and node.exc]
+        marks += [(path, node.lineno) for node in raised if "NotImplementedError" in ast.unparse(node)]
+    assert marks == []
+
+
+def test_every_public_function_says_what_it_does() -> None:
+    assert [f"{relative(path)} {name}" for path in FILES for name in public_without_docstring(tree_of(path))] == []
+
+
+@pytest.mark.parametrize("name", sorted(PLACES))
+def test_what_needs_care_is_used_only_where_it_belongs(name: str) -> None:
+    rooms, reason = PLACES[name]
+    elsewhere = [
+        f"{relative(path)}:{line} {used}"
+        for path in FILES
+        if room_of(path) not in {*rooms, "guest"}
+        for line, used in names_used(tree_of(path))
+        if used == name or used.startswith(f"{name}.")
+    ]
+    assert elsewhere == [], reason
+
+
+@pytest.mark.parametrize("zone", ["supervisor", "guest"])
+def test_a_trust_zone_of_its_own_needs_the_standard_library_only(zone: str) -> None:
+    foreign = [
+        f"{relative(path)}:{line} {name}"
+        for path in FILES
+        if room_of(path) == zone
+        for line, name in imports_of(tree_of(path))
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and not name.startswith(("casemate.supervisor", "_casemate"))  # itself; in a cell the guest's name is _casemate
+    ]
+    assert foreign == []
+
+
+def test_nobody_on_the_host_imports_what_runs_in_a_cell() -> None:
+    importers = [
+        f"{relative(path)}:{line}"
+        for path in FILES
+        for line, name in imports_of(tree_of(path))
+        if name.startswith("casemate.guest")
+    ]
+    assert importers == []
+
+
+def test_importing_casemate_loads_neither_asyncio_nor_pydantic() -> None:
+    program = "import casemate, sys; print(*sorted({'asyncio', 'pydantic', 'cyclopts', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", casemate.__all__)
+def test_every_public_name_can_be_had_and_is_documented(name: str) -> None:
+    assert getattr(casemate, name) is not None
+    assert f"`{name}" in (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+
+
+def test_every_reason_for_having_no_wall_is_documented() -> None:
+    walls = (ROOT / "docs" / "walls.md").read_text(encoding="utf-8")
+    reasons = {
+        str(keyword.value.value)
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("WallUnavailable")
+        for keyword in node.keywords
+        if keyword.arg == "reason" and isinstance(keyword.value, ast.Constant)
+    }
+    assert {reason for reason in reasons if f"`{reason}`" not in walls} == set()
+
+
+def documents() -> list[Path]:
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
+
+
+@pytest.mark.parametrize("path", documents(), ids=relative)
+def test_every_link_in_a_document_leads_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#]+)", text)
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=relative)
+def test_every_source_file_that_a_document_names_exists(path: Path) -> None:
+    named = re.findall(r"`((?:src|tests|benchmarks|examples|docs)/[\w./-]+)`", path.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_readme_names_the_command_that_ci_runs() -> None:
+    assert "\n./test\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1] == "exec ./test"
+
+
+def test_the_readme_shows_the_example_that_is_run() -> None:
+    example = (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
+    assert f"```python\n{example}```\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_cause_code_is_documented() -> None:
+    reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    codes = re.findall(r"``([a-z_]+)``", (casemate.Cause.__doc__ or "").partition("``message``")[0])
+    assert len(codes) > 5
+    assert [code for code in codes if f"`{code}`" not in reference] == []
