@@ -41,17 +41,19 @@ def collect(
     under: tuple[str, ...] = (),
     given: Mapping[str, str] = _NOTHING,
     bounds: Bounds | None = None,
+    unlock: bool = True,
     folder: str | os.PathLike[str] | None = None,
 ) -> Collected:
     """The regular files beneath ``under`` in the tree ``root``, a descriptor; names are relative to ``root``.
 
     ``given``: SHA-256 of input files by name, which are no artifacts as long as they are unchanged.
+    ``unlock``: permission bits that hinder reading are changed; not for a tree that somebody else goes on using.
     ``folder``: where large content is kept, in a file without a name. Nothing is raised for what the tree
-    holds: what cannot be handed out is in ``skipped``. Permission bits that hinder reading are changed.
+    holds: what cannot be handed out is in ``skipped``.
     """
-    collector = _Collector(bounds or Bounds(), given, Store(folder))
+    collector = _Collector(bounds or Bounds(), given, Store(folder), unlock)
     path = tuple(os.fsencode(name) for name in under)
-    top = _open_top(root, path, collector.skipped)
+    top = _open_top(root, path, collector.skipped, unlock)
     if top is not None:
         try:
             collector.walk(top, path)
@@ -60,19 +62,19 @@ def collect(
     return Collected(tuple(collector.files), collector.skipped.listed(), collector.skipped.complete)
 
 
-def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped) -> int | None:
+def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped, unlock: bool) -> int | None:
     """A descriptor of the folder to collect from; None when there is none, or something else lies there."""
     top = os.dup(root)
-    for position, name in enumerate(path):
+    for position, name in enumerate((b".", *path)):
         try:
-            below = open_folder(top, name, unlock=True)
+            below = open_folder(top, name, unlock=unlock)
         except FileNotFoundError:
             return None
         except NotADirectoryError:
-            skipped.refuse(shown(path[: position + 1]), "it is not a folder")
+            skipped.refuse(shown(path[:position]), "it is not a folder")
             return None
         except OSError as error:
-            skipped.lose(shown(path[: position + 1]), f"it cannot be read: {error.strerror}")
+            skipped.lose(shown(path[:position]), f"it cannot be read: {error.strerror}")
             return None
         finally:
             os.close(top)
@@ -83,21 +85,22 @@ def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped) -> int | Non
 class _Collector:
     """Keeps what a walk finds."""
 
-    def __init__(self, bounds: Bounds, given: Mapping[str, str], store: Store) -> None:
+    def __init__(self, bounds: Bounds, given: Mapping[str, str], store: Store, unlock: bool) -> None:
         self._bounds = bounds
         self._given = given
         self._store = store
+        self._unlock = unlock
         self.files: list[Artifact] = []
         self.skipped = Skipped(bounds.reports)
 
     def walk(self, top: int, path: tuple[bytes, ...]) -> None:
         bounds = self._bounds
         try:
-            walk(top, self, depth=bounds.depth, entries=bounds.entries, at=path, unlock=True)
+            walk(top, self, depth=bounds.depth, entries=bounds.entries, at=path, unlock=self._unlock)
         except OSError as error:
             self.skipped.lose(shown(path), f"it cannot be read: {error.strerror}")
 
-    def enter(self, entry: Entry, folder: int) -> bool:
+    def enter(self, entry: Entry, _folder: int) -> bool:
         reason = path_problem(entry.path)
         if reason:
             self.skipped.refuse(shown(entry.path), f"{reason}, and so nothing in it is handed out")
@@ -150,7 +153,7 @@ class _Collector:
         """Append the file to the store and hash what is appended; bounded by what is read, not by what stat said."""
         digest = hashlib.sha256()
         left = min(self._bounds.file_bytes, self._bounds.total_bytes - self._store.size)
-        file = open_file(entry, unlock=True)
+        file = open_file(entry, unlock=self._unlock)
         try:
             while chunk := os.read(file, CHUNK):
                 left -= len(chunk)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
@@ -69,8 +68,8 @@ _TYPES = {
 
 def media_type_of(name: str) -> str:
     """What the extension of ``name`` claims; a claim of the program, not a fact about the content."""
-    extension = name.rpartition("/")[2].rpartition(".")[2].lower()
-    return _TYPES.get(extension, "application/octet-stream")
+    extension = os.path.splitext(name)[1].lower()
+    return _TYPES.get(extension.removeprefix("."), "application/octet-stream")
 
 
 class Store:
@@ -81,7 +80,7 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, in_memory: int = IN_MEMORY) -> None:
-        self._folder = tempfile.gettempdir() if folder is None else os.fspath(folder)
+        self._folder = folder
         self._in_memory = in_memory
         self._memory = bytearray()
         self._file: int | None = None
@@ -155,7 +154,7 @@ class Slice:
             yield self.store.read(self.offset + position, min(CHUNK, self.length - position))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copy it to ``path``, replacing a file or link there; into a device or fifo it is written. Raises ``OSError``."""
+        """Copy it to ``path``, replacing a file or link; a device or fifo is written into. Raises ``OSError``."""
         target = Path(os.path.abspath(path))
         if _is_stream(target):
             with target.open("wb", buffering=0) as stream:
@@ -194,11 +193,14 @@ class Spool:
         return Artifact(name, self.size, self._hash.hexdigest(), media_type, content)
 
 
-def _open_unlinked(folder: str) -> int:
+def _open_unlinked(folder: str | os.PathLike[str] | None) -> int:
+    import tempfile  # slow to import, and most runs leave little
+
+    place = tempfile.gettempdir() if folder is None else folder
     try:
-        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        return os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:  # a file system without O_TMPFILE (overlayfs before Linux 6.1, NFS), or no such folder
-        file, path = tempfile.mkstemp(prefix=".casemate-", dir=folder)
+        file, path = tempfile.mkstemp(prefix=".casemate-", dir=place)
         os.unlink(path)
         return file
 

@@ -44,7 +44,7 @@ EMPTY = Head(0, GENESIS)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``head``: of the rows that are good. ``first_bad``: sequence number of the first that is not, and the ``reason``."""
+    """``head``: of the good rows. ``first_bad``: sequence number of the first that is not, and the ``reason``."""
 
     head: Head
     first_bad: int | None = None

@@ -45,6 +45,8 @@ def _cut(value: object, longest: int, most: int, deeper: int) -> object:
             return _cut_mapping(value, longest, most, deeper - 1)
         case Sequence() | set() | frozenset() if deeper:
             return _cut_sequence(value, longest, most, deeper - 1)
+        case Mapping() | Sequence() | set() | frozenset():
+            return f"… {len(value)} deeper"
         case _:
             return _short(str(value), longest)
 

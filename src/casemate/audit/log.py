@@ -97,7 +97,7 @@ class AuditLog:
             return _head(database)
 
     def verify(self, noted: Head | None = None) -> Verdict:
-        """Whether every row is as it was written and none is missing; ``noted`` is a head from earlier to find again."""
+        """Whether every row is as it was written and none is missing; ``noted``: a head from earlier to find again."""
         with self._opened() as database, _transaction(database, "BEGIN"):
             with closing(database.execute(f"SELECT {_COLUMNS} FROM record ORDER BY sequence")) as rows:  # noqa: S608
                 verdict = verify((Row(*row) for row in rows), _head(database))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
 import stat
 import time
@@ -13,7 +14,7 @@ from casemate.errors import RecordUnavailable
 
 _APPLICATION = 0x63736D74  # marks the file as ours: "csmt"
 _VERSION = 1
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE record (
   sequence INTEGER PRIMARY KEY, wall INTEGER NOT NULL, monotonic INTEGER NOT NULL,
   kind TEXT NOT NULL, execution_id TEXT NOT NULL, namespace TEXT NOT NULL,
@@ -21,7 +22,7 @@ CREATE TABLE record (
 );
 CREATE UNIQUE INDEX once ON record (execution_id, kind) WHERE kind IN ('intent', 'outcome');
 CREATE TABLE head (count INTEGER NOT NULL, last TEXT NOT NULL);
-INSERT INTO head VALUES (0, '{GENESIS}');
+INSERT INTO head VALUES (0, 'GENESIS');
 CREATE TRIGGER no_update BEFORE UPDATE ON record BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
 CREATE TRIGGER no_delete BEFORE DELETE ON record BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
 CREATE TRIGGER in_order BEFORE INSERT ON record WHEN NEW.sequence IS NOT (SELECT count + 1 FROM head)
@@ -30,8 +31,8 @@ CREATE TRIGGER head_grows BEFORE UPDATE ON head WHEN NEW.count IS NOT OLD.count 
   BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
 CREATE TRIGGER head_stays BEFORE DELETE ON head BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
 CREATE TRIGGER head_alone BEFORE INSERT ON head BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_VERSION};
+PRAGMA application_id = APPLICATION;
+PRAGMA user_version = VERSION;
 """
 _ELSEWHERE = "or name another file: Sandbox(audit='/path/to/audit.db')"
 _REMEDIES = {
@@ -141,7 +142,9 @@ def _prepare(database: sqlite3.Connection) -> None:
 def _statements() -> list[str]:
     """The schema's statements one by one: executescript would commit by itself."""
     statements, text = [], ""
-    for line in _SCHEMA.splitlines(keepends=True):
+    constants = {"GENESIS": GENESIS, "APPLICATION": str(_APPLICATION), "VERSION": str(_VERSION)}
+    schema = re.sub("|".join(constants), lambda found: constants[found[0]], _SCHEMA)
+    for line in schema.splitlines(keepends=True):
         text += line
         if sqlite3.complete_statement(text):
             statements.append(text)

@@ -102,7 +102,7 @@ def status_of(folder: int, name: bytes | str) -> os.stat_result | None:
 
 
 def enter_folder(parent: int, name: str) -> int:
-    """A descriptor of the folder ``name`` in ``parent``, made if there is nothing. Raises ``OSError``, also for a link."""
+    """A descriptor of the folder ``name`` in ``parent``, made if need be. Raises ``OSError``, also for a link."""
     with suppress(FileExistsError):
         os.mkdir(name, 0o777, dir_fd=parent)
     try:

@@ -49,5 +49,5 @@ class Skipped:
 
     def listed(self) -> tuple[SkippedFile, ...]:
         """All that is listed, and one more entry that counts the rest."""
-        rest = (SkippedFile("", f"{self._unlisted} more are not listed"),) if self._unlisted else ()
+        rest = (SkippedFile("…", f"{self._unlisted} more are not listed"),) if self._unlisted else ()
         return (*self._files, *rest)

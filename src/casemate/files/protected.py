@@ -29,9 +29,10 @@ _GIT = """
     .husky .lefthook lefthook.y*ml .lefthook.y*ml .pre-commit-config.y*ml
 """
 _EDITORS_AND_AGENTS = """
-    .vscode .vscode-server *.code-workspace .idea .fleet .zed .devcontainer .devcontainer.json .exrc .vimrc .gvimrc .nvimrc
-    .nvim.lua .vim .emacs .emacs.d .dir-locals.el .dir-locals-2.el .cursor .cursorrules .windsurf .claude .claude.json
-    .codex .gemini .aider* .continue .roo .kiro .amazonq .opencode .mcp.json .casemate casemate.toml casemate.y*ml
+    .vscode .vscode-server *.code-workspace .idea .fleet .zed .devcontainer .devcontainer.json .exrc .vimrc .gvimrc
+    .nvimrc .nvim.lua .vim .emacs .emacs.d .dir-locals.el .dir-locals-2.el .cursor .cursorrules .windsurf .claude
+    .claude.json .codex .gemini .aider* .continue .roo .kiro .amazonq .opencode .mcp.json .casemate casemate.toml
+    casemate.y*ml
 """
 _TOOLS = """
     .npmrc .yarnrc .yarnrc.y*ml .yarn/releases .yarn/plugins .pnpmfile.* node_modules/.hooks .bunfig.toml bunfig.toml
@@ -43,7 +44,7 @@ _PYTHON = """
     sitecustomize* usercustomize* *.pth __editable__* _distutils_hack pyvenv.cfg .venv venv bin/activate* bin/python*
     scripts/activate* scripts/python*
 """
-_PATTERNS = tuple(" ".join((_SHELLS, _GIT, _EDITORS_AND_AGENTS, _TOOLS, _PYTHON)).split())
+_PATTERNS = tuple(f"{_SHELLS} {_GIT} {_EDITORS_AND_AGENTS} {_TOOLS} {_PYTHON}".split())
 
 # Unicode's default-ignorable characters that are not format characters (DerivedCoreProperties.txt).
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u2065")

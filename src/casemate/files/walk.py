@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -37,7 +38,7 @@ class Entry:
 class Visitor(Protocol):
     """What is done with each thing that a walk meets."""
 
-    def enter(self, entry: Entry, folder: int) -> bool:
+    def enter(self, entry: Entry, folder: int, /) -> bool:
         """A folder, opened as ``folder``: whether to go in. ``leave`` follows only if so."""
         ...
 
@@ -150,7 +151,8 @@ def open_folder(parent: int, name: bytes | str, *, unlock: bool = False) -> int:
     """A descriptor of the folder ``name`` (one component) in ``parent``. Raises ``OSError``, also for a link."""
     if not unlock:
         return os.open(name, _FOLDER, dir_fd=parent)
-    handle = os.open(name, _HANDLE | os.O_DIRECTORY, dir_fd=parent)
+    # A folder that may not be searched has no "." for us, but its descriptor can be unlocked all the same.
+    handle = os.dup(parent) if name in (".", b".") else os.open(name, _HANDLE | os.O_DIRECTORY, dir_fd=parent)
     try:
         _unlock(handle, os.fstat(handle).st_mode, 0o700)
         return os.open(".", _FOLDER, dir_fd=handle)
@@ -200,5 +202,6 @@ def kind_of(mode: int) -> str:
 
 def _unlock(handle: int, mode: int, needed: int) -> None:
     """Give a thing that is ours the permission bits that reading it takes (an O_PATH descriptor has no fchmod)."""
-    if mode & needed != needed and os.geteuid() != 0:
-        os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(mode) & 0o777 | needed)
+    if mode & needed != needed:
+        with suppress(OSError):  # root reads without; for others opening then says what is wrong
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(mode) & 0o777 | needed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from casemate.model.execution import Execution
@@ -12,11 +12,15 @@ from casemate.model.result import ProgramError, Result
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Text that the program wrote. ``background``: by something an earlier step left running."""
+    """Text that the program wrote. ``background``: by something an earlier step left running.
+
+    ``data`` is the bytes that ``text`` was decoded from, for those who pass them on.
+    """
 
     stream: Literal["stdout", "stderr"]
     text: str
     background: bool = False
+    data: bytes = field(default=b"", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

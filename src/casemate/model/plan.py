@@ -61,7 +61,6 @@ class Launch:
 
     ``entries``: what the interpreter needs to be readable, besides the common system folders;
     ``argv``: the command inside the cell (absolute program path); ``env``: variables the runtime needs;
-    ``reports_errors``: whether the guest hook sends display and error frames on the control pipe.
     """
 
     language: str
@@ -73,7 +72,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything about a cell that is decided before it starts."""
+    """Everything about a cell that is decided before it starts.
+
+    ``deadline``: seconds from the cell's start; ``control``: whether the program's guest hook holds the
+    control pipe; ``reserve``: bytes its interpreter reserves and never touches.
+    """
 
     id: str
     wall: str
@@ -89,5 +92,7 @@ class Plan:
     stdin: bytes = field(repr=False)
     limits: Limits
     deadline: float
+    control: bool = True
+    reserve: int = 0
     network: Literal["none"] = "none"
     layers: tuple[str, ...] = LAYERS

@@ -101,12 +101,10 @@ def _fill(
         _copy_in(f"program/{program['name']}", fds["program"], 0, program["size"], identity)
     scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
     try:
-        with _part("workspace"):
-            files = _workspace(request["workspace"], identity, scratch)
         with _part("files"):
-            for name, offset, length in inputs:
-                _parents(files, name, identity)
-                _copy_in(f"{files}/{name}", fds["inputs"], offset, length, identity)
+            _take_files(request["workspace"]["kind"], inputs, fds, identity)
+        with _part("workspace"):
+            scratch.mounts.append((_workspace(request["workspace"], identity), "workspace"))
         with _part("scratch"):
             for name, target in (("tmp", "tmp"), ("shm", "dev/shm"), ("program", "program")):
                 fd = kernel.open_tree(f"{stage.SCRATCH}/{name}", recursive=False)
@@ -118,20 +116,25 @@ def _fill(
     return scratch
 
 
-def _workspace(workspace: dict[str, Any], identity: Identity, scratch: Scratch) -> str:
-    """Add the mount of /workspace; returns the folder in the scratch (or "" in direct mode) that takes files."""
+def _take_files(kind: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
+    """The given files: in a private workspace itself, over a caller's folder as a layer that nothing writes back."""
+    folder = "workspace" if kind == "private" else "inputs"
+    if kind == "private" or inputs:
+        _folder(folder, 0o755, identity)
+    for name, offset, length in inputs:
+        _parents(folder, name, identity)
+        _copy_in(f"{folder}/{name}", fds["inputs"], offset, length, identity)
+
+
+def _workspace(workspace: dict[str, Any], identity: Identity) -> int:
+    """The mount of /workspace, detached."""
     if workspace["kind"] == "private":
-        _folder("workspace", 0o755, identity)
-        _folder("workspace/output", 0o755, identity)
-        scratch.mounts.append((kernel.open_tree(f"{stage.SCRATCH}/workspace", recursive=False), "workspace"))
-        return "workspace"
+        if not os.path.lexists(f"{stage.SCRATCH}/workspace/output"):
+            _folder("workspace/output", 0o755, identity)
+        return kernel.open_tree(f"{stage.SCRATCH}/workspace", recursive=False)
     folder = _open_folder(workspace)
     try:
-        if workspace["kind"] == "direct":
-            scratch.mounts.append((_direct(folder, identity), "workspace"))
-            return "direct"
-        scratch.mounts.append((_overlay(folder, identity), "workspace"))
-        return "upper"
+        return _direct(folder, identity) if workspace["kind"] == "direct" else _overlay(folder, identity)
     finally:
         os.close(folder)
 
@@ -151,9 +154,11 @@ def _overlay(folder: int, identity: Identity) -> int:
     status = os.fstat(folder)
     _folder("upper", status.st_mode & 0o777 | 0o700, identity)
     _folder("work", 0o700, identity)
-    _folder("upper/output", 0o755, identity)
+    if _may_have_output(folder):
+        _folder("upper/output", 0o755, identity)
     lower = f"/proc/self/fd/{folder}"
-    options = {"lowerdir": lower, "upperdir": f"{stage.SCRATCH}/upper", "workdir": f"{stage.SCRATCH}/work"}
+    given = f"{stage.SCRATCH}/inputs:" if os.path.isdir(f"{stage.SCRATCH}/inputs") else ""
+    options = {"lowerdir": given + lower, "upperdir": f"{stage.SCRATCH}/upper", "workdir": f"{stage.SCRATCH}/work"}
     if not identity.mapped:
         return kernel.new_mount("overlay", {**options, "userxattr": ""}, _ATTRIBUTES)
     whole = {**options, "redirect_dir": "off", "metacopy": "off", "index": "off"}
@@ -167,9 +172,17 @@ def _overlay(folder: int, identity: Identity) -> int:
     finally:
         os.close(mapped)
     try:
-        return kernel.new_mount("overlay", {**whole, "lowerdir": stage.LOWER}, _ATTRIBUTES)
+        return kernel.new_mount("overlay", {**whole, "lowerdir": given + stage.LOWER}, _ATTRIBUTES)
     finally:
         kernel.unmount(stage.LOWER)
+
+
+def _may_have_output(folder: int) -> bool:
+    """Whether ``output/`` can be made without covering something else that has the name."""
+    try:
+        return stat.S_ISDIR(os.stat("output", dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return True
 
 
 def _direct(folder: int, identity: Identity) -> int:

@@ -6,15 +6,15 @@ import _socket
 import os
 import sys
 
-from casemate.supervisor import cgroups, enter, landlock, serve, stage, wire
+from casemate.supervisor import cgroups, enter, kernel, landlock, serve, stage, wire
 
 SOCKET = 0  # the host's socket is our standard input: nothing else needs a number, an argument or a name
 
 
 def main() -> None:
     """Run as ``python -I -S``: this process only waits for pid 1 of the new namespace, so that the host has a child."""
+    kernel.close_from(3)
     socket = _socket.socket(fileno=os.dup(SOCKET))
-    os.set_inheritable(socket.fileno(), False)
     os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
     groups = cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
     try:

@@ -291,6 +291,8 @@ def _read_report(fd: int) -> dict[str, Any]:
     if len(data) == init.REPORT.size and data[:1] == b"x":
         _, code, peak = init.REPORT.unpack(data)
         return {"main": code, "peak": peak}
+    if data[-init.REPORT.size :][:1] == b"x":
+        data = data[: -init.REPORT.size]  # the program's own process failed to become it, and init reported that end
     try:
         report = wire.decode(data)
     except wire.WireError:

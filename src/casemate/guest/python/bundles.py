@@ -19,7 +19,7 @@ _CANARY = "_repr_of_no_object_"
 
 
 def bundle_of(value: object) -> "dict[str, object]":
-    """Every representation that ``value`` offers, and always ``text/plain``. What fails is left out and said on stderr."""
+    """Every representation that ``value`` offers, always ``text/plain``; what fails is left out, and said on stderr."""
     bundle = _own_bundle(value)
     for media_type, method in _METHODS:
         if media_type not in bundle and not (media_type == "image/jpeg" and "image/png" in bundle):

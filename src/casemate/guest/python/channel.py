@@ -27,7 +27,8 @@ def is_open() -> bool:
         status = os.fstat(control[0])
     except OSError:
         return False
-    return (status.st_dev, status.st_ino) == control[1:3]
+    same: bool = (status.st_dev, status.st_ino) == control[1:3]
+    return same
 
 
 def send(payload: bytes) -> bool:

@@ -16,6 +16,21 @@ def report(error: BaseException) -> None:
         "errno": number if isinstance(number, int) else None,
     }
     send(encode(frame))
+    if isinstance(error, KeyboardInterrupt):
+        _stay_interrupted()
+
+
+def _stay_interrupted() -> None:
+    """Python remembers that Ctrl-C ended the program, to die by SIGINT, until the next text is evaluated. The imports
+    above did that (named tuples are made so); this makes it remember again."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    try:
+        eval("interrupt()", {"interrupt": interrupt})
+    except KeyboardInterrupt:
+        return
 
 
 def _message(error: BaseException) -> str:

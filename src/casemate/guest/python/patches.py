@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def patched_spec(
-    name: str, path: "Sequence[str] | None", target: object, asking: object
-) -> "ModuleSpec | None":
+def patched_spec(name: str, path: "Sequence[str] | None", target: object, asking: object) -> "ModuleSpec | None":
     """What the other finders say of ``name``; its loader will patch the module once, after running it."""
     spec = _found(name, path, target, asking)
     loader: Any = getattr(spec, "loader", None)

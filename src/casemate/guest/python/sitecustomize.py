@@ -71,11 +71,14 @@ def _open_package() -> None:
 
 def _report_uncaught() -> None:
     """The interpreter keeps the exception that ended the program; whatever printed it, tell the host of it."""
-    error = getattr(sys, "last_value", None)
-    if isinstance(error, BaseException):
-        from _casemate.failure import report  # type: ignore[import-not-found]
+    error = vars(sys).get("last_value")
+    if error is not None:
+        try:
+            from _casemate.failure import report  # type: ignore[import-not-found]
 
-        report(error)
+            report(error)
+        except Exception:
+            return  # a program can break anything that this needs; it ends as in plain Python all the same
 
 
 def _prefer_workspace() -> None:
@@ -99,7 +102,7 @@ def _run_the_environments_own() -> None:
 _leave_the_search_path()
 _open_package()
 builtins.display = display  # type: ignore[attr-defined]
-sys.meta_path.insert(0, LazyPatches)  # type: ignore[arg-type]
+sys.meta_path.insert(0, LazyPatches)
 atexit.register(_report_uncaught)
 _run_the_environments_own()
 _prefer_workspace()

@@ -1,0 +1,88 @@
+"""Takes what a cell says while it runs: within bounds, and handing each piece on as an event."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+
+from casemate.artifacts.content import Spool
+from casemate.execution import frames
+from casemate.execution.emitter import Emitter
+from casemate.execution.transcript import Stream, Transcript
+from casemate.isolation.wall import Reason
+from casemate.model.artifact import Artifact
+from casemate.model.events import Display, ErrorEvent, Output
+from casemate.model.limits import Limits
+from casemate.model.result import ProgramError, Result
+
+_MAX_RESULTS = 1000
+_FULL_OUTPUT = "output.txt"
+
+
+class Capture:
+    """A wall's sink. Output over the limit goes to a spool; over that, the cell is ended."""
+
+    def __init__(self, limits: Limits, emitter: Emitter | None) -> None:
+        self.transcript = Transcript(limits.output)
+        self.results: list[Result] = []
+        self.results_dropped = False
+        self.error: ProgramError | None = None
+        self.errno: int | None = None
+        self.output_bytes = 0
+        self.spool_failed = ""
+        self.kill: Callable[[Reason], None] | None = None
+        self._limits = limits
+        self._emitter = emitter
+        self._result_bytes = 0
+        self._spool: Spool | None = None
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        self.output_bytes += len(data)
+        if self._spool is None and self.transcript.would_cut(stream, len(data)):
+            self._spool = Spool()
+            self._write_spool(self.transcript.raw())
+        if self._spool is not None and not self.spool_failed:
+            self._write_spool(data)
+        self.transcript.add(stream, data)
+        if self.output_bytes > self._limits.full_output and self.kill:
+            self.kill("output")
+        if self._emitter:
+            text = self._decoders[stream].decode(data)
+            self._emitter.emit(Output(stream, text, data=data), len(data))
+
+    def frame(self, frame: bytes) -> None:
+        match frames.parse(frame):
+            case frames.Shown(result):
+                self._show(result, len(frame))
+            case frames.Failed(error, number):
+                self.error, self.errno = error, number
+                if self._emitter:
+                    self._emitter.emit(ErrorEvent(error), len(frame))
+
+    def is_full(self) -> bool:
+        return self._emitter is not None and self._emitter.is_full()
+
+    def full_output(self) -> Artifact | None:
+        """Everything that was written, where the streams do not hold it all."""
+        if self._spool is None or self.spool_failed:
+            return None
+        return self._spool.artifact(_FULL_OUTPUT, "text/plain")
+
+    def _show(self, result: Result, size: int) -> None:
+        self._result_bytes += size
+        if len(self.results) >= _MAX_RESULTS or self._result_bytes > self._limits.full_output:
+            self.results_dropped = True
+            return
+        self.transcript.add_result(len(self.results))
+        self.results.append(result)
+        if self._emitter:
+            self._emitter.emit(Display(result), size)
+
+    def _write_spool(self, data: bytes) -> None:
+        assert self._spool is not None
+        room = self._limits.full_output - self._spool.size
+        try:
+            self._spool.write(data[:room])
+        except OSError as error:
+            self.spool_failed = f"the rest of the output could not be kept: {error.strerror}"

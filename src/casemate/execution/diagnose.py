@@ -1,0 +1,143 @@
+"""How an execution ended and why: from what was measured to a status and a cause. Pure."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from dataclasses import dataclass
+
+from casemate.isolation.wall import Ending
+from casemate.model.execution import Cause, Status
+from casemate.model.limits import Limits
+from casemate.model.result import ProgramError
+from casemate.model.sizes import format_size
+
+# Signals by which runtimes end themselves when memory is refused: V8 traps or aborts, C code aborts or faults.
+_SELF_ENDED = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL}
+_NEAR = 0.7  # share of the memory limit from which such an end is taken for want of memory
+_CPU_SLACK = 0.9  # the kernel counts cpu time for RLIMIT_CPU in ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``exit_code`` is None where casemate, or a limit, ended the program."""
+
+    status: Status
+    exit_code: int | None
+    cause: Cause | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything a verdict rests on."""
+
+    ending: Ending
+    limits: Limits
+    deadline: float
+    output_bytes: int
+    error: ProgramError | None
+    errno: int | None
+
+
+def diagnose(evidence: Evidence) -> Verdict:
+    """The verdict on an execution."""
+    ending = evidence.ending
+    if ending.reason is not None:
+        return _ended_by_casemate(ending.reason, evidence)
+    if ending.oom:
+        return Verdict("out_of_memory", None, _memory(evidence))
+    if ending.wait_status is None:
+        return Verdict("killed", None, Cause("killed", "The cell was killed from outside.", retryable=True))
+    code = _exit_code(ending.wait_status)
+    if code == 0:
+        return Verdict("ok", 0, None)
+    return _ended_by_itself(code, evidence)
+
+
+def _exit_code(wait_status: int) -> int:
+    if os.WIFSIGNALED(wait_status):
+        return 128 + os.WTERMSIG(wait_status)
+    return os.WEXITSTATUS(wait_status)
+
+
+def _ended_by_casemate(reason: str, evidence: Evidence) -> Verdict:
+    limits = evidence.limits
+    match reason:
+        case "timeout":
+            message = f"It ran for {evidence.ending.seconds:.2f} s; the time limit is {evidence.deadline:g} s."
+            remedy = "Give a longer timeout (and limits.wall), or do less at once."
+            return Verdict("timeout", None, Cause("timeout", message, remedy))
+        case "memory":
+            return Verdict("out_of_memory", None, _memory(evidence))
+        case "cpu":
+            return Verdict("killed", None, _cpu(evidence))
+        case "output":
+            message = (
+                f"It wrote {format_size(evidence.output_bytes)}; "
+                f"limits.full_output is {format_size(limits.full_output)}."
+            )
+            return Verdict("killed", None, Cause("output_limit", message, "Write less, or into a file, or raise it."))
+        case "cancelled":
+            return Verdict("cancelled", None, Cause("cancelled", "The caller cancelled it.", retryable=True))
+    return Verdict("killed", None, Cause("killed", f"Casemate ended it: {reason}.", retryable=True))
+
+
+def _ended_by_itself(code: int, evidence: Evidence) -> Verdict:
+    signalled = os.WIFSIGNALED(evidence.ending.wait_status or 0)
+    number = code - 128 if signalled else 0
+    if number == signal.SIGXCPU or (number == signal.SIGKILL and _cpu_is_used_up(evidence)):
+        return Verdict("killed", None, _cpu(evidence))
+    if _wanted_memory(code, evidence):
+        return Verdict("out_of_memory", code, _memory(evidence))
+    return Verdict("failed", code, _met_limit(evidence))
+
+
+def _cpu_is_used_up(evidence: Evidence) -> bool:
+    limit = evidence.limits.cpu_time
+    return limit is not None and evidence.ending.cpu_seconds >= limit * _CPU_SLACK
+
+
+def _wanted_memory(code: int, evidence: Evidence) -> bool:
+    if evidence.error is not None and evidence.error.name == "MemoryError":
+        return True
+    near = evidence.ending.peak_memory >= _NEAR * evidence.limits.memory
+    return near and code - 128 in _SELF_ENDED
+
+
+def _met_limit(evidence: Evidence) -> Cause | None:
+    """The limit that made the program fail, where the evidence shows one."""
+    ending, limits, number = evidence.ending, evidence.limits, evidence.errno
+    if ending.inodes_left <= 0:
+        return Cause(
+            "inode_limit", f"No more files could be made; limits.inodes is {limits.inodes}.", "Make fewer, or raise it."
+        )
+    if number == errno.ENOSPC or ending.space_left < 4096:
+        used = f"limits.disk is {format_size(limits.disk)}, and all of it was used."
+        return Cause("disk_limit", f"No more could be written; {used}", "Write less, or raise it.")
+    if number == errno.EMFILE:
+        message = f"No more files could be opened; limits.open_files is {limits.open_files}."
+        return Cause("open_files_limit", message, "Close files, or raise it.")
+    if number == errno.EAGAIN or ending.tasks >= limits.processes or _no_thread(evidence.error):
+        message = f"No more processes or threads could be started; limits.processes is {limits.processes}."
+        return Cause("process_limit", message, "Start fewer, or raise it.")
+    return None
+
+
+def _no_thread(error: ProgramError | None) -> bool:
+    """Python's own error for a refused thread carries no errno."""
+    return error is not None and (error.name, error.value) == ("RuntimeError", "can't start new thread")
+
+
+def _memory(evidence: Evidence) -> Cause:
+    limits = evidence.limits
+    message = (
+        f"It needed more memory than limits.memory, {format_size(limits.memory)}; "
+        f"{format_size(evidence.ending.peak_memory)} were seen in use."
+    )
+    return Cause("memory_limit", message, "Work on less data at once, or raise the limit.")
+
+
+def _cpu(evidence: Evidence) -> Cause:
+    message = f"It used {evidence.ending.cpu_seconds:.2f} s of cpu; limits.cpu_time is {evidence.limits.cpu_time} s."
+    return Cause("cpu_limit", message, "Compute less, or raise it.")

@@ -1,0 +1,55 @@
+"""The one place from which events reach a consumer: bounded, in order, from any thread to one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+from casemate.model.events import Event
+
+_HIGH_WATER = 1 << 20  # bytes of events that wait before the cell's pipes are no longer read
+
+
+class Emitter:
+    """Carries events to whoever iterates over it, until it is closed."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._arrived = asyncio.Event()
+        self._events: deque[tuple[Event | None, int]] = deque()  # None: the end
+        self._waiting = 0  # bytes
+        self._lock = threading.Lock()
+        self.on_room: Callable[[], None] | None = None  # called when a full queue has room again
+
+    def close(self) -> None:
+        """There will be no more events."""
+        self.emit(None, 0)
+
+    def emit(self, event: Event | None, size: int) -> None:
+        """Hand on ``event``, which takes about ``size`` bytes. From any thread; never blocks."""
+        with self._lock:
+            self._events.append((event, size))
+            self._waiting += size
+        self._loop.call_soon_threadsafe(self._arrived.set)
+
+    def is_full(self) -> bool:
+        return self._waiting > _HIGH_WATER
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Every event in order, until the end."""
+        while (event := await self._next()) is not None:
+            yield event
+
+    async def _next(self) -> Event | None:
+        while not self._events:
+            await self._arrived.wait()
+            self._arrived.clear()
+        with self._lock:
+            event, size = self._events.popleft()
+            was_full = self.is_full()
+            self._waiting -= size
+        if was_full and not self.is_full() and self.on_room:
+            self.on_room()
+        return event

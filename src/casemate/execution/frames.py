@@ -1,0 +1,78 @@
+"""Control frames of a program, parsed strictly: whatever does not fit is dropped. No I/O."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from casemate.model.result import ProgramError, Result
+
+_MAX_TYPES = 32  # MIME types of one result
+_MAX_TYPE_NAME = 128
+_MAX_NAME = 256  # characters of an exception's type
+_MAX_TEXT = 1 << 20  # characters of an exception's message or traceback
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The program displayed something."""
+
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The program had an uncaught exception; ``errno`` where it was an operating system error."""
+
+    error: ProgramError
+    errno: int | None
+
+
+def parse(frame: bytes) -> Shown | Failed | None:
+    """What the frame says, or None when it says nothing that is understood."""
+    try:
+        message = json.loads(frame, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict):
+        return None
+    if message.get("type") == "display":
+        return _shown(message.get("bundle"))
+    if message.get("type") == "error":
+        return _failed(message)
+    return None
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _shown(bundle: Any) -> Shown | None:
+    if not isinstance(bundle, dict) or not 0 < len(bundle) <= _MAX_TYPES:
+        return None
+    for media_type, data in bundle.items():
+        if not _is_media_type(media_type):
+            return None
+        if not isinstance(data, str) and not media_type.endswith("json"):
+            return None
+    return Shown(Result(bundle))
+
+
+def _is_media_type(name: str) -> bool:
+    return len(name) <= _MAX_TYPE_NAME and name.isascii() and name.isprintable() and name.count("/") == 1
+
+
+def _failed(message: dict[str, Any]) -> Failed | None:
+    texts = [message.get(key) for key in ("name", "value", "traceback")]
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    name, value, traceback = (_sound(str(text)) for text in texts)
+    number = message.get("errno")
+    error = ProgramError(name[:_MAX_NAME], value[:_MAX_TEXT], traceback[-_MAX_TEXT:])
+    return Failed(error, number if isinstance(number, int) and not isinstance(number, bool) else None)
+
+
+def _sound(text: str) -> str:
+    """Text without lone surrogates, which no encoder takes."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,34 @@
+"""What an execution needs of the sandbox it runs in: the rooms, opened and handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from casemate.isolation.wall import Wall
+from casemate.model.limits import Limits
+from casemate.runtimes.runtime import Environment, Runtime
+
+
+class Log(Protocol):
+    """The audit record, as the steps use it. Raises ``RecordUnavailable``."""
+
+    def intent(self, execution_id: str, namespace: str, detail: dict[str, Any]) -> None: ...
+
+    def outcome(self, execution_id: str, namespace: str, detail: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """``runtime_for``: the runtime of a language by its name; ``environment``: where its packages come from."""
+
+    wall: Wall
+    log: Log
+    limits: Limits
+    runtime_for: Callable[[str], Runtime]
+    environment: Environment
+    workspace: Path | None
+    workspace_mode: Literal["overlay", "direct"]
+    output_dir: Path | None

@@ -1,0 +1,41 @@
+"""One execution: the list of its steps. Each takes what the one before made, so none can be skipped."""
+
+from __future__ import annotations
+
+import asyncio
+
+from casemate.execution.admit import admit
+from casemate.execution.collect import collect, output_before
+from casemate.execution.emitter import Emitter
+from casemate.execution.house import House
+from casemate.execution.plan import plan as make_plan
+from casemate.execution.record import recording
+from casemate.execution.run import run
+from casemate.execution.seal import seal
+from casemate.model.events import Done
+from casemate.model.execution import Execution
+from casemate.model.plan import Plan
+from casemate.model.request import Request
+
+
+async def execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:
+    """Run ``request`` and give its outcome; events go to ``emitter`` as they happen, ``Done`` last.
+
+    Raises ``CasemateError`` for what is not the program's doing; the program's failure is a value.
+    """
+    report = await house.wall.prove()
+    admitted = admit(request, house.limits)
+    plan = make_plan(admitted, house)
+    async with recording(house.log, request, plan) as record:
+        before = await asyncio.to_thread(output_before, plan) if plan.workspace.kind == "direct" else {}
+        finished = await run(plan, house.wall, emitter, before)
+        collected = await collect(finished, house)
+        execution = record.finished(seal(collected, request, report))
+    if emitter:
+        emitter.emit(Done(execution), 0)
+    return execution
+
+
+def explain(request: Request, house: House) -> Plan:
+    """The plan of ``request``, without running anything."""
+    return make_plan(admit(request, house.limits), house)

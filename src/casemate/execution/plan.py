@@ -1,0 +1,64 @@
+"""Admitted → Plan: the isolation of this execution as data."""
+
+from __future__ import annotations
+
+import math
+
+from casemate.execution.admit import Admitted
+from casemate.execution.house import House
+from casemate.model.limits import Limits
+from casemate.model.plan import HOME, OUTPUT, WORKSPACE, Plan, Workspace
+from casemate.runtimes.runtime import merged_env
+
+_BASE_ENV = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": HOME,
+    "USER": "user",
+    "LOGNAME": "user",
+    "SHELL": "/bin/sh",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "TMPDIR": "/tmp",  # noqa: S108 - inside the cell
+    "CASEMATE_OUTPUT": OUTPUT,
+    "MPLBACKEND": "agg",
+}
+# Libraries that start a thread for each core of the host, whatever the cell may use.
+_THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def plan(admitted: Admitted, house: House) -> Plan:
+    """Decide everything about the cell. Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
+    request = admitted.request
+    runtime = house.runtime_for(request.language)
+    launch = runtime.launch(
+        house.environment, request.program_name, request.arguments, memory=admitted.limits.memory
+    )
+    return Plan(
+        id=request.id,
+        wall=house.wall.name,
+        language=request.language,
+        entries=(*house.wall.system_entries(), *launch.entries),
+        argv=launch.argv,
+        env=merged_env(_base_env(admitted.limits), launch, request.env),
+        cwd=WORKSPACE,
+        program_name=request.program_name,
+        code=request.code,
+        workspace=_workspace(house),
+        files=request.files,
+        stdin=request.stdin,
+        limits=admitted.limits,
+        deadline=admitted.deadline,
+        control=runtime.reports,
+        reserve=runtime.reserve,
+    )
+
+
+def _base_env(limits: Limits) -> dict[str, str]:
+    threads = str(max(1, math.floor(limits.cpus)))
+    return {**_BASE_ENV, **dict.fromkeys(_THREAD_COUNTS, threads)}
+
+
+def _workspace(house: House) -> Workspace:
+    if house.workspace is None:
+        return Workspace("private")
+    return Workspace(house.workspace_mode, str(house.workspace))

@@ -1,0 +1,81 @@
+"""Every way out of an execution leaves one outcome row; before it begins there is an intent row."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from casemate.errors import CasemateError
+from casemate.execution.house import Log
+from casemate.execution.plan import Plan
+from casemate.execution.seal import Sealed
+from casemate.model.execution import Execution
+from casemate.model.request import Request
+
+
+class Record:
+    """The record of one execution while it goes on."""
+
+    def __init__(self) -> None:
+        self.outcome: dict[str, Any] | None = None
+
+    def finished(self, sealed: Sealed) -> Execution:
+        """Note the outcome; it is written when the execution leaves the record."""
+        self.outcome = _outcome(sealed.execution)
+        return sealed.execution
+
+
+@asynccontextmanager
+async def recording(log: Log, request: Request, plan: Plan) -> AsyncIterator[Record]:
+    """Write the intent, then exactly one outcome. Raises ``RecordUnavailable``: then nothing has run."""
+    await asyncio.to_thread(log.intent, request.id, request.namespace, _intent(request, plan))
+    record = Record()
+    try:
+        yield record
+    except asyncio.CancelledError:
+        record.outcome = {"status": "cancelled"}
+        raise
+    except CasemateError as error:
+        record.outcome = {"status": "error", "kind": error.kind, "message": error.message}
+        raise
+    finally:
+        outcome = record.outcome or {"status": "error", "kind": "fault"}
+        await asyncio.shield(asyncio.to_thread(log.outcome, request.id, request.namespace, outcome))
+
+
+def _intent(request: Request, plan: Plan) -> dict[str, Any]:
+    return {
+        "language": request.language,
+        "program": request.program_name,
+        "code": request.code.decode("utf-8", "replace"),
+        "code_sha256": hashlib.sha256(request.code).hexdigest(),
+        "arguments": list(request.arguments),
+        "env_names": sorted(request.env),
+        "files": sorted(request.files),
+        "stdin_bytes": len(request.stdin),
+        "wall": plan.wall,
+        "workspace": plan.workspace.kind,
+        "network": plan.network,
+        "deadline": plan.deadline,
+        "limits": {name: getattr(plan.limits, name) for name in plan.limits.__slots__},
+        "metadata": {str(key): str(value) for key, value in request.metadata.items()},
+    }
+
+
+def _outcome(execution: Execution) -> dict[str, Any]:
+    return {
+        "status": execution.status,
+        "exit_code": execution.exit_code,
+        "cause": execution.cause.code if execution.cause else None,
+        "error": execution.error.name if execution.error else None,
+        "duration": execution.duration,
+        "cpu_seconds": execution.usage.cpu_seconds,
+        "peak_memory": execution.usage.peak_memory,
+        "stdout_sha256": hashlib.sha256(execution.stdout.encode()).hexdigest(),
+        "stderr_sha256": hashlib.sha256(execution.stderr.encode()).hexdigest(),
+        "artifacts": {artifact.name: artifact.sha256 for artifact in execution.artifacts},
+        "skipped": len(execution.skipped),
+    }

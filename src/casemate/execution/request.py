@@ -1,0 +1,187 @@
+"""Arguments → Request: form and bounds, before anything starts. What is wrong is named."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from casemate.errors import InvalidArgument
+from casemate.model.limits import Limits
+from casemate.model.request import Request
+from casemate.model.sizes import format_size
+from casemate.runtimes.runtime import Runtime
+
+MAX_CODE = 8 << 20  # bytes of one program; larger data belongs into files
+_MAX_STDIN = 256 << 20
+_MAX_ENV = 1 << 20  # bytes of names and values together; execve(2) allows about two
+_MAX_ENV_VALUE = 128 << 10  # bytes of one variable (MAX_ARG_STRLEN)
+_MAX_FILES = 10_000
+_MAX_NAME = 255  # bytes of one component of a path
+_MAX_PATH = 1024
+_MAX_ARGUMENTS = 1000
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_PROGRAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +@=-]{0,199}\Z")
+
+Content = bytes | bytearray | memoryview | str | os.PathLike[str]
+
+
+def make_request(
+    code: str | bytes,
+    *,
+    runtime: Runtime,
+    program_name: str | None = None,
+    arguments: tuple[str, ...] = (),
+    timeout: float | None,
+    limits: Limits | None,
+    env: Mapping[str, str] | None,
+    files: Mapping[str, Content] | None,
+    stdin: str | bytes | None,
+    namespace: str,
+    metadata: Mapping[str, Any] | None,
+) -> Request:
+    """A request out of what a caller gave. Raises ``InvalidArgument`` naming the argument."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
+    return Request(
+        id=os.urandom(16).hex(),
+        code=_code(code),
+        language=runtime.language,
+        program_name=_program_name(program_name, runtime),
+        arguments=_arguments(arguments),
+        timeout=check_timeout(timeout),
+        limits=limits,
+        env=_env(env or {}),
+        files=_files(files or {}),
+        stdin=_stdin(stdin),
+        namespace=namespace,
+        metadata=_metadata(metadata),
+    )
+
+
+def _code(code: str | bytes) -> bytes:
+    if not isinstance(code, str | bytes):
+        raise InvalidArgument("code", f"must be str or UTF-8 bytes, not {type(code).__name__}")
+    if len(code) > MAX_CODE:
+        raise InvalidArgument(
+            "code", f"is {format_size(len(code))} long; the most is {format_size(MAX_CODE)}. Give large data as files"
+        )
+    try:
+        data = code.encode() if isinstance(code, str) else code
+        data.decode("utf-8")
+    except UnicodeError as error:
+        raise InvalidArgument("code", f"is not valid UTF-8: {error}") from None
+    if b"\0" in data:
+        raise InvalidArgument("code", f"has a NUL byte at offset {data.index(0)}; programs are text")
+    if not data.strip():
+        raise InvalidArgument("code", "is empty; give a program")
+    return data
+
+
+def _program_name(name: str | None, runtime: Runtime) -> str:
+    """The file name for tracebacks: the caller's where it is plain and fits the language, else the usual one."""
+    if name and _PROGRAM_NAME.match(name) and name.endswith(runtime.extensions):
+        return name
+    return runtime.default_name
+
+
+def _arguments(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    if len(arguments) > _MAX_ARGUMENTS or any("\0" in argument for argument in arguments):
+        raise InvalidArgument("arguments", f"give at most {_MAX_ARGUMENTS} strings without NUL")
+    return tuple(arguments)
+
+
+def check_timeout(timeout: float | None, name: str = "timeout") -> float | None:
+    """``timeout`` as seconds. Raises ``InvalidArgument``."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
+        raise InvalidArgument(name, f"{timeout!r} is not a positive number of seconds (or None)")
+    return float(timeout)
+
+
+def _env(env: Mapping[str, str]) -> dict[str, str]:
+    total = 0
+    for name, value in env.items():
+        if not isinstance(name, str) or not _ENV_NAME.match(name):
+            raise InvalidArgument("env", f"{name!r} is not a name of a variable: letters, digits and _ only")
+        if not isinstance(value, str) or "\0" in value:
+            raise InvalidArgument("env", f"the value of {name} must be a str without NUL")
+        size = len(value.encode("utf-8", "surrogateescape"))
+        total += size + len(name)
+        if size > _MAX_ENV_VALUE or total > _MAX_ENV:
+            raise InvalidArgument("env", f"{name} makes it too large; give large data as files")
+    return dict(env)
+
+
+def _files(files: Mapping[str, Content]) -> dict[str, bytes | Path]:
+    if len(files) > _MAX_FILES:
+        raise InvalidArgument("files", f"{len(files)} files; the most is {_MAX_FILES}")
+    checked: dict[str, bytes | Path] = {}
+    for name, content in files.items():
+        check_name(name)
+        checked[name] = _content(name, content)
+    folders = {parent for name in checked for parent in _parents(name)}
+    for name in checked:
+        if name in folders:
+            raise InvalidArgument("files", f"{name!r} is given as a file and as a folder")
+    return checked
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def check_name(name: str, argument: str = "files") -> None:
+    """A relative path beneath the workspace. Raises ``InvalidArgument``."""
+    if not isinstance(name, str) or not name or len(name.encode("utf-8", "surrogatepass")) > _MAX_PATH:
+        raise InvalidArgument(argument, f"{name!r} is not a usable name; give a relative path of at most {_MAX_PATH} bytes")
+    for part in name.split("/"):
+        if part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _MAX_NAME:
+            raise InvalidArgument(argument, f"{name!r} is not a plain relative path beneath the workspace")
+    bad = next((c for c in name if c == "\\" or unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None)
+    if bad is not None:
+        raise InvalidArgument(argument, f"{name!r} holds the character U+{ord(bad):04X}; use printable ones")
+
+
+def _content(name: str, content: Content) -> bytes | Path:
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    if isinstance(content, str):
+        return content.encode("utf-8", "surrogateescape")
+    if not isinstance(content, os.PathLike):
+        raise InvalidArgument("files", f"{name!r}: give bytes, str (the content) or a Path, not {type(content).__name__}")
+    path = Path(content)
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise InvalidArgument("files", f"{name!r}: cannot read {str(path)!r}: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise InvalidArgument("files", f"{name!r}: {str(path)!r} is not a regular file")
+    if not os.access(path, os.R_OK):
+        raise InvalidArgument("files", f"{name!r}: {str(path)!r} may not be read")
+    return path
+
+
+def _stdin(stdin: str | bytes | None) -> bytes:
+    if stdin is None:
+        return b""
+    if not isinstance(stdin, str | bytes):
+        raise InvalidArgument("stdin", f"must be str or bytes, not {type(stdin).__name__}")
+    if len(stdin) > _MAX_STDIN:
+        raise InvalidArgument("stdin", f"is longer than {format_size(_MAX_STDIN)}; give large data as files")
+    return stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin
+
+
+def _metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
+        raise InvalidArgument("metadata", "must be a mapping with str keys")
+    return dict(metadata)

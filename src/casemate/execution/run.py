@@ -1,0 +1,60 @@
+"""Plan → Finished: the cell itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+from casemate.execution.capture import Capture
+from casemate.execution.emitter import Emitter
+from casemate.isolation.wall import Cell, Ending, Wall
+from casemate.model.plan import Plan
+
+_END_TIMEOUT = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Everything in the cell is dead; ``ending.tree_fd`` must be closed by whoever takes this.
+
+    ``before``: what a folder that is written through held as output before the run (digests by name).
+    """
+
+    plan: Plan
+    ending: Ending
+    capture: Capture
+    before: dict[str, str]
+
+
+async def run(plan: Plan, wall: Wall, emitter: Emitter | None, before: dict[str, str]) -> Finished:
+    """Run the cell to its end. When the caller is cancelled the cell is ended first."""
+    capture = Capture(plan.limits, emitter)
+    cell = wall.start(plan, capture)
+    capture.kill = cell.kill
+    if emitter:
+        emitter.on_room = cell.resume
+    try:
+        return Finished(plan, await cell.ended(), capture, before)
+    except asyncio.CancelledError:
+        await _end(cell)
+        raise
+
+
+async def _end(cell: Cell) -> None:
+    """Kill a cell and wait until it is gone, also when cancelled once more."""
+    cell.kill("cancelled")
+    waiting = asyncio.ensure_future(cell.ended())
+    try:
+        ending = await asyncio.wait_for(asyncio.shield(waiting), _END_TIMEOUT)
+    except asyncio.CancelledError:
+        waiting.add_done_callback(_close_tree)
+        raise
+    except Exception:  # noqa: BLE001 - the cell never was, or its supervisor is gone: it has ended either way
+        return
+    os.close(ending.tree_fd)
+
+
+def _close_tree(waiting: asyncio.Future[Ending]) -> None:
+    if not waiting.cancelled() and waiting.exception() is None:
+        os.close(waiting.result().tree_fd)

@@ -1,0 +1,120 @@
+"""Tries to get out, from inside a cell. Prints what it managed as one JSON object; the host judges.
+
+Arguments: a canary file and a port, both on the host, the name of an abstract socket there, and a process id.
+"""
+
+import ctypes
+import json
+import os
+import socket
+import sys
+
+CLONE_NEWUSER = 0x10000000
+
+
+def attempt(action):
+    """The action's outcome as text; an exception is the outcome that is hoped for."""
+    try:
+        return str(action())
+    except Exception as error:
+        return "refused: " + type(error).__name__
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+def write(path):
+    with open(path, "a") as file:
+        file.write("escaped")
+    return "written"
+
+
+def connect(family, address):
+    with socket.socket(family, socket.SOCK_STREAM) as client:
+        client.settimeout(1)
+        client.connect(address)
+    return "connected"
+
+
+def unshare():
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWUSER) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    return "made"
+
+
+def forks(most):
+    """How many children can live at once."""
+    children = []
+    try:
+        for _ in range(most):
+            pid = os.fork()
+            if pid == 0:
+                os.close(gate[1])
+                os.read(gate[0], 1)
+                os._exit(0)
+            children.append(pid)
+    except OSError:
+        pass
+    os.close(gate[1])
+    for pid in children:
+        os.waitpid(pid, 0)
+    return len(children)
+
+
+def fill():
+    """How many bytes the workspace takes."""
+    written = 0
+    try:
+        with open("/workspace/fill", "wb", buffering=0) as file:
+            while written < 1 << 30:
+                written += file.write(bytes(1 << 16))
+    except OSError:
+        pass
+    return written
+
+
+def open_files(most):
+    held = []
+    try:
+        for _ in range(most):
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    for fd in held:
+        os.close(fd)
+    return len(held)
+
+
+def status(*names):
+    found = {}
+    for line in read("/proc/self/status").splitlines():
+        name, _, value = line.partition(":")
+        if name in names:
+            found[name] = value.strip()
+    return found
+
+
+canary, port, abstract, victim = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+gate = os.pipe()
+print(
+    json.dumps(
+        {
+            "read": attempt(lambda: read(canary)),
+            "write": [attempt(lambda path=path: write(path)) for path in (canary, "/usr/escaped", "/etc/passwd")],
+            "loopback": attempt(lambda: connect(socket.AF_INET, ("127.0.0.1", port))),
+            "abstract": attempt(lambda: connect(socket.AF_UNIX, "\0" + abstract)),
+            "signal": attempt(lambda: os.kill(victim, 0)),
+            "processes_seen": sum(name.isdigit() for name in os.listdir("/proc")),
+            "nesting": attempt(unshare),
+            "sysctl": attempt(lambda: write("/proc/sys/kernel/core_pattern")),
+            "trace_init": attempt(lambda: open("/proc/1/mem", "r+b").close()),
+            "status": status("CapEff", "CapPrm", "CapBnd", "NoNewPrivs", "Seccomp"),
+            "open_files": open_files(200),
+            "forks": forks(40),
+            "filled": fill(),
+        }
+    )
+)

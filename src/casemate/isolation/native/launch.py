@@ -1,0 +1,139 @@
+"""A plan as the supervisor's launch request, and the descriptors that go with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from casemate.errors import InvalidArgument
+from casemate.model.limits import Limits
+from casemate.model.plan import Bind, Entry, Link, Plan, Workspace
+from casemate.model.sizes import format_size
+from casemate.supervisor import wire
+
+_IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more go through a file without a name
+_STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
+_STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit where only RLIMIT_DATA holds it
+
+
+def root_entries(entries: tuple[Entry, ...]) -> list[dict[str, Any]]:
+    """The entries as the supervisor takes them."""
+    return [_entry(entry) for entry in entries]
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    if isinstance(entry, Bind):
+        return {"kind": "bind", "source": entry.source, "target": entry.target, "device": entry.device}
+    if isinstance(entry, Link):
+        return {"kind": "link", "target": entry.target, "points_to": entry.points_to}
+    return {"kind": "text", "target": entry.target, "content": entry.content}
+
+
+def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]], *, memory_is_counted: bool) -> dict[str, Any]:
+    """The launch request for ``plan`` over the root tree ``root``; pure but for the workspace's identity."""
+    limits = plan.limits
+    return {
+        "op": "launch",
+        "id": plan.id,
+        "root": root,
+        "program": {"name": plan.program_name, "size": len(plan.code)},
+        "inputs": inputs,
+        "workspace": _workspace(plan.workspace),
+        "deadline": plan.deadline,
+        "layers": list(plan.layers),
+        "control": plan.control,
+        "readable": sorted({entry.target for entry in plan.entries if isinstance(entry, Bind) and not entry.device}),
+        "limits": {
+            "memory": limits.memory,
+            "disk": limits.disk,
+            "inodes": limits.inodes,
+            "cpus": limits.cpus,
+            "cpu_time": limits.cpu_time,
+        },
+        "rlimits": rlimits(limits, plan.reserve, memory_is_counted=memory_is_counted),
+        "listeners": [],
+    }
+
+
+def rlimits(limits: Limits, reserve: int, *, memory_is_counted: bool) -> dict[str, int | None]:
+    """``RLIMIT_*`` by name. Without a cgroup RLIMIT_DATA is what holds the memory of each process."""
+    stacks = limits.processes if memory_is_counted else _STACKS_UNCOUNTED
+    return {
+        "NPROC": limits.processes + 1,  # init is a task too
+        "NOFILE": limits.open_files,
+        "DATA": limits.memory + stacks * _STACK + reserve,
+        "CPU": None if limits.cpu_time is None else max(1, -int(-limits.cpu_time // 1)),
+        "CORE": 0,
+    }
+
+
+def _workspace(workspace: Workspace) -> dict[str, Any]:
+    if workspace.folder is None:
+        return {"kind": workspace.kind}
+    status = os.stat(workspace.folder)
+    return {"kind": workspace.kind, "folder": workspace.folder, "inode": [status.st_dev, status.st_ino]}
+
+
+def payload(plan: Plan) -> int:
+    """The command of the cell in a descriptor that only the program's own process reads."""
+    return memory_file(wire.encode({"argv": list(plan.argv), "env": dict(plan.env), "cwd": plan.cwd}))
+
+
+def memory_file(data: bytes) -> int:
+    """An anonymous file that holds ``data``, positioned at its start."""
+    fd = os.memfd_create("casemate", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, list[tuple[str, int, int]]]:
+    """All given files in one descriptor, and where each lies: name, offset, length.
+
+    Raises ``InvalidArgument`` for a file that cannot be read, or when all together exceed ``bound`` bytes.
+    """
+    total = sum(len(content) if isinstance(content, bytes) else _size(name, content) for name, content in files.items())
+    if total > bound:
+        raise InvalidArgument(
+            "files", f"{format_size(total)} in all, but limits.disk is {format_size(bound)}; give less or raise the limit"
+        )
+    if total <= _IN_MEMORY:
+        fd = os.memfd_create("casemate", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        return fd, _copy(files, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _size(name: str, path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise InvalidArgument("files", f"{name!r}: cannot read {str(path)!r}: {error.strerror}") from None
+
+
+def _copy(files: Mapping[str, bytes | Path], fd: int) -> list[tuple[str, int, int]]:
+    index = []
+    with os.fdopen(os.dup(fd), "wb") as packed:
+        for name, content in files.items():
+            start = packed.tell()
+            if isinstance(content, bytes):
+                packed.write(content)
+            else:
+                try:
+                    with content.open("rb") as source:
+                        shutil.copyfileobj(source, packed)
+                except OSError as error:
+                    raise InvalidArgument("files", f"{name!r}: cannot read {str(content)!r}: {error.strerror}") from None
+            index.append((name, start, packed.tell() - start))
+    return index

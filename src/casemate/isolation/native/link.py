@@ -1,0 +1,369 @@
+"""The link to one supervisor: its process, its socket, and a thread that pumps what cells say.
+
+The thread is the only reader of the socket and of every pipe, so pumping does not depend on
+the application's event loop. Nothing waits for the end of a pipe: a cell is over when the
+supervisor says so, and then what its pipes still hold is read without waiting.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import weakref
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+from casemate.errors import CasemateError, Fault, SandboxClosed
+from casemate.isolation.native.frames import FrameError, FrameReader
+from casemate.isolation.wall import Ending, Sink, Stream
+from casemate.supervisor import wire
+
+_BOOT = (
+    "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); "
+    "from casemate.supervisor.main import main; main()"
+)
+_READ = 1 << 16  # bytes; a pipe's usual capacity
+_MAX_DRAIN = 1 << 24  # bytes read of one pipe after its cell is dead; the kernel's largest pipe is smaller
+_STOP_GRACE = 2.0  # seconds the supervisor has to end before it is killed
+_LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
+
+
+class RunningCell:
+    """A cell behind a link."""
+
+    def __init__(self, link: Link, cell_id: str, sink: Sink, pipes: dict[int, Stream | None]) -> None:
+        self.id = cell_id
+        self.sink = sink
+        self.pipes = pipes  # descriptor to stream; None is the control pipe
+        self.paused: set[int] = set()
+        self.frames = FrameReader()
+        self.future: Future[Ending] = Future()
+        self._link = link
+
+    def kill(self, reason: str) -> None:
+        self._link.send({"op": "kill", "id": self.id, "reason": reason})
+
+    def resume(self) -> None:
+        self._link.call(self._link.resume, self)
+
+    async def ended(self) -> Ending:
+        import asyncio
+
+        return await asyncio.shield(asyncio.wrap_future(self.future))
+
+
+class Link:
+    """One running supervisor."""
+
+    def __init__(self) -> None:
+        self.hello: Future[dict[str, Any]] = Future()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._log = os.memfd_create("casemate-supervisor-log", os.MFD_CLOEXEC)
+        self._pid = _spawn(theirs, self._log)
+        theirs.close()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._calls: deque[tuple[Any, tuple[Any, ...]]] = deque()
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._cells: dict[str, RunningCell] = {}
+        self._readers: dict[int, RunningCell] = {}
+        self._epoll = select.epoll()
+        self._lock = threading.Lock()
+        self.alive = True
+        self._thread = threading.Thread(target=self._pump, name="casemate-native", daemon=True)
+        self._thread.start()
+        _close_in_forked_children(self)
+
+    # -- from any thread
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Send a message; takes over ``fds`` and closes them once they are on their way."""
+        data = wire.encode(message)
+        with self._lock:
+            if not self.alive:
+                _close_all(fds or [])
+                return
+            self._outbox.append((data, fds or []))
+            self._flush()
+            waiting = bool(self._outbox)
+        if waiting:
+            os.eventfd_write(self._wake, 1)
+
+    def call(self, function: Any, *arguments: Any) -> None:
+        """Have the pump thread call ``function``."""
+        self._calls.append((function, arguments))
+        with self._lock:
+            if self.alive:
+                os.eventfd_write(self._wake, 1)
+
+    def launch(self, request: dict[str, Any], fds: dict[str, int], sink: Sink) -> RunningCell:
+        """Launch a cell with ``fds`` (given away) and fresh pipes for its output."""
+        pipes: dict[int, Stream | None] = {}
+        for name in ("stdout", "stderr", "control"):
+            read, fds[name] = os.pipe()
+            os.set_blocking(read, False)
+            pipes[read] = None if name == "control" else name  # type: ignore[assignment]
+        cell = RunningCell(self, request["id"], sink, pipes)
+        with self._lock:
+            alive = self.alive
+            if alive:
+                self._cells[cell.id] = cell
+        if not alive:
+            _close_all([*fds.values(), *pipes])
+            cell.future.set_exception(SandboxClosed("the sandbox was closed"))
+            return cell
+        self.call(self._watch, cell)
+        self.send({**request, "fds": list(fds)}, list(fds.values()))
+        return cell
+
+    def close(self) -> None:
+        """End the supervisor and with it every cell. Returns when all is gone; bounded."""
+        with self._lock:
+            if self.alive:
+                self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(_STOP_GRACE)
+        _reap(self._pid)
+
+    # -- in the pump thread
+
+    def _pump(self) -> None:
+        self._epoll.register(self._socket.fileno(), select.EPOLLIN)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        try:
+            while self._turn():
+                pass
+        finally:
+            self._lost()
+
+    def _turn(self) -> bool:
+        for fd, _ in self._epoll.poll():
+            if fd == self._socket.fileno():
+                if not self._receive():
+                    return False
+            elif fd == self._wake:
+                self._catch_up()
+            elif fd in self._readers:
+                self._read(fd, self._readers[fd])
+        return True
+
+    def _catch_up(self) -> None:
+        os.eventfd_read(self._wake)
+        with self._lock:
+            self._flush()
+            waiting = bool(self._outbox)
+        self._epoll.modify(self._socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if waiting else 0))
+        while self._calls:
+            function, arguments = self._calls.popleft()
+            function(*arguments)
+
+    def _flush(self) -> None:
+        """Send what waits, as far as it goes without blocking. Under the lock."""
+        while self._outbox:
+            data, fds = self._outbox[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            try:
+                self._socket.sendmsg([data], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return
+            except OSError:
+                pass  # the supervisor is gone; the pump notices
+            self._outbox.popleft()
+            _close_all(fds)
+
+    def _watch(self, cell: RunningCell) -> None:
+        for fd in cell.pipes:
+            self._readers[fd] = cell
+            self._epoll.register(fd, select.EPOLLIN)
+
+    def resume(self, cell: RunningCell) -> None:
+        """Read on where the sink had been full."""
+        for fd in cell.paused:
+            self._epoll.register(fd, select.EPOLLIN)
+        cell.paused.clear()
+
+    def _read(self, fd: int, cell: RunningCell) -> None:
+        try:
+            data = os.read(fd, _READ)
+        except BlockingIOError:
+            return
+        if not data:
+            return self._close_pipe(fd, cell)
+        self._deliver(fd, cell, data)
+        if fd in cell.pipes and cell.sink.is_full():
+            self._epoll.unregister(fd)
+            cell.paused.add(fd)
+
+    def _deliver(self, fd: int, cell: RunningCell, data: bytes) -> None:
+        stream = cell.pipes[fd]
+        if stream is not None:
+            return cell.sink.output(stream, data)
+        try:
+            for frame in cell.frames.feed(data):
+                cell.sink.frame(frame)
+        except FrameError:
+            self._close_pipe(fd, cell)
+
+    def _close_pipe(self, fd: int, cell: RunningCell) -> None:
+        if fd not in cell.paused:
+            self._epoll.unregister(fd)
+        cell.paused.discard(fd)
+        del cell.pipes[fd]
+        del self._readers[fd]
+        os.close(fd)
+
+    def _drain(self, cell: RunningCell) -> None:
+        """Read what a dead cell's pipes still hold, and close them."""
+        for fd in list(cell.pipes):
+            read = 0
+            while fd in cell.pipes and read < _MAX_DRAIN:
+                try:
+                    data = os.read(fd, _READ)
+                except BlockingIOError:
+                    break
+                if not data:
+                    break
+                read += len(data)
+                self._deliver(fd, cell, data)
+            if fd in cell.pipes:
+                self._close_pipe(fd, cell)
+
+    def _receive(self) -> bool:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._socket, wire.MAX_MESSAGE, wire.MAX_DESCRIPTORS)
+        except OSError:
+            return False
+        if not data:
+            return False
+        message = wire.decode(data)
+        if message["op"] in ("ready", "refused"):
+            self.hello.set_result(message)
+        else:
+            self._finish(message, fds)
+        return True
+
+    def _finish(self, message: dict[str, Any], fds: list[int]) -> None:
+        with self._lock:
+            cell = self._cells.pop(message["id"], None)
+        if cell is None:
+            return _close_all(fds)
+        if cell.pipes and next(iter(cell.pipes)) not in self._readers:
+            self._watch(cell)  # it ended before we came to watch it
+        self._drain(cell)
+        if message["op"] == "ended":
+            cell.future.set_result(_ending(message, fds[0]))
+        else:
+            _close_all(fds)
+            cell.future.set_exception(Unlaunched(message["stage"], message["errno"], message["detail"]))
+
+    def _lost(self) -> None:
+        with self._lock:
+            self.alive = False
+            cells = list(self._cells.values())
+            for _, fds in self._outbox:
+                _close_all(fds)
+            self._outbox.clear()
+        error = self._why_lost()
+        for cell in cells:
+            for fd in list(cell.pipes):
+                os.close(fd)
+            cell.future.set_exception(error)
+        if not self.hello.done():
+            self.hello.set_exception(error)
+        self._epoll.close()
+        self._socket.close()
+        os.close(self._wake)
+        os.close(self._log)
+
+    def _why_lost(self) -> CasemateError:
+        size = os.fstat(self._log).st_size
+        text = os.pread(self._log, _LOG_TAIL, max(0, size - _LOG_TAIL)).decode("utf-8", "replace").strip()
+        if text:
+            return Fault(f"the supervisor failed: {text}")
+        return SandboxClosed("the sandbox was closed, or its supervisor killed, while this ran")
+
+
+class Unlaunched(Exception):
+    """A cell that could not be made: at which stage, with which errno, in the supervisor's words."""
+
+    def __init__(self, stage: str, number: int, detail: str) -> None:
+        super().__init__(f"{stage}: {detail}")
+        self.stage = stage
+        self.errno = number
+        self.detail = detail
+
+
+def _ending(message: dict[str, Any], tree_fd: int) -> Ending:
+    return Ending(
+        wait_status=message["main"],
+        reason=message["reason"],
+        seconds=message["seconds"],
+        cpu_seconds=message["cpu"],
+        peak_memory=message["peak"],
+        tasks=message["tasks"],
+        oom=message["oom"],
+        space_left=message["space_left"],
+        inodes_left=message["inodes_left"],
+        tree_fd=tree_fd,
+    )
+
+
+def _spawn(theirs: socket.socket, log: int) -> int:
+    """Start a supervisor: isolated mode, no site, no environment, nothing inherited but its socket."""
+    package_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            ["casemate-supervisor", "-I", "-S", "-c", _BOOT],
+            {"CASEMATE_ROOT": package_root},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                (os.POSIX_SPAWN_DUP2, null, 1),
+                (os.POSIX_SPAWN_DUP2, log, 2),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
+        )
+    finally:
+        os.close(null)
+
+
+def _reap(pid: int) -> None:
+    """Wait for the supervisor's first process; kill it when it does not end by itself."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if not select.select([pidfd], [], [], _STOP_GRACE)[0]:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            select.select([pidfd], [], [], _STOP_GRACE)
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass  # the application reaps all children itself
+    finally:
+        os.close(pidfd)
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _close_in_forked_children(link: Link) -> None:
+    """A forked child of the application must not keep the cells alive after the application is gone."""
+    reference = weakref.ref(link)
+
+    def close() -> None:
+        known = reference()
+        if known is not None and known.alive:
+            known.alive = False
+            known._socket.close()  # noqa: SLF001 - our own class
+
+    os.register_at_fork(after_in_child=close)

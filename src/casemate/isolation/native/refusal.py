@@ -1,0 +1,133 @@
+"""Why a machine refuses the native wall, and what would help. Pure, but for `facts`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import sys
+from dataclasses import dataclass
+
+from casemate.errors import WallUnavailable
+
+_OLDEST_KERNEL = (5, 14)  # RLIMIT_NPROC counted per user namespace, mount_setattr, unprivileged overlay
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the machine says about itself; None where it says nothing."""
+
+    system: str
+    kernel: tuple[int, int]
+    in_container: bool
+    seccomp_filtered: bool
+    max_user_namespaces: int | None
+    unprivileged_userns_clone: int | None
+    apparmor_restricts_userns: int | None
+    wsl1: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A stable ``reason``, what it means, and the ``remedy``."""
+
+    reason: str
+    message: str
+    remedy: str
+
+    def error(self) -> WallUnavailable:
+        return WallUnavailable(self.message, reason=self.reason, remediation=self.remedy)
+
+
+def facts() -> Facts:
+    """Read the facts of this machine."""
+    release = platform.release()
+    return Facts(
+        system=sys.platform,
+        kernel=_kernel_version(release),
+        in_container=os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"),
+        seccomp_filtered="\nSeccomp:\t2" in _text("/proc/self/status"),
+        max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
+        unprivileged_userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
+        apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+        wsl1="Microsoft" in release and "microsoft-standard" not in release,
+    )
+
+
+def too_old_or_foreign(known: Facts) -> Refusal | None:
+    """A refusal that needs no trial: the system or its kernel cannot do it."""
+    if known.system == "win32":
+        return Refusal("windows", "casemate does not run on Windows itself.", "Run it inside WSL2: wsl --install, then pip install casemate there.")  # fmt: skip
+    if known.system != "linux":
+        return Refusal("not_linux", f"The native wall needs Linux; this is {known.system}.", "Run casemate on Linux, or in a Linux virtual machine.")  # fmt: skip
+    if known.wsl1:
+        return Refusal("wsl1", "WSL1 has no Linux kernel, so nothing here could hold a cell.", "Convert the distribution: wsl --set-version <name> 2")  # fmt: skip
+    if known.kernel < _OLDEST_KERNEL:
+        version = ".".join(map(str, known.kernel))
+        return Refusal("old_kernel", f"The kernel is {version}; the native wall needs 5.14 or newer.", "Update the kernel.")  # fmt: skip
+    return None
+
+
+def explain(stage: str, number: int, detail: str, known: Facts) -> Refusal:
+    """What a failure at ``stage`` with errno ``number`` means on this machine."""
+    if stage in ("proc", "masks"):
+        return Refusal(
+            "masked_proc",
+            f"A fresh /proc may not be mounted here, because this machine's own /proc is masked ({detail}).",
+            "In Docker or Podman: add --security-opt systempaths=unconfined (Podman: unmask=ALL) to "
+            "--security-opt seccomp=unconfined.",
+        )
+    if stage == "user namespace" and number == errno.ENOSPC or known.max_user_namespaces == 0:
+        return Refusal(
+            "userns_limit",
+            "User namespaces are switched off: user.max_user_namespaces is 0 or used up.",
+            "As root: sysctl -w user.max_user_namespaces=15000",
+        )
+    if known.unprivileged_userns_clone == 0:
+        return Refusal(
+            "userns_disabled",
+            "Ordinary users may not make user namespaces: kernel.unprivileged_userns_clone is 0.",
+            "As root: sysctl -w kernel.unprivileged_userns_clone=1",
+        )
+    if known.apparmor_restricts_userns == 1 and number in (errno.EPERM, errno.EACCES):
+        return Refusal(
+            "apparmor",
+            "AppArmor on this Ubuntu takes all rights from user namespaces of programs without a profile.",
+            f"As root, allow this interpreter: write /etc/apparmor.d/casemate with\n"
+            f'  profile casemate "{os.path.realpath(sys.executable)}" flags=(unconfined) {{ userns, }}\n'
+            "then: apparmor_parser -r /etc/apparmor.d/casemate",
+        )
+    if known.seccomp_filtered and number in (errno.EPERM, errno.ENOSYS):
+        return Refusal(
+            "container_seccomp" if known.in_container else "seccomp",
+            f"A seccomp filter around this process forbids namespaces ({detail}); "
+            "Docker's default profile does.",
+            "In Docker or Podman: --security-opt seccomp=unconfined --security-opt systempaths=unconfined. "
+            "This widens what the container itself may do; see docs/walls.md.",
+        )
+    return Refusal(
+        "refused",
+        f"The kernel refused a step that the native wall needs: {detail}",
+        "casemate doctor shows what this machine offers; docs/walls.md lists known reasons.",
+    )
+
+
+def _kernel_version(release: str) -> tuple[int, int]:
+    parts = release.replace("-", ".").split(".")
+    try:
+        return int(parts[0]), int(parts[1])
+    except (ValueError, IndexError):
+        return (0, 0)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read(65536)
+    except OSError:
+        return ""
+
+
+def _number(path: str) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.lstrip("-").isdigit() else None

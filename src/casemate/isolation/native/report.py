@@ -1,0 +1,72 @@
+"""The isolation report of the native wall: what the facts and the self-test say. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from casemate.model.isolation import IsolationReport, Mechanism, Proof
+
+_LAYERS = (
+    "user, mount, pid, network, ipc, uts and cgroup namespaces",
+    "a read-only root of an explicit list of binds",
+    "no capabilities, no new privileges",
+    "seccomp allow-list",
+    "init that cannot be traced",
+)
+_UNCOUNTED = "memfd, System V shared memory and POSIX queues are refused; shared anonymous memory is not counted"
+
+
+def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> IsolationReport:
+    """The report for a machine with ``facts`` (the supervisor's greeting)."""
+    landlock = facts["landlock"]
+    return IsolationReport(
+        wall="native",
+        kernel_boundary="shared",
+        layers=(*_LAYERS, f"Landlock (ABI {landlock})") if landlock else _LAYERS,
+        missing=tuple(_missing(facts)),
+        proofs=proofs,
+        proved_at=proved_at,
+        limits=mechanisms(facts),
+        notes=("The cell shares the kernel with the host: a kernel bug can be an escape.",),
+    )
+
+
+def mechanisms(facts: dict[str, Any]) -> tuple[Mechanism, ...]:
+    """Each limit's mechanism on this machine."""
+    return (
+        _memory(facts["memory"]),
+        _cpus(facts["cpu"]),
+        Mechanism("cpu_time", "RLIMIT_CPU, and the supervisor's look every 20 to 100 ms", False, "cell"),
+        Mechanism("processes", "RLIMIT_NPROC in the cell's own user namespace; threads count", True, "cell"),
+        Mechanism("wall", "the supervisor's clock", True, "cell"),
+        Mechanism("output", "the host's pump", True, "cell"),
+        Mechanism("full_output", "the host's pump", True, "cell"),
+        Mechanism("disk", "size of the cell's tmpfs", True, "cell"),
+        Mechanism("inodes", "inodes of the cell's tmpfs", True, "cell"),
+        Mechanism("open_files", "RLIMIT_NOFILE", True, "process"),
+    )
+
+
+def _memory(mechanism: str | None) -> Mechanism:
+    if mechanism:
+        return Mechanism("memory", mechanism, True, "cell", "files in the cell count too, beyond limits.disk")
+    name = "RLIMIT_DATA for each process, and the supervisor's look every 20 to 100 ms"
+    return Mechanism("memory", name, False, "cell", _UNCOUNTED)
+
+
+def _cpus(mechanism: str | None) -> Mechanism:
+    if mechanism:
+        return Mechanism("cpus", mechanism, True, "cell")
+    return Mechanism("cpus", "cpu affinity, which a cell can undo", False, "cell")
+
+
+def _missing(facts: dict[str, Any]) -> list[str]:
+    missing = []
+    if not facts["landlock"]:
+        missing.append("Landlock: this kernel does not have it (5.13 with CONFIG_SECURITY_LANDLOCK has).")
+    if not facts["memory"]:
+        missing.append(
+            "A memory cgroup: the memory of a whole cell is best effort. Root has one, and a systemd user service: "
+            "systemd-run --user --scope casemate doctor"
+        )
+    return missing

@@ -1,0 +1,165 @@
+"""The native wall: one supervisor, started when first needed, proved before it is offered."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import threading
+from typing import Any
+
+from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable
+from casemate.isolation.native import launch, refusal, selftest, tree
+from casemate.isolation.native.link import Link, RunningCell, Unlaunched
+from casemate.isolation.wall import Ending, Reason, Sink
+from casemate.model.isolation import IsolationReport
+from casemate.model.plan import Entry, Plan
+from casemate.supervisor import wire
+
+_HELLO_TIMEOUT = 20.0  # seconds a supervisor has to start, on a machine under heavy load
+
+
+class NativeWall:
+    """Cells out of Linux namespaces, mounts, Landlock, seccomp and limits. See ``docs/walls.md``."""
+
+    name = "native"
+
+    def __init__(self, launch_probe: selftest.LaunchProgram) -> None:
+        """``launch_probe`` says how the self-test's programs, which are Python, are started."""
+        self._launch_probe = launch_probe
+        self._link: Link | None = None
+        self._hello: dict[str, Any] = {}
+        self._roots: dict[tuple[Entry, ...], str] = {}
+        self._system: tuple[Entry, ...] | None = None
+        self._report: IsolationReport | None = None
+        self._lock = threading.Lock()
+        self._proving = asyncio.Lock()
+        self._closed = False
+
+    def warm_up(self) -> None:
+        """Start the supervisor without waiting for it, so that other work can go on meanwhile."""
+        with self._lock:
+            self._open()
+
+    def system_entries(self) -> tuple[Entry, ...]:
+        if self._system is None:
+            self._system = tree.system_entries()
+        return self._system
+
+    async def prove(self) -> IsolationReport:
+        """The self-test's outcome: from this wall's life, else the cache, else by running it now.
+
+        Raises ``WallUnavailable`` with the reason and the remedy where the machine refuses,
+        or where an escape of the self-test succeeded.
+        """
+        async with self._proving:
+            if self._report is None:
+                facts = await self._facts()
+                bench = selftest.Bench(facts, self.start, self.system_entries(), self._launch_probe)
+                self._report = await selftest.proved(bench)
+            return self._report
+
+    def start(self, plan: Plan, sink: Sink) -> NativeCell:
+        link, root = self._ready(plan.entries)
+        bound = plan.limits.disk
+        inputs, index = launch.pack(plan.files, bound) if plan.files else (None, [])
+        counted = self._hello.get("memory") is not None
+        request = launch.request(plan, root, index, memory_is_counted=counted)
+        fds = {
+            "stdin": launch.memory_file(plan.stdin) if plan.stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
+            "payload": launch.payload(plan),
+            "program": launch.memory_file(plan.code),
+        }
+        if inputs is not None:
+            fds["inputs"] = inputs
+        return NativeCell(link.launch(request, fds, sink))
+
+    async def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            link, self._link = self._link, None
+        if link is not None:
+            await asyncio.to_thread(link.close)
+
+    # -- the supervisor
+
+    def _open(self) -> Link:
+        """The running supervisor's link; a new one when there is none or it died."""
+        if self._closed:
+            raise SandboxClosed("the sandbox was closed")
+        if self._link is None or not self._link.alive:
+            refused = refusal.too_old_or_foreign(refusal.facts())
+            if refused:
+                raise refused.error()
+            self._roots.clear()
+            self._link = Link()
+        return self._link
+
+    async def _facts(self) -> dict[str, Any]:
+        with self._lock:
+            link = self._open()
+        try:
+            hello = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(link.hello)), _HELLO_TIMEOUT)
+        except TimeoutError:
+            raise Fault(f"the supervisor did not start within {_HELLO_TIMEOUT:g} s") from None
+        if hello["op"] == "refused":
+            raise refusal.explain(hello["stage"], hello["errno"], hello["detail"], refusal.facts()).error()
+        self._hello = hello
+        return hello
+
+    def _ready(self, entries: tuple[Entry, ...]) -> tuple[Link, str]:
+        """The link, and the key of the root tree of ``entries``, which the supervisor has been told."""
+        with self._lock:
+            link = self._open()
+            key = self._roots.get(entries)
+            if key is None:
+                described = launch.root_entries(entries)
+                key = hashlib.sha256(wire.encode(described)).hexdigest()[:24]
+                link.send({"op": "root", "key": key, "entries": described})
+                self._roots[entries] = key
+            return link, key
+
+
+class NativeCell:
+    """A running cell of the native wall."""
+
+    def __init__(self, cell: RunningCell) -> None:
+        self._cell = cell
+
+    def kill(self, reason: Reason) -> None:
+        self._cell.kill(reason)
+
+    def resume(self) -> None:
+        self._cell.resume()
+
+    async def ended(self) -> Ending:
+        try:
+            return await self._cell.ended()
+        except Unlaunched as error:
+            raise why_unlaunched(error) from None
+
+
+def why_unlaunched(error: Unlaunched) -> CasemateError:
+    """What a cell that could not be made means for the caller: whose fault, which argument, what to do."""
+    if error.stage in ("files", "program", "scratch") and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return InvalidArgument("files", f"they do not fit into limits.disk and limits.inodes ({error.detail})")
+    if error.stage == "files":
+        return InvalidArgument("files", f"could not be put into the workspace: {error.detail}")
+    if error.stage == "workspace":
+        return _workspace(error)
+    if error.stage == "root":
+        return Unavailable(f"what the cell needs to read cannot be shown to it: {error.detail}")
+    if error.stage == "exec":
+        return InvalidArgument("environment", f"its interpreter cannot be started in the cell: {error.detail}")
+    explained = refusal.explain(error.stage, error.errno, error.detail, refusal.facts())
+    return explained.error() if explained.reason != "refused" else Fault(f"a cell could not be made: {error}")
+
+
+def _workspace(error: Unlaunched) -> InvalidArgument:
+    if error.errno == errno.EINVAL:
+        remedy = "Use a folder on ext4, xfs, btrfs or tmpfs, a folder that an ordinary user owns, or no workspace."
+        return InvalidArgument(
+            "workspace", f"the file system of this folder cannot be layered or mapped here ({error.detail})", remediation=remedy
+        )
+    return InvalidArgument("workspace", f"cannot be used: {error.detail}")

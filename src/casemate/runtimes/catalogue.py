@@ -1,0 +1,34 @@
+"""Every language that casemate runs. To add one: a file like shell.py, and its line here."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from casemate.errors import InvalidArgument
+from casemate.runtimes.node import NodeRuntime
+from casemate.runtimes.python import PythonRuntime
+from casemate.runtimes.runtime import Installed, Runtime
+from casemate.runtimes.shell import ShellRuntime
+
+RUNTIMES: tuple[Runtime, ...] = (PythonRuntime(), NodeRuntime(), ShellRuntime())
+
+
+def runtime_for(language: str) -> Runtime:
+    """The runtime that ``language`` names. Raises :class:`casemate.InvalidArgument` naming those that there are."""
+    wanted = language.lower() if isinstance(language, str) else language
+    for runtime in RUNTIMES:
+        if wanted == runtime.language or wanted in runtime.aliases:
+            return runtime
+    known = ", ".join(repr(runtime.language) for runtime in RUNTIMES)
+    raise InvalidArgument("language", f"{language!r} is not one that casemate runs; give one of {known}")
+
+
+def language_of(file_name: str) -> str | None:
+    """The language of a program by its file's ending, or None."""
+    ending = PurePath(file_name).suffix.lower()
+    return next((runtime.language for runtime in RUNTIMES if ending in runtime.extensions), None)
+
+
+def installed() -> list[Installed]:
+    """What this machine has for each language, or what is missing and the command that helps."""
+    return [runtime.installed() for runtime in RUNTIMES]

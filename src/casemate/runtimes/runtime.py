@@ -1,0 +1,85 @@
+"""The interface that every language has, and the few facts that all of them share.
+
+Above it is planning, which turns a :class:`casemate.model.plan.Launch` into a cell; below it is nothing: a runtime
+looks at the file system and decides, and starts nothing of the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Protocol
+
+from casemate.model.plan import Launch
+
+# Bound in every cell as they are on the host.
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+Environment = str | PathLike[str] | Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What this machine has for a language: ``version`` and ``path``, or ``missing`` and the ``remedy``, a command."""
+
+    language: str
+    version: str = ""
+    path: str = ""
+    missing: str = ""
+    remedy: str = ""
+
+
+class Runtime(Protocol):
+    """One language.
+
+    ``language`` is its public name, ``aliases`` other names that people use, ``extensions`` the endings of its
+    programs' names, the usual one first, ``default_name`` a program's name when the caller gave none;
+    ``reports``: whether its guest hook speaks on the control pipe (when not, the program must not hold it);
+    ``reserve``: bytes that its interpreter reserves at start and never touches, to be added to RLIMIT_DATA.
+    """
+
+    @property
+    def language(self) -> str: ...
+
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+    @property
+    def extensions(self) -> tuple[str, ...]: ...
+
+    @property
+    def default_name(self) -> str: ...
+
+    @property
+    def reports(self) -> bool: ...
+
+    @property
+    def reserve(self) -> int: ...
+
+    def launch(
+        self, environment: Environment, program_name: str, arguments: tuple[str, ...], *, memory: int | None = None
+    ) -> Launch:
+        """How to start the program ``program_name`` in a cell that may use ``memory`` bytes.
+
+        Raises :class:`casemate.InvalidArgument` for an ``environment`` that cannot be used,
+        :class:`casemate.RuntimeMissing` when there is no interpreter, and :class:`casemate.Unavailable` for
+        what this version cannot do.
+        """
+        ...
+
+    def installed(self) -> Installed:
+        """What there is when no ``environment`` is given. Raises nothing."""
+        ...
+
+
+def merged_env(base: Mapping[str, str], launch: Launch, asked: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a program: ``base``, then the runtime's, then what the caller ``asked`` for.
+
+    A caller's PYTHONPATH comes after the runtime's own entry, which the guest takes away again.
+    """
+    merged = {**base, **launch.env, **asked}
+    if "PYTHONPATH" in launch.env and asked.get("PYTHONPATH"):
+        merged["PYTHONPATH"] = f"{launch.env['PYTHONPATH']}:{asked['PYTHONPATH']}"
+    return merged

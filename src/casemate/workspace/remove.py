@@ -1,0 +1,105 @@
+"""Removing what a run removed, beneath a caller's folder, and never a protected name.
+
+No link is followed, no other file system is entered (the run never saw what is mounted there), and
+nothing of depth is done by recursion.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+
+from casemate.files.beneath import mount_of, status_of
+from casemate.files.names import shown
+from casemate.files.walk import Entry, open_folder, walk
+
+_DEPTH = 200
+_ENTRIES = 1_000_000
+
+Keep = Callable[[tuple[bytes, ...], bool], str | None]
+Report = Callable[[str, str], None]
+
+
+def remove(folder: int, path: tuple[bytes, ...], keep: Keep, report: Report) -> bool:
+    """Remove what lies at the last component of ``path`` in ``folder``, with all in it; True when it is gone.
+
+    ``keep`` says why a path (a folder or not) must stay; what stays is given to ``report``. Raises ``OSError``.
+    """
+    there = status_of(folder, path[-1])
+    if there is None:
+        return True
+    if reason := keep(path, stat.S_ISDIR(there.st_mode)):
+        report(shown(path), reason)
+        return False
+    if not stat.S_ISDIR(there.st_mode):
+        os.unlink(path[-1], dir_fd=folder)
+        return True
+    _empty(folder, path, _Remover(mount_of(folder), keep, report))
+    return _remove_empty(folder, path[-1])
+
+
+def obstacle(folder: int, path: tuple[bytes, ...], keep: Keep) -> str | None:
+    """Why the folder at the last component of ``path`` cannot be removed as a whole, or None. Raises ``OSError``."""
+    looker = _Remover(mount_of(folder), keep, None)
+    _empty(folder, path, looker)
+    return looker.kept
+
+
+def _empty(folder: int, path: tuple[bytes, ...], remover: _Remover) -> None:
+    inside = open_folder(folder, path[-1])
+    try:
+        if mount_of(inside) != remover.mount:
+            remover.stay(path, "another file system is mounted there")
+        else:
+            walk(inside, remover, depth=_DEPTH, entries=_ENTRIES, at=path)
+    finally:
+        os.close(inside)
+
+
+def _remove_empty(folder: int, name: bytes) -> bool:
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError:
+        return False
+    return True
+
+
+class _Remover:
+    """Removes what a walk finds, or (without ``report``) only finds out what would have to stay."""
+
+    def __init__(self, mount: int, keep: Keep, report: Report | None) -> None:
+        self.mount = mount
+        self.kept: str | None = None
+        self._keep = keep
+        self._report = report
+
+    def enter(self, entry: Entry, folder: int) -> bool:
+        reason = self._keep(entry.path, True)
+        if reason is None and mount_of(folder) != self.mount:
+            reason = "another file system is mounted there"
+        if reason:
+            self.stay(entry.path, reason)
+        return reason is None
+
+    def leave(self, entry: Entry) -> None:
+        if self._report and not _remove_empty(entry.parent, entry.name):
+            self.kept = self.kept or f"{shown(entry.path)} is not empty"
+
+    def found(self, entry: Entry) -> None:
+        reason = self._keep(entry.path, False)
+        if reason:
+            self.stay(entry.path, reason)
+        elif self._report:
+            try:
+                os.unlink(entry.name, dir_fd=entry.parent)
+            except OSError as error:
+                self.stay(entry.path, f"it cannot be removed: {error.strerror}")
+
+    def missed(self, path: tuple[bytes, ...], reason: str) -> None:
+        self.stay(path, reason)
+
+    def stay(self, path: tuple[bytes, ...], reason: str) -> None:
+        self.kept = self.kept or f"{shown(path)}: {reason}"
+        if self._report:
+            self._report(shown(path), reason)

@@ -1,0 +1,407 @@
+"""The record on disk: real files, real processes, real damage."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casemate.audit.chain import Head
+from casemate.audit.log import AuditLog, default_path
+from casemate.errors import Fault, RecordUnavailable
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "casemate" / "audit.db"
+
+
+@pytest.fixture
+def log(path: Path) -> Iterator[AuditLog]:
+    log = AuditLog(path)
+    yield log
+    log.close()
+
+
+def fill(log: AuditLog, count: int = 3) -> None:
+    for number in range(count):
+        log.intent(f"run-{number}", "default", {"code": f"print({number})"})
+        log.outcome(f"run-{number}", "default", {"status": "ok"})
+
+
+def tamper(path: Path, *statements: str) -> None:
+    """What somebody does who edits the file with SQLite's own tool."""
+    database = sqlite3.connect(path)
+    with database:
+        for trigger in database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            database.execute(f"DROP TRIGGER {trigger[0]}")
+        for statement in statements:
+            database.execute(statement)
+    database.close()
+
+
+def test_an_execution_leaves_an_intent_and_an_outcome_in_order(log: AuditLog) -> None:
+    log.intent("run-1", "default", {"code": "1"})
+    log.outcome("run-1", "default", {"status": "ok"})
+    rows = log.tail(10)
+    assert [(row.sequence, row.kind, row.execution_id, row.detail) for row in rows] == [
+        (1, "intent", "run-1", '{"code":"1"}'),
+        (2, "outcome", "run-1", '{"status":"ok"}'),
+    ]
+    assert log.verify().ok
+    assert log.unfinished() == []
+
+
+def test_the_tail_is_the_end_of_the_record_and_of_one_namespace(log: AuditLog) -> None:
+    for number in range(5):
+        log.intent(f"run-{number}", "odd" if number % 2 else "even", {})
+    assert [row.execution_id for row in log.tail(2)] == ["run-3", "run-4"]
+    assert [row.execution_id for row in log.tail(2, "odd")] == ["run-1", "run-3"]
+    assert log.tail(0) == []
+
+
+def test_hostile_text_is_one_row_and_comes_back_as_it_was(log: AuditLog) -> None:
+    """AU-01, AU-02."""
+    hostile = "'); DROP TABLE record;--\n2026-01-01 approved\r\x1b[2K\u2028\x00"
+    log.intent(hostile, hostile, {hostile: hostile})
+    (row,) = log.tail(10)
+    assert (row.execution_id, row.namespace) == (hostile, hostile)
+    assert row.detail.isprintable()
+    assert log.verify().ok
+
+
+def test_the_record_is_for_its_owner_alone(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        log = AuditLog(path)
+        fill(log)
+        modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+        log.close()
+    finally:
+        os.umask(before)
+    assert set(modes.values()) == {0o600}
+    assert len(modes) == 3
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert path.parent.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_record_that_others_could_read_is_closed_to_them(path: Path) -> None:
+    AuditLog(path).close()
+    path.chmod(0o644)
+    AuditLog(path).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE record SET detail = '{}' WHERE sequence = 1",
+        "DELETE FROM record",
+        "INSERT OR REPLACE INTO record VALUES (1, 0, 0, 'intent', 'run-0', '', '', '', '')",
+        "INSERT INTO record VALUES (99, 0, 0, 'x', 'x', '', '', '', '')",
+        "UPDATE head SET count = 0",
+        "DELETE FROM head",
+    ],
+)
+def test_the_database_itself_refuses_to_change_what_was_written(log: AuditLog, path: Path, statement: str) -> None:
+    fill(log)
+    database = sqlite3.connect(path)
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        database.execute(statement)
+    database.close()
+    assert log.verify().ok
+    assert len(log.tail(100)) == 6
+
+
+@pytest.mark.parametrize(
+    ("statement", "first_bad"),
+    [
+        ('UPDATE record SET detail = \'{"code":"other"}\' WHERE sequence = 3', 3),
+        ("UPDATE record SET wall = wall - 1 WHERE sequence = 4", 4),
+        ("UPDATE record SET namespace = x'ff00' WHERE sequence = 2", 2),
+        ("DELETE FROM record WHERE sequence = 2", 2),
+        ("DELETE FROM record WHERE sequence = 6", 6),
+        ("DELETE FROM record", 1),
+        ("UPDATE record SET sequence = 100 WHERE sequence = 1", 1),
+        ("UPDATE head SET count = 5", 6),
+    ],
+)
+def test_an_edit_by_hand_is_found_and_its_row_named(log: AuditLog, path: Path, statement: str, first_bad: int) -> None:
+    """AU-04."""
+    fill(log)
+    tamper(path, statement)
+    verdict = log.verify()
+    assert (verdict.ok, verdict.first_bad) == (False, first_bad)
+    assert verdict.reason
+
+
+def test_a_record_written_anew_is_found_by_a_head_that_was_noted(log: AuditLog, path: Path) -> None:
+    """AU-04: whoever rewrites rows and head together is found only by a head kept elsewhere."""
+    fill(log)
+    noted = log.head()
+    fill_more = Head(noted.count - 2, log.tail(3)[0].hash)
+    tamper(
+        path,
+        "DELETE FROM record WHERE sequence > 4",
+        f"UPDATE head SET count = {fill_more.count}, last = '{fill_more.last}'",
+    )
+    assert log.verify().ok
+    assert log.verify(noted).first_bad == 5
+    assert log.verify(fill_more).ok
+
+
+def test_a_row_noted_earlier_is_still_found_when_more_was_written(log: AuditLog) -> None:
+    log.intent("run", "default", {})
+    noted = log.head()
+    log.outcome("run", "default", {})
+    assert log.verify(noted).ok
+    assert log.verify(Head(1, "f" * 64)).first_bad == 1
+
+
+KILLED = """
+import sys
+from casemate.audit.log import AuditLog
+log = AuditLog(sys.argv[1])
+log.intent("finished", "default", {})
+log.outcome("finished", "default", {})
+log.intent("killed", "default", {"code": "while True: pass"})
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_intent_survives_sigkill_and_is_shown_as_unfinished(path: Path) -> None:
+    """AU-05."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin
+    assert child.stdout
+    with child:
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+    log = AuditLog(path)
+    assert log.unfinished() == ["killed"]
+    assert [row.kind for row in log.tail(10)] == ["intent", "outcome", "intent"]
+    assert log.verify().ok
+    log.outcome("killed", "default", {"status": "unknown"})
+    assert log.unfinished() == []
+    log.close()
+
+
+def test_an_execution_has_at_most_one_intent_and_one_outcome(log: AuditLog) -> None:
+    """AU-07: nothing that happens in a cell adds rows."""
+    fill(log, 1)
+    with pytest.raises(Fault, match="run-0"):
+        log.intent("run-0", "default", {})
+    with pytest.raises(Fault, match="run-0"):
+        log.outcome("run-0", "default", {})
+    assert len(log.tail(10)) == 2
+    assert log.verify().ok
+
+
+def test_the_order_of_rows_does_not_depend_on_the_clock(path: Path) -> None:
+    """AU-09."""
+    times = iter([(2_000, 1), (1_000, 2)])
+    log = AuditLog(path, clock=lambda: next(times))
+    log.intent("run", "default", {})
+    log.outcome("run", "default", {})
+    assert [(row.sequence, row.wall, row.monotonic) for row in log.tail(2)] == [(1, 2_000, 1), (2, 1_000, 2)]
+    assert log.verify().ok
+    log.close()
+
+
+WRITER = """
+import sys
+from casemate.audit.log import AuditLog
+log = AuditLog(sys.argv[1], patience=60)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(100):
+    log.intent(f"{sys.argv[2]}-{number}", "default", {})
+    log.outcome(f"{sys.argv[2]}-{number}", "default", {})
+"""
+
+
+def test_processes_that_write_at_once_lose_no_row(path: Path) -> None:
+    """AU-11: also when they make the file at the same moment."""
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    for writer in writers:
+        assert writer.stdout
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        with writer:
+            assert writer.wait() == 0
+    log = AuditLog(path)
+    assert log.verify().head.count == 4 * 200
+    assert log.verify().ok
+    assert log.unfinished() == []
+    log.close()
+
+
+def test_threads_that_write_at_once_lose_no_row(log: AuditLog) -> None:
+    """AU-11."""
+
+    def write(name: str) -> None:
+        for number in range(50):
+            log.intent(f"{name}-{number}", "default", {})
+            log.outcome(f"{name}-{number}", "default", {})
+
+    threads = [threading.Thread(target=write, args=(str(number),)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.verify().head.count == 4 * 100
+    assert log.verify().ok
+
+
+def test_a_locked_record_stops_the_run_after_the_given_patience(path: Path) -> None:
+    """AU-06."""
+    log = AuditLog(path, patience=0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(RecordUnavailable, match=r"locked(.|\n)*Another process"):
+        log.intent("run", "default", {})
+    other.execute("ROLLBACK")
+    other.close()
+    log.intent("run", "default", {})
+    assert log.verify().ok
+    log.close()
+
+
+def test_a_full_disk_stops_the_run_and_costs_no_row(path: Path) -> None:
+    """AU-06."""
+    log = AuditLog(path)
+    fill(log, 1)
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = Path(f"{path}-wal").stat().st_size
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        with pytest.raises(RecordUnavailable, match=str(path)) as refused:
+            log.intent("run", "default", {"code": "x" * 8000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "disk" in refused.value.remediation
+    log.intent("run", "default", {})
+    assert [row.execution_id for row in log.tail(10)] == ["run-0", "run-0", "run"]
+    assert log.verify().ok
+    log.close()
+
+
+def test_a_database_at_its_size_limit_says_so(log: AuditLog) -> None:
+    """AU-06."""
+    database = log._database
+    assert database
+    database.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(RecordUnavailable, match=r"full(.|\n)*Free some space"):
+        for number in range(100):
+            log.intent(f"run-{number}", "default", {"code": "x" * 8000})
+    assert log.verify().ok
+
+
+@pytest.mark.user_only
+def test_a_folder_that_may_not_be_written_stops_the_run(tmp_path: Path) -> None:
+    """AU-06."""
+    tmp_path.chmod(0o500)
+    with pytest.raises(RecordUnavailable, match=r"Permission denied(.|\n)*Sandbox\(audit="):
+        AuditLog(tmp_path / "audit.db")
+    with pytest.raises(RecordUnavailable, match="Permission denied"):
+        AuditLog(tmp_path / "below" / "audit.db")
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.user_only
+def test_a_file_that_may_only_be_read_stops_the_run(path: Path) -> None:
+    """AU-06."""
+    AuditLog(path).close()
+    path.chmod(0o400)
+    with pytest.raises(RecordUnavailable, match="readonly"):
+        AuditLog(path).intent("run", "default", {})
+
+
+def test_whatever_lies_in_the_records_place_stops_the_run(tmp_path: Path) -> None:
+    """AU-06."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere.db")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "text").write_text("not a database, and long enough to be taken for one" * 100)
+    other = sqlite3.connect(tmp_path / "other.db")
+    other.execute("CREATE TABLE theirs (x)")
+    other.commit()
+    other.close()
+    for name in ("folder", "link", "fifo", "text", "other.db", "text/audit.db", "nul\x00"):
+        with pytest.raises(RecordUnavailable) as refused:
+            AuditLog(tmp_path / name)
+        assert name in refused.value.message
+        assert refused.value.remediation
+    assert not (tmp_path / "elsewhere.db").exists()
+    assert (tmp_path / "text").read_text().startswith("not a database")
+
+
+def test_a_damaged_file_stops_the_run(log: AuditLog, path: Path) -> None:
+    """AU-06."""
+    fill(log, 50)
+    log.close()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 20_000)
+    with pytest.raises(RecordUnavailable, match=r"malformed|corrupt|head is missing"):
+        AuditLog(path).intent("run", "default", {})
+
+
+def test_a_record_that_was_removed_while_open_stops_the_run(log: AuditLog, path: Path) -> None:
+    """AU-06: rows written to a file without a name would be lost."""
+    fill(log, 1)
+    path.unlink()
+    with pytest.raises(RecordUnavailable, match="removed or replaced"):
+        log.intent("run", "default", {})
+
+
+def test_a_record_of_a_newer_casemate_is_left_alone(path: Path) -> None:
+    AuditLog(path).close()
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version = 2")
+    database.close()
+    with pytest.raises(RecordUnavailable, match="version 2"):
+        AuditLog(path)
+
+
+def test_a_closed_record_takes_no_more_rows(log: AuditLog) -> None:
+    log.close()
+    log.close()
+    with pytest.raises(RecordUnavailable, match="closed"):
+        log.intent("run", "default", {})
+
+
+def test_the_record_lies_in_the_state_folder_of_the_user() -> None:
+    assert default_path({"XDG_STATE_HOME": "/state", "HOME": "/home/u"}) == Path("/state/casemate/audit.db")
+    assert default_path({"XDG_STATE_HOME": "relative", "HOME": "/home/u"}) == Path(
+        "/home/u/.local/state/casemate/audit.db"
+    )
+    for environ in ({}, {"HOME": ""}, {"HOME": "relative"}):
+        with pytest.raises(RecordUnavailable, match="Set HOME"):
+            default_path(environ)

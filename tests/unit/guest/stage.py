@@ -1,0 +1,150 @@
+"""Runs a program as plain ``python main.py`` does, and once more with the guest's hook, to compare the two."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+GUEST = Path(__file__).resolve().parents[3] / "src" / "casemate" / "guest"
+HOOK = GUEST / "python"
+SECONDS = 60
+BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "MPLBACKEND": "agg"}
+OLDEST = (3, 9)
+
+
+def pythons() -> list[str]:
+    """This interpreter, and one of every other version that this machine has."""
+    others = [Path("/usr/bin/python3"), *sorted(Path.home().glob(".pyenv/versions/3.*/bin/python3"))]
+    found = {sys.version_info[:2]: sys.executable}
+    for python in others:
+        if os.access(python, os.X_OK):
+            version = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:2])"], text=True)
+            major, minor = (int(part) for part in version.split())
+            if (major, minor) >= OLDEST:
+                found.setdefault((major, minor), str(python))
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a program did; ``frames``: what it sent to descriptor 3. Its paths are shown as ``MAIN`` and ``WORK``."""
+
+    exit: int
+    stdout: str
+    stderr: str
+    frames: list[dict[str, Any]]
+
+    @property
+    def visible(self) -> tuple[int, str, str]:
+        """All that a user sees of a plain program."""
+        return self.exit, self.stdout, self.stderr
+
+    def of_type(self, kind: str) -> list[dict[str, Any]]:
+        return [frame for frame in self.frames if frame["type"] == kind]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A folder with the program and a working directory, as in a cell: ``program/main.py`` and ``workspace/``."""
+
+    folder: Path
+
+    def put(self, name: str, content: str | bytes) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def run(self, command: list[str], env: Mapping[str, str], program: Path, stdin: str = "") -> Outcome:
+        """Start ``command`` in the working directory with a pipe as descriptor 3, and nothing else that is open."""
+        workspace = self.folder / "workspace"
+        workspace.mkdir(parents=True, exist_ok=True)
+        read, write = os.pipe()
+        high = fcntl.fcntl(write, fcntl.F_DUPFD, 10)
+        os.close(write)
+        received: list[bytes] = []
+        reader = threading.Thread(target=lambda: received.append(_all_of(read)))
+        wrapped = ["bash", "-c", f'exec "$@" 3>&{high} {high}>&-', "-", *command]
+        with subprocess.Popen(
+            wrapped,
+            env={**BASE_ENV, "HOME": str(self.folder), **env},
+            cwd=workspace,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[high],
+        ) as process:
+            os.close(high)
+            reader.start()
+            try:
+                stdout, stderr = process.communicate(stdin.encode(), timeout=SECONDS)
+            finally:
+                process.kill()
+        reader.join(SECONDS)
+        assert received, "something still holds descriptor 3"
+
+        def hide(text: bytes) -> str:
+            shown = text.decode(errors="backslashreplace").replace(str(program), "MAIN").replace(str(workspace), "WORK")
+            return re.sub(r"\b0x[0-9a-f]{6,}\b|(?<=\(node:)\d+", "NUMBER", shown)
+
+        frames = [json.loads(hide(frame)) for frame in frames_in(received[0])]
+        return Outcome(process.returncode, hide(stdout), hide(stderr), frames)
+
+
+def frames_in(sent: bytes) -> Iterator[bytes]:
+    """The frames of ``sent``, which must be whole."""
+    while sent:
+        size = int.from_bytes(sent[:4], "big")
+        assert len(sent) >= 4 + size, "a frame was cut"
+        yield sent[4 : 4 + size]
+        sent = sent[4 + size :]
+
+
+def plain(
+    folder: Path,
+    python: str,
+    program: str | bytes,
+    *arguments: str,
+    stdin: str = "",
+    files: Mapping[str, str] | None = None,
+) -> Outcome:
+    """As a user runs it: the program lies in the working directory."""
+    stage = Stage(folder / "plain")
+    path = stage.put("workspace/main.py", program)
+    for name, content in (files or {}).items():
+        stage.put(f"workspace/{name}.py", content)
+    env = {"PYTHONDONTWRITEBYTECODE": "1"}
+    return stage.run([python, str(path), *arguments], env, path, stdin)
+
+
+def guest(
+    folder: Path,
+    python: str,
+    program: str | bytes,
+    *arguments: str,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> Outcome:
+    """As in a cell: the program lies elsewhere and the hook is there."""
+    stage = Stage(folder / "guest")
+    path = stage.put("program/main.py", program)
+    for name, content in (files or {}).items():
+        stage.put(f"workspace/{name}.py", content)
+    old = subprocess.call([python, "-c", "import sys; sys.exit(sys.version_info >= (3, 11))"]) == 0
+    whole = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(HOOK), **(env or {})}
+    return stage.run([python, *([] if old else ["-P"]), str(path), *arguments], whole, path, stdin)
+
+
+def _all_of(descriptor: int) -> bytes:
+    with open(descriptor, "rb") as file:
+        return file.read()

@@ -1,0 +1,197 @@
+"""Applying a hostile upper folder made by hand: what an overlay would not write, but a damaged or forged one may."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from casemate.files.bounds import Skipped
+from casemate.files.walk import walk
+from casemate.workspace.apply import WRITTEN_BACK, Applied, apply, remove_all
+from casemate.workspace.protected import PROTECTED
+from casemate.workspace.write import Writer
+
+
+@pytest.fixture
+def upper(tmp_path: Path) -> Path:
+    (tmp_path / "upper").mkdir()
+    return tmp_path / "upper"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder"
+
+
+def applied(upper: Path, folder: Path) -> Applied:
+    descriptors = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder)]
+    try:
+        return apply(*descriptors)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def reasons(outcome: Applied) -> dict[str, str]:
+    return {skipped.name: skipped.reason for skipped in outcome.skipped}
+
+
+def mark(path: Path, name: str, value: bytes) -> None:
+    try:
+        os.setxattr(path, f"user.overlay.{name}", value)
+    except OSError as error:
+        pytest.skip(f"needs a file system with user xattrs for {path}: {error.strerror}")
+
+
+def test_a_link_that_lies_where_a_folder_is_needed_is_replaced_and_not_followed(upper: Path, folder: Path) -> None:
+    """AR-01: a link that appeared in the folder while the run went on."""
+    outside = folder.parent / "outside"
+    outside.mkdir()
+    (folder / "sub").symlink_to("../outside")
+    (upper / "sub").mkdir()
+    (upper / "sub" / "file").write_text("new")
+    applied(upper, folder)
+    assert list(outside.iterdir()) == []
+    assert (folder / "sub" / "file").read_text() == "new"
+
+
+def test_marks_for_removed_names_and_replaced_folders_are_understood(upper: Path, folder: Path) -> None:
+    for name in ("gone", "sub/hidden", "sub/kept"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("old")
+    (upper / "gone").touch()
+    mark(upper / "gone", "whiteout", b"y")
+    (upper / "sub").mkdir()
+    (upper / "sub" / "kept").write_text("new")
+    mark(upper / "sub", "opaque", b"y")
+    outcome = applied(upper, folder)
+    assert outcome.removed == ("gone", "sub/hidden")
+    assert [path.name for path in folder.rglob("*")] == ["sub", "kept"]
+
+
+def test_content_that_is_elsewhere_never_replaces_content_that_is_here(upper: Path, folder: Path) -> None:
+    (folder / "file").write_text("precious")
+    (upper / "file").touch()
+    mark(upper / "file", "metacopy", b"")
+    (upper / "gone").touch()
+    mark(upper / "gone", "whiteout", b"y")
+    (folder / "gone").write_text("kept")
+    outcome = applied(upper, folder)
+    assert (folder / "file").read_text() == "precious"
+    assert (folder / "gone").read_text() == "kept"
+    assert set(reasons(outcome)) == {"file", "gone"}
+
+
+def test_a_full_disk_costs_what_does_not_fit_and_nothing_is_removed(upper: Path, folder: Path) -> None:
+    (folder / "a-large").write_text("old")
+    (folder / "removed").write_text("kept")
+    (upper / "a-large").write_bytes(b"x" * 3_000_000)
+    (upper / "b-small").write_text("small")
+    (upper / "removed").touch()
+    mark(upper / "removed", "whiteout", b"y")
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        outcome = applied(upper, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert outcome.written == ("b-small",)
+    assert set(reasons(outcome)) == {"a-large", "removed"}
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        "a-large": "old",
+        "b-small": "small",
+        "removed": "kept",
+    }
+
+
+@pytest.mark.user_only
+def test_a_folder_that_may_not_be_written_is_said_and_the_rest_arrives(upper: Path, folder: Path) -> None:
+    (folder / "closed").mkdir(mode=0o500)
+    (upper / "closed").mkdir(mode=0o500)
+    (upper / "closed").chmod(0o700)
+    (upper / "closed" / "file").write_text("1")
+    (upper / "closed").chmod(0o500)
+    (upper / "open").write_text("2")
+    outcome = applied(upper, folder)
+    assert outcome.written == ("open",)
+    assert "Permission denied" in reasons(outcome)["closed/file"]
+
+
+def test_three_thousand_nested_folders_are_cut_at_the_bound(upper: Path, folder: Path) -> None:
+    """AR-05."""
+    below = os.open(upper, os.O_RDONLY)
+    for _ in range(3_000):
+        os.mkdir("d", dir_fd=below)
+        above, below = below, os.open("d", os.O_RDONLY, dir_fd=below)
+        os.close(above)
+    os.close(below)
+    before = len(os.listdir("/proc/self/fd"))
+    outcome = applied(upper, folder)
+    assert len(outcome.written) == 64
+    assert [skipped.reason for skipped in outcome.skipped] == ["it lies deeper than 64 folders"]
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.system(f"rm -rf '{upper}'")  # pytest's own clean-up recurses
+
+
+def test_a_folder_a_thousand_deep_cannot_be_removed_and_is_said(upper: Path, folder: Path) -> None:
+    """AR-05: removing neither recurses nor runs out of descriptors."""
+    below = os.open(folder, os.O_RDONLY)
+    for _ in range(1_000):
+        os.mkdir("d", dir_fd=below)
+        above, below = below, os.open("d", os.O_RDONLY, dir_fd=below)
+        os.close(above)
+    os.close(below)
+    (upper / "d").touch()
+    mark(upper / "d", "whiteout", b"y")
+    outcome = applied(upper, folder)
+    assert outcome.removed == ()
+    assert len(outcome.skipped) == 1
+    os.system(f"rm -rf '{folder}'")
+
+
+def test_nothing_temporary_is_left(upper: Path, folder: Path) -> None:
+    (upper / "file").write_text("1")
+    (upper / "link").symlink_to("file")
+    (folder / "link").mkdir()
+    (folder / "link" / ".envrc").touch()
+    applied(upper, folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["file", "link"]
+
+
+def test_nothing_is_removed_through_a_link_that_appeared_meanwhile(upper: Path, folder: Path) -> None:
+    """AR-01: the folder was a folder when the run began."""
+    outside = folder.parent / "outside"
+    outside.mkdir()
+    (outside / "victim").write_text("victim")
+    (folder / "sub").mkdir()
+    (upper / "sub").mkdir()
+    (upper / "sub" / "victim").touch()
+    mark(upper / "sub" / "victim", "whiteout", b"y")
+    (folder / "sub").rmdir()
+    (folder / "sub").symlink_to("../outside")
+    outcome = applied(upper, folder)
+    assert (outside / "victim").read_text() == "victim"
+    assert outcome.removed == ()
+
+
+def test_a_name_that_was_just_written_is_not_removed_under_another_spelling(upper: Path, folder: Path) -> None:
+    """AR-06: one file under two names stands for a file system that ignores case."""
+    (upper / "name").write_text("new")
+    (upper / "NAME").touch()
+    mark(upper / "NAME", "whiteout", b"y")
+    descriptors = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder)]
+    skipped = Skipped(10)
+    with Writer(descriptors[1], WRITTEN_BACK, PROTECTED, None, skipped) as writer:
+        walk(descriptors[0], writer, depth=5, entries=100)
+    (folder / "NAME").hardlink_to(folder / "name")
+    assert remove_all(descriptors[1], writer, skipped) == []
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert (folder / "NAME").read_text() == "new"
