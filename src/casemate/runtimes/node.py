@@ -61,7 +61,7 @@ class NodeRuntime:
     reserve = _RESERVE
 
     def __init__(self, packages: Iterable[str] | None = None, path: str | None = None) -> None:
-        """``packages``: the site-packages folders to search, and ``path``: the program folders; this process's if None."""
+        """Search the site-packages folders ``packages`` and the program folders ``path``; this process's if None."""
         self._packages = _own_packages() if packages is None else tuple(packages)
         self._path = path
 

@@ -23,14 +23,15 @@ GID = 1000
 # Descriptors of the program and of init, placed before everything else is closed.
 CONTROL, STATUS, PAYLOAD, FIRST_FREE = 3, 4, 5, 6
 
-_MASKED_FILES = ("kcore", "keys", "key-users", "timer_list", "latency_stats", "sched_debug", "sysrq-trigger", "kmsg",
-                 "kallsyms", "kpagecount", "kpageflags", "kpagecgroup", "vmallocinfo", "slabinfo")  # fmt: skip
-_MASKED_FOLDERS = ("acpi", "scsi", "bus", "fs", "irq", "driver", "asound")
-_READ_ONLY_FOLDERS = ("sys",)
-_WRITABLE = ("/workspace", "/tmp", "/dev/shm", "/dev/pts")  # noqa: S108 - inside the cell
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-_READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/etc", "/opt", "/proc", "/program",
-             "/dev", "/var", "/home", "/run")  # fmt: skip
+# Files of /proc that tell about the kernel or steer it, and folders of the same kind, as far as this kernel has them.
+_PROC = set(os.listdir("/proc"))
+_MASKED_FILES = sorted(
+    _PROC & {"kcore", "keys", "key-users", "timer_list", "latency_stats", "sched_debug", "sysrq-trigger", "kallsyms"}
+)
+_MASKED_FOLDERS = sorted(_PROC & {"acpi", "scsi", "bus", "fs", "irq", "driver", "asound"})
+_WRITABLE = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108 - inside the cell
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts")
+_READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/etc", "/opt", "/proc", "/program", "/dev")
 _SIOCSIFFLAGS = 0x8914  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
 _UNLIMITED = resource.RLIM_INFINITY
@@ -51,7 +52,7 @@ def build_and_run(request: dict[str, Any], mounts: list[tuple[int, str]], fds: d
         _place_descriptors(fds)
         status = STATUS
         _restrict(request, step)
-        step.name = "init"
+        step.name = "exec"
         init.run(STATUS, PAYLOAD, CONTROL if request["control"] else None)
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
         number = error.errno if isinstance(error, OSError) and error.errno else 0
@@ -107,8 +108,8 @@ def _restrict(request: dict[str, Any], step: Step) -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     step.name = "landlock"
     if "landlock" in layers and landlock.abi():
-        readable = [path for path in (*_READABLE, *request["readable"]) if os.path.exists(path)]
-        landlock.restrict(readable, _WRITABLE, [path for path in _DEVICES if os.path.exists(path)])
+        readable = [path for path in _READABLE if not os.path.islink(path)]
+        landlock.restrict([*readable, *request["readable"]], _WRITABLE, _DEVICES, listable=("/",))
     step.name = "seccomp"
     if "seccomp" in layers:
         seccomp.install(request["seccomp"])
@@ -125,18 +126,14 @@ def _assemble(mounts: list[tuple[int, str]]) -> None:
 
 
 def _mask_proc() -> None:
-    present = set(os.listdir("proc"))
     for name in _MASKED_FILES:
-        if name in present:
-            kernel.mount("dev/null", f"proc/{name}", None, kernel.MS_BIND)
+        kernel.mount("dev/null", f"proc/{name}", None, kernel.MS_BIND)
     for name in _MASKED_FOLDERS:
-        if name in present:
-            kernel.mount(stage.EMPTY, f"proc/{name}", None, kernel.MS_BIND)
-    for name in _READ_ONLY_FOLDERS:
-        tree = kernel.open_tree(f"proc/{name}")
-        kernel.set_attributes(tree, kernel.ATTR_RDONLY)
-        kernel.move_mount(tree, f"proc/{name}")
-        os.close(tree)
+        kernel.mount(stage.EMPTY, f"proc/{name}", None, kernel.MS_BIND)
+    tree = kernel.open_tree("proc/sys")
+    kernel.set_attributes(tree, kernel.ATTR_RDONLY)
+    kernel.move_mount(tree, "proc/sys")
+    os.close(tree)
 
 
 def _forbid_nesting() -> None:

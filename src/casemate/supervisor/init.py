@@ -20,10 +20,8 @@ _MAX_PAYLOAD = 64 << 20
 
 
 def run(status: int, payload: int, control: int | None) -> NoReturn:
-    """Fork the program, wait for its end, report it on ``status`` and exit as it did."""
-    pid = os.fork()
-    if pid == 0:
-        _become_program(status, payload, control)
+    """Start the program, wait for its end, report it on ``status`` and exit as it did."""
+    pid = _start_program(payload, control)
     for fd in (0, 1, 2, 3, payload):
         os.close(fd)
     code = _reap_until(pid)
@@ -32,29 +30,26 @@ def run(status: int, payload: int, control: int | None) -> NoReturn:
     os._exit(os.WEXITSTATUS(code) if os.WIFEXITED(code) else 128 + os.WTERMSIG(code))
 
 
+def _start_program(payload: int, control: int | None) -> int:
+    """Start the command in ``payload``, a descriptor that only this cell holds; its pid.
+
+    posix_spawn(3) shares our memory until the exec, which is faster than a fork.
+    """
+    command = _read_command(payload)
+    if control is None:
+        fcntl.fcntl(3, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    os.chdir(command["cwd"])
+    return os.posix_spawn(
+        command["argv"][0], command["argv"], command["env"], setsid=True, setsigdef=_IGNORED_BY_PYTHON
+    )
+
+
 def _reap_until(pid: int) -> int:
     """Reap every child; the wait status of ``pid`` when it ends."""
     while True:
         ended, code = os.wait()
         if ended == pid:
             return code
-
-
-def _become_program(status: int, payload: int, control: int | None) -> NoReturn:
-    """Read the command from ``payload``, a descriptor nobody else reads, and become it."""
-    try:
-        command = _read_command(payload)
-        os.setsid()
-        for number in _IGNORED_BY_PYTHON:
-            kernel.default_signal(number)
-        if control is None:
-            fcntl.fcntl(3, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-        os.chdir(command["cwd"])
-        os.execve(command["argv"][0], command["argv"], command["env"])
-    except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
-        number = error.errno if isinstance(error, OSError) and error.errno else 0
-        os.write(status, wire.encode({"failed": "exec", "errno": number, "detail": str(error)[:500]}))
-    os._exit(125)
 
 
 def _read_command(payload: int) -> dict[str, Any]:

@@ -58,6 +58,10 @@ _NO_LOG = 1
 _NEWEST = 7  # of the versions whose rights are named here
 
 
+_libc = ctypes.PyDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
 def abi() -> int:
     """The version of Landlock in this kernel; 0 when it has none or it is switched off."""
     try:
@@ -68,12 +72,15 @@ def abi() -> int:
         raise
 
 
-def restrict(readable: Sequence[str], writable: Sequence[str], devices: Sequence[str]) -> int:
+def restrict(
+    readable: Sequence[str], writable: Sequence[str], devices: Sequence[str], listable: Sequence[str] = ()
+) -> int:
     """Take from this thread, and all that it starts, every file but these. For good.
 
     Below a `readable` directory files and directories are read and programs executed; below
     a `writable` one everything is possible but making devices. `devices` are files to read,
-    write and control, or a directory of such (`/dev/pts`). A path that does not exist is
+    write and control, or a directory of such (`/dev/pts`). Below a `listable` directory the names
+    in directories are read, and no more. A path that does not exist is
     passed over; a rule follows symbolic links and does not cover what is mounted over it
     later. From ABI 6 on, signals and abstract unix sockets reach only what is restricted
     along with this process.
@@ -87,7 +94,8 @@ def restrict(readable: Sequence[str], writable: Sequence[str], devices: Sequence
     known = _known(version)
     ruleset = _create(known, version)
     try:
-        for paths, rights in ((readable, _READABLE), (writable, _WRITABLE), (devices, _DEVICE)):
+        groups = ((readable, _READABLE), (writable, _WRITABLE), (devices, _DEVICE), (listable, _READ_DIR))
+        for paths, rights in groups:
             for path in paths:
                 _allow(ruleset, path, rights & known)
         _set_no_new_privs()
@@ -126,16 +134,13 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _set_no_new_privs() -> None:
-    libc = ctypes.PyDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
         raise _last_error()
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    libc = ctypes.PyDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
     words = (ctypes.c_long(each) if isinstance(each, int) else ctypes.c_char_p(each) for each in arguments)
-    result: int = libc.syscall(ctypes.c_long(number), *words)
+    result: int = _libc.syscall(ctypes.c_long(number), *words)
     if result < 0:
         raise _last_error()
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _socket
+import gc
 import os
 import sys
 
@@ -37,7 +38,9 @@ def _serve(socket: _socket.socket, mode: str, groups: cgroups.Cgroups) -> None:
         with enter.refusing("stage"):
             stage.prepare()
         socket.send(wire.encode({"op": "ready", "mode": mode, "landlock": landlock.abi(), **groups.describe()}))
-        serve.Server(socket, mode, groups).run()
+        server = serve.Server(socket, mode, groups)
+        gc.disable()  # a collection in a forked cell would copy the whole heap's pages
+        server.run()
     except enter.Refused as refused:
         _refuse(socket, refused)
         os._exit(1)

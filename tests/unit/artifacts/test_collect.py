@@ -157,9 +157,21 @@ def test_what_exceeds_the_sum_or_the_count_is_skipped_and_said(tree: Path) -> No
     outcome = collected(tree, bounds=Bounds(total_bytes=100))
     assert (len(outcome.files), outcome.complete) == (2, False)
     assert "together" in reasons(outcome)["2"]
+    outcome = collected(tree, bounds=Bounds(file_bytes=39))
+    assert (len(outcome.files), outcome.complete) == (0, False)
+    assert "larger than 39 bytes" in reasons(outcome)["0"]
     outcome = collected(tree, bounds=Bounds(files=3))
     assert (len(outcome.files), outcome.complete) == (3, False)
     assert "more than 3 files" in reasons(outcome)["3"]
+
+
+def test_a_file_is_bounded_by_what_is_read_and_not_by_the_size_it_claims() -> None:
+    """AR-04: the kernel's own files claim to be empty."""
+    root = os.open("/proc/sys/kernel/random", os.O_RDONLY | os.O_DIRECTORY)
+    outcome = collect(root, bounds=Bounds(file_bytes=10), unlock=False)
+    os.close(root)
+    assert "it grew" in reasons(outcome)["boot_id"]
+    assert "entropy_avail" in contents(outcome)
 
 
 def test_a_hundred_thousand_files_are_looked_at_only_up_to_the_bound(tree: Path) -> None:

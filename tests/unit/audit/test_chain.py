@@ -66,6 +66,7 @@ def test_a_removed_row_is_found_where_it_is_missing_also_at_the_end(details: lis
     index = data.draw(st.integers(0, len(rows) - 1))
     verdict = verify(rows[:index] + rows[index + 1 :], head_of(rows))
     assert verdict.first_bad == index + 1
+    assert "missing" in verdict.reason
 
 
 @given(st.lists(st.text(max_size=5), min_size=2, max_size=8), st.data())

@@ -126,7 +126,7 @@ def test_the_database_itself_refuses_to_change_what_was_written(log: AuditLog, p
     [
         ('UPDATE record SET detail = \'{"code":"other"}\' WHERE sequence = 3', 3),
         ("UPDATE record SET wall = wall - 1 WHERE sequence = 4", 4),
-        ("UPDATE record SET namespace = x'ff00' WHERE sequence = 2", 2),
+        ("UPDATE record SET namespace = CAST(x'ff00' AS TEXT) WHERE sequence = 2", 2),
         ("DELETE FROM record WHERE sequence = 2", 2),
         ("DELETE FROM record WHERE sequence = 6", 6),
         ("DELETE FROM record", 1),
@@ -346,11 +346,13 @@ def test_a_file_that_may_only_be_read_stops_the_run(path: Path) -> None:
 def test_whatever_lies_in_the_records_place_stops_the_run(tmp_path: Path) -> None:
     """AU-06."""
     (tmp_path / "folder").mkdir()
+    AuditLog(tmp_path / "elsewhere.db").close()
     (tmp_path / "link").symlink_to("elsewhere.db")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "text").write_text("not a database, and long enough to be taken for one" * 100)
     other = sqlite3.connect(tmp_path / "other.db")
     other.execute("CREATE TABLE theirs (x)")
+    other.execute("PRAGMA user_version = 1")
     other.commit()
     other.close()
     for name in ("folder", "link", "fifo", "text", "other.db", "text/audit.db", "nul\x00"):
@@ -358,7 +360,6 @@ def test_whatever_lies_in_the_records_place_stops_the_run(tmp_path: Path) -> Non
             AuditLog(tmp_path / name)
         assert name in refused.value.message
         assert refused.value.remediation
-    assert not (tmp_path / "elsewhere.db").exists()
     assert (tmp_path / "text").read_text().startswith("not a database")
 
 

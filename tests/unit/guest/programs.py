@@ -126,7 +126,7 @@ PROGRAMS: dict[str, str | bytes] = {
     ),
     "starts Python": (
         "import subprocess, sys\n"
-        'code = \'import sys; print(sys.argv, hasattr(__builtins__, "display"), [p for p in sys.path if "guest" in p])\'\n'
+        'code = \'import sys; print(sys.argv, hasattr(__builtins__, "display"), "guest" in str(sys.path))\'\n'
         "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True))\n"
     ),
     "forks": (

@@ -203,7 +203,8 @@ class TestPictures:
     def test_the_module_looks_as_without_the_hook(self, tmp_path: Path) -> None:
         program = (
             PYPLOT
-            + "import inspect\nprint(type(plt.__loader__).__name__, vars(plt.__spec__.loader).keys() - {'name', 'path'})\n"
+            + "import inspect\n"
+            + "print(type(plt.__loader__).__name__, vars(plt.__spec__.loader).keys() - {'name', 'path'})\n"
             + "print(plt.show.__name__, 'def show(' in inspect.getsource(plt))"
         )
         assert run(tmp_path, program).stdout == "SourceFileLoader set()\nshow True\n"

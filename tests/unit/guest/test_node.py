@@ -8,7 +8,6 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-
 from tests.unit.guest.stage import GUEST, Outcome, Stage
 
 HOOK = GUEST / "node_hook.cjs"
@@ -61,7 +60,7 @@ PROGRAMS = {
     "forks.js": (
         "const c = require('child_process');\n"
         "if (process.argv[2] === 'c') { process.send(process.execArgv.length) } else {\n"
-        "  c.fork(__filename, ['c']).on('message', (m) => console.log('child has', m)).on('exit', (e) => console.log(e)) }"
+        "  c.fork(__filename, ['c']).on('message', (m) => console.log('has', m)).on('exit', (e) => console.log(e)) }"
     ),
     "fails_in_fork.js": "if (process.argv[2] === 'c') throw new Error('child');\n"
     "require('child_process').fork(__filename, ['c']).on('exit', (e) => console.log(e))",

@@ -48,12 +48,6 @@ def make_venv(folder: Path, base: Path, version: str = "3.12") -> Path:
     return folder
 
 
-@pytest.fixture
-def open_path(tmp_path: Path) -> Path:
-    """The folders above do not matter to a cell, so they stay as private as pytest made them."""
-    return tmp_path
-
-
 def bound(planned: Launch) -> dict[str, str]:
     return {entry.target: entry.source for entry in planned.entries if isinstance(entry, Bind)}
 
@@ -98,9 +92,9 @@ def test_the_hook_is_found_and_the_programs_children_get_the_same_python() -> No
     assert env.get("PATH", "/usr/bin").split(":")[0] == os.path.dirname(sys.executable)
 
 
-def test_of_a_virtual_environment_its_packages_are_seen_and_the_project_around_it_is_not(open_path: Path) -> None:
-    base = make_prefix(open_path / "base")
-    venv = make_venv(open_path / "project", base)
+def test_of_a_virtual_environment_its_packages_are_seen_and_the_project_around_it_is_not(tmp_path: Path) -> None:
+    base = make_prefix(tmp_path / "base")
+    venv = make_venv(tmp_path / "project", base)
     planned = launch(venv)
     assert planned.argv[0] == f"{venv}/bin/python"
     assert planned.version == "3.12.7"
@@ -111,33 +105,33 @@ def test_of_a_virtual_environment_its_packages_are_seen_and_the_project_around_i
 
 
 @pytest.mark.parametrize("spelling", ["bin/python", "bin/python3"])
-def test_an_interpreter_of_a_virtual_environment_means_that_environment(open_path: Path, spelling: str) -> None:
-    venv = make_venv(open_path / "venv", make_prefix(open_path / "base"))
+def test_an_interpreter_of_a_virtual_environment_means_that_environment(tmp_path: Path, spelling: str) -> None:
+    venv = make_venv(tmp_path / "venv", make_prefix(tmp_path / "base"))
     planned = launch(str(venv / spelling))
     assert planned.argv[0] == f"{venv}/{spelling}"
     assert seen_in_cell(planned, f"{venv}/lib/python3.12/site-packages")
 
 
-def test_a_link_to_an_interpreter_leads_to_it_in_the_cell(open_path: Path) -> None:
-    base = make_prefix(open_path / "base")
-    (open_path / "links").mkdir()
-    (open_path / "links/second").symlink_to(base / "bin/python3")
-    (open_path / "links/first").symlink_to("second")
-    planned = launch(open_path / "links/first")
+def test_a_link_to_an_interpreter_leads_to_it_in_the_cell(tmp_path: Path) -> None:
+    base = make_prefix(tmp_path / "base")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/second").symlink_to(base / "bin/python3")
+    (tmp_path / "links/first").symlink_to("second")
+    planned = launch(tmp_path / "links/first")
     assert linked(planned) == {
-        f"{open_path}/links/first": "second",
-        f"{open_path}/links/second": f"{base}/bin/python3",
+        f"{tmp_path}/links/first": "second",
+        f"{tmp_path}/links/second": f"{base}/bin/python3",
     }
-    assert seen_in_cell(planned, f"{open_path}/links/first")
+    assert seen_in_cell(planned, f"{tmp_path}/links/first")
 
 
-def test_a_base_that_is_reached_through_a_linked_folder_is_seen_under_both_names(open_path: Path) -> None:
-    real = make_prefix(open_path / "cpython-3.12.7")
-    (open_path / "cpython-3.12").symlink_to(real.name)
-    planned = launch(make_venv(open_path / "venv", open_path / "cpython-3.12"))
-    assert bound(planned)[f"{open_path}/cpython-3.12"] == str(real)
+def test_a_base_that_is_reached_through_a_linked_folder_is_seen_under_both_names(tmp_path: Path) -> None:
+    real = make_prefix(tmp_path / "cpython-3.12.7")
+    (tmp_path / "cpython-3.12").symlink_to(real.name)
+    planned = launch(make_venv(tmp_path / "venv", tmp_path / "cpython-3.12"))
+    assert bound(planned)[f"{tmp_path}/cpython-3.12"] == str(real)
     assert bound(planned)[str(real)] == str(real)
-    assert seen_in_cell(planned, f"{open_path}/venv/bin/python")
+    assert seen_in_cell(planned, f"{tmp_path}/venv/bin/python")
 
 
 def test_the_systems_python_needs_nothing_that_a_cell_has_not() -> None:
@@ -148,19 +142,19 @@ def test_the_systems_python_needs_nothing_that_a_cell_has_not() -> None:
     assert "PATH" not in planned.env
 
 
-def test_nothing_of_an_environment_is_started(open_path: Path) -> None:
-    base = make_prefix(open_path / "base")
+def test_nothing_of_an_environment_is_started(tmp_path: Path) -> None:
+    base = make_prefix(tmp_path / "base")
     with pytest.raises(OSError, match="Exec format error"):
         subprocess.run([base / "bin/python3"], check=False)
     assert launch(base).version == "3.12.7"
 
 
-def test_an_older_python_is_started_without_the_flag_that_it_does_not_know(open_path: Path) -> None:
-    assert launch(make_prefix(open_path / "base", "3.10")).argv[1] == "/program/main.py"
+def test_an_older_python_is_started_without_the_flag_that_it_does_not_know(tmp_path: Path) -> None:
+    assert launch(make_prefix(tmp_path / "base", "3.10")).argv[1] == "/program/main.py"
 
 
-def test_an_environment_that_was_replaced_is_looked_at_again(open_path: Path) -> None:
-    base = make_prefix(open_path / "base", "3.12")
+def test_an_environment_that_was_replaced_is_looked_at_again(tmp_path: Path) -> None:
+    base = make_prefix(tmp_path / "base", "3.12")
     assert launch(base).version == "3.12.7"
     shutil.rmtree(base)
     with pytest.raises(InvalidArgument):

@@ -16,6 +16,7 @@ from casemate.model.sizes import format_size
 from casemate.supervisor import wire
 
 _IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more go through a file without a name
+_READABLE_IN_EVERY_CELL = ("/usr", "/bin", "/sbin", "/lib", "/etc/", "/opt/", "/dev/")
 _STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
 _STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit where only RLIMIT_DATA holds it
 
@@ -46,7 +47,7 @@ def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]], *, memory
         "deadline": plan.deadline,
         "layers": list(plan.layers),
         "control": plan.control,
-        "readable": sorted({entry.target for entry in plan.entries if isinstance(entry, Bind) and not entry.device}),
+        "readable": _readable(plan.entries),
         "limits": {
             "memory": limits.memory,
             "disk": limits.disk,
@@ -57,6 +58,12 @@ def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]], *, memory
         "rlimits": rlimits(limits, plan.reserve, memory_is_counted=memory_is_counted),
         "listeners": [],
     }
+
+
+def _readable(entries: tuple[Entry, ...]) -> list[str]:
+    """Bound folders and files that lie outside the folders which are readable in every cell."""
+    targets = (entry.target for entry in entries if isinstance(entry, Bind) and not entry.device)
+    return sorted(target for target in targets if not target.startswith(_READABLE_IN_EVERY_CELL))
 
 
 def rlimits(limits: Limits, reserve: int, *, memory_is_counted: bool) -> dict[str, int | None]:
