@@ -77,6 +77,7 @@ class Sandbox:
         if approve is not None and not callable(approve):
             raise InvalidArgument("approve", f"{approve!r} cannot be called")
         check_timeout(approval_timeout, "approval_timeout")
+        _check_preload(preload)
         if limits is not None and not isinstance(limits, Limits):
             raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
         if not isinstance(namespace, str) or not namespace or len(namespace) > _MAX_NAMESPACE:
@@ -104,7 +105,7 @@ class Sandbox:
         code: str | bytes,
         *,
         language: str = "python",
-        timeout: float | None = 60.0,
+        timeout: float | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
         limits: Limits | None = None,
         allowed_domains: Sequence[str] | None = None,
         secrets: Sequence[str] = (),
@@ -128,7 +129,18 @@ class Sandbox:
         ``Fault``. Cancelling ends the cell.
         """
         request = self._request(
-            code, language, timeout, limits, allowed_domains, secrets, env, files, stdin, metadata, program_name, arguments
+            code,
+            language,
+            timeout,
+            limits,
+            allowed_domains,
+            secrets,
+            env,
+            files,
+            stdin,
+            metadata,
+            program_name,
+            arguments,
         )
         async with self._slots:
             self._check_open()
@@ -139,7 +151,7 @@ class Sandbox:
         code: str | bytes,
         *,
         language: str = "python",
-        timeout: float | None = 60.0,
+        timeout: float | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
         limits: Limits | None = None,
         allowed_domains: Sequence[str] | None = None,
         secrets: Sequence[str] = (),
@@ -156,7 +168,18 @@ class Sandbox:
         pipes are full; nothing is lost and memory does not grow.
         """
         request = self._request(
-            code, language, timeout, limits, allowed_domains, secrets, env, files, stdin, metadata, program_name, arguments
+            code,
+            language,
+            timeout,
+            limits,
+            allowed_domains,
+            secrets,
+            env,
+            files,
+            stdin,
+            metadata,
+            program_name,
+            arguments,
         )
         async with self._slots:
             self._check_open()
@@ -168,7 +191,7 @@ class Sandbox:
         code: str | bytes,
         *,
         language: str = "python",
-        timeout: float | None = 60.0,
+        timeout: float | None = 60.0,  # noqa: ASYNC109
         limits: Limits | None = None,
         env: Mapping[str, str] | None = None,
         files: Mapping[str, Content] | None = None,
@@ -268,7 +291,7 @@ async def _events(request: Request, house: House) -> AsyncGenerator[Event]:
     """Events of one execution, whose task ends when the consumer leaves."""
     emitter = Emitter()
     # The task is this generator's own: awaited or cancelled below, whatever happens.
-    task = asyncio.ensure_future(pipeline.execute(request, house, emitter))
+    task = asyncio.ensure_future(pipeline.execute(request, house, emitter))  # noqa: TID251
     task.add_done_callback(lambda _: emitter.close())
     try:
         async for event in emitter.events():
@@ -292,6 +315,12 @@ def _check_later(**given: object) -> None:
         if value in (None, (), [], "none", "listed"):
             continue
         raise Unavailable(f"{name}: {_DOORS_LATER}", remediation=f"Leave {name} out.")
+
+
+def _check_preload(preload: Sequence[str] | None) -> None:
+    """Modules that warm cells have loaded. Every cell starts cold in this version, so nothing is loaded ahead."""
+    if preload is not None and (isinstance(preload, str) or not all(isinstance(name, str) for name in preload)):
+        raise InvalidArgument("preload", f"{preload!r} is not a list of names of modules")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -50,7 +50,7 @@ class Sandbox:
         events = self._sandbox.stream(code, **arguments)
         try:
             while True:
-                event = self._wait(anext(events, None))
+                event: Event | None = self._wait(anext(events, None))
                 if event is None:
                     return
                 yield event

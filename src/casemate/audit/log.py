@@ -24,7 +24,7 @@ from pathlib import Path
 
 from casemate.audit.chain import EMPTY, Head, Row, Verdict, hash_of, verify
 from casemate.audit.detail import bounded
-from casemate.audit.storage import open_database, unavailable
+from casemate.audit.storage import open_database, transaction, unavailable
 from casemate.errors import Fault, RecordUnavailable
 
 Clock = Callable[[], tuple[int, int]]
@@ -98,7 +98,7 @@ class AuditLog:
 
     def verify(self, noted: Head | None = None) -> Verdict:
         """Whether every row is as it was written and none is missing; ``noted``: a head from earlier to find again."""
-        with self._opened() as database, _transaction(database, "BEGIN"):
+        with self._opened() as database, transaction(database, "BEGIN"):
             with closing(database.execute(f"SELECT {_COLUMNS} FROM record ORDER BY sequence")) as rows:  # noqa: S608
                 verdict = verify((Row(*row) for row in rows), _head(database))
             if not verdict.ok or noted is None or noted == EMPTY:
@@ -117,7 +117,7 @@ class AuditLog:
 
     def _append(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
         text = bounded(detail)
-        with self._opened() as database, _transaction(database, "BEGIN IMMEDIATE"):
+        with self._opened() as database, transaction(database, "BEGIN IMMEDIATE"):
             head = _head(database)
             wall, monotonic = self._clock()
             row = Row(head.count + 1, wall, monotonic, kind, execution_id, namespace, text, head.last, "")
@@ -158,15 +158,3 @@ def _head(database: sqlite3.Connection) -> Head:
     if found is None:
         raise sqlite3.DatabaseError("its head is missing")
     return Head(*found)
-
-
-@contextmanager
-def _transaction(database: sqlite3.Connection, begin: str) -> Iterator[None]:
-    database.execute(begin)
-    try:
-        yield
-        database.execute("COMMIT")
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise

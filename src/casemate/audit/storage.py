@@ -8,6 +8,8 @@ import re
 import sqlite3
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from casemate.audit.chain import GENESIS
 from casemate.errors import RecordUnavailable
@@ -125,13 +127,22 @@ def _write_ahead(database: sqlite3.Connection, patience: float) -> None:
 
 def _prepare(database: sqlite3.Connection) -> None:
     """Check that the file is ours, and fill it when it is new."""
-    if _is_ready(database):
-        return
-    database.execute("BEGIN IMMEDIATE")
-    try:
+    # One transaction for all that is read, since another process may be filling the file at this moment.
+    with transaction(database, "BEGIN"):
+        if _is_ready(database):
+            return
+    with transaction(database, "BEGIN IMMEDIATE"):
         if not _is_ready(database):
             for statement in _statements():
                 database.execute(statement)
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """Everything in the block, or nothing of it. Raises ``sqlite3.Error``."""
+    database.execute(begin)
+    try:
+        yield
         database.execute("COMMIT")
     except BaseException:
         if database.in_transaction:

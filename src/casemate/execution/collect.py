@@ -64,10 +64,11 @@ def _is_untouched(finished: Finished) -> bool:
 
 def _collect(finished: Finished, house: House) -> Collected:
     kind = finished.plan.workspace.kind
+    skipped: tuple[SkippedFile, ...] = ()
     if kind == "direct":
-        files, skipped = _of_direct(finished), ()
+        files = _of_direct(finished)
     elif kind == "private":
-        files, skipped = _of_private(finished), ()
+        files = _of_private(finished)
     else:
         files, skipped = _of_overlay(finished)
     if house.output_dir and files.files:

@@ -18,7 +18,7 @@ _BASE_ENV = {
     "SHELL": "/bin/sh",
     "LANG": "C.UTF-8",
     "TZ": "UTC",
-    "TMPDIR": "/tmp",  # noqa: S108 - inside the cell
+    "TMPDIR": "/tmp",
     "CASEMATE_OUTPUT": OUTPUT,
     "MPLBACKEND": "agg",
 }
@@ -30,9 +30,7 @@ def plan(admitted: Admitted, house: House) -> Plan:
     """Decide everything about the cell. Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request
     runtime = house.runtime_for(request.language)
-    launch = runtime.launch(
-        house.environment, request.program_name, request.arguments, memory=admitted.limits.memory
-    )
+    launch = runtime.launch(house.environment, request.program_name, request.arguments, memory=admitted.limits.memory)
     return Plan(
         id=request.id,
         wall=house.wall.name,

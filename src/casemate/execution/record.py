@@ -10,9 +10,9 @@ from typing import Any
 
 from casemate.errors import CasemateError
 from casemate.execution.house import Log
-from casemate.execution.plan import Plan
 from casemate.execution.seal import Sealed
 from casemate.model.execution import Execution
+from casemate.model.plan import Plan
 from casemate.model.request import Request
 
 

@@ -141,7 +141,9 @@ def _parents(name: str) -> list[str]:
 def check_name(name: str, argument: str = "files") -> None:
     """A relative path beneath the workspace. Raises ``InvalidArgument``."""
     if not isinstance(name, str) or not name or len(name.encode("utf-8", "surrogatepass")) > _MAX_PATH:
-        raise InvalidArgument(argument, f"{name!r} is not a usable name; give a relative path of at most {_MAX_PATH} bytes")
+        raise InvalidArgument(
+            argument, f"{name!r} is not a usable name; give a relative path of at most {_MAX_PATH} bytes"
+        )
     for part in name.split("/"):
         if part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _MAX_NAME:
             raise InvalidArgument(argument, f"{name!r} is not a plain relative path beneath the workspace")
@@ -156,7 +158,9 @@ def _content(name: str, content: Content) -> bytes | Path:
     if isinstance(content, str):
         return content.encode("utf-8", "surrogateescape")
     if not isinstance(content, os.PathLike):
-        raise InvalidArgument("files", f"{name!r}: give bytes, str (the content) or a Path, not {type(content).__name__}")
+        raise InvalidArgument(
+            "files", f"{name!r}: give bytes, str (the content) or a Path, not {type(content).__name__}"
+        )
     path = Path(content)
     try:
         mode = path.stat().st_mode

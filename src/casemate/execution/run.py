@@ -44,7 +44,7 @@ async def run(plan: Plan, wall: Wall, emitter: Emitter | None, before: dict[str,
 async def _end(cell: Cell) -> None:
     """Kill a cell and wait until it is gone, also when cancelled once more."""
     cell.kill("cancelled")
-    waiting = asyncio.ensure_future(cell.ended())
+    waiting = asyncio.ensure_future(cell.ended())  # noqa: TID251 - awaited here, or its result closed when it comes
     try:
         ending = await asyncio.wait_for(asyncio.shield(waiting), _END_TIMEOUT)
     except asyncio.CancelledError:

@@ -4,15 +4,17 @@ Arguments: a canary file and a port, both on the host, the name of an abstract s
 """
 
 import ctypes
+import functools
 import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 
 CLONE_NEWUSER = 0x10000000
 
 
-def attempt(action):
+def attempt(action: Callable[[], object]) -> str:
     """The action's outcome as text; an exception is the outcome that is hoped for."""
     try:
         return str(action())
@@ -20,32 +22,32 @@ def attempt(action):
         return "refused: " + type(error).__name__
 
 
-def read(path):
+def read(path: str) -> str:
     with open(path) as file:
         return file.read()
 
 
-def write(path):
+def write(path: str) -> str:
     with open(path, "a") as file:
         file.write("escaped")
     return "written"
 
 
-def connect(family, address):
+def connect(family: int, address: object) -> str:
     with socket.socket(family, socket.SOCK_STREAM) as client:
         client.settimeout(1)
-        client.connect(address)
+        client.connect(address)  # type: ignore[arg-type]
     return "connected"
 
 
-def unshare():
+def unshare() -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
     return "made"
 
 
-def forks(most):
+def forks(most: int) -> int:
     """How many children can live at once."""
     children = []
     try:
@@ -64,7 +66,7 @@ def forks(most):
     return len(children)
 
 
-def fill():
+def fill() -> int:
     """How many bytes the workspace takes."""
     written = 0
     try:
@@ -76,11 +78,11 @@ def fill():
     return written
 
 
-def open_files(most):
+def open_files(most: int) -> int:
     held = []
     try:
         for _ in range(most):
-            held.append(os.open("/dev/null", os.O_RDONLY))
+            held.append(os.open("/dev/null", os.O_RDONLY))  # noqa: PERF401 - what was opened before the error counts
     except OSError:
         pass
     for fd in held:
@@ -88,7 +90,7 @@ def open_files(most):
     return len(held)
 
 
-def status(*names):
+def status(*names: str) -> dict[str, str]:
     found = {}
     for line in read("/proc/self/status").splitlines():
         name, _, value = line.partition(":")
@@ -103,7 +105,7 @@ print(
     json.dumps(
         {
             "read": attempt(lambda: read(canary)),
-            "write": [attempt(lambda path=path: write(path)) for path in (canary, "/usr/escaped", "/etc/passwd")],
+            "write": [attempt(functools.partial(write, path)) for path in (canary, "/usr/escaped", "/etc/passwd")],
             "loopback": attempt(lambda: connect(socket.AF_INET, ("127.0.0.1", port))),
             "abstract": attempt(lambda: connect(socket.AF_UNIX, "\0" + abstract)),
             "signal": attempt(lambda: os.kill(victim, 0)),

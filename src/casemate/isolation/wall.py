@@ -67,7 +67,10 @@ class Cell(Protocol):
         ...
 
     async def ended(self) -> Ending:
-        """Wait for the end; everything in the cell is dead then. Raises ``Unavailable``, ``InvalidArgument`` or ``Fault``."""
+        """Wait for the end; everything in the cell is dead then.
+
+        Raises ``Unavailable``, ``InvalidArgument`` or ``Fault`` for a cell that could not be made.
+        """
         ...
 
 

@@ -49,7 +49,10 @@ Entry = Bind | Link | Text
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """``private``: a fresh one; ``overlay``: the caller's ``folder``, changes applied at the end; ``direct``: written through."""
+    """``private``: a fresh one. ``overlay``: the caller's ``folder``, and changes are applied at the end.
+
+    ``direct``: the folder is written through.
+    """
 
     kind: Literal["private", "overlay", "direct"]
     folder: str | None = None

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 
-
 class Result(Mapping[str, Any]):
     """One displayed object: a mapping of MIME type to data.
 
@@ -112,5 +111,3 @@ class ProgramError:
     name: str
     value: str
     traceback: str
-
-

@@ -40,11 +40,9 @@ def parse_size(text: str | int) -> int:
 
 def format_size(size: int) -> str:
     """``size`` bytes for people, exact where it can be: ``536870912`` is ``512 MiB``."""
-    value = float(size)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
+    value, unit = float(size), "bytes"
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
             break
         value /= 1024
-    else:
-        unit = "TiB"
     return f"{size} bytes" if unit == "bytes" else f"{value:.4g} {unit}"

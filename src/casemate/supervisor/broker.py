@@ -63,7 +63,7 @@ class Identity:
     def give_fd(self, fd: int) -> None:
         """Let the cell reopen what it holds (``>/dev/stderr``): only pipes and files without a name are given away."""
         status = os.fstat(fd)
-        if self.mapped and (stat.S_ISFIFO(status.st_mode) or stat.S_ISREG(status.st_mode) and status.st_nlink == 0):
+        if self.mapped and (stat.S_ISFIFO(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 0)):
             os.fchown(fd, self.uid, self.gid)
 
     def namespace_for(self, owner: tuple[int, int]) -> int:
@@ -80,9 +80,7 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
     size = request["limits"]["disk"] + program["size"] + _OWN_BYTES
     inodes = request["limits"]["inodes"] + _OWN_INODES
     with _part("scratch"):
-        tmpfs = kernel.new_mount(
-            "tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, _ATTRIBUTES
-        )
+        tmpfs = kernel.new_mount("tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, _ATTRIBUTES)
         kernel.move_mount(tmpfs, stage.SCRATCH)
         os.close(tmpfs)
     try:

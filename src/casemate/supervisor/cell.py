@@ -1,15 +1,17 @@
 """Inside the new process: build the walls, in an order that is the security argument, then start the program.
 
-    id maps (written by the supervisor) · namespaces · mounts · /proc · user sysctls ·
-    masks · new root · loopback · resource limits · capabilities · Landlock · seccomp · program
+    id maps (written by the supervisor) · namespaces · user sysctls · loopback · /proc and its masks ·
+    mounts · new root · resource limits · capabilities · Landlock · seccomp · program
 
-Every step needs what a later one takes away. A step that fails ends the cell before any
-code of the guest has run; the supervisor is told which.
+Every step needs what a later one takes away. What is the same in every cell is done before
+the request comes (`prepare`), so that it costs no one time. A step that fails ends the cell
+before any code of the guest has run; the supervisor is told which.
 """
 
 from __future__ import annotations
 
 import _socket
+import array
 import fcntl
 import os
 import resource
@@ -22,6 +24,7 @@ UID = 1000
 GID = 1000
 # Descriptors of the program and of init, placed before everything else is closed.
 CONTROL, STATUS, PAYLOAD, FIRST_FREE = 3, 4, 5, 6
+MAPPED = b"m"  # the supervisor's word that the id maps are written and the cgroup is entered
 
 # Files of /proc that tell about the kernel or steer it, and folders of the same kind, as far as this kernel has them.
 _PROC = set(os.listdir("/proc"))
@@ -29,12 +32,24 @@ _MASKED_FILES = sorted(
     _PROC & {"kcore", "keys", "key-users", "timer_list", "latency_stats", "sched_debug", "sysrq-trigger", "kallsyms"}
 )
 _MASKED_FOLDERS = sorted(_PROC & {"acpi", "scsi", "bus", "fs", "irq", "driver", "asound"})
-_WRITABLE = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108 - inside the cell
+_WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts")
-_READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32", "/etc", "/opt", "/proc", "/program", "/dev")
+_READABLE = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/lib32",
+    "/libx32",
+    "/etc",
+    "/opt",
+    "/proc",
+    "/program",
+    "/dev",
+)
 _SIOCSIFFLAGS = 0x8914  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
-_UNLIMITED = resource.RLIM_INFINITY
 
 
 class Step:
@@ -43,15 +58,19 @@ class Step:
     name = "start"
 
 
-def build_and_run(request: dict[str, Any], mounts: list[tuple[int, str]], fds: dict[str, int], go: int) -> NoReturn:
-    """Never returns: becomes init of the cell, or exits saying which step failed."""
+def live(channel: _socket.socket, status: int, program: bytes) -> NoReturn:
+    """The life of a cell's first process: prepare, wait for the request on ``channel``, become init. Never returns.
+
+    ``status``: where a failure, or the program's end, is told; ``program``: the seccomp filter.
+    """
     step = Step()
-    status = fds["status"]
     try:
-        _build(request, mounts, go, step)
-        _place_descriptors(fds)
+        _prepare(channel, step)
+        request, mounts, fds = _receive(channel, step)
+        _assemble(request, mounts, step)
+        _place_descriptors({**fds, "status": status})
         status = STATUS
-        _restrict(request, step)
+        _restrict(request, program, step)
         step.name = "exec"
         init.run(STATUS, PAYLOAD, CONTROL if request["control"] else None)
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
@@ -60,10 +79,10 @@ def build_and_run(request: dict[str, Any], mounts: list[tuple[int, str]], fds: d
     os._exit(125)
 
 
-def _build(request: dict[str, Any], mounts: list[tuple[int, str]], go: int, step: Step) -> None:
-    layers = request["layers"]
+def _prepare(channel: _socket.socket, step: Step) -> None:
+    """Everything that needs no request."""
     step.name = "id maps"
-    if os.read(go, 1) != b"m":
+    if channel.recv(1) != MAPPED:
         os._exit(125)  # the supervisor is gone
     os.setresgid(GID, GID, GID)
     os.setresuid(UID, UID, UID)
@@ -73,30 +92,57 @@ def _build(request: dict[str, Any], mounts: list[tuple[int, str]], go: int, step
         kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP | kernel.CLONE_NEWNET
     )
     os.setsid()
-    step.name = "mounts"
-    _assemble(mounts)
+    os.umask(0o022)
+    step.name = "network"
+    _loopback_up()
+    _socket.sethostname("casemate")
     step.name = "proc"
-    kernel.mount("proc", "proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    kernel.mount("proc", stage.PROC, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+
+
+def _receive(channel: _socket.socket, step: Step) -> tuple[dict[str, Any], list[tuple[int, str]], dict[str, int]]:
+    """The request, the mounts to attach, and the program's descriptors by name."""
+    step.name = "request"
+    numbers = array.array("i")
+    data, ancillary, _, _ = channel.recvmsg(
+        wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize)
+    )
+    if not data:
+        os._exit(125)  # the supervisor is gone
+    for _, _, payload in ancillary:
+        numbers.frombytes(payload)
+    request = wire.decode(data)
+    targets, names = request["targets"], request["fds"]
+    fds = list(numbers)
+    mounts = list(zip(fds, targets, strict=False))
+    return request, mounts, dict(zip(names, fds[len(targets) :], strict=True))
+
+
+def _assemble(request: dict[str, Any], mounts: list[tuple[int, str]], step: Step) -> None:
+    """Attach the root tree and everything of this cell's own below it, and make it the root."""
+    layers = request["layers"]
+    if "init" not in layers:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     step.name = "sysctls"
     if "namespaces" in layers:
         _forbid_nesting()
     step.name = "masks"
     if "mounts" in layers:
         _mask_proc()
-    step.name = "root"
+    step.name = "mounts"
+    kernel.move_mount(mounts[0][0], stage.CELL)
+    os.chdir(stage.CELL)
+    for fd, target in mounts[1:]:
+        kernel.move_mount(fd, target)
+    quiet = kernel.MS_NOSUID | kernel.MS_NOEXEC
+    kernel.mount("devpts", "dev/pts", "devpts", quiet, "newinstance,ptmxmode=0666,mode=0620")
+    kernel.mount(stage.PROC, "proc", None, kernel.MS_MOVE)
+    step.name = "new root"
     kernel.pivot_root_here()
-    step.name = "network"
-    _loopback_up()
-    _name_host()
-    step.name = "limits"
-    if os.read(go, 1) != b"g":  # the supervisor has put us into our cgroup
-        os._exit(125)
-    os.close(go)
 
 
-def _restrict(request: dict[str, Any], step: Step) -> None:
+def _restrict(request: dict[str, Any], program: bytes, step: Step) -> None:
     layers = request["layers"]
-    os.umask(0o022)
     step.name = "limits"
     if "rlimits" in layers:
         _limit(request["rlimits"])
@@ -112,34 +158,24 @@ def _restrict(request: dict[str, Any], step: Step) -> None:
         landlock.restrict([*readable, *request["readable"]], _WRITABLE, _DEVICES, listable=("/",))
     step.name = "seccomp"
     if "seccomp" in layers:
-        seccomp.install(request["seccomp"])
-
-
-def _assemble(mounts: list[tuple[int, str]]) -> None:
-    """Attach the root tree and everything of this cell's own below it; the working directory is the new root."""
-    kernel.move_mount(mounts[0][0], stage.CELL)
-    os.chdir(stage.CELL)
-    for fd, target in mounts[1:]:
-        kernel.move_mount(fd, target)
-    quiet = kernel.MS_NOSUID | kernel.MS_NOEXEC
-    kernel.mount("devpts", "dev/pts", "devpts", quiet, "newinstance,ptmxmode=0666,mode=0620")
+        seccomp.install(program)
 
 
 def _mask_proc() -> None:
     for name in _MASKED_FILES:
-        kernel.mount("dev/null", f"proc/{name}", None, kernel.MS_BIND)
+        kernel.mount("/dev/null", f"{stage.PROC}/{name}", None, kernel.MS_BIND)
     for name in _MASKED_FOLDERS:
-        kernel.mount(stage.EMPTY, f"proc/{name}", None, kernel.MS_BIND)
-    tree = kernel.open_tree("proc/sys")
+        kernel.mount(stage.EMPTY, f"{stage.PROC}/{name}", None, kernel.MS_BIND)
+    tree = kernel.open_tree(f"{stage.PROC}/sys")
     kernel.set_attributes(tree, kernel.ATTR_RDONLY)
-    kernel.move_mount(tree, "proc/sys")
+    kernel.move_mount(tree, f"{stage.PROC}/sys")
     os.close(tree)
 
 
 def _forbid_nesting() -> None:
     """No user namespace can be made in here, and no inotify instance of the user's taken (namespaces(7))."""
     for name in ("max_user_namespaces", "max_inotify_instances"):
-        _write(f"proc/sys/user/{name}", b"0")
+        _write(f"{stage.PROC}/sys/user/{name}", b"0")
 
 
 def _write(path: str, data: bytes) -> None:
@@ -158,15 +194,14 @@ def _loopback_up() -> None:
         sock.close()
 
 
-def _name_host() -> None:
-    _socket.sethostname("casemate")
-
-
 def _limit(limits: dict[str, int | None]) -> None:
     """Apply ``RLIMIT_*`` by name; soft and hard alike, so that the program cannot raise them."""
     for name, value in limits.items():
         if value is not None:
-            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+            kind = getattr(resource, f"RLIMIT_{name}")
+            hardest = resource.getrlimit(kind)[1]
+            allowed = value if hardest == resource.RLIM_INFINITY else min(value, hardest)
+            resource.setrlimit(kind, (allowed, allowed))
 
 
 def _place_descriptors(fds: dict[str, int]) -> None:

@@ -31,9 +31,9 @@ class Cgroups:
         self.memory = memory
         self.cpu = cpu
 
-    def create(self, name: str, *, memory: int, cpus: float) -> Group:
-        """A group for one cell: ``memory`` in bytes (its tmpfs pages included), ``cpus`` in cores."""
-        return Group(self, name, memory, cpus)
+    def create(self, name: str) -> Group | None:
+        """A group for one cell, without limits yet; None where nothing can be counted."""
+        return Group(self, name) if self.memory or self.cpu else None
 
     def remove(self) -> None:
         """Remove our own directories; the cells' are gone by now."""
@@ -51,20 +51,27 @@ class Cgroups:
 class Group:
     """The cgroup (v2) or cgroups (v1) of one cell."""
 
-    def __init__(self, cgroups: Cgroups, name: str, memory: int, cpus: float) -> None:
+    def __init__(self, cgroups: Cgroups, name: str) -> None:
         self.name = name
+        self._cgroups = cgroups
         self._folders: list[tuple[Controller, int]] = []
         self._memory: int | None = None
         self.oom_fd: int | None = None  # becomes readable when the kernel meets the memory limit
         try:
             if cgroups.memory:
                 self._memory = self._folder(cgroups.memory)
-                self._limit_memory(cgroups.memory.version, memory)
             if cgroups.cpu:
-                self._limit_cpu(self._folder(cgroups.cpu), cgroups.cpu.version, cpus)
+                self._folder(cgroups.cpu)
         except BaseException:
             self.remove()
             raise
+
+    def limit(self, *, memory: int, cpus: float) -> None:
+        """Hold the cell to ``memory`` bytes (its tmpfs pages included) and ``cpus`` cores."""
+        if self._cgroups.memory:
+            self._limit_memory(self._cgroups.memory.version, memory)
+        if self._cgroups.cpu:
+            self._limit_cpu(self._folder(self._cgroups.cpu), self._cgroups.cpu.version, cpus)
 
     def _folder(self, controller: Controller) -> int:
         for known, fd in self._folders:

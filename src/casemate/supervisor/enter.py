@@ -102,5 +102,3 @@ def userns_with_map(uid_map: str, gid_map: str) -> int:
         os.close(ready_read)
         os.close(ready_write)
         os.waitpid(pid, 0)
-
-

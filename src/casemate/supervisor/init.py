@@ -12,7 +12,7 @@ import resource
 import struct
 from typing import Any, NoReturn
 
-from casemate.supervisor import kernel, wire
+from casemate.supervisor import wire
 
 REPORT = struct.Struct("<cIQ")  # mark, wait status of the program, its peak resident memory in bytes
 _IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: a program expects their default actions

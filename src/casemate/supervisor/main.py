@@ -49,5 +49,3 @@ def _serve(socket: _socket.socket, mode: str, groups: cgroups.Cgroups) -> None:
 
 def _refuse(socket: _socket.socket, refused: enter.Refused) -> None:
     socket.send(wire.encode({"op": "refused", "stage": refused.stage, "errno": refused.errno, "detail": str(refused)}))
-
-

@@ -15,8 +15,8 @@ _LINKS = {
     "/dev/stdout": "/proc/self/fd/1",
     "/dev/stderr": "/proc/self/fd/2",
     "/dev/ptmx": "pts/ptmx",
-    "/var/tmp": "/tmp",  # noqa: S108 - inside the cell
-    "/home/user": "/tmp/.home",  # noqa: S108 - inside the cell
+    "/var/tmp": "/tmp",
+    "/home/user": "/tmp/.home",
 }
 _READ_ONLY = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _DEVICE = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC

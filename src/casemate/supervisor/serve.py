@@ -9,7 +9,7 @@ import select
 import time
 from typing import Any
 
-from casemate.supervisor import broker, cell, cgroups, enter, init, kernel, roots, seccomp, watch, wire
+from casemate.supervisor import broker, cgroups, enter, init, kernel, roots, seccomp, spare, watch, wire
 
 _CELL_ID_AS_ROOT = 0x6361_0000  # kernel uid and gid of cells when the supervisor is root; nobody's, and never 0
 _SIGKILL = 9
@@ -21,14 +21,14 @@ _PIPE_READ = 4096
 class Cell:
     """A living cell, as the supervisor sees it."""
 
-    def __init__(self, request: dict[str, Any], pid: int, scratch: broker.Scratch) -> None:
+    def __init__(self, request: dict[str, Any], made: spare.Spare, scratch: broker.Scratch) -> None:
         self.id: str = request["id"]
         self.limits: dict[str, Any] = request["limits"]
-        self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
+        self.pid = made.pid
+        self.pidfd = os.pidfd_open(made.pid)
         self.scratch = scratch
-        self.group: cgroups.Group | None = None
-        self.status_fd = -1
+        self.group = made.group
+        self.status_fd = made.status_fd
         self.started = time.monotonic()
         self.deadline = self.started + request["deadline"]
         self.next_look = self.started + _FIRST_LOOK
@@ -54,7 +54,8 @@ class Server:
         self._identity = broker.Identity(*ids, mapped=mode == "root")
         self._roots: dict[str, str] = {}
         self._broken_roots: dict[str, str] = {}
-        self._programs: dict[bool, bytes] = {}
+        self._program = seccomp.program(kernel.machine, memory_is_counted=groups.memory is not None)
+        self._spare: spare.Spare | None = None
         self._cells: dict[int, Cell] = {}  # by pidfd
         self._ooms: dict[int, Cell] = {}  # by eventfd
         self._removals: list[cgroups.Group] = []
@@ -67,7 +68,7 @@ class Server:
         """Serve until the host closes its end; then return, and with us every cell ends."""
         self._epoll.register(self._socket.fileno(), select.EPOLLIN)
         while True:
-            for fd, _ in self._epoll.poll(self._wait()):
+            for fd, _ in self._next_events():
                 if fd == self._socket.fileno():
                     if not self._receive():
                         return self._end_all()
@@ -77,11 +78,18 @@ class Server:
                     self._ooms[fd].kill("memory")
             self._keep_time()
 
+    def _next_events(self) -> list[tuple[int, int]]:
+        happened = self._epoll.poll(0)
+        if happened:
+            return happened
+        self._make_spare()  # there is nothing else to do
+        return self._epoll.poll(self._wait())
+
     # -- what the host says
 
     def _receive(self) -> bool:
         names = array.array("i")
-        data, ancillary, flags, _ = self._socket.recvmsg(
+        data, ancillary, _, _ = self._socket.recvmsg(
             wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * names.itemsize)
         )
         for level, kind, payload in ancillary:
@@ -130,60 +138,61 @@ class Server:
     def _start(self, request: dict[str, Any], fds: dict[str, int]) -> None:
         root = self._roots.get(request["root"])
         if root is None:
-            return self._refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
-        request["seccomp"] = self._program()
+            self._refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
+            return
         request["cpu_set"] = self._choose_cpus(request["limits"]["cpus"])
         for name in ("stdin", "stdout", "stderr", "control"):
             self._identity.give_fd(fds[name])
         scratch = broker.prepare(request, fds, self._identity)
         try:
             scratch.mounts.insert(0, (kernel.open_tree(root), ""))
-            self._clone(request, fds, scratch)
+            self._hand_over(request, fds, scratch)
         except BaseException:
             scratch.close()
             raise
         scratch.close_mounts()
 
-    def _clone(self, request: dict[str, Any], fds: dict[str, int], scratch: broker.Scratch) -> None:
-        status_read, status_write = os.pipe()
-        go_read, go_write = os.pipe()
-        pid = kernel.clone(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
-        if pid == 0:
-            os.close(go_write)
-            cell.build_and_run(request, scratch.mounts, {**fds, "status": status_write}, go_read)
-        os.close(status_write)
-        os.close(go_read)
-        made = Cell(request, pid, scratch)
-        made.status_fd = status_read
-        self._cells[made.pidfd] = made
-        self._epoll.register(made.pidfd, select.EPOLLIN)
+    def _hand_over(self, request: dict[str, Any], fds: dict[str, int], scratch: broker.Scratch) -> None:
+        made = self._take_spare()
         try:
-            ids = self._identity
-            enter.write_maps(pid, f"{cell.UID} {ids.uid} 1", f"{cell.GID} {ids.gid} 1", deny_setgroups=True)
-            os.write(go_write, b"m")
-            self._confine(made)
-            os.write(go_write, b"g")
-        except OSError as error:
-            made.kill(f"refused: {error}")
-        finally:
-            os.close(go_write)
+            if made.group:
+                # tmpfs pages count as memory
+                limits = request["limits"]
+                made.group.limit(memory=limits["memory"] + limits["disk"], cpus=limits["cpus"])
+            told = {name: request[name] for name in ("layers", "rlimits", "cpu_set", "readable", "control")}
+            its_own = {name: fds[name] for name in ("stdin", "stdout", "stderr", "control", "payload")}
+            made.hand_over(told, scratch.mounts, its_own)
+        except BaseException:
+            spare.discard(made)
+            raise
+        known = Cell(request, made, scratch)
+        self._cells[known.pidfd] = known
+        self._epoll.register(known.pidfd, select.EPOLLIN)
+        if known.group and known.group.oom_fd is not None:
+            self._ooms[known.group.oom_fd] = known
+            self._epoll.register(known.group.oom_fd, select.EPOLLIN)
 
-    def _confine(self, made: Cell) -> None:
-        if not (self._groups.memory or self._groups.cpu):
-            return
+    def _make_spare(self) -> None:
+        """Have a spare ready while nothing else is to be done; what fails here is told when one is needed."""
+        if self._spare is None:
+            try:
+                self._spare = self._new_spare()
+            except OSError:
+                self._spare = None
+
+    def _take_spare(self) -> spare.Spare:
+        """The spare if it lives, else a new one."""
+        made, self._spare = self._spare, None
+        if made is None:
+            return self._new_spare()
+        if os.waitid(os.P_PID, made.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            spare.discard(made)
+            return self._new_spare()
+        return made
+
+    def _new_spare(self) -> spare.Spare:
         self._count += 1
-        memory = made.limits["memory"] + made.limits["disk"]  # tmpfs pages count as memory
-        made.group = self._groups.create(str(self._count), memory=memory, cpus=made.limits["cpus"])
-        made.group.add(made.pid)
-        if made.group.oom_fd is not None:
-            self._ooms[made.group.oom_fd] = made
-            self._epoll.register(made.group.oom_fd, select.EPOLLIN)
-
-    def _program(self) -> bytes:
-        counted = self._groups.memory is not None
-        if counted not in self._programs:
-            self._programs[counted] = seccomp.program(kernel.machine, memory_is_counted=counted)
-        return self._programs[counted]
+        return spare.make(self._identity, self._groups, str(self._count), self._program)
 
     def _choose_cpus(self, cpus: float) -> list[int]:
         """Without a cpu cgroup: pin the cell to so many cores, in turn. Best effort; a cell can undo it."""
@@ -264,6 +273,8 @@ class Server:
         return {"peak": peak, "oom": oom}
 
     def _end_all(self) -> None:
+        if self._spare:
+            spare.discard(self._spare)
         for known in self._cells.values():
             known.kill("closed")
         for known in self._cells.values():

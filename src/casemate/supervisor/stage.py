@@ -12,6 +12,7 @@ from casemate.supervisor import kernel
 
 STAGE = "/sys"
 CELL = f"{STAGE}/cell"  # where a cell assembles its root, in its own copy of the mounts
+PROC = f"{STAGE}/proc"  # where a cell prepares its own /proc
 SCRATCH = f"{STAGE}/scratch"  # where the broker prepares one scratch after the other
 LOWER = f"{STAGE}/lower"  # where a mapped copy of a caller's folder waits to be an overlay's lower layer
 ROOTS = f"{STAGE}/roots"
@@ -21,5 +22,5 @@ EMPTY = f"{STAGE}/empty"  # laid over what a cell must not see
 def prepare() -> None:
     """Mount the stage. The mount namespace must already be our own."""
     kernel.mount("stage", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,nr_inodes=20000,mode=0755")
-    for folder in (CELL, SCRATCH, LOWER, ROOTS, EMPTY):
+    for folder in (CELL, PROC, SCRATCH, LOWER, ROOTS, EMPTY):
         os.mkdir(folder, 0o755)

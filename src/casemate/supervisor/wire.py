@@ -14,6 +14,9 @@ MAX_DESCRIPTORS = 16  # beside one message; the kernel's own limit is 253
 _MAX_DEPTH = 12  # no message of ours is deeper than 5
 
 
+_MARKS = {None: b"n", True: b"t", False: b"f"}
+
+
 class WireError(ValueError):
     """A message that is not well formed."""
 
@@ -26,38 +29,40 @@ def encode(value: Any) -> bytes:
 
 
 def _encode(value: Any, parts: list[bytes]) -> None:
-    if value is None:
-        parts.append(b"n")
-    elif value is True:
-        parts.append(b"t")
-    elif value is False:
-        parts.append(b"f")
+    if value is None or value is True or value is False:
+        parts.append(_MARKS[value])
     elif isinstance(value, int):
         parts.append(b"i%d;" % value)
     elif isinstance(value, float):
         parts.append(b"d%s;" % value.hex().encode())
     elif isinstance(value, str):
-        data = value.encode("utf-8", "surrogateescape")
-        parts.append(b"s%d:" % len(data))
-        parts.append(data)
+        _encode_bytes(b"s", value.encode("utf-8", "surrogateescape"), parts)
     elif isinstance(value, bytes):
-        parts.append(b"b%d:" % len(value))
-        parts.append(value)
+        _encode_bytes(b"b", value, parts)
     elif isinstance(value, list | tuple):
         parts.append(b"l")
         for item in value:
             _encode(item, parts)
         parts.append(b"e")
     elif isinstance(value, dict):
-        parts.append(b"m")
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise WireError(f"a key must be a str, not {type(key).__name__}")
-            _encode(key, parts)
-            _encode(item, parts)
-        parts.append(b"e")
+        _encode_dict(value, parts)
     else:
         raise WireError(f"cannot send a {type(value).__name__}")
+
+
+def _encode_bytes(mark: bytes, data: bytes, parts: list[bytes]) -> None:
+    parts.append(b"%s%d:" % (mark, len(data)))
+    parts.append(data)
+
+
+def _encode_dict(value: dict[Any, Any], parts: list[bytes]) -> None:
+    parts.append(b"m")
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise WireError(f"a key must be a str, not {type(key).__name__}")
+        _encode(key, parts)
+        _encode(item, parts)
+    parts.append(b"e")
 
 
 def decode(data: bytes) -> Any:

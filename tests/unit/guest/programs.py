@@ -118,7 +118,7 @@ PROGRAMS: dict[str, str | bytes] = {
         "import unittest\n"
         "class T(unittest.TestCase):\n"
         "    def test_x(self): self.assertEqual(1, 1)\n"
-        "r = unittest.main(exit=False).result\n"
+        "r = unittest.main(exit=False, argv=['x'], testRunner=unittest.TextTestRunner(open('/dev/null', 'w'))).result\n"
         "print(r.testsRun)\n"
     ),
     "parses arguments": (

@@ -104,6 +104,16 @@ def test_of_a_virtual_environment_its_packages_are_seen_and_the_project_around_i
     assert not seen_in_cell(planned, f"{venv}/project-secret")
 
 
+def test_a_virtual_environment_with_a_copied_interpreter_finds_its_standard_library(tmp_path: Path) -> None:
+    base = make_prefix(tmp_path / "base")
+    venv = make_venv(tmp_path / "venv", base)
+    (venv / "bin/python3").unlink()
+    shutil.copy(base / "bin/python3.12", venv / "bin/python3")
+    planned = launch(venv)
+    assert planned.version == "3.12.7"
+    assert seen_in_cell(planned, f"{base}/lib/python3.12/os.py")
+
+
 @pytest.mark.parametrize("spelling", ["bin/python", "bin/python3"])
 def test_an_interpreter_of_a_virtual_environment_means_that_environment(tmp_path: Path, spelling: str) -> None:
     venv = make_venv(tmp_path / "venv", make_prefix(tmp_path / "base"))

@@ -219,6 +219,16 @@ def test_moving_the_folder_above_does_not_move_a_protected_name(folder: Path) ->
     assert "moved/.git/hooks" in outcome.skipped
 
 
+def test_removing_a_folder_leaves_the_protected_names_in_it(folder: Path) -> None:
+    (folder / "sub" / "deep" / ".vscode").mkdir(parents=True)
+    (folder / "sub" / "deep" / "file").write_text("1\n")
+    (folder / "sub" / ".envrc").write_text("honest\n")
+    outcome = changed(folder, "rm -r sub")
+    assert tree(folder / "sub") == {".envrc": "honest\n", "deep/.vscode/": ""}
+    assert set(outcome.skipped) == {"sub/.envrc", "sub/deep/.vscode"}
+    assert outcome.removed == []
+
+
 def test_a_file_does_not_replace_a_folder_that_holds_a_protected_name(folder: Path) -> None:
     (folder / "sub" / ".vscode").mkdir(parents=True)
     (folder / "sub" / ".vscode" / "tasks.json").write_text("honest\n")
@@ -272,7 +282,7 @@ def test_whatever_exceeds_the_bounds_is_said_and_then_nothing_is_removed(folder:
     outcome = changed(folder, script, bounds={"files": 1, "file_bytes": 1000, "depth": 4})
     assert outcome.written == ["deep/", "deep/1", "deep/a/", "deep/a/b/", "deep/a/b/c/"]
     assert "more than 1 files" in outcome.skipped["deep/2"]
-    assert "deep/sparse" in outcome.skipped
+    assert outcome.skipped["deep/sparse"] == "it cannot be written: it is larger than 1000 bytes"
     assert "deeper than 4" in outcome.skipped["deep/a/b/c/d"]
     assert "not removed" in outcome.skipped["src/old.py"]
     assert (folder / "src" / "old.py").exists()

@@ -108,7 +108,8 @@ def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, list[tuple
     total = sum(len(content) if isinstance(content, bytes) else _size(name, content) for name, content in files.items())
     if total > bound:
         raise InvalidArgument(
-            "files", f"{format_size(total)} in all, but limits.disk is {format_size(bound)}; give less or raise the limit"
+            "files",
+            f"{format_size(total)} in all, but limits.disk is {format_size(bound)}; give less or raise the limit",
         )
     if total <= _IN_MEMORY:
         fd = os.memfd_create("casemate", os.MFD_CLOEXEC)
@@ -141,6 +142,8 @@ def _copy(files: Mapping[str, bytes | Path], fd: int) -> list[tuple[str, int, in
                     with content.open("rb") as source:
                         shutil.copyfileobj(source, packed)
                 except OSError as error:
-                    raise InvalidArgument("files", f"{name!r}: cannot read {str(content)!r}: {error.strerror}") from None
+                    raise InvalidArgument(
+                        "files", f"{name!r}: cannot read {str(content)!r}: {error.strerror}"
+                    ) from None
             index.append((name, start, packed.tell() - start))
     return index

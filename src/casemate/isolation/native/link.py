@@ -25,8 +25,7 @@ from casemate.isolation.wall import Ending, Sink, Stream
 from casemate.supervisor import wire
 
 _BOOT = (
-    "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); "
-    "from casemate.supervisor.main import main; main()"
+    "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); from casemate.supervisor.main import main; main()"
 )
 _READ = 1 << 16  # bytes; a pipe's usual capacity
 _MAX_DRAIN = 1 << 24  # bytes read of one pipe after its cell is dead; the kernel's largest pipe is smaller
@@ -192,7 +191,8 @@ class Link:
         except BlockingIOError:
             return
         if not data:
-            return self._close_pipe(fd, cell)
+            self._close_pipe(fd, cell)
+            return
         self._deliver(fd, cell, data)
         if fd in cell.pipes and cell.sink.is_full():
             self._epoll.unregister(fd)
@@ -250,7 +250,8 @@ class Link:
         with self._lock:
             cell = self._cells.pop(message["id"], None)
         if cell is None:
-            return _close_all(fds)
+            _close_all(fds)
+            return
         if cell.pipes and next(iter(cell.pipes)) not in self._readers:
             self._watch(cell)  # it ended before we came to watch it
         self._drain(cell)
@@ -364,6 +365,6 @@ def _close_in_forked_children(link: Link) -> None:
         known = reference()
         if known is not None and known.alive:
             known.alive = False
-            known._socket.close()  # noqa: SLF001 - our own class
+            known._socket.close()
 
     os.register_at_fork(after_in_child=close)

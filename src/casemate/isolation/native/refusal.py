@@ -57,14 +57,30 @@ def facts() -> Facts:
 def too_old_or_foreign(known: Facts) -> Refusal | None:
     """A refusal that needs no trial: the system or its kernel cannot do it."""
     if known.system == "win32":
-        return Refusal("windows", "casemate does not run on Windows itself.", "Run it inside WSL2: wsl --install, then pip install casemate there.")  # fmt: skip
+        return Refusal(
+            "windows",
+            "casemate does not run on Windows itself.",
+            "Run it inside WSL2: wsl --install, then pip install casemate there.",
+        )
     if known.system != "linux":
-        return Refusal("not_linux", f"The native wall needs Linux; this is {known.system}.", "Run casemate on Linux, or in a Linux virtual machine.")  # fmt: skip
+        return Refusal(
+            "not_linux",
+            f"The native wall needs Linux; this is {known.system}.",
+            "Run casemate on Linux, or in a Linux virtual machine.",
+        )
     if known.wsl1:
-        return Refusal("wsl1", "WSL1 has no Linux kernel, so nothing here could hold a cell.", "Convert the distribution: wsl --set-version <name> 2")  # fmt: skip
+        return Refusal(
+            "wsl1",
+            "WSL1 has no Linux kernel, so nothing here could hold a cell.",
+            "Convert the distribution: wsl --set-version <name> 2",
+        )
     if known.kernel < _OLDEST_KERNEL:
         version = ".".join(map(str, known.kernel))
-        return Refusal("old_kernel", f"The kernel is {version}; the native wall needs 5.14 or newer.", "Update the kernel.")  # fmt: skip
+        return Refusal(
+            "old_kernel",
+            f"The kernel is {version}; the native wall needs 5.14 or newer.",
+            "Update the kernel.",
+        )
     return None
 
 
@@ -77,7 +93,7 @@ def explain(stage: str, number: int, detail: str, known: Facts) -> Refusal:
             "In Docker or Podman: add --security-opt systempaths=unconfined (Podman: unmask=ALL) to "
             "--security-opt seccomp=unconfined.",
         )
-    if stage == "user namespace" and number == errno.ENOSPC or known.max_user_namespaces == 0:
+    if (stage == "user namespace" and number == errno.ENOSPC) or known.max_user_namespaces == 0:
         return Refusal(
             "userns_limit",
             "User namespaces are switched off: user.max_user_namespaces is 0 or used up.",
@@ -100,8 +116,7 @@ def explain(stage: str, number: int, detail: str, known: Facts) -> Refusal:
     if known.seccomp_filtered and number in (errno.EPERM, errno.ENOSYS):
         return Refusal(
             "container_seccomp" if known.in_container else "seccomp",
-            f"A seccomp filter around this process forbids namespaces ({detail}); "
-            "Docker's default profile does.",
+            f"A seccomp filter around this process forbids namespaces ({detail}); Docker's default profile does.",
             "In Docker or Podman: --security-opt seccomp=unconfined --security-opt systempaths=unconfined. "
             "This widens what the container itself may do; see docs/walls.md.",
         )

@@ -80,15 +80,17 @@ async def proved(bench: Bench) -> IsolationReport:
         raise WallUnavailable(
             f"The native wall does not hold on this machine; its self-test failed at: {'; '.join(failed)}",
             reason="self_test",
-            remediation="Nothing is run behind a wall that leaks. Please report this with the output of casemate doctor.",
+            remediation="Nothing is run behind a wall that leaks. Please report it, with the output of casemate doctor.",
         )
     _write_cache(key, proofs, at)
     return report.make(bench.facts, proofs, at)
 
 
 async def _test(bench: Bench) -> tuple[Proof, ...]:
-    escapes, memory = await asyncio.gather(_try_escapes(bench), _try_memory(bench))
-    return (*escapes, memory)
+    async with asyncio.TaskGroup() as group:
+        escapes = group.create_task(_try_escapes(bench))
+        memory = group.create_task(_try_memory(bench))
+    return (*escapes.result(), memory.result())
 
 
 async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
@@ -118,7 +120,9 @@ async def _try_memory(bench: Bench) -> Proof:
     ending, _ = await _run(bench, "selftest_memory.py", (), _MEMORY_LIMITS)
     os.close(ending.tree_fd)
     held = ending.reason == "memory" or ending.oom
-    seen = f"ended by {ending.reason or 'the kernel' if held else ending.reason} at {ending.peak_memory >> 20} MiB of 64"
+    seen = (
+        f"ended by {ending.reason or 'the kernel' if held else ending.reason} at {ending.peak_memory >> 20} MiB of 64"
+    )
     return Proof("memory of many processes together is limited", held, seen)
 
 
@@ -158,9 +162,7 @@ def _has_visitor(server: socket.socket) -> bool:
     return True
 
 
-def _judge(
-    said: _Listener, secret: str, untouched: bool, reached: list[bool], owner: int
-) -> tuple[Proof, ...]:
+def _judge(said: _Listener, secret: str, untouched: bool, reached: list[bool], owner: int) -> tuple[Proof, ...]:
     try:
         told: dict[str, Any] = json.loads(said.stdout)
     except ValueError:
@@ -240,5 +242,3 @@ def _write_cache(key: dict[str, Any], proofs: tuple[Proof, ...], at: float) -> N
         os.replace(name, path)
     except OSError:
         return  # without a cache the test is run again; that is slower and just as safe
-
-

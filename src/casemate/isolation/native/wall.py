@@ -160,6 +160,8 @@ def _workspace(error: Unlaunched) -> InvalidArgument:
     if error.errno == errno.EINVAL:
         remedy = "Use a folder on ext4, xfs, btrfs or tmpfs, a folder that an ordinary user owns, or no workspace."
         return InvalidArgument(
-            "workspace", f"the file system of this folder cannot be layered or mapped here ({error.detail})", remediation=remedy
+            "workspace",
+            f"the file system of this folder cannot be layered or mapped here ({error.detail})",
+            remediation=remedy,
         )
     return InvalidArgument("workspace", f"cannot be used: {error.detail}")
