@@ -34,6 +34,7 @@ class Capture:
         self._limits = limits
         self._emitter = emitter
         self._result_bytes = 0
+        self._ended = False
         self._spool: Spool | None = None
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
 
@@ -45,7 +46,8 @@ class Capture:
         if self._spool is not None and not self.spool_failed:
             self._write_spool(data)
         self.transcript.add(stream, data)
-        if self.output_bytes > self._limits.full_output and self.kill:
+        if self.output_bytes > self._limits.full_output and self.kill and not self._ended:
+            self._ended = True
             self.kill("output")
         if self._emitter:
             text = self._decoders[stream].decode(data)

@@ -7,13 +7,12 @@ import os
 import re
 import site
 import subprocess
-import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from casemate.errors import RuntimeMissing
-from casemate.model.plan import GUEST, PROGRAM, Launch
+from casemate.model.plan import GUEST, PROGRAM, Entry, Launch
 from casemate.runtimes.places import entries_for, hops, is_program, is_system, too_wide, unreadable
 from casemate.runtimes.runtime import SYSTEM_PATH, Environment, Installed
 
@@ -62,8 +61,9 @@ class NodeRuntime:
 
     def __init__(self, packages: Iterable[str] | None = None, path: str | None = None) -> None:
         """Search the site-packages folders ``packages`` and the program folders ``path``; this process's if None."""
-        self._packages = _own_packages() if packages is None else tuple(packages)
+        self._packages = None if packages is None else tuple(packages)
         self._path = path
+        self._known: tuple[Node, int, str] | None = None
 
     def launch(
         self,
@@ -74,17 +74,26 @@ class NodeRuntime:
         memory: int | None = None,
     ) -> Launch:
         """See :class:`casemate.runtimes.runtime.Runtime`; ``environment`` is about Python alone."""
-        found = find(self._packages, os.environ.get("PATH", SYSTEM_PATH) if self._path is None else self._path)
+        found = self._find()
         if found is None:
             raise RuntimeMissing("node", "no Node was found", remediation=f"Get it: {_REMEDY}")
         return launch_of(found, program_name, arguments, memory)
 
     def installed(self) -> Installed:
         """The Node that is used."""
-        found = find(self._packages, os.environ.get("PATH", SYSTEM_PATH) if self._path is None else self._path)
+        found = self._find()
         if found is None:
             return Installed(self.language, missing="no Node was found", remedy=_REMEDY)
         return Installed(self.language, version=found.version, path=str(found.program))
+
+    def _find(self) -> Node | None:
+        """What was found before, as long as it is what it was; a search takes longer than starting a cell may."""
+        path = os.environ.get("PATH", SYSTEM_PATH) if self._path is None else self._path
+        if self._known is not None and self._known[1:] == (_changed(self._known[0].program), path):
+            return self._known[0]
+        found = find(_own_packages() if self._packages is None else self._packages, path)
+        self._known = None if found is None else (found, _changed(found.program), path)
+        return found
 
 
 def launch_of(found: Node, program_name: str, arguments: tuple[str, ...], memory: int | None) -> Launch:
@@ -100,10 +109,22 @@ def launch_of(found: Node, program_name: str, arguments: tuple[str, ...], memory
     return Launch(
         language=NodeRuntime.language,
         version=found.version,
-        entries=entries_for(_trees(found), found.chain),
+        entries=_entries(found),
         argv=(str(found.program), *heap, "--require", _HOOK, f"{PROGRAM}/{program_name}", *arguments),
         env={} if is_system(folder) else {"PATH": f"{folder}:{SYSTEM_PATH}"},
     )
+
+
+def _changed(program: Path) -> int:
+    try:
+        return os.stat(program).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(maxsize=16)
+def _entries(found: Node) -> tuple[Entry, ...]:
+    return entries_for(_trees(found), found.chain)
 
 
 def _trees(found: Node) -> list[Path]:
@@ -131,6 +152,8 @@ def find(packages: Iterable[str], path: str) -> Node | None:
 
 
 def _own_packages() -> tuple[str, ...]:
+    import sysconfig  # slow to import, and rarely needed
+
     folders = (sysconfig.get_path("platlib"), sysconfig.get_path("purelib"), site.getusersitepackages())
     return tuple(dict.fromkeys(folders))
 

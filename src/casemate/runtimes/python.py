@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from casemate.errors import CasemateError
-from casemate.model.plan import GUEST, HOME, PROGRAM, Bind, Launch
+from casemate.model.plan import GUEST, HOME, PROGRAM, Bind, Entry, Launch
 from casemate.runtimes import interpreters
 from casemate.runtimes.interpreters import Interpreter
 from casemate.runtimes.places import entries_for, is_system
@@ -53,18 +53,23 @@ class PythonRuntime:
 def launch_of(found: Interpreter, program_name: str, arguments: tuple[str, ...]) -> Launch:
     """How ``found`` starts a program: decided from what is known of it alone."""
     flags = ("-P",) if found.release >= _SAFE_PATH else ()
+    return Launch(
+        language=PythonRuntime.language,
+        version=found.version,
+        entries=_entries(found),
+        argv=(str(found.executable), *flags, f"{PROGRAM}/{program_name}", *arguments),
+        env=_env_of(found),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _entries(found: Interpreter) -> tuple[Entry, ...]:
     binds = entries_for(found.trees, (*found.chain, *found.links))
     if found.user_packages is not None:
         major, minor = found.release
         target = f"{HOME}/.local/lib/python{major}.{minor}/site-packages"
         binds = (*binds, Bind(str(found.user_packages), target))
-    return Launch(
-        language=PythonRuntime.language,
-        version=found.version,
-        entries=binds,
-        argv=(str(found.executable), *flags, f"{PROGRAM}/{program_name}", *arguments),
-        env=_env_of(found),
-    )
+    return binds
 
 
 def _env_of(found: Interpreter) -> dict[str, str]:

@@ -11,11 +11,18 @@ import os
 import stat
 from typing import Any
 
-from casemate.supervisor import enter, kernel, stage
+from casemate.supervisor import enter, kernel, roots, stage
 
 _ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _OWN_INODES = 24  # folders the broker makes itself
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
+_OWN_PLACES = (  # of a cell, and the folder of the scratch that each is
+    ("/home/user/", "tmp/.home"),
+    ("/tmp/", "tmp"),
+    ("/var/tmp/", "tmp"),
+    ("/dev/shm/", "shm"),
+    ("/workspace/", "workspace"),
+)
 _COPY_CHUNK = 1 << 24
 
 
@@ -108,10 +115,46 @@ def _fill(
                 fd = kernel.open_tree(f"{stage.SCRATCH}/{name}", recursive=False)
                 scratch.mounts.append((fd, target))
             kernel.set_attributes(scratch.mounts[-1][0], kernel.ATTR_RDONLY, recursive=False)
+        with _part("environment"):
+            for entry in _places(request):
+                scratch.mounts.append((roots.bind(entry["source"]), entry["target"][1:]))
     except BaseException:
         scratch.close()
         raise
     return scratch
+
+
+def _places(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """The binds that lie in what is this cell's own; where they go is made, and links there too."""
+    binds = []
+    for entry in request["late"]:
+        place = _in_scratch(entry["target"], request["workspace"]["kind"])
+        if place is not None:
+            os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
+        if entry["kind"] == "link":
+            if place is not None:
+                os.symlink(entry["points_to"], place)
+            continue
+        if place is not None:
+            _mount_point(place, is_folder=os.path.isdir(entry["source"]))
+        binds.append(entry)
+    return binds
+
+
+def _in_scratch(target: str, workspace: str) -> str | None:
+    """Where ``target`` of the cell lies in the scratch; None when it is in a caller's folder and must be there."""
+    for prefix, folder in _OWN_PLACES:
+        if target.startswith(prefix):
+            inside = workspace == "private" or folder != "workspace"
+            return f"{stage.SCRATCH}/{folder}/{target.removeprefix(prefix)}" if inside else None
+    raise OSError(22, f"{target} is not in what is the cell's own")
+
+
+def _mount_point(place: str, *, is_folder: bool) -> None:
+    if is_folder:
+        os.makedirs(place, 0o755, exist_ok=True)
+    else:
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
 
 
 def _take_files(kind: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import Any
 
 from casemate.supervisor import kernel, stage
@@ -46,7 +47,7 @@ def build(key: str, entries: list[dict[str, Any]]) -> str:
 def _add(root: str, entry: dict[str, Any]) -> None:
     target = root + entry["target"]
     try:
-        os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+        _make_parents(root, os.path.dirname(entry["target"]))
         if entry["kind"] == "link":
             os.symlink(entry["points_to"], target)
         elif entry["kind"] == "text":
@@ -55,6 +56,29 @@ def _add(root: str, entry: dict[str, Any]) -> None:
             _bind(entry["source"], target, _DEVICE if entry["device"] else _READ_ONLY)
     except OSError as error:
         raise RootError(f"{entry['target']}: {error}") from error
+
+
+def _make_parents(root: str, folder: str) -> None:
+    """Make the folders down to ``folder`` in the tree. A link on the way would lead out to the host's own root."""
+    path = root
+    for name in filter(None, folder.split("/")):
+        path = f"{path}/{name}"
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                raise RootError(f"{folder}: {name} is no folder in the cell") from None
+
+
+def bind(source: str) -> int:
+    """A detached, read-only mount of ``source`` and all below it."""
+    tree = kernel.open_tree(source)
+    try:
+        kernel.set_attributes(tree, _READ_ONLY)
+    except BaseException:
+        os.close(tree)
+        raise
+    return tree
 
 
 def _bind(source: str, target: str, attributes: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 MAX_MESSAGE = 160_000  # bytes; a unix socket's default send buffer takes 212,992 with its overhead
-MAX_DESCRIPTORS = 16  # beside one message; the kernel's own limit is 253
+MAX_DESCRIPTORS = 64  # beside one message; the kernel's own limit is 253
 _MAX_DEPTH = 12  # no message of ours is deeper than 5
 
 

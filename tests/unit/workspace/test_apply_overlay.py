@@ -276,13 +276,13 @@ def test_names_that_are_not_safe_are_neither_written_nor_removed(folder: Path) -
 def test_whatever_exceeds_the_bounds_is_said_and_then_nothing_is_removed(folder: Path) -> None:
     """AR-04, AR-05."""
     script = """
-        rm src/old.py; mkdir deep; cd deep; echo 1 >1; echo 2 >2; truncate -s 1T sparse
+        rm src/old.py; mkdir deep; cd deep; echo 1 >1; echo 2 >2; truncate -s 1T 0
         mkdir -p a/b/c/d/e; echo x >a/b/c/d/e/x
     """
     outcome = changed(folder, script, bounds={"files": 1, "file_bytes": 1000, "depth": 4})
     assert outcome.written == ["deep/", "deep/1", "deep/a/", "deep/a/b/", "deep/a/b/c/"]
     assert "more than 1 files" in outcome.skipped["deep/2"]
-    assert outcome.skipped["deep/sparse"] == "it cannot be written: it is larger than 1000 bytes"
+    assert outcome.skipped["deep/0"] == "it cannot be written: it is larger than 1000 bytes"
     assert "deeper than 4" in outcome.skipped["deep/a/b/c/d"]
     assert "not removed" in outcome.skipped["src/old.py"]
     assert (folder / "src" / "old.py").exists()

@@ -17,13 +17,19 @@ from casemate.supervisor import wire
 
 _IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more go through a file without a name
 _READABLE_IN_EVERY_CELL = ("/usr", "/bin", "/sbin", "/lib", "/etc/", "/opt/", "/dev/")
+_OWN_PLACES = ("/tmp/", "/var/tmp/", "/dev/shm/", "/home/user/", "/workspace/")
 _STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
 _STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit where only RLIMIT_DATA holds it
 
 
 def root_entries(entries: tuple[Entry, ...]) -> list[dict[str, Any]]:
-    """The entries as the supervisor takes them."""
-    return [_entry(entry) for entry in entries]
+    """The entries of the shared, read-only root tree, as the supervisor takes them."""
+    return [_entry(entry) for entry in entries if not _is_late(entry)]
+
+
+def _is_late(entry: Entry) -> bool:
+    """Whether the entry lies where every cell has something of its own, so that it must be put over that."""
+    return entry.target.startswith(_OWN_PLACES)
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
@@ -56,6 +62,7 @@ def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]], *, memory
             "cpu_time": limits.cpu_time,
         },
         "rlimits": rlimits(limits, plan.reserve, memory_is_counted=memory_is_counted),
+        "late": [_entry(entry) for entry in plan.entries if _is_late(entry)],
         "listeners": [],
     }
 
@@ -63,7 +70,7 @@ def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]], *, memory
 def _readable(entries: tuple[Entry, ...]) -> list[str]:
     """Bound folders and files that lie outside the folders which are readable in every cell."""
     targets = (entry.target for entry in entries if isinstance(entry, Bind) and not entry.device)
-    return sorted(target for target in targets if not target.startswith(_READABLE_IN_EVERY_CELL))
+    return sorted(target for target in targets if not target.startswith(_READABLE_IN_EVERY_CELL + _OWN_PLACES))
 
 
 def rlimits(limits: Limits, reserve: int, *, memory_is_counted: bool) -> dict[str, int | None]:

@@ -80,7 +80,7 @@ async def proved(bench: Bench) -> IsolationReport:
         raise WallUnavailable(
             f"The native wall does not hold on this machine; its self-test failed at: {'; '.join(failed)}",
             reason="self_test",
-            remediation="Nothing is run behind a wall that leaks. Please report it, with the output of casemate doctor.",
+            remediation="Nothing is run behind a wall that leaks. Please report it with the output of casemate doctor.",
         )
     _write_cache(key, proofs, at)
     return report.make(bench.facts, proofs, at)

@@ -150,6 +150,8 @@ def why_unlaunched(error: Unlaunched) -> CasemateError:
         return _workspace(error)
     if error.stage == "root":
         return Unavailable(f"what the cell needs to read cannot be shown to it: {error.detail}")
+    if error.stage == "environment":
+        return InvalidArgument("environment", f"cannot be shown to a cell: {error.detail}")
     if error.stage == "exec":
         return InvalidArgument("environment", f"its interpreter cannot be started in the cell: {error.detail}")
     explained = refusal.explain(error.stage, error.errno, error.detail, refusal.facts())

@@ -1,0 +1,122 @@
+"""What a program is given, and nothing else: code, arguments, environment, standard input, files, a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from casemate import sync
+from tests.contract import programs
+
+BYTES = bytes(range(256)) * 4096  # 1 MiB, more than any pipe holds
+
+
+def test_standard_input_arrives_byte_for_byte(sandbox: sync.Sandbox, language: str) -> None:
+    text = "häß\n" * 50_000
+    assert sandbox.run(programs.ECHO_STDIN[language], language=language, stdin=text).stdout == text
+    assert sandbox.run(programs.ECHO_STDIN[language], language=language, stdin=b"a\0b").stdout == "a\0b"
+
+
+def test_standard_input_is_empty_when_none_is_given(sandbox: sync.Sandbox, language: str) -> None:
+    execution = sandbox.run(programs.ECHO_STDIN[language], language=language, timeout=20)
+    assert (execution.status, execution.stdout) == ("ok", "")
+
+
+def test_the_environment_is_the_documented_one_and_nothing_of_the_hosts(
+    sandbox: sync.Sandbox, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_SECRET", "do not show")
+    monkeypatch.setenv("LANG", "de_DE.UTF-8")
+    execution = sandbox.run(programs.ENVIRONMENT[language], language=language, env={"GREETING": "hi"})
+    seen = dict(line.split("=", 1) for line in execution.stdout.split("\0") if line)
+    common = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "CASEMATE_OUTPUT", "MPLBACKEND",
+              "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"}  # fmt: skip
+    pythons = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"} if language == "python" else set()
+    assert set(seen) == common | pythons | {"GREETING"}
+    assert (seen["HOME"], seen["LANG"], seen["GREETING"]) == ("/home/user", "C.UTF-8", "hi")
+    assert "do not show" not in execution.stdout
+
+
+@pytest.mark.parametrize("value", ["", "a b", "häß 🦊", "quo\"te's $HOME `id` \\n\nline", "x" * 100_000])
+def test_a_variable_arrives_as_it_was_given(sandbox: sync.Sandbox, language: str, value: str) -> None:
+    execution = sandbox.run(programs.VARIABLE[language], language=language, env={"GREETING": value})
+    assert execution.stdout == value
+
+
+def test_arguments_arrive_one_by_one(sandbox: sync.Sandbox, language: str) -> None:
+    given = ["a b", "", "-x", "--", "häß", "$HOME", "*", "'"]
+    execution = sandbox.run(programs.ARGUMENTS[language], language=language, arguments=given)
+    assert execution.stdout == "\n".join(given) + "\n"
+
+
+def test_a_program_starts_in_the_workspace(sandbox: sync.Sandbox, language: str) -> None:
+    assert sandbox.run(programs.FOLDER[language], language=language).stdout == "/workspace\n"
+
+
+@pytest.mark.parametrize("form", ["bytes", "str", "path"])
+def test_given_files_are_in_the_workspace(sandbox: sync.Sandbox, language: str, form: str, tmp_path: Path) -> None:
+    text = "häß\n" * 1000
+    source = tmp_path / "source"
+    source.write_text(text, encoding="utf-8")
+    content = {"bytes": text.encode(), "str": text, "path": source}[form]
+    execution = sandbox.run(programs.READ_FILE[language], language=language, files={"data/in.bin": content})
+    assert (execution.stdout, execution.artifacts) == (text, ())
+
+
+def test_a_large_file_arrives_whole(sandbox: sync.Sandbox) -> None:
+    code = "import hashlib; print(hashlib.sha256(open('big', 'rb').read()).hexdigest(), end='')"
+    import hashlib
+
+    big = BYTES * 20
+    assert sandbox.run(code, files={"big": big}).stdout == hashlib.sha256(big).hexdigest()
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(9000, marks=pytest.mark.xfail(
+    strict=True, reason="a launch request beyond the wire's message size is lost, or ends the supervisor"))])  # fmt: skip
+def test_many_files_with_long_names_all_arrive(sandbox: sync.Sandbox, count: int) -> None:
+    files = {f"{'n' * 60}-{number:06}": b"x" for number in range(count)}
+    execution = sandbox.run("import os; print(len(os.listdir('.')) - 1, end='')", files=files, timeout=20)
+    assert execution.stdout == str(count)
+
+
+def test_names_of_any_script_arrive_and_come_back(sandbox: sync.Sandbox) -> None:
+    names = ["häß.txt", "漢字", "a b", "-rf", "🦊.csv", "con", "x" * 255]
+    code = "import os\nfor name in os.listdir('.'):\n    if name != 'output': open(name, 'a').write('+')"
+    execution = sandbox.run(code, files=dict.fromkeys(names, b"1"))
+    assert {artifact.name: artifact.read_bytes() for artifact in execution.artifacts} == dict.fromkeys(names, b"1+")
+
+
+def test_modules_given_as_files_can_be_imported(sandbox: sync.Sandbox) -> None:
+    execution = sandbox.run("import mine; print(mine.value)", files={"mine.py": "value = 7"})
+    assert execution.stdout == "7\n"
+
+
+@pytest.mark.needs("node")
+def test_modules_given_as_files_can_be_required(sandbox: sync.Sandbox) -> None:
+    execution = sandbox.run("console.log(require('./mine.js').value)", language="node",
+                            files={"mine.js": "exports.value = 7"})  # fmt: skip
+    assert execution.stdout == "7\n"
+
+
+def test_a_program_sees_only_the_descriptors_it_was_given(sandbox: sync.Sandbox) -> None:
+    leaked = os.open("/etc/hostname", os.O_RDONLY)
+    os.set_inheritable(leaked, True)
+    try:
+        execution = sandbox.run("ls /proc/$$/fd", language="shell")
+    finally:
+        os.close(leaked)
+    assert set(execution.stdout.split()) <= {"0", "1", "2", "255"}
+
+
+def test_a_program_may_reopen_its_streams_by_name(sandbox: sync.Sandbox) -> None:
+    execution = sandbox.run("echo one > /dev/stdout; echo two > /dev/stderr; cat /dev/stdin", language="shell", stdin="in")
+    assert (execution.stdout, execution.stderr) == ("one\nin", "two\n")
+
+
+def test_code_of_any_allowed_size_and_script_runs(sandbox: sync.Sandbox, language: str) -> None:
+    comment = {"python": "#", "node": "//", "shell": "#"}[language]
+    long = "\n".join([programs.UNICODE[language], *[f"{comment} {'漢' * 100}"] * 10_000])
+    assert sandbox.run(long, language=language).stdout == "häß 漢字 🦊\n"
+    assert sandbox.run(programs.UNICODE[language].encode(), language=language).stdout == "häß 漢字 🦊\n"

@@ -1,0 +1,154 @@
+"""What the host sees of cells: their processes, and what they leave behind. Nothing here asks casemate."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SUPERVISOR = b"casemate-supervisor"
+PATIENCE = 30.0  # seconds until something that must happen is taken as not happening
+
+
+def children(pid: int) -> list[int]:
+    """Children of every thread of ``pid``, zombies included."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Everything below ``pid``, nearest first."""
+    found = []
+    waiting = children(pid)
+    while waiting:
+        one = waiting.pop(0)
+        found.append(one)
+        waiting += children(one)
+    return found
+
+
+def command(pid: int) -> bytes:
+    """The command line of ``pid``; empty for a zombie and for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def state(pid: int) -> str:
+    """``R``, ``S``, ``T``, ``Z`` and so on; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def supervisors(host: int | None = None) -> list[int]:
+    """The first process of each supervisor of ``host`` (this process when None)."""
+    return [pid for pid in children(host or os.getpid()) if command(pid).startswith(SUPERVISOR)]
+
+
+def serving(host: int | None = None) -> list[int]:
+    """The process of each supervisor that is pid 1 of its namespace: the parent of cells."""
+    return [below for first in supervisors(host) for below in children(first) if command(below).startswith(SUPERVISOR)]
+
+
+def cells(host: int | None = None) -> list[int]:
+    """The init of each living cell."""
+    return [pid for server in serving(host) for pid in children(server) if state(pid) not in ("", "Z")]
+
+
+def in_cells(host: int | None = None) -> list[int]:
+    """Every process in every cell, init first."""
+    return [pid for init in cells(host) for pid in (init, *descendants(init))]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Processes held by descriptors: a number that is used again cannot be mistaken for them."""
+
+    pidfds: tuple[int, ...]
+
+    def living(self) -> int:
+        """How many of them live at this moment."""
+        return len(self.pidfds) - len(select.select(self.pidfds, [], [], 0)[0])
+
+    def wait(self, seconds: float = PATIENCE) -> bool:
+        """Wait for the end of all; whether they did end."""
+        poll = select.poll()
+        left = set(self.pidfds)
+        for fd in left:
+            poll.register(fd, select.POLLIN)
+        while left:
+            ended = poll.poll(seconds * 1000)
+            if not ended:
+                return False
+            for fd, _ in ended:
+                poll.unregister(fd)
+                left.discard(fd)
+        return True
+
+
+@contextlib.contextmanager
+def watching(pids: list[int]) -> Iterator[Watched]:
+    """Hold ``pids``, which must be alive."""
+    held: list[int] = []
+    try:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                held.append(os.pidfd_open(pid))
+        yield Watched(tuple(held))
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def descriptors(pid: int | str = "self") -> dict[str, int]:
+    """What descriptors of ``pid`` lead to, and how many of each."""
+    found: dict[str, int] = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            kind = target.partition(":")[0] if not target.startswith("/") else target
+            found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def mounts(pid: int | str = "self") -> list[str]:
+    """Mount points that ``pid`` sees."""
+    return sorted(line.split()[4] for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+
+
+def cgroup_folders() -> set[str]:
+    """Folders of casemate's own in every hierarchy."""
+    return {str(path) for path in _cgroup_folders(Path("/sys/fs/cgroup"), 6)}
+
+
+def _cgroup_folders(folder: Path, depth: int) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                if path.name.startswith("casemate-"):
+                    yield path
+                    yield from (below for below in path.iterdir() if below.is_dir())
+                elif depth:
+                    yield from _cgroup_folders(path, depth - 1)
+
+
+def resident(pid: int | str = "self", line: str = "VmRSS") -> int:
+    """Resident memory of a process in bytes: now, or at most since the peak was reset (``VmHWM``)."""
+    for text in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if text.startswith(f"{line}:"):
+            return int(text.split()[1]) * 1024
+    return 0
+
+
+def reset_peak() -> None:
+    """Let ``VmHWM`` begin anew (proc_pid_clear_refs(5))."""
+    Path("/proc/self/clear_refs").write_text("5")
