@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from casemate.execution.admit import admit
 from casemate.execution.collect import collect, output_before
@@ -14,6 +15,7 @@ from casemate.execution.run import run
 from casemate.execution.seal import seal
 from casemate.model.events import Done
 from casemate.model.execution import Execution
+from casemate.model.isolation import IsolationReport
 from casemate.model.plan import Plan
 from casemate.model.request import Request
 
@@ -30,10 +32,21 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
         before = await asyncio.to_thread(output_before, plan) if plan.workspace.kind == "direct" else {}
         finished = await run(plan, house.wall, emitter, before)
         collected = await collect(finished, house)
-        execution = record.finished(seal(collected, request, report))
+        execution = record.finished(seal(collected, request, report_for(plan, report)))
     if emitter:
         emitter.emit(Done(execution), 0)
     return execution
+
+
+_DIRECT = (
+    "The workspace is written through: what is in it can be changed at once, also names that others run later, "
+    "setuid bits excepted; sockets of the host that lie in it can be reached; its size is not limited."
+)
+
+
+def report_for(plan: Plan, report: IsolationReport) -> IsolationReport:
+    """The wall's report with what this plan adds to it."""
+    return replace(report, notes=(*report.notes, _DIRECT)) if plan.workspace.kind == "direct" else report
 
 
 def explain(request: Request, house: House) -> Plan:

@@ -24,11 +24,15 @@ _NAMES = ("python", "python3", "bin/python", "bin/python3")
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """One Python: ``executable`` as it is to be called, ``chain`` every link from there to the real file, ``trees`` the
-    files and folders that it reads (not those of the system), ``links`` other links that it goes through,
-    ``user_packages`` the user's own site-packages."""
+    """One Python.
+
+    ``executable``: as it is to be called; ``real``: its file in the end; ``chain``: every link from there to that file;
+    ``trees``: the files and folders that it reads, without the system's; ``links``: other links that it goes through;
+    ``user_packages``: the user's own site-packages.
+    """
 
     executable: Path
+    real: Path
     version: str
     chain: tuple[Path, ...]
     trees: tuple[Path, ...]
@@ -65,6 +69,7 @@ def _own() -> Interpreter:
     packages = Path(site.getusersitepackages())
     found = Interpreter(
         executable=executable,
+        real=executable.resolve(),
         version=".".join(str(part) for part in sys.version_info[:3]),
         chain=chain,
         trees=_outside_the_system(trees),
@@ -140,7 +145,12 @@ def _described(executable: Path, chain: tuple[Path, ...]) -> Interpreter:
         trees += _of_virtual_environment(home)
     version = settings.get("version_info") or settings.get("version") or _patch_level(base, name)
     return Interpreter(
-        executable, _release_of(version, name), chain, _outside_the_system(trees), _links_of(home) if home else ()
+        executable=executable,
+        real=executable.resolve(),
+        version=_release_of(version, name),
+        chain=chain,
+        trees=_outside_the_system(trees),
+        links=_links_of(home) if home else (),
     )
 
 

@@ -64,6 +64,7 @@ def live(channel: _socket.socket, status: int, program: bytes) -> NoReturn:
     ``status``: where a failure, or the program's end, is told; ``program``: the seccomp filter.
     """
     step = Step()
+    channel, status = _let_go(channel, status)
     try:
         _prepare(channel, step)
         request, mounts, fds = _receive(channel, step)
@@ -77,6 +78,15 @@ def live(channel: _socket.socket, status: int, program: bytes) -> NoReturn:
         number = error.errno if isinstance(error, OSError) and error.errno else 0
         os.write(status, wire.encode({"failed": step.name, "errno": number, "detail": str(error)[:500]}))
     os._exit(125)
+
+
+def _let_go(channel: _socket.socket, status: int) -> tuple[_socket.socket, int]:
+    """Keep only our own two descriptors: what we inherited of other cells would stay alive through us."""
+    ours, told = _above(channel.detach()), _above(status)
+    os.dup2(ours, CONTROL, inheritable=False)
+    os.dup2(told, STATUS, inheritable=False)
+    kernel.close_from(PAYLOAD)
+    return _socket.socket(fileno=CONTROL), STATUS
 
 
 def _prepare(channel: _socket.socket, step: Step) -> None:

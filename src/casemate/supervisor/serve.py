@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import array
 import os
+import resource
 import select
 import time
 from typing import Any
@@ -60,6 +61,9 @@ class Server:
         self._ooms: dict[int, Cell] = {}  # by eventfd
         self._removals: list[cgroups.Group] = []
         self._epoll = select.epoll()
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        # Descriptors that cells of this user have in flight count against us (unix(7), ETOOMANYREFS).
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._cpus = sorted(os.sched_getaffinity(0))
         self._next_cpu = 0
         self._count = 0

@@ -42,6 +42,7 @@ def test_what_is_cut_off_is_replaced_by_what_comes_next(in_memory: int) -> None:
 
 
 def test_small_content_needs_no_file_and_large_content_one_without_a_name(tmp_path: Path) -> None:
+    gc.collect()  # what earlier tests left
     before = open_files()
     store = Store(tmp_path)
     store.append(b"x" * IN_MEMORY)
@@ -53,6 +54,7 @@ def test_small_content_needs_no_file_and_large_content_one_without_a_name(tmp_pa
 
 
 def test_the_file_is_gone_with_the_last_slice() -> None:
+    gc.collect()  # what earlier tests left
     before = open_files()
     store = Store(in_memory=0)
     store.append(b"content")

@@ -144,6 +144,17 @@ def test_a_base_that_is_reached_through_a_linked_folder_is_seen_under_both_names
     assert seen_in_cell(planned, f"{tmp_path}/venv/bin/python")
 
 
+def test_a_base_whose_linked_folder_now_leads_elsewhere_is_seen_where_it_is(tmp_path: Path) -> None:
+    link = tmp_path / "cpython-3.12"
+    link.symlink_to(make_prefix(tmp_path / "cpython-3.12.7").name)
+    venv = make_venv(tmp_path / "venv", link)
+    launch(venv)
+    link.unlink()
+    link.symlink_to(make_prefix(tmp_path / "cpython-3.12.8").name)
+    os.utime(tmp_path / "cpython-3.12.8/bin/python3.12", ns=(1, 1))
+    assert bound(launch(venv))[str(link)] == f"{tmp_path}/cpython-3.12.8"
+
+
 def test_the_systems_python_needs_nothing_that_a_cell_has_not() -> None:
     if not os.path.exists("/usr/bin/python3"):
         pytest.skip("no /usr/bin/python3 here: apt-get install python3")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 
 import pytest
-from casemate.supervisor.bpf import ANY_BIT, AT_LEAST, EQUAL, INSTRUCTION_BYTES, Assembler
-
 from tests.unit.supervisor.bpf_machine import run
+
+from casemate.supervisor.bpf import ANY_BIT, AT_LEAST, EQUAL, INSTRUCTION_BYTES, Assembler
 
 LARGEST = 0xFFFF_FFFF
 
@@ -121,7 +121,7 @@ def test_a_jump_that_help_pushes_out_of_reach_gets_help_too() -> None:
         {5: "a"},
         {LARGEST: "a"},
         {0: "a", LARGEST: "b"},
-        {number: "a" for number in range(10, 20)},
+        dict.fromkeys(range(10, 20), "a"),
         {number: "ab"[number % 2] for number in range(100)},
         {number: "abc"[number % 3] for number in range(0, 300, 7)},
         {1: "a", 2: "b", 3: "a", 9: "otherwise"},

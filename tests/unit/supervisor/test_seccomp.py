@@ -9,11 +9,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.unit.supervisor.bpf_machine import ALLOWED, ARCHITECTURES, answer, run, seccomp_data
+
 from casemate.supervisor import seccomp
 from casemate.supervisor.syscalls import policy
 from casemate.supervisor.syscalls.numbers import MACHINES, numbers
-
-from tests.unit.supervisor.bpf_machine import ALLOWED, ARCHITECTURES, answer, run, seccomp_data
 
 EPERM, ENOSYS, EINVAL, ENOTTY = errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOTTY
 GARBAGE = 0xFFFF_FFFF_FFFF_FFFF
@@ -118,6 +118,35 @@ def test_a_machine_without_tables_is_refused() -> None:
 
 # ----------------------------------------------------------------------- by the number alone
 
+DO_NOT_EXIST = """
+clone3 openat2 io_uring_setup io_uring_enter io_uring_register io_setup io_submit seccomp
+landlock_create_ruleset landlock_add_rule landlock_restrict_self name_to_handle_at fanotify_init
+fanotify_mark modify_ldt lookup_dcookie memfd_secret process_madvise process_mrelease move_mount
+open_tree open_tree_attr fsopen fsconfig fsmount fspick mount_setattr remap_file_pages statmount
+listmount move_pages migrate_pages uselib create_module _sysctl file_setattr get_robust_list
+"""
+
+FORBIDDEN = """
+unshare setns mount umount2 pivot_root chroot ptrace process_vm_readv process_vm_writev pidfd_getfd
+kcmp bpf perf_event_open keyctl add_key request_key userfaultfd open_by_handle_at quotactl quotactl_fd
+reboot swapon swapoff kexec_load kexec_file_load init_module finit_module delete_module clock_settime
+clock_adjtime settimeofday adjtimex sethostname setdomainname syslog acct vhangup iopl ioperm
+"""
+
+NEEDED = """
+read write close fork vfork execve execveat wait4 futex futex_waitv futex_wake rseq set_robust_list
+restart_syscall rt_sigreturn pidfd_open pidfd_send_signal rt_tgsigqueueinfo signalfd4 epoll_pwait2 eventfd2
+timerfd_create statx newfstatat pkey_alloc pkey_mprotect membarrier madvise mlock2 mremap splice tee vmsplice
+sendfile copy_file_range fallocate flock setxattr fgetxattr inotify_init1 sched_setaffinity sched_setattr
+setpriority prlimit64 getrandom close_range faccessat2 setitimer sync syncfs times getcpu setuid setgroups
+capset arch_prctl accept4 sendmmsg renameat getdents64 fcntl mseal map_shadow_stack setxattrat
+"""
+
+COUNTED = """
+memfd_create shmget shmat shmctl shmdt msgget msgsnd msgrcv msgctl semget semop semtimedop semctl
+mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
+"""
+
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("counted", [False, True])
@@ -132,13 +161,7 @@ def test_what_is_not_named_does_not_exist(machine: str, counted: bool) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    """
-    clone3 openat2 io_uring_setup io_uring_enter io_uring_register io_setup io_submit seccomp
-    landlock_create_ruleset landlock_add_rule landlock_restrict_self name_to_handle_at fanotify_init
-    fanotify_mark modify_ldt lookup_dcookie memfd_secret process_madvise process_mrelease move_mount
-    open_tree open_tree_attr fsopen fsconfig fsmount fspick mount_setattr remap_file_pages statmount
-    listmount move_pages migrate_pages uselib create_module _sysctl file_setattr get_robust_list
-    """.split(),
+    DO_NOT_EXIST.split(),
 )
 def test_what_a_filter_cannot_look_into_or_nobody_needs_does_not_exist(name: str) -> None:
     check((name, (0, 0, 0), ENOSYS))
@@ -146,12 +169,7 @@ def test_what_a_filter_cannot_look_into_or_nobody_needs_does_not_exist(name: str
 
 @pytest.mark.parametrize(
     "name",
-    """
-    unshare setns mount umount2 pivot_root chroot ptrace process_vm_readv process_vm_writev pidfd_getfd
-    kcmp bpf perf_event_open keyctl add_key request_key userfaultfd open_by_handle_at quotactl quotactl_fd
-    reboot swapon swapoff kexec_load kexec_file_load init_module finit_module delete_module clock_settime
-    clock_adjtime settimeofday adjtimex sethostname setdomainname syslog acct vhangup iopl ioperm
-    """.split(),
+    FORBIDDEN.split(),
 )
 def test_what_programs_had_better_learn_is_forbidden_is_eperm(name: str) -> None:
     check((name, (0, 0, 0), EPERM))
@@ -159,14 +177,7 @@ def test_what_programs_had_better_learn_is_forbidden_is_eperm(name: str) -> None
 
 @pytest.mark.parametrize(
     "name",
-    """
-    read write close fork vfork execve execveat wait4 futex futex_waitv futex_wake rseq set_robust_list
-    restart_syscall rt_sigreturn pidfd_open pidfd_send_signal rt_tgsigqueueinfo signalfd4 epoll_pwait2 eventfd2
-    timerfd_create statx newfstatat pkey_alloc pkey_mprotect membarrier madvise mlock2 mremap splice tee vmsplice
-    sendfile copy_file_range fallocate flock setxattr fgetxattr inotify_init1 sched_setaffinity sched_setattr
-    setpriority prlimit64 getrandom close_range faccessat2 setitimer sync syncfs times getcpu setuid setgroups
-    capset arch_prctl accept4 sendmmsg renameat getdents64 fcntl mseal map_shadow_stack setxattrat
-    """.split(),
+    NEEDED.split(),
 )
 def test_what_honest_programs_need_is_allowed(name: str) -> None:
     check((name, (GARBAGE, GARBAGE, GARBAGE), ALLOWED))
@@ -174,8 +185,7 @@ def test_what_honest_programs_need_is_allowed(name: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_memory_that_outlives_its_process_needs_somebody_who_counts_it(machine: str) -> None:
-    for name in """memfd_create shmget shmat shmctl shmdt msgget msgsnd msgrcv msgctl semget semop semtimedop semctl
-                   mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr""".split():
+    for name in COUNTED.split():
         assert judged(machine, name, memory_is_counted=False) == ENOSYS, name
         assert judged(machine, name, memory_is_counted=True) == ALLOWED, name
 

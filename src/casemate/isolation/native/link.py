@@ -8,6 +8,7 @@ supervisor says so, and then what its pipes still hold is read without waiting.
 from __future__ import annotations
 
 import array
+import errno
 import os
 import select
 import signal
@@ -89,9 +90,8 @@ class Link:
                 return
             self._outbox.append((data, fds or []))
             self._flush()
-            waiting = bool(self._outbox)
-        if waiting:
-            os.eventfd_write(self._wake, 1)
+            if self._outbox:
+                os.eventfd_write(self._wake, 1)
 
     def call(self, function: Any, *arguments: Any) -> None:
         """Have the pump thread call ``function``."""
@@ -169,10 +169,19 @@ class Link:
                 self._socket.sendmsg([data], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 return
-            except OSError:
-                pass  # the supervisor is gone; the pump notices
+            except OSError as error:
+                self._unsent(data, error)  # else the supervisor is gone, and the pump notices
             self._outbox.popleft()
             _close_all(fds)
+
+    def _unsent(self, data: bytes, error: OSError) -> None:
+        """A launch that the kernel does not carry, because cells of this user hold too many descriptors in flight."""
+        if error.errno != errno.ETOOMANYREFS:
+            return
+        message = wire.decode(data)
+        self._calls.append((self._finish, ({**message, "op": "unlaunched", "stage": "descriptors", "errno": error.errno,
+                                            "detail": str(error)}, [])))  # fmt: skip
+        os.eventfd_write(self._wake, 1)
 
     def _watch(self, cell: RunningCell) -> None:
         for fd in cell.pipes:
@@ -234,7 +243,9 @@ class Link:
 
     def _receive(self) -> bool:
         try:
-            data, fds, _, _ = socket.recv_fds(self._socket, wire.MAX_MESSAGE, wire.MAX_DESCRIPTORS)
+            data, fds, _, _ = socket.recv_fds(
+                self._socket, wire.MAX_MESSAGE, wire.MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
         except OSError:
             return False
         if not data:

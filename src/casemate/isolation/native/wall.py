@@ -150,6 +150,11 @@ def why_unlaunched(error: Unlaunched) -> CasemateError:
         return _workspace(error)
     if error.stage == "root":
         return Unavailable(f"what the cell needs to read cannot be shown to it: {error.detail}")
+    if error.stage == "descriptors":
+        return Unavailable(
+            "other cells of this user hold too many descriptors in flight",
+            remediation="Wait for them to end, or raise the limit on open files: ulimit -n",
+        )
     if error.stage == "environment":
         return InvalidArgument("environment", f"cannot be shown to a cell: {error.detail}")
     if error.stage == "exec":

@@ -1,0 +1,115 @@
+"""What ``--format json`` prints: plain values of executions, plans, diagnoses and errors. Always valid JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from casemate.errors import CasemateError
+from casemate.model.artifact import Artifact
+from casemate.model.diagnosis import Diagnosis
+from casemate.model.execution import Execution
+from casemate.model.plan import Bind, Entry, Link, Plan
+
+Document = dict[str, Any]
+
+
+def text_of(document: Document) -> str:
+    """``document`` as JSON in ASCII: nothing in it can be invalid or act upon a terminal."""
+    return json.dumps(_sound(document), indent=2, allow_nan=False)
+
+
+def execution_document(execution: Execution) -> Document:
+    """Everything of an execution but the contents of its files."""
+    document = {field.name: _value(getattr(execution, field.name)) for field in fields(execution)}
+    document["ok"] = execution.ok
+    document["results"] = [_bundle(dict(result)) for result in execution.results]
+    return document
+
+
+def error_document(error: CasemateError) -> Document:
+    """An error of casemate's own, told from an execution by its status."""
+    return {"status": "error", "kind": error.kind, "message": error.message, "remediation": error.remediation}
+
+
+def diagnosis_document(diagnosis: Diagnosis) -> Document:
+    """Everything that doctor found."""
+    document = asdict(diagnosis)
+    document["ok"] = diagnosis.ok
+    for wall, state in zip(document["walls"], diagnosis.walls, strict=True):
+        wall["available"] = state.available
+    return document
+
+
+def plan_document(plan: Plan) -> Document:
+    """Everything that is decided before a cell starts; given contents by their size only."""
+    return {
+        "wall": plan.wall,
+        "language": plan.language,
+        "program": plan.program_name,
+        "program_bytes": len(plan.code),
+        "argv": list(plan.argv),
+        "cwd": plan.cwd,
+        "env": dict(plan.env),
+        "stdin_bytes": len(plan.stdin),
+        "workspace": asdict(plan.workspace),
+        "files": {name: _content(content) for name, content in plan.files.items()},
+        "mounts": [mount_document(entry) for entry in plan.entries],
+        "limits": asdict(plan.limits),
+        "deadline": plan.deadline,
+        "network": plan.network,
+        "layers": list(plan.layers),
+    }
+
+
+def mount_document(entry: Entry) -> Document:
+    """One thing that a cell can read."""
+    if isinstance(entry, Bind):
+        return {"target": entry.target, "kind": "device" if entry.device else "read-only", "source": entry.source}
+    if isinstance(entry, Link):
+        return {"target": entry.target, "kind": "link", "source": entry.points_to}
+    return {"target": entry.target, "kind": "made", "source": f"{len(entry.content.encode())} bytes"}
+
+
+def _content(content: bytes | Path) -> str:
+    return str(content) if isinstance(content, Path) else f"{len(content)} bytes"
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Artifact):
+        return {name: getattr(value, name) for name in ("name", "size", "sha256", "media_type")}
+    if isinstance(value, tuple):
+        return [_value(one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return value
+
+
+def _bundle(bundle: Document) -> Document:
+    """A displayed object, without what is nested deeper than JSON can be written."""
+    kept = {}
+    for media_type, data in bundle.items():
+        try:
+            json.dumps(_sound(data))
+        except RecursionError:
+            continue
+        kept[media_type] = data
+    return kept
+
+
+def _sound(value: Any) -> Any:
+    """``value`` without what JSON has no words for: lone surrogates, infinities, keys that are not text."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {_sound(str(key)): _sound(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sound(one) for one in value]
+    if value is None or isinstance(value, bool | int):
+        return value
+    return _sound(str(value))

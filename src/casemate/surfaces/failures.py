@@ -1,0 +1,73 @@
+"""What each ending means as an exit code: the one table, for every kind of error, status and cause."""
+
+from __future__ import annotations
+
+from casemate.errors import CasemateError
+from casemate.model.execution import Execution
+
+USAGE = 2
+INTERRUPTED = 130  # 128 + SIGINT
+TERMINATED = 143  # 128 + SIGTERM
+READER_GONE = 141  # 128 + SIGPIPE
+CANNOT_WRITE = 74
+
+_OF_KIND = {"invalid": USAGE, "unavailable": 69, "fault": 70, "record": 74, "closed": 75, "denied": 77}
+_OF_STATUS = {"timeout": 124, "out_of_memory": 137, "killed": 137, "cancelled": INTERRUPTED, "denied": 77}
+_OF_CAUSE = {"cpu_limit": 152, "output_limit": 153}  # 128 + SIGXCPU, 128 + SIGXFSZ
+
+MEANINGS = (
+    (USAGE, "an option, a value or the program's file is wrong; nothing ran"),
+    (69, "unavailable: no wall, no interpreter, or something this version cannot do; nothing ran"),
+    (70, "casemate itself failed; please report it"),
+    (74, "the record, or the program's output, could not be written"),
+    (75, "casemate was ended from outside while the program ran"),
+    (77, "denied: a rule said no; nothing ran"),
+    (124, "the program ran into --timeout"),
+    (130, "interrupted (Ctrl-C)"),
+    (137, "the program needed more than --memory, or was killed from outside"),
+    (141, "nobody reads casemate's output any more"),
+    (143, "terminated (SIGTERM)"),
+    (152, "the program used up --cpu-time"),
+    (153, "the program wrote more than --full-output"),
+)
+
+# The option that moves the limit which a cause names.
+OPTION_OF_CAUSE = {
+    "timeout": "--timeout",
+    "memory_limit": "--memory",
+    "cpu_limit": "--cpu-time",
+    "process_limit": "--processes",
+    "output_limit": "--full-output",
+    "disk_limit": "--disk",
+    "inode_limit": "--inodes",
+    "open_files_limit": "--open-files",
+}
+
+# The option that a wrong argument came from, where the names differ by more than a hyphen.
+_OPTION_OF_ARGUMENT = {
+    "code": "SCRIPT",
+    "arguments": "ARGS",
+    "files": "--file",
+    "output_dir": "--output",
+    "limits.wall": "--timeout",
+}
+
+
+def exit_code_of(execution: Execution) -> int:
+    """The program's own exit code where it ended by itself, else what casemate's ending of it means."""
+    if execution.exit_code is not None:
+        return execution.exit_code
+    if execution.cause is not None and execution.cause.code in _OF_CAUSE:
+        return _OF_CAUSE[execution.cause.code]
+    return _OF_STATUS.get(execution.status, 70)
+
+
+def exit_code_of_error(error: CasemateError) -> int:
+    """What it means that casemate raised ``error``."""
+    return _OF_KIND.get(error.kind, 70)
+
+
+def option_of(argument: str) -> str:
+    """How the command line calls an argument of the facade's."""
+    name = argument.removeprefix("limits.").replace("_", "-")
+    return _OPTION_OF_ARGUMENT.get(argument, f"--{name}")

@@ -1,0 +1,149 @@
+"""What ``casemate run`` was asked for, read from the command line: files, variables, standard input."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from casemate.errors import InvalidArgument
+from casemate.model.limits import Limits
+from casemate.surfaces.streams import say
+
+_MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to be told that it is too long
+_MAX_STDIN = (256 << 20) + 1
+_PATIENCE = 1.0  # seconds until casemate says what it is waiting for
+_DEFAULT_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of ``casemate run``, as given."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    language: str | None = None
+    timeout: float = _DEFAULT_TIMEOUT
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    stdin: str | None = None
+    output: str | None = None
+    workspace: str | None = None
+    workspace_mode: str = "overlay"
+    environment: str | None = None
+    isolation: str = "auto"
+    explain: bool = False
+    raw: bool = False
+    format: Literal["text", "json"] = "text"
+
+
+def sandbox_arguments(options: Options) -> dict[str, Any]:
+    """What the sandbox is made with. Raises ``InvalidArgument``."""
+    wall = max(_DEFAULT_TIMEOUT, options.timeout)
+    return {
+        "workspace": options.workspace,
+        "workspace_mode": options.workspace_mode,
+        "output_dir": options.output,
+        "environment": options.environment,
+        "isolation": options.isolation,
+        "limits": Limits(wall=wall, **options.limits),
+    }
+
+
+def run_arguments(options: Options, language: str) -> dict[str, Any]:
+    """The program and everything it is run with; reads the files it comes from. Raises ``InvalidArgument``."""
+    return {
+        "code": _code(options.script),
+        "language": language,
+        "timeout": options.timeout,
+        "env": _env(options.env),
+        "files": _files(options.files),
+        "stdin": _stdin(options),
+        "program_name": None if options.script == "-" else os.path.basename(options.script),
+        "arguments": options.arguments,
+    }
+
+
+def _code(script: str) -> bytes:
+    if script == "-":
+        return _read(0, _MAX_CODE)
+    return _read_file("SCRIPT", script, _MAX_CODE)
+
+
+def _files(given: tuple[str, ...]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for one in given:
+        name, equals, path = one.partition("=")
+        if not equals:
+            name, path = os.path.basename(one), one
+        if not name or not path:
+            raise InvalidArgument("files", f"{one!r} is neither a path nor NAME=PATH")
+        if name in files:
+            raise InvalidArgument("files", f"{name!r} is given twice; name one of them: --file OTHER={path}")
+        files[name] = Path(path)
+    return files
+
+
+def _env(given: tuple[str, ...]) -> dict[str, str]:
+    env: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise InvalidArgument("env", f"{name!r} is not set here; give NAME=VALUE")
+            value = os.environ[name]
+        env[name] = value
+    return env
+
+
+def _stdin(options: Options) -> bytes:
+    """The program's standard input: the file that was named, else what is piped or redirected into casemate."""
+    if options.stdin is None:
+        return b"" if options.script == "-" or options.explain else _piped()
+    if options.stdin != "-":
+        return _read_file("stdin", options.stdin, _MAX_STDIN)
+    if options.script == "-":
+        raise InvalidArgument("stdin", "standard input is the program itself; give a file")
+    return _read(0, _MAX_STDIN)
+
+
+def _piped() -> bytes:
+    """All of a pipe, a socket or a file; a terminal and /dev/null are not read."""
+    mode = os.fstat(0).st_mode
+    if stat.S_ISREG(mode):
+        return _read(0, _MAX_STDIN)
+    if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
+        return b""
+    if not select.select([0], [], [], _PATIENCE)[0]:
+        say("waiting for the end of standard input; '--stdin /dev/null' gives the program an empty one")
+    return _read(0, _MAX_STDIN)
+
+
+def _read_file(argument: str, path: str, most: int) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(argument, f"cannot read {path!r}: {_reason(error)}") from None
+    try:
+        return _read(fd, most)
+    except OSError as error:
+        raise InvalidArgument(argument, f"cannot read {path!r}: {_reason(error)}") from None
+    finally:
+        os.close(fd)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _read(fd: int, most: int) -> bytes:
+    """Up to ``most`` bytes, until the end."""
+    data = bytearray()
+    while len(data) < most and (piece := os.read(fd, min(1 << 20, most - len(data)))):
+        data += piece
+    return bytes(data)
