@@ -44,7 +44,7 @@ def seal(collected: Collected, request: Request, report: IsolationReport) -> Sea
         stderr=transcript.text_of("stderr"),
         text=transcript.merged([result.text or "" for result in capture.results]),
         results=tuple(capture.results),
-        error=capture.error,
+        error=None if verdict.status == "ok" else capture.error,
         artifacts=collected.artifacts,
         full_output=capture.full_output(),
         truncated=transcript.truncated or capture.results_dropped or not collected.complete,

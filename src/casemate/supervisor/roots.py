@@ -49,6 +49,8 @@ def _add(root: str, entry: dict[str, Any]) -> None:
     try:
         _make_parents(root, os.path.dirname(entry["target"]))
         if entry["kind"] == "link":
+            if os.path.islink(target):  # a bound folder has it already
+                return
             os.symlink(entry["points_to"], target)
         elif entry["kind"] == "text":
             _write(target, entry["content"].encode())

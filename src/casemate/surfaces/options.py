@@ -72,7 +72,7 @@ def run_arguments(options: Options, language: str) -> dict[str, Any]:
 def _code(script: str) -> bytes:
     if script == "-":
         return _read(0, _MAX_CODE)
-    return _read_file("SCRIPT", script, _MAX_CODE)
+    return _read_file("code", script, _MAX_CODE)
 
 
 def _files(given: tuple[str, ...]) -> dict[str, Path]:

@@ -51,9 +51,10 @@ NO_FILTER = ""
 
 def told_by(program: str, *, wall: str, cwd: Path, environment: dict[str, str] | None = None) -> Any:
     """What the program tells last with `tell`, behind the wall. AssertionError with its stderr if it fails."""
+    path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-c", BEGINNING + wall + program],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "HOME": str(cwd), **(environment or {})},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": path, "HOME": str(cwd), **(environment or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -277,7 +277,8 @@ with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as file:
     path = os.path.join(folder, 'a')
     open(path, 'w').close(); os.chmod(path, 0o755); os.utime(path); os.mkfifo(path + 'fifo')
     os.symlink('a', path + 'link'); os.link(path, path + 'hard'); os.rename(path, path + 'b')
-    shutil.copytree(folder, folder + '.copy', symlinks=True, ignore=lambda *_: ['afifo']); shutil.rmtree(folder + '.copy')
+    shutil.copytree(folder, folder + '.copy', symlinks=True, ignore=lambda *_: ['afifo'])
+    shutil.rmtree(folder + '.copy')
     os.copy_file_range(file.fileno(), os.open(path + 'b', os.O_RDWR), 10, 0)
 """,
     "mmap, memory locks, and a large allocation": """

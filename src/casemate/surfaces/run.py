@@ -1,0 +1,134 @@
+"""``casemate run``: one program in one cell, its output as casemate's own, its exit code too."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+from casemate.errors import CasemateError, InvalidArgument
+from casemate.model.execution import Execution
+from casemate.sandbox import Sandbox
+from casemate.surfaces import failures
+from casemate.surfaces.options import Options, run_arguments, sandbox_arguments
+from casemate.surfaces.streams import say
+
+
+def run(options: Options) -> int:
+    """Do what ``casemate run`` was asked to do; the exit code. Raises ``CasemateError``."""
+    language = options.language or ("python" if options.script == "-" else _language_of(options.script))
+    sandbox = Sandbox(**sandbox_arguments(options))
+    if options.explain:
+        return _explain(sandbox, options, language)
+    sandbox.warm_up()  # the supervisor starts while this process still loads what it needs itself
+    arguments = run_arguments(options, language)
+    import asyncio
+
+    from casemate.surfaces.streams import ReaderGone
+
+    try:
+        return asyncio.run(_run(sandbox, options, arguments))
+    except _Terminated:
+        return failures.TERMINATED
+    except ReaderGone:
+        return failures.READER_GONE
+
+
+class _Terminated(Exception):
+    """Somebody sent SIGTERM or SIGHUP."""
+
+
+def _language_of(script: str) -> str:
+    language = Sandbox.language_of(script)
+    if language is None:
+        raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
+    return language
+
+
+async def _run(sandbox: Sandbox, options: Options, arguments: dict[str, Any]) -> int:
+    import asyncio
+
+    task = asyncio.current_task()
+    terminated = False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        if task:
+            task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, terminate)
+    try:
+        async with sandbox:
+            execution = await _execute(sandbox, options, arguments)
+    except asyncio.CancelledError:
+        if terminated:
+            raise _Terminated from None
+        raise
+    _tell(execution, options)
+    return failures.exit_code_of(execution)
+
+
+async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any]) -> Execution:
+    if options.format == "text":
+        return await _stream(sandbox, options, arguments)
+    execution = await sandbox.run(**arguments)
+    from casemate.surfaces import documents
+
+    sys.stdout.write(documents.text_of(documents.execution_document(execution)) + "\n")
+    return execution
+
+
+async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any]) -> Execution:
+    from contextlib import aclosing
+
+    from casemate.model.events import Display, Done, Output
+    from casemate.surfaces.streams import Streams
+
+    streams = Streams(raw=options.raw)
+    async with aclosing(sandbox.stream(**arguments)) as events:
+        async for event in events:
+            match event:
+                case Output():
+                    await streams.output(event)
+                case Display():
+                    await streams.result(event.result)
+                case Done():
+                    await streams.end()
+                    return event.execution
+    raise AssertionError("a stream ends with Done")
+
+
+def _tell(execution: Execution, options: Options) -> None:
+    """What casemate itself has to say of a run: nothing, when there was nothing out of the ordinary."""
+    if execution.cause is None and not (execution.skipped or execution.artifacts or execution.results):
+        return
+    from casemate.surfaces.account import account
+
+    for line in account(execution, options):
+        say(line)
+
+
+def _explain(sandbox: Sandbox, options: Options, language: str) -> int:
+    import asyncio
+
+    from casemate.surfaces import documents, explain
+
+    plan = asyncio.run(sandbox.explain(**run_arguments(options, language)))
+    document = documents.plan_document(plan)
+    text = documents.text_of(document) if options.format == "json" else explain.text_of(document)
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+def report(error: CasemateError) -> int:
+    """Say what casemate could not do and what would help; the exit code."""
+    from casemate.surfaces.terminal import inert
+
+    message = error.message
+    if isinstance(error, InvalidArgument):
+        message = f"{failures.option_of(error.argument)}: {message.removeprefix(f'{error.argument}: ')}"
+    say(inert("\n".join(line for line in (message, error.remediation) if line)))
+    return failures.exit_code_of_error(error)
