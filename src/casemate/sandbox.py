@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import platform
 import stat
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from casemate import __version__
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import InvalidArgument, SandboxClosed, Unavailable, WallUnavailable
-from casemate.execution import pipeline
-from casemate.execution.emitter import Emitter
-from casemate.execution.house import House
 from casemate.execution.request import Content, check_name, check_timeout, make_request
 from casemate.isolation.native.wall import NativeWall
-from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
-from casemate.model.events import Event
-from casemate.model.execution import Execution
 from casemate.model.limits import Limits
-from casemate.model.plan import Launch, Plan
-from casemate.model.request import Request
-from casemate.runtimes.catalogue import RUNTIMES, runtime_for
-from casemate.runtimes.runtime import Environment
+from casemate.runtimes.catalogue import RUNTIMES, language_of, runtime_for
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from casemate.execution.house import House
+    from casemate.model.diagnosis import Diagnosis
+    from casemate.model.events import Event
+    from casemate.model.execution import Execution
+    from casemate.model.plan import Launch, Plan
+    from casemate.model.request import Request
+    from casemate.runtimes.runtime import Environment
 
 _DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number
 _WALLS = ("native",)
@@ -219,6 +219,11 @@ class Sandbox:
         for wall in walls:
             advice += wall.report.missing if wall.report else [wall.remedy]
         return Diagnosis(__version__, system, tuple(walls), languages, tuple(line for line in advice if line))
+
+    @staticmethod
+    def language_of(file_name: str) -> str | None:
+        """The language of a program by its file's ending, or None."""
+        return language_of(file_name)
 
     def warm_up(self) -> None:
         """Start what the first run needs, without waiting for it."""

@@ -111,7 +111,9 @@ def test_a_program_sees_only_the_descriptors_it_was_given(sandbox: sync.Sandbox)
 
 
 def test_a_program_may_reopen_its_streams_by_name(sandbox: sync.Sandbox) -> None:
-    execution = sandbox.run("echo one > /dev/stdout; echo two > /dev/stderr; cat /dev/stdin", language="shell", stdin="in")
+    execution = sandbox.run(
+        "echo one > /dev/stdout; echo two > /dev/stderr; cat /dev/stdin", language="shell", stdin="in"
+    )
     assert (execution.stdout, execution.stderr) == ("one\nin", "two\n")
 
 

@@ -91,6 +91,8 @@ class Group:
             return
         _write(self._memory, "memory.limit_in_bytes", str(memory))
         _try_write(self._memory, "memory.memsw.limit_in_bytes", str(memory))
+        if self.oom_fd is not None:
+            return
         self.oom_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         control = os.open("memory.oom_control", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._memory)
         try:

@@ -37,9 +37,10 @@ def _serve(socket: _socket.socket, mode: str, groups: cgroups.Cgroups) -> None:
         enter.settle()
         with enter.refusing("stage"):
             stage.prepare()
-        socket.send(wire.encode({"op": "ready", "mode": mode, "landlock": landlock.abi(), **groups.describe()}))
         server = serve.Server(socket, mode, groups)
         gc.disable()  # a collection in a forked cell would copy the whole heap's pages
+        counted = server.try_cgroups()
+        socket.send(wire.encode({"op": "ready", "mode": mode, "landlock": landlock.abi(), **counted}))
         server.run()
     except enter.Refused as refused:
         _refuse(socket, refused)

@@ -14,6 +14,7 @@ from casemate.supervisor import broker, cgroups, enter, init, kernel, roots, sec
 
 _CELL_ID_AS_ROOT = 0x6361_0000  # kernel uid and gid of cells when the supervisor is root; nobody's, and never 0
 _SIGKILL = 9
+_TRIAL_MEMORY = 256 << 20  # bytes; more than a waiting spare uses
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
 _FIRST_LOOK = 0.01  # seconds after the start
 _PIPE_READ = 4096
@@ -55,7 +56,7 @@ class Server:
         self._identity = broker.Identity(*ids, mapped=mode == "root")
         self._roots: dict[str, str] = {}
         self._broken_roots: dict[str, str] = {}
-        self._program = seccomp.program(kernel.machine, memory_is_counted=groups.memory is not None)
+        self._programs: dict[bool, bytes] = {}
         self._spare: spare.Spare | None = None
         self._cells: dict[int, Cell] = {}  # by pidfd
         self._ooms: dict[int, Cell] = {}  # by eventfd
@@ -67,6 +68,18 @@ class Server:
         self._cpus = sorted(os.sched_getaffinity(0))
         self._next_cpu = 0
         self._count = 0
+
+    def try_cgroups(self) -> dict[str, str | None]:
+        """Make the first spare and try on it whether cgroups can be used; without them from now on where not."""
+        try:
+            self._spare = self._new_spare()
+            if self._spare.group:
+                self._spare.group.limit(memory=_TRIAL_MEMORY, cpus=1.0)
+        except OSError:
+            if self._spare:
+                spare.discard(self._spare)
+            self._spare, self._groups = None, cgroups.Cgroups(None, None)
+        return self._groups.describe()
 
     def run(self) -> None:
         """Serve until the host closes its end; then return, and with us every cell ends."""
@@ -196,7 +209,10 @@ class Server:
 
     def _new_spare(self) -> spare.Spare:
         self._count += 1
-        return spare.make(self._identity, self._groups, str(self._count), self._program)
+        counted = self._groups.memory is not None
+        if counted not in self._programs:
+            self._programs[counted] = seccomp.program(kernel.machine, memory_is_counted=counted)
+        return spare.make(self._identity, self._groups, str(self._count), self._programs[counted])
 
     def _choose_cpus(self, cpus: float) -> list[int]:
         """Without a cpu cgroup: pin the cell to so many cores, in turn. Best effort; a cell can undo it."""

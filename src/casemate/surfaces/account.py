@@ -37,7 +37,7 @@ def account(execution: Execution, options: Options) -> Iterator[str]:
     if options.output is None:
         yield from _not_kept(execution, len(shown), options)
     else:
-        yield from _kept(execution, shown, options.output)
+        yield from _kept(execution, shown, options)
     for skipped in execution.skipped:
         yield f"left out: {visible(skipped.name)}: {visible(skipped.reason)}"
 
@@ -62,12 +62,14 @@ def _not_kept(execution: Execution, shown: int, options: Options) -> Iterator[st
         yield "not kept: the whole output; --output DIR keeps it, --output-limit SIZE returns more of it"
 
 
-def _kept(execution: Execution, shown: list[tuple[str, bytes]], output: str) -> Iterator[str]:
+def _kept(execution: Execution, shown: list[tuple[str, bytes]], options: Options) -> Iterator[str]:
+    output = options.output or ""
     refused = {skipped.name for skipped in execution.skipped}
-    names = [name for a in execution.artifacts if (name := a.name) not in refused]
-    written = [name.removeprefix(_OUTPUT_FOLDER) for name in names]
-    taken = {name.removeprefix(_OUTPUT_FOLDER) for name in (a.name for a in execution.artifacts)}
-    extra = [*_numbered(shown, taken), *_whole_output(execution.full_output, taken)]
+    written = [_exported(one.name) for one in execution.artifacts if one.name not in refused]
+    taken = {_exported(one.name) for one in execution.artifacts}
+    extra = list(_numbered(shown, taken))
+    if execution.full_output is not None and options.format == "json":  # as text all of it has been printed
+        extra.append(_whole_output(execution.full_output, taken))
     failed = _save(extra, output)
     written += [name for name, _ in extra if name not in failed]
     if written:
@@ -85,11 +87,14 @@ def _numbered(shown: list[tuple[str, bytes]], taken: set[str]) -> Iterator[tuple
         yield name, data
 
 
-def _whole_output(full: Artifact | None, taken: set[str]) -> list[tuple[str, bytes]]:
-    if full is None:
-        return []
+def _exported(name: str) -> str:
+    """An artifact's name in the folder that --output names."""
+    return name.removeprefix(_OUTPUT_FOLDER)
+
+
+def _whole_output(full: Artifact, taken: set[str]) -> tuple[str, bytes]:
     name = "full-output.txt" if "full-output.txt" not in taken else f"full-output-{secrets.token_hex(4)}.txt"
-    return [(name, full.read_bytes())]
+    return name, full.read_bytes()
 
 
 def _savable(result: Result) -> tuple[str, bytes] | None:

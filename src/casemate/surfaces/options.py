@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from casemate.errors import InvalidArgument
 from casemate.model.limits import Limits
-from casemate.surfaces.streams import say
+from casemate.surfaces.words import say
 
 _MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to be told that it is too long
 _MAX_STDIN = (256 << 20) + 1

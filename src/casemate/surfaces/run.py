@@ -6,12 +6,12 @@ import signal
 import sys
 from typing import Any
 
-from casemate.errors import CasemateError, InvalidArgument
+from casemate.errors import InvalidArgument
 from casemate.model.execution import Execution
 from casemate.sandbox import Sandbox
 from casemate.surfaces import failures
 from casemate.surfaces.options import Options, run_arguments, sandbox_arguments
-from casemate.surfaces.streams import say
+from casemate.surfaces.words import say
 
 
 def run(options: Options) -> int:
@@ -121,14 +121,3 @@ def _explain(sandbox: Sandbox, options: Options, language: str) -> int:
     text = documents.text_of(document) if options.format == "json" else explain.text_of(document)
     sys.stdout.write(text + "\n")
     return 0
-
-
-def report(error: CasemateError) -> int:
-    """Say what casemate could not do and what would help; the exit code."""
-    from casemate.surfaces.terminal import inert
-
-    message = error.message
-    if isinstance(error, InvalidArgument):
-        message = f"{failures.option_of(error.argument)}: {message.removeprefix(f'{error.argument}: ')}"
-    say(inert("\n".join(line for line in (message, error.remediation) if line)))
-    return failures.exit_code_of_error(error)

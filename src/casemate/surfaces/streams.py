@@ -1,4 +1,4 @@
-"""The program's output on casemate's own stdout and stderr, and casemate's own words on stderr."""
+"""The program's output on casemate's own stdout and stderr."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import select
-import sys
 
 from casemate.model.events import Output
 from casemate.model.result import Result
@@ -80,15 +79,6 @@ class Streams:
 def is_picture(result: Result) -> bool:
     """Whether a displayed object is for the eyes: its text, if any, only stands for it."""
     return any(media_type.startswith("image/") or media_type == "application/pdf" for media_type in result)
-
-
-def say(message: str) -> None:
-    """A line of casemate's own on stderr; what cannot be written there cannot be helped."""
-    try:
-        sys.stderr.write(f"casemate: {message}\n")
-        sys.stderr.flush()
-    except (OSError, AttributeError):
-        return
 
 
 async def _writable(fd: int) -> None:

@@ -1,0 +1,118 @@
+"""The command ``casemate``: finds the command, has it run, turns whatever happens into words and an exit code.
+
+Starting fast matters here. Help and the plain form ``casemate run SCRIPT [-- ARGS]`` need no parser, which would take
+longer to load than a program takes to run; everything else is cyclopts'.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from casemate import __version__
+from casemate.errors import CasemateError
+from casemate.surfaces import failures
+
+_SUMMARY = "Run code that nobody has read, in real isolation, without root."
+_COMMANDS = {
+    "run": ("casemate.surfaces.commands:run", "Run a program in a cell of its own."),
+    "doctor": ("casemate.surfaces.commands:doctor", "Say what this machine can do, and what would help."),
+}
+_HELP = ("-h", "--help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _open_missing_streams()
+    try:
+        code = _dispatch(given)
+        sys.stdout.flush()
+    except CasemateError as error:
+        from casemate.surfaces.words import report
+
+        code = report(error)
+    except KeyboardInterrupt:
+        code = failures.INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        code = failures.READER_GONE
+    except OSError as error:
+        from casemate.surfaces.words import say
+
+        _silence_stdout()
+        say(str(error))
+        code = failures.CANNOT_WRITE
+    return code
+
+
+def _dispatch(given: list[str]) -> int:
+    if not given or given[0] in _HELP:
+        sys.stdout.write(_help())
+        return 0 if given else failures.USAGE
+    if given == ["--version"]:
+        sys.stdout.write(f"casemate {__version__}\n")
+        return 0
+    if _is_plain_run(given):
+        from casemate.surfaces.options import Options
+        from casemate.surfaces.run import run
+
+        return run(Options(given[1], arguments=tuple(given[3:])))
+    return _parsed(given)
+
+
+def _is_plain_run(given: list[str]) -> bool:
+    """``run SCRIPT`` or ``run SCRIPT -- ARGS``: no option of casemate's is given."""
+    if len(given) < 2 or given[0] != "run" or (given[1].startswith("-") and given[1] != "-"):
+        return False
+    return len(given) == 2 or given[2] == "--"
+
+
+def _parsed(given: list[str]) -> int:
+    from cyclopts import App, CycloptsError, Parameter
+
+    app = App(
+        name="casemate",
+        help=_SUMMARY,
+        version=f"casemate {__version__}",
+        default_parameter=Parameter(negative=(), show_default=False),
+        result_action="return_value",
+    )
+    for name, (place, summary) in _COMMANDS.items():
+        app.command(place, name=name, help=summary)
+    try:
+        code = app(given, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        from casemate.surfaces.terminal import inert
+        from casemate.surfaces.words import say
+
+        say(inert(f"{error}\nTry: casemate {given[0] if given[0] in _COMMANDS else ''} --help".replace("  ", " ")))
+        return failures.USAGE
+    return code if isinstance(code, int) else 0
+
+
+def _help() -> str:
+    commands = "".join(f"  {name:<9} {summary}\n" for name, (_, summary) in _COMMANDS.items())
+    codes = "".join(f"  {code:>3}  {meaning}\n" for code, meaning in failures.MEANINGS)
+    return (
+        f"Usage: casemate COMMAND ...\n\n{_SUMMARY}\n\nCommands:\n{commands}\n"
+        "  casemate COMMAND --help lists a command's options; casemate --version prints the version.\n\n"
+        f"Exit codes, where they are not the program's own:\n{codes}"
+    )
+
+
+def _open_missing_streams() -> None:
+    """Where a standard stream was closed, put /dev/null, before a descriptor of casemate's own takes its number."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _silence_stdout() -> None:
+    """Have the interpreter's last flush go nowhere, instead of failing once more."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

@@ -1,0 +1,153 @@
+"""The commands as cyclopts reads them: names, types and the words of their help."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from casemate.errors import InvalidArgument
+from casemate.surfaces.options import Options
+
+Format = Literal["text", "json"]
+
+
+def run(
+    script: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *args: str,
+    language: str | None = None,
+    timeout: float = 60.0,
+    memory: str | None = None,
+    cpus: float | None = None,
+    cpu_time: float | None = None,
+    processes: int | None = None,
+    disk: str | None = None,
+    inodes: int | None = None,
+    open_files: int | None = None,
+    output_limit: str | None = None,
+    full_output: str | None = None,
+    file: tuple[str, ...] = (),
+    env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
+    stdin: str | None = None,
+    output: str | None = None,
+    workspace: str | None = None,
+    workspace_mode: Literal["overlay", "direct"] = "overlay",
+    environment: str | None = None,
+    isolation: str = "auto",
+    explain: bool = False,
+    raw: bool = False,
+    format: Format = "text",  # noqa: A002 - the option's name
+) -> int:
+    """Run a program in a cell of its own.
+
+    stdout, stderr and the exit code are the program's. What casemate has to say is on stderr and begins with
+    "casemate:". Sizes are numbers of bytes, or e.g. 512MiB.
+
+    Parameters
+    ----------
+    script
+        The program: a file (.py, .js, .mjs, .cjs, .ts, .mts, .sh), or - for standard input.
+    args
+        The program's own arguments. Put -- before them when one begins with a hyphen.
+    language
+        python, node or shell, where the file's name does not say it. Standard input is python.
+    timeout
+        Seconds the program may run; 60 unless given.
+    memory
+        All memory of the program and its children together; 512MiB unless given.
+    cpus
+        Cores it may use at once; 1 unless given.
+    cpu_time
+        Seconds of cpu it may use; no limit of its own unless given.
+    processes
+        Processes and threads at once; 64 unless given.
+    disk
+        Bytes it may write in /workspace, /tmp and /dev/shm together; 256MiB unless given.
+    inodes
+        Files and folders it may make there; 20000 unless given.
+    open_files
+        Open files of each process; 1024 unless given.
+    output_limit
+        How much of stdout and of stderr --format json returns, head and tail; 1MiB unless given.
+    full_output
+        How much the program may write to stdout and stderr before it is ended; 64MiB unless given.
+    file
+        A file to put into the workspace, as PATH (under its own name) or NAME=PATH. May be repeated.
+    env
+        A variable for the program: NAME=VALUE, or NAME with the value that it has here. May be repeated.
+    stdin
+        A file for the program's standard input, or -. Without it, what is piped or redirected into casemate.
+    output
+        A folder for the files the program leaves and the pictures it shows.
+    workspace
+        A folder of yours that the program works in. Unless given, it has an empty one of its own.
+    workspace_mode
+        overlay (unless given): what it changed is written back when it has ended. direct: it writes to the folder
+        at once.
+    environment
+        A virtual environment or a Python interpreter to use, by its path.
+    isolation
+        The wall's name; auto, unless given, is the strongest that proves itself here.
+    explain
+        Print what would be done and with which limits, and run nothing.
+    raw
+        Send the program's bytes to the terminal as they are. They can do to it whatever it obeys.
+    format
+        text (unless given), or json: one JSON object with the whole outcome on stdout, instead of the program's output.
+    """
+    from casemate.surfaces.run import run as run_it
+
+    if script.startswith("-") and script != "-":
+        raise InvalidArgument("code", f"there is no option {script}; a file of that name is ./{script}")
+    given = {
+        "memory": memory,
+        "cpus": cpus,
+        "cpu_time": cpu_time,
+        "processes": processes,
+        "disk": disk,
+        "inodes": inodes,
+        "open_files": open_files,
+        "output": output_limit,
+        "full_output": full_output,
+    }
+    options = Options(
+        script=script,
+        arguments=args,
+        language=language,
+        timeout=timeout,
+        limits={name: _plain(value) for name, value in given.items() if value is not None},
+        files=file,
+        env=env,
+        stdin=stdin,
+        output=output,
+        workspace=workspace,
+        workspace_mode=workspace_mode,
+        environment=environment,
+        isolation=isolation,
+        explain=explain,
+        raw=raw,
+        format=format,
+    )
+    return run_it(options)
+
+
+def doctor(*, output: Annotated[Format, Parameter(name=("--output", "--format"))] = "text") -> int:
+    """Say what this machine can do, and what would help.
+
+    Which walls it can have and what their self-test proved, which mechanism enforces each limit, which languages
+    there are. The exit code is 0 when a wall can be had, else 69.
+
+    Parameters
+    ----------
+    output
+        text (unless given), or json: everything as one JSON object.
+    """
+    from casemate.surfaces.doctor import doctor as examine
+
+    return examine(output)
+
+
+def _plain(value: float | str) -> float | str | int:
+    """A size without a unit is a number of bytes."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
