@@ -105,6 +105,10 @@ class Run:
         if load > _BUSY * cores:
             print(f"warning: the load is {load:.1f} on {cores} cores; only the ratios mean something", file=sys.stderr)
 
+    def note(self, text: str) -> None:
+        """Say something beside the tables."""
+        print(text, file=sys.stderr)
+
     def rounds(self, usual: int, quick: int = 5) -> int:
         return quick if self.quick else usual
 

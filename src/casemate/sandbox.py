@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from casemate import __version__
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import InvalidArgument, SandboxClosed, Unavailable, WallUnavailable
+from casemate.execution.house import House
 from casemate.execution.request import Content, check_name, check_timeout, make_request
 from casemate.isolation.native.wall import NativeWall
 from casemate.model.limits import Limits
@@ -20,7 +21,6 @@ from casemate.runtimes.catalogue import RUNTIMES, language_of, runtime_for
 if TYPE_CHECKING:
     import asyncio
 
-    from casemate.execution.house import House
     from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
@@ -97,7 +97,7 @@ class Sandbox:
             workspace_mode=workspace_mode,
             output_dir=None if output_dir is None else Path(output_dir),
         )
-        self._slots = asyncio.Semaphore(self._concurrency)
+        self._slots: asyncio.Semaphore | None = None
         self._closed = False
 
     async def run(
@@ -142,7 +142,9 @@ class Sandbox:
             program_name,
             arguments,
         )
-        async with self._slots:
+        from casemate.execution import pipeline
+
+        async with self._slot():
             self._check_open()
             return await pipeline.execute(request, self._house)
 
@@ -181,7 +183,7 @@ class Sandbox:
             program_name,
             arguments,
         )
-        async with self._slots:
+        async with self._slot():
             self._check_open()
             async for event in _events(request, self._house):
                 yield event
@@ -203,10 +205,16 @@ class Sandbox:
         request = self._request(
             code, language, timeout, limits, None, (), env, files, stdin, None, program_name, arguments
         )
+        from casemate.execution import pipeline
+
         return pipeline.explain(request, self._house)
 
     async def doctor(self) -> Diagnosis:
         """What this machine offers, as proved by the self-tests. Raises nothing for what is missing."""
+        import platform
+
+        from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
+
         walls = []
         try:
             walls.append(WallState(self._wall.name, await self._wall.prove()))
@@ -242,6 +250,14 @@ class Sandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _slot(self) -> asyncio.Semaphore:
+        """One of the cells that may run at once. asyncio loads while the supervisor starts, so not before."""
+        import asyncio
+
+        if self._slots is None:
+            self._slots = asyncio.Semaphore(self._concurrency)
+        return self._slots
 
     def _check_open(self) -> None:
         if self._closed:
@@ -294,6 +310,11 @@ class Sandbox:
 
 async def _events(request: Request, house: House) -> AsyncGenerator[Event]:
     """Events of one execution, whose task ends when the consumer leaves."""
+    import asyncio
+
+    from casemate.execution import pipeline
+    from casemate.execution.emitter import Emitter
+
     emitter = Emitter()
     # The task is this generator's own: awaited or cancelled below, whatever happens.
     task = asyncio.ensure_future(pipeline.execute(request, house, emitter))  # noqa: TID251

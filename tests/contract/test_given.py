@@ -73,14 +73,20 @@ def test_a_large_file_arrives_whole(sandbox: sync.Sandbox) -> None:
     assert sandbox.run(code, files={"big": big}).stdout == hashlib.sha256(big).hexdigest()
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(9000, marks=pytest.mark.xfail(
-    strict=True, reason="a launch request beyond the wire's message size is lost, or ends the supervisor"))])  # fmt: skip
-def test_many_files_with_long_names_all_arrive(sandbox: sync.Sandbox, count: int) -> None:
-    files = {f"{'n' * 60}-{number:06}": b"x" for number in range(count)}
-    execution = sandbox.run("import os; print(len(os.listdir('.')) - 1, end='')", files=files, timeout=20)
-    assert execution.stdout == str(count)
+def test_a_thousand_files_with_long_names_all_arrive(sandbox: sync.Sandbox) -> None:
+    files = {f"{'n' * 60}-{number:06}": b"x" for number in range(1000)}
+    execution = sandbox.run("import os; print(len(os.listdir('.')) - 1, end='')", files=files)
+    assert execution.stdout == "1000"
 
 
+@pytest.mark.xfail(strict=True, reason="a launch request beyond the wire's message size ends the supervisor")
+def test_as_many_files_as_are_allowed_all_arrive(sandbox: sync.Sandbox) -> None:
+    files = {f"file-{number:06}.txt": b"x" for number in range(5500)}
+    execution = sandbox.run("import os; print(len(os.listdir('.')) - 1, end='')", files=files)
+    assert execution.stdout == "5500"
+
+
+@pytest.mark.xfail(os.geteuid() == 0, strict=True, reason="run by root, given files are not the program's to write")
 def test_names_of_any_script_arrive_and_come_back(sandbox: sync.Sandbox) -> None:
     names = ["häß.txt", "漢字", "a b", "-rf", "🦊.csv", "con", "x" * 255]
     code = "import os\nfor name in os.listdir('.'):\n    if name != 'output': open(name, 'a').write('+')"

@@ -60,12 +60,12 @@ def serving(host: int | None = None) -> list[int]:
 
 
 def cells(host: int | None = None) -> list[int]:
-    """The init of each living cell."""
-    return [pid for server in serving(host) for pid in children(server) if state(pid) not in ("", "Z")]
+    """The init of each cell in which something runs (a supervisor may hold a spare one, empty, in readiness)."""
+    return [pid for server in serving(host) for pid in children(server) if children(pid)]
 
 
 def in_cells(host: int | None = None) -> list[int]:
-    """Every process in every cell, init first."""
+    """Every process in every cell in which something runs, init first."""
     return [pid for init in cells(host) for pid in (init, *descendants(init))]
 
 

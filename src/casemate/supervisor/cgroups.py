@@ -89,6 +89,7 @@ class Group:
             _write(self._memory, "memory.oom.group", "1")
             _try_write(self._memory, "memory.swap.max", "0")
             return
+        _try_write(self._memory, "memory.memsw.limit_in_bytes", "-1")  # it may never be below the next one
         _write(self._memory, "memory.limit_in_bytes", str(memory))
         _try_write(self._memory, "memory.memsw.limit_in_bytes", str(memory))
         if self.oom_fd is not None:

@@ -177,6 +177,19 @@ def test_a_terminal_that_is_not_named_cannot_be_opened(folder: Path) -> None:
     )
 
 
+def test_a_terminal_that_is_only_readable_cannot_be_controlled(folder: Path) -> None:
+    program = """
+import fcntl, struct, termios
+master = os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY)
+fcntl.ioctl(master, 0x40045431, struct.pack('i', 0))
+number, = struct.unpack('i', fcntl.ioctl(master, 0x80045430, bytes(4)))
+terminal = os.open(f'/dev/pts/{number}', os.O_RDONLY | os.O_NOCTTY)
+tell(attempt(fcntl.ioctl, terminal, termios.TCSBRK, 1))
+"""
+    assert told(folder, program, restricted(folder, readable=["/dev/pts"], devices=["/dev/ptmx"])) == "EACCES"
+    assert told(folder, program) is None
+
+
 def test_a_path_that_does_not_exist_is_passed_over(folder: Path) -> None:
     wall = restricted(folder, readable=[str(folder / "nothing here"), str(folder / "readable")])
 

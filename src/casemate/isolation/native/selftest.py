@@ -5,7 +5,6 @@ The outcome is kept for this boot, kernel, user and version; a cell never sees t
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import platform
@@ -87,10 +86,7 @@ async def proved(bench: Bench) -> IsolationReport:
 
 
 async def _test(bench: Bench) -> tuple[Proof, ...]:
-    async with asyncio.TaskGroup() as group:
-        escapes = group.create_task(_try_escapes(bench))
-        memory = group.create_task(_try_memory(bench))
-    return (*escapes.result(), memory.result())
+    return (*await _try_escapes(bench), await _try_memory(bench))
 
 
 async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import hashlib
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable
-from casemate.isolation.native import launch, refusal, selftest, tree
+from casemate.isolation.native import launch, refusal, tree
 from casemate.isolation.native.link import Link, RunningCell, Unlaunched
 from casemate.isolation.wall import Ending, Reason, Sink
 from casemate.model.isolation import IsolationReport
 from casemate.model.plan import Entry, Plan
 from casemate.supervisor import wire
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from casemate.isolation.native.selftest import LaunchProgram
 
 _HELLO_TIMEOUT = 20.0  # seconds a supervisor has to start, on a machine under heavy load
 
@@ -25,7 +29,7 @@ class NativeWall:
 
     name = "native"
 
-    def __init__(self, launch_probe: selftest.LaunchProgram) -> None:
+    def __init__(self, launch_probe: LaunchProgram) -> None:
         """``launch_probe`` says how the self-test's programs, which are Python, are started."""
         self._launch_probe = launch_probe
         self._link: Link | None = None
@@ -34,7 +38,7 @@ class NativeWall:
         self._system: tuple[Entry, ...] | None = None
         self._report: IsolationReport | None = None
         self._lock = threading.Lock()
-        self._proving = asyncio.Lock()
+        self._proving: asyncio.Lock | None = None
         self._closed = False
 
     def warm_up(self) -> None:
@@ -53,6 +57,11 @@ class NativeWall:
         Raises ``WallUnavailable`` with the reason and the remedy where the machine refuses,
         or where an escape of the self-test succeeded.
         """
+        import asyncio  # not before: it loads while the supervisor starts
+
+        from casemate.isolation.native import selftest
+
+        self._proving = self._proving or asyncio.Lock()
         async with self._proving:
             if self._report is None:
                 facts = await self._facts()
@@ -76,6 +85,8 @@ class NativeWall:
         return NativeCell(link.launch(request, fds, sink))
 
     async def close(self) -> None:
+        import asyncio
+
         with self._lock:
             self._closed = True
             link, self._link = self._link, None
@@ -97,6 +108,8 @@ class NativeWall:
         return self._link
 
     async def _facts(self) -> dict[str, Any]:
+        import asyncio
+
         with self._lock:
             link = self._open()
         try:

@@ -1,0 +1,158 @@
+"""After a limit: how long until everything in the cell is dead, as the host sees it.
+
+The cell is a hard one: forty processes, most of them in sessions of their own, deaf to SIGTERM, or stopped. The host
+finds them in its own /proc by their pid namespace, below the supervisor, and holds a pidfd of each before the limit
+comes. What is timed to the last of them:
+
+- deadline: from call + timeout, so that the cell's making counts against casemate (the most it can be)
+- deadline by the supervisor: ``Execution.duration`` beyond the timeout (its clock from the cell's start)
+- memory, output: from the program's last words before it goes over the limit (so what it does until then counts too)
+- spread: from the first process dead to the last
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
+
+from benchmarks import measure
+from benchmarks.measure import Goal, Series
+from casemate import Execution, Limits, Sandbox
+
+_PROCESSES = 40
+_TIMEOUT = 1.5  # seconds; enough to start all of them on a busy machine
+_PATIENCE = 20.0
+_GOAL = Goal(plus=0.1)
+_LIMITS = Limits(memory="128MiB", processes=100, full_output="2MiB", wall=30)
+_CROWD = f"""
+import os, signal, sys, time
+for number in range({_PROCESSES}):
+    if os.fork() == 0:
+        if number % 4:
+            os.setsid()
+        for ignored in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(ignored, signal.SIG_IGN)
+        if number % 3 == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while True:
+            time.sleep(60)
+time.sleep({_TIMEOUT / 2})  # meanwhile the host finds them all
+print(time.monotonic(), flush=True)  # a cell has the host's clock
+"""
+_OVER = {
+    "timeout": "while True: time.sleep(60)",
+    "out_of_memory": "kept = [bytearray(os.urandom(1 << 16) * 16) for _ in range(1000)]",
+    "killed": "while True: os.write(1, b'x' * 65536)",
+}
+
+
+@dataclass(slots=True)
+class Deaths:
+    """When the processes of one cell were seen dead, on the monotonic clock."""
+
+    first: float = 0.0
+    last: float = 0.0
+    number: int = 0
+
+
+def main() -> None:
+    run = measure.Run("ending", __doc__ or "")
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="casemate-ending-") as folder, asyncio.Runner() as runner:
+        sandbox = Sandbox(limits=_LIMITS, audit=f"{folder}/audit.db")
+        runner.run(sandbox.run("pass"))
+        for _ in range(run.rounds(20, 2)):
+            for status in _OVER:
+                for name, seconds in runner.run(_one(sandbox, status)).items():
+                    found.setdefault(name, []).append(seconds)
+        runner.run(sandbox.close())
+    series = [Series(name, tuple(samples), None if "spread" in name else _GOAL) for name, samples in found.items()]
+    run.compare(f"until all {_PROCESSES} processes and their init are dead", series)
+    run.finish()
+
+
+async def _one(sandbox: Sandbox, status: str) -> dict[str, float]:
+    """Run into one limit, and what was measured."""
+    deaths = Deaths()
+    watcher = threading.Thread(target=_watch, args=(deaths,))
+    watcher.start()
+    called = time.monotonic()
+    timeout = _TIMEOUT if status == "timeout" else _LIMITS.wall
+    execution = await sandbox.run(_CROWD + _OVER[status], timeout=timeout)
+    await asyncio.to_thread(watcher.join)
+    if execution.status != status or deaths.number <= _PROCESSES:
+        raise RuntimeError(f"{execution.status} for {status}, {deaths.number} processes: {execution.text[:500]}")
+    spread = {f"{status}: spread": deaths.last - deaths.first}
+    if status == "timeout":
+        by_supervisor = execution.duration - _TIMEOUT
+        return {"deadline": deaths.last - called - timeout, "deadline by the supervisor": by_supervisor, **spread}
+    name = {"out_of_memory": "memory", "killed": "output"}[status]
+    return {name: deaths.last - _last_words(execution), f"{name}: spread": deaths.last - deaths.first}
+
+
+def _last_words(execution: Execution) -> float:
+    return float(execution.stdout.split("\n", 1)[0])
+
+
+def _watch(deaths: Deaths) -> None:
+    """Find the cell's processes, hold a pidfd of each, and note when they die."""
+    until = time.monotonic() + _PATIENCE
+    members: set[int] = set()
+    while len(members) <= _PROCESSES + 1 and time.monotonic() < until:  # its init and the program itself, too
+        time.sleep(0.02)
+        members = _largest_namespace(_below(os.getpid()))
+    watched = {}
+    poll = select.poll()
+    for pid in members:
+        fd = os.pidfd_open(pid)
+        watched[fd] = pid
+        poll.register(fd, select.POLLIN)
+    deaths.number = len(watched)
+    while watched and time.monotonic() < until:
+        for fd, _ in poll.poll(1000):
+            deaths.last = time.monotonic()
+            deaths.first = deaths.first or deaths.last
+            poll.unregister(fd)
+            del watched[fd]
+            os.close(fd)
+    if watched:
+        deaths.number = -len(watched)
+
+
+def _below(pid: int) -> set[int]:
+    """Every process below ``pid``, by the host's numbers."""
+    parents: dict[int, int] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has ended
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def _largest_namespace(pids: set[int]) -> set[int]:
+    """Those of ``pids`` that share the pid namespace which most of them are in: the cell's."""
+    namespaces: dict[int, set[int]] = {}
+    for pid in pids:
+        try:
+            namespaces.setdefault(os.stat(f"/proc/{pid}/ns/pid").st_ino, set()).add(pid)
+        except OSError:
+            continue
+    return max(namespaces.values(), key=len, default=set())
+
+
+if __name__ == "__main__":
+    main()

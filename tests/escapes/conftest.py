@@ -1,0 +1,117 @@
+"""The host that the attacks want to hurt: canaries, listeners, a victim. One sandbox for each module."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casemate import sync
+from tests.escapes import host
+from tests.escapes.listeners import Listeners, listening
+
+LANGUAGES = (
+    pytest.param("python"),
+    pytest.param("node", marks=pytest.mark.needs("node")),
+    pytest.param("shell"),
+)
+
+
+@pytest.fixture(params=LANGUAGES)
+def language(request: pytest.FixtureRequest) -> str:
+    """Every language in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[Path]:
+    """A folder in the user's home: a cell has a /tmp of its own, which would hide that a path is not reachable."""
+    folder = Path(tempfile.mkdtemp(prefix=".casemate-escapes-", dir=Path.home()))
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+
+
+@pytest.fixture(scope="module")
+def sandbox(scratch: Path) -> Iterator[sync.Sandbox]:
+    """Started in a working directory and with an environment that hold secrets; see `canaries`."""
+    with sync.Sandbox(audit=scratch / "audit.db") as one:
+        one.run("pass")
+        yield one
+
+
+@pytest.fixture(scope="module")
+def canaries(scratch: Path) -> Iterator[host.Canaries]:
+    """Files with secrets in home, /tmp, /dev/shm and the working directory; the environment holds one too."""
+    made = host.Canaries()
+    name = f"canary-file-{secrets.token_hex(4)}"
+    made.put("home", scratch / "home" / name)
+    made.put("ssh", scratch / "home/.ssh/id_ed25519")
+    made.put("dotenv", scratch / "cwd/.env")
+    made.put("cwd", scratch / "cwd" / name)
+    made.secrets["environment"] = host.secret()
+    with contextlib.ExitStack() as stack:
+        for place in ("/tmp", "/dev/shm"):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="canary-", dir=place)))
+            folder.chmod(0o755)
+            made.put(place, folder / name)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("ESCAPES_SECRET", made.secrets["environment"])
+        patch.chdir(scratch / "cwd")
+        yield made
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[host.Victim]:
+    """A process of the user's."""
+    with host.victim(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+def listeners(scratch: Path) -> Iterator[Listeners]:
+    """Sockets on the host's loopback, abstract ones, and one in the home folder."""
+    with listening(scratch) as ones:
+        yield ones
+
+
+@pytest.fixture
+def workspace(scratch: Path) -> Iterator[Path]:
+    """A project of the caller's, with what projects have."""
+    folder = scratch / f"project-{secrets.token_hex(4)}"
+    for name in (".git/hooks", ".vscode", ".venv/bin", "src"):
+        (folder / name).mkdir(parents=True)
+    for name, content in {
+        ".git/config": "[core]\n", ".git/HEAD": "ref: refs/heads/main\n", ".git/hooks/pre-commit": "#!/bin/sh\n",
+        ".envrc": "export A=1\n", ".vscode/tasks.json": "{}\n", ".venv/bin/activate": "# nothing\n", "src/main.py": "x = 1\n",
+    }.items():  # fmt: skip
+        (folder / name).write_text(content)
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+
+
+@pytest.fixture(autouse=True)
+def _no_survivors() -> Iterator[None]:
+    """Whatever a test did, no process of a cell is alive after it."""
+    yield
+    host.wait_for(lambda: not host.guests(), "the end of every cell")
+
+
+def _remove(folder: Path) -> None:
+    def open_up(function: object, path: str, _error: object) -> None:
+        os.chmod(os.path.dirname(path), 0o700)
+        with contextlib.suppress(OSError):
+            os.chmod(path, 0o700)
+        assert callable(function)
+        function(path)
+
+    shutil.rmtree(folder, onerror=open_up)

@@ -1,0 +1,244 @@
+"""Nothing of the host, of its processes or of another cell can be read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from casemate import sync
+from casemate.model.events import Output
+from casemate.model.plan import Bind
+from tests.escapes import host
+from tests.escapes.cells import attack, bare, held, told, without
+
+
+def _env(canaries: host.Canaries, victim: host.Victim, *, scan: bool) -> dict[str, str]:
+    return {
+        "PATHS": ":".join(map(str, canaries.paths.values())),
+        "DIGESTS": "/etc/passwd:/etc/shadow:/etc/hostname",
+        "PIDS": str(victim.pid),
+        "SCAN": "1" if scan else "",
+        "NEEDLE": "canary-file",
+    }
+
+
+def _digest(path: str) -> str:
+    return f"sha256:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
+
+
+@pytest.fixture(scope="module")
+def inherited(canaries: host.Canaries, scratch: Path) -> str:
+    """A secret in a descriptor of the host's that its children inherit, and in no file any more."""
+    secret = host.secret()
+    (scratch / "inherited").write_text(secret)
+    descriptor = os.open(scratch / "inherited", os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
+    (scratch / "inherited").unlink()
+    return secret
+
+
+def test_secrets_of_the_host_stay_unread(
+    canaries: host.Canaries, inherited: str, victim: host.Victim, sandbox: sync.Sandbox, language: str
+) -> None:
+    """Files by many names, other processes, inherited descriptors, the environment; then everything in sight."""
+    seen = told(attack(sandbox, "read", language, _env(canaries, victim, scan=True)))
+    everything = {**canaries.secrets, **victim.secrets, "inherited": inherited}
+    assert [place for place, secret in everything.items() if secret in seen] == []
+    assert _digest("/etc/passwd") not in seen
+    if os.geteuid() == 0:
+        assert _digest("/etc/shadow") not in seen
+
+
+def test_control_bare_the_same_attack_reads_them_all(
+    canaries: host.Canaries, inherited: str, victim: host.Victim, tmp_path: Path, language: str
+) -> None:
+    env = {**_env(canaries, victim, scan=False), "ESCAPES_SECRET": canaries.secrets["environment"]}
+    seen = bare("read", language, env, tmp_path / "bare", close_fds=False).text
+    expected = {**canaries.secrets, **victim.secrets, "inherited": inherited}
+    if language != "python":
+        del expected["cwd"], expected["memory"]  # read by Python alone: by globbing its cwd and by its descriptor
+        expected["cwd"] = canaries.secrets["cwd"]
+    assert [place for place, secret in expected.items() if secret not in seen] == []
+    assert _digest("/etc/passwd") in seen
+    if os.geteuid() == 0:
+        assert _digest("/etc/shadow") in seen
+
+
+def test_the_record_and_the_state_of_casemate_stay_unread(sandbox: sync.Sandbox, scratch: Path) -> None:
+    """An earlier program, its path known, is in the audit database; a cell has neither that file nor the cache."""
+    secret = host.secret()
+    assert sandbox.run(f"'{secret}'").ok
+    records = [path for path in scratch.glob("audit.db*") if secret.encode() in path.read_bytes()]
+    assert records, "the control: the record holds the program"
+    cache = Path.home() / ".cache/casemate"
+    env = {"PATHS": ":".join(map(str, [*records, cache / f"selftest-{os.geteuid()}.json"])), "DIGESTS": ""}
+    seen = told(attack(sandbox, "read", "python", {**env, "PIDS": "", "SCAN": "1", "NEEDLE": "audit.db"}))
+    assert secret not in seen
+
+
+HOLDER = """
+import os, socket, sys, time
+from multiprocessing import shared_memory
+for place in ("/workspace", "/tmp", "/dev/shm", os.environ["HOME"]):
+    open(f"{place}/canary-file-other", "w").write(os.environ["OTHER"])
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("\\0" + os.environ["ABSTRACT"])
+listener.listen()
+tcp = socket.create_server(("127.0.0.1", 47123))
+print("ready", flush=True)
+time.sleep(60)
+"""
+SEARCHER = """
+import os, socket
+from tests.escapes.payloads.attempts import attempt, finish
+def meet(family, address):
+    with socket.socket(family) as client:
+        client.connect(address)
+        return b"canary-" + b"0" * 32
+attempt("abstract", lambda: meet(socket.AF_UNIX, "\\0" + os.environ["ABSTRACT"]))
+attempt("tcp", lambda: meet(socket.AF_INET, ("127.0.0.1", 47123)))
+"""
+
+
+def test_another_cells_files_sockets_and_environment_stay_unread(canaries: host.Canaries, sandbox: sync.Sandbox) -> None:
+    other = host.secret()
+    env = {"OTHER": other, "ABSTRACT": "escapes-other"}
+    events = sandbox.stream(HOLDER, env=env, arguments=(other,))
+    try:
+        while not (isinstance(event := next(iter(events)), Output) and "ready" in event.text):
+            pass
+        search = {"PATHS": "/workspace/canary-file-other:/tmp/canary-file-other:/dev/shm/canary-file-other"}
+        search |= {"DIGESTS": "", "PIDS": "", "SCAN": "1", "NEEDLE": "canary-file", "ABSTRACT": env["ABSTRACT"]}
+        seen = told(attack(sandbox, "read", "python", search))
+        assert other not in seen
+        met = sandbox.run(SEARCHER + "finish()", env=search, files=_helper())
+        assert "end of attack" in met.stdout
+        assert "canary-" not in met.stdout
+    finally:
+        events.close()  # type: ignore[attr-defined]
+
+
+def _helper() -> dict[str, bytes]:
+    from tests.escapes.cells import Attack
+
+    return Attack("read", "python").files
+
+
+def test_control_inside_one_cell_the_same_search_finds_them(sandbox: sync.Sandbox) -> None:
+    """Holder and searcher as two processes of one cell."""
+    other = host.secret()
+    code = f"""
+import os, subprocess, sys
+holder = subprocess.Popen([sys.executable, "-c", {HOLDER!r}], stdout=subprocess.PIPE)
+holder.stdout.readline()
+{SEARCHER}
+from tests.escapes.payloads.attempts import read
+for place in ("/workspace", "/tmp", "/dev/shm"):
+    attempt(place, lambda: read(place + "/canary-file-other"))
+holder.kill()
+finish()
+"""
+    seen = sandbox.run(code, env={"OTHER": other, "ABSTRACT": "escapes-own"}, files=_helper()).raise_for_status().stdout
+    assert seen.count(other) == 3
+    assert seen.count("canary-" + "0" * 32) == 2
+
+
+# ---------------------------------------------------------------------------------------------- one layer at a time
+
+
+def test_landlock_alone_keeps_unread_what_a_wrong_mount_shows(
+    canaries: host.Canaries, victim: host.Victim, sandbox: sync.Sandbox
+) -> None:
+    """A bind of the home folder by mistake: read without Landlock, and not with it."""
+    shown = canaries.paths["home"]
+    leak = (Bind(str(shown.parent), "/leak"),)
+    env = {**_env(canaries, victim, scan=False), "PATHS": f"/leak/{shown.name}"}
+    with without(entries=leak, unruled=("/leak",)):
+        assert canaries.secrets["home"] not in told(attack(sandbox, "read", "python", env))
+    with without("landlock", entries=leak, unruled=("/leak",)):
+        assert canaries.secrets["home"] in told(attack(sandbox, "read", "python", env)), "the control"
+
+
+@pytest.mark.parametrize("missing", ["landlock", "seccomp", "capabilities", "init", "namespaces", "rlimits", "mounts"])
+def test_without_any_one_layer_the_secrets_stay_unread(
+    canaries: host.Canaries, inherited: str, victim: host.Victim, sandbox: sync.Sandbox, missing: str
+) -> None:
+    with without(missing):
+        seen = told(attack(sandbox, "read", "python", _env(canaries, victim, scan=True)))
+    everything = {**canaries.secrets, **victim.secrets, "inherited": inherited}
+    assert [place for place, secret in everything.items() if secret in seen] == []
+
+
+KERNEL_FILES = """
+import os
+from tests.escapes.payloads.attempts import attempt, finish, read
+for name in os.environ["NAMES"].split(":"):
+    attempt(name, lambda: read(name, 64).hex())
+attempt("sysrq", lambda: os.close(os.open("/proc/sysrq-trigger", os.O_WRONLY)))
+finish()
+"""
+
+
+def test_what_proc_tells_of_the_kernel_is_hidden(sandbox: sync.Sandbox) -> None:
+    """The masks: kernel symbols, timers and keys have content in a cell without them, and none with them."""
+    names = [name for name in ("/proc/kallsyms", "/proc/timer_list", "/proc/key-users") if _has_content(name)]
+    env = {"NAMES": ":".join((*names, "/proc/kcore"))}
+    seen = sandbox.run(KERNEL_FILES, env=env, files=_helper()).stdout
+    assert "end of attack" in seen
+    for name in (*names, "/proc/kcore"):
+        assert f"tried {name}: done \n" in seen or f"tried {name}: Perm" in seen, seen
+    with without("mounts"):
+        control = sandbox.run(KERNEL_FILES, env=env, files=_helper()).stdout
+    assert Path("/proc/kallsyms").read_bytes()[16:40].hex() in control or "/proc/kallsyms" not in names
+    assert all(f"tried {name}: done \n" not in control for name in names), control
+
+
+def _has_content(name: str) -> bool:
+    try:
+        with open(name, "rb") as file:
+            return bool(file.read(64))
+    except OSError:
+        return False
+
+
+DISK = """
+import os, stat
+from tests.escapes.payloads.attempts import attempt, finish, read
+number = int(os.environ["DEVICE"])
+attempt("make", lambda: os.mknod("/tmp/disk" if os.path.isdir("/program") else "disk", stat.S_IFBLK | 0o600, number))
+def superblock(path):
+    with open(path, "rb", buffering=0) as file:
+        return os.pread(file.fileno(), 16, 1024 + 0x68)
+for path in ("/tmp/disk", "disk", *os.environ["NAMES"].split(":")):
+    attempt(path, lambda: superblock(path))
+finish()
+"""
+
+
+@pytest.mark.root_only
+def test_the_disk_stays_unread_as_a_device(sandbox: sync.Sandbox, tmp_path: Path) -> None:
+    number = os.stat("/usr").st_dev
+    if os.major(number) == 0:
+        pytest.skip("the system lies on no block device here")
+    os.mknod(tmp_path / "disk", stat.S_IFBLK | 0o600, number)
+    with open(tmp_path / "disk", "rb", buffering=0) as file:
+        label = os.pread(file.fileno(), 16, 1024 + 0x68)  # ext4's UUID, at least 16 bytes that do not change
+    told_by = f"sha256:{hashlib.sha256(label).hexdigest()}"
+    env = {"DEVICE": str(number), "NAMES": "/dev/vda:/dev/sda:/dev/root"}
+    for layers in ((), ("seccomp",), ("landlock",), ("seccomp", "landlock", "capabilities")):
+        with without(*layers):
+            seen = sandbox.run(DISK, env=env, files=_helper())
+        assert "end of attack" in seen.stdout
+        assert told_by not in seen.stdout
+
+
+def test_a_held_cell_has_no_descriptor_but_its_own(canaries: host.Canaries, inherited: str, sandbox: sync.Sandbox) -> None:
+    """Seen from the host: stdin, the output pipes and the control pipe; nothing of the host's or the supervisor's."""
+    with held(sandbox, "read", "shell", {"PATHS": "", "DIGESTS": "", "PIDS": ""}) as one:
+        links = host.open_files(one.pid)
+        assert [link for link in links if not link.startswith("pipe:") and link not in ("/dev/null",)] == [], links
+        assert len(links) <= 5
