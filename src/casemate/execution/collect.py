@@ -16,6 +16,7 @@ from casemate.artifacts.export import export
 from casemate.execution.house import House
 from casemate.execution.run import Finished
 from casemate.files.bounds import Bounds
+from casemate.files.walk import open_folder
 from casemate.model.artifact import Artifact
 from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT, WORKSPACE, Plan
@@ -88,7 +89,9 @@ def _of_private(finished: Finished) -> Files:
 def _of_direct(finished: Finished) -> Files:
     assert finished.plan.workspace.folder is not None
     with opened_folder(finished.plan.workspace.folder) as folder:
-        return collect_files(folder, under=(_OUTPUT_NAME,), given=finished.before, bounds=_bounds(finished))
+        return collect_files(
+            folder, under=(_OUTPUT_NAME,), given=finished.before, bounds=_bounds(finished), unlock=False
+        )
 
 
 def _of_overlay(finished: Finished) -> tuple[Files, tuple[SkippedFile, ...]]:
@@ -125,7 +128,7 @@ def output_before(plan: Plan) -> dict[str, str]:
     if plan.workspace.kind != "direct" or plan.workspace.folder is None:
         return {}
     with opened_folder(plan.workspace.folder) as folder:
-        found = collect_files(folder, under=(_OUTPUT_NAME,))
+        found = collect_files(folder, under=(_OUTPUT_NAME,), unlock=False)
     return {artifact.name: artifact.sha256 for artifact in found.files}
 
 
@@ -149,4 +152,5 @@ def _bounds(finished: Finished) -> Bounds:
 
 
 def _open(name: str, folder: int) -> int:
-    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    """A folder of the scratch, whatever permission bits the program gave it."""
+    return open_folder(folder, name.encode(), unlock=True)

@@ -7,6 +7,10 @@ import os
 from casemate.supervisor import kernel
 
 
+# Kernel uid and gid of the cells of a supervisor that is root: nobody's, and never 0.
+CELL_ID_UNDER_ROOT = 0x6361_0000
+
+
 class Refused(Exception):
     """The machine refuses something a cell needs: where, and with which errno."""
 
@@ -19,15 +23,17 @@ class Refused(Exception):
 def own_namespaces() -> str:
     """Enter fresh user (unless root), mount and pid namespaces; the next child is pid 1.
 
-    Returns ``"root"`` when the supervisor keeps the machine's own user namespace, else
-    ``"user"``. Raises :class:`Refused`.
+    Returns ``"root"`` when the supervisor keeps its user namespace, ``"contained root"`` when it is root
+    without the right to do so (in a container), else ``"user"``. Raises :class:`Refused`.
     """
-    if os.geteuid() == 0 and _can_unshare_as_root():
+    root = os.geteuid() == 0
+    if root and _can_unshare_as_root():
         return "root"
-    _enter_user_namespace()
+    with refusing("id maps"):
+        _enter_with_helper() if root else _enter_alone()
     with refusing("namespaces"):
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWPID)
-    return "user"
+    return "contained root" if root else "user"
 
 
 def _can_unshare_as_root() -> bool:
@@ -38,13 +44,34 @@ def _can_unshare_as_root() -> bool:
     return True
 
 
-def _enter_user_namespace() -> None:
-    """A user namespace in which we are root: over our own id alone, or all ids where we may map them."""
+def _enter_alone() -> None:
+    """A user namespace in which we are root, over our own id: all that an ordinary user may map."""
     uid, gid = os.geteuid(), os.getegid()
     with refusing("user namespace"):
         kernel.unshare(kernel.CLONE_NEWUSER)
-    with refusing("id maps"):
-        write_maps("self", f"0 {uid} 1", f"0 {gid} 1", deny_setgroups=True)
+    write_maps("self", f"0 {uid} 1", f"0 {gid} 1", deny_setgroups=True)
+
+
+def _enter_with_helper() -> None:
+    """A user namespace over root and the cells' id, so that no cell is root: a helper that stays outside maps them."""
+    ready_read, ready_write = os.pipe()
+    us, ids = os.getpid(), f"0 0 1\n{CELL_ID_UNDER_ROOT} {CELL_ID_UNDER_ROOT} 1"
+    helper = os.fork()
+    if helper == 0:
+        os.close(ready_write)
+        if os.read(ready_read, 1):
+            write_maps(us, ids, ids, deny_setgroups=False)
+        os._exit(0)
+    os.close(ready_read)
+    try:
+        with refusing("user namespace"):
+            kernel.unshare(kernel.CLONE_NEWUSER)
+        os.write(ready_write, b"x")
+    finally:
+        os.close(ready_write)
+        _, status = os.waitpid(helper, 0)
+    if status:
+        raise OSError(1, "the ids of the cells may not be mapped")
 
 
 def write_maps(pid: int | str, uid_map: str, gid_map: str, *, deny_setgroups: bool) -> None:

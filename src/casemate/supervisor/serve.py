@@ -12,7 +12,6 @@ from typing import Any
 
 from casemate.supervisor import broker, cgroups, enter, init, kernel, roots, seccomp, spare, watch, wire
 
-_CELL_ID_AS_ROOT = 0x6361_0000  # kernel uid and gid of cells when the supervisor is root; nobody's, and never 0
 _SIGKILL = 9
 _TRIAL_MEMORY = 256 << 20  # bytes; more than a waiting spare uses
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
@@ -52,8 +51,8 @@ class Server:
     def __init__(self, socket: _socket.socket, mode: str, groups: cgroups.Cgroups) -> None:
         self._socket = socket
         self._groups = groups
-        ids = (_CELL_ID_AS_ROOT, _CELL_ID_AS_ROOT) if mode == "root" else (0, 0)
-        self._identity = broker.Identity(*ids, mapped=mode == "root")
+        own = 0 if mode == "user" else enter.CELL_ID_UNDER_ROOT
+        self._identity = broker.Identity(own, own, mapped=mode != "user")
         self._roots: dict[str, str] = {}
         self._broken_roots: dict[str, str] = {}
         self._programs: dict[bool, bytes] = {}
