@@ -96,8 +96,9 @@ async def _one(sandbox: Sandbox, status: str) -> dict[str, float]:
     if status == "timeout":
         by_supervisor = execution.duration - _TIMEOUT
         return {"deadline": deaths.last - called - timeout, "deadline by the supervisor": by_supervisor, **spread}
-    times = [float(line) for line in execution.stdout.splitlines() if "x" not in line]
-    name, said = ("memory", times[-1]) if status == "out_of_memory" else ("output", times[0])
+    lines = execution.stdout.splitlines()
+    name, line = ("memory", lines[-1]) if status == "out_of_memory" else ("output", lines[0])
+    said = float(line)
     return {name: deaths.last - said, f"{name}: spread": deaths.last - deaths.first}
 
 

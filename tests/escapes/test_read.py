@@ -189,8 +189,10 @@ def test_what_proc_tells_of_the_kernel_is_hidden(sandbox: sync.Sandbox) -> None:
     env = {"NAMES": ":".join((*names, "/proc/kcore"))}
     seen = sandbox.run(KERNEL_FILES, env=env, files=_helper()).stdout
     assert "end of attack" in seen
+    told_nothing = ("done \n", "PermissionError", "FileNotFoundError")
     for name in (*names, "/proc/kcore"):
-        assert f"tried {name}: done \n" in seen or f"tried {name}: Perm" in seen, seen
+        assert any(f"tried {name}: {outcome}" in seen for outcome in told_nothing), seen
+    assert "tried sysrq: done" not in seen
     with without("mounts"):
         control = sandbox.run(KERNEL_FILES, env=env, files=_helper()).stdout
     assert Path("/proc/kallsyms").read_bytes()[16:40].hex() in control or "/proc/kallsyms" not in names
@@ -224,9 +226,12 @@ def test_the_disk_stays_unread_as_a_device(sandbox: sync.Sandbox, tmp_path: Path
     number = os.stat("/usr").st_dev
     if os.major(number) == 0:
         pytest.skip("the system lies on no block device here")
-    os.mknod(tmp_path / "disk", stat.S_IFBLK | 0o600, number)
-    with open(tmp_path / "disk", "rb", buffering=0) as file:
-        label = os.pread(file.fileno(), 16, 1024 + 0x68)  # ext4's UUID, at least 16 bytes that do not change
+    try:
+        os.mknod(tmp_path / "disk", stat.S_IFBLK | 0o600, number)
+        with open(tmp_path / "disk", "rb", buffering=0) as file:
+            label = os.pread(file.fileno(), 16, 1024 + 0x68)  # ext4's UUID, at least 16 bytes that do not change
+    except PermissionError:
+        pytest.skip("root may not read the disk here: run where no devices cgroup forbids it")
     told_by = f"sha256:{hashlib.sha256(label).hexdigest()}"
     env = {"DEVICE": str(number), "NAMES": "/dev/vda:/dev/sda:/dev/root"}
     for layers in ((), ("seccomp",), ("landlock",), ("seccomp", "landlock", "capabilities")):
@@ -240,5 +245,5 @@ def test_a_held_cell_has_no_descriptor_but_its_own(canaries: host.Canaries, inhe
     """Seen from the host: stdin, the output pipes and the control pipe; nothing of the host's or the supervisor's."""
     with held(sandbox, "read", "shell", {"PATHS": "", "DIGESTS": "", "PIDS": ""}) as one:
         links = host.open_files(one.pid)
-        assert [link for link in links if not link.startswith("pipe:") and link not in ("/dev/null",)] == [], links
+        assert [link for link in links if not link.startswith("pipe:") and link not in ("/dev/null", "/program/main.sh")] == []
         assert len(links) <= 5

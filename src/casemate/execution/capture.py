@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from casemate.artifacts.content import Spool
 from casemate.execution import frames
 from casemate.execution.emitter import Emitter
 from casemate.execution.transcript import Stream, Transcript
@@ -14,6 +14,9 @@ from casemate.model.artifact import Artifact
 from casemate.model.events import Display, ErrorEvent, Output
 from casemate.model.limits import Limits
 from casemate.model.result import ProgramError, Result
+
+if TYPE_CHECKING:
+    from casemate.artifacts.content import Spool
 
 _MAX_RESULTS = 1000
 _FULL_OUTPUT = "output.txt"
@@ -41,6 +44,8 @@ class Capture:
     def output(self, stream: Stream, data: bytes) -> None:
         self.output_bytes += len(data)
         if self._spool is None and self.transcript.would_cut(stream, len(data)):
+            from casemate.artifacts.content import Spool
+
             self._spool = Spool()
             self._write_spool(self.transcript.raw())
         if self._spool is not None and not self.spool_failed:

@@ -116,6 +116,7 @@ def _drop_empty_output(upper: int) -> None:
 
 @contextlib.contextmanager
 def opened_folder(folder: str) -> Iterator[int]:
+    """A caller's folder as a descriptor, for the length of a block."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd

@@ -15,9 +15,13 @@ from casemate.runtimes.runtime import Environment, Runtime
 class Log(Protocol):
     """The audit record, as the steps use it. Raises ``RecordUnavailable``."""
 
-    def intent(self, execution_id: str, namespace: str, detail: dict[str, Any]) -> None: ...
+    def intent(self, execution_id: str, namespace: str, detail: dict[str, Any]) -> None:
+        """Write the row before an execution."""
+        ...
 
-    def outcome(self, execution_id: str, namespace: str, detail: dict[str, Any]) -> None: ...
+    def outcome(self, execution_id: str, namespace: str, detail: dict[str, Any]) -> None:
+        """Write the row after it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,11 @@ import asyncio
 from dataclasses import replace
 
 from casemate.execution.admit import admit
-from casemate.execution.collect import collect, output_before
 from casemate.execution.emitter import Emitter
 from casemate.execution.house import House
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import recording
 from casemate.execution.run import run
-from casemate.execution.seal import seal
 from casemate.model.events import Done
 from casemate.model.execution import Execution
 from casemate.model.isolation import IsolationReport
@@ -29,13 +27,30 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     admitted = admit(request, house.limits)
     plan = make_plan(admitted, house)
     async with recording(house.log, request, plan) as record:
-        before = await asyncio.to_thread(output_before, plan) if plan.workspace.kind == "direct" else {}
+        before = await _output_before(plan)
+        asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started
         finished = await run(plan, house.wall, emitter, before)
+        from casemate.execution.collect import collect
+        from casemate.execution.seal import seal
+
         collected = await collect(finished, house)
         execution = record.finished(seal(collected, request, report_for(plan, report)))
     if emitter:
         emitter.emit(Done(execution), 0)
     return execution
+
+
+def _load_later_steps() -> None:
+    """Import what the end of a run needs while its cell starts, when this process would only wait."""
+    from casemate.execution import collect, seal  # noqa: F401
+
+
+async def _output_before(plan: Plan) -> dict[str, str]:
+    if plan.workspace.kind != "direct":
+        return {}
+    from casemate.execution.collect import output_before
+
+    return await asyncio.to_thread(output_before, plan)
 
 
 _DIRECT = (

@@ -6,14 +6,16 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
 from casemate.execution.house import Log
-from casemate.execution.seal import Sealed
 from casemate.model.execution import Execution
 from casemate.model.plan import Plan
 from casemate.model.request import Request
+
+if TYPE_CHECKING:
+    from casemate.execution.seal import Sealed
 
 
 class Record:

@@ -53,6 +53,7 @@ class Transcript:
         self._order: list[tuple[Stream | None, int]] = []  # stream and bytes, or None and the number of a result
 
     def add(self, stream: Stream, data: bytes) -> None:
+        """The program wrote ``data``."""
         self._streams[stream].add(data)
         if self._order and self._order[-1][0] == stream:
             self._order[-1] = (stream, self._order[-1][1] + len(data))
@@ -64,6 +65,7 @@ class Transcript:
         return self._streams[stream].total + amount > self._limit
 
     def add_result(self, number: int) -> None:
+        """The program displayed its result ``number``, counted from 0."""
         if len(self._order) < _MAX_SEGMENTS:
             self._order.append((None, number))
 

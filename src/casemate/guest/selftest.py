@@ -23,17 +23,20 @@ def attempt(action: Callable[[], object]) -> str:
 
 
 def read(path: str) -> str:
+    """What is in a file."""
     with open(path) as file:
         return file.read()
 
 
 def write(path: str) -> str:
+    """Append to a file, or make it."""
     with open(path, "a") as file:
         file.write("escaped")
     return "written"
 
 
 def connect(family: int, address: object) -> str:
+    """Connect to a socket."""
     with socket.socket(family, socket.SOCK_STREAM) as client:
         client.settimeout(1)
         client.connect(address)  # type: ignore[arg-type]
@@ -41,6 +44,7 @@ def connect(family: int, address: object) -> str:
 
 
 def unshare() -> str:
+    """Make a user namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
@@ -79,6 +83,7 @@ def fill() -> int:
 
 
 def open_files(most: int) -> int:
+    """How many files can be open at once."""
     held = []
     try:
         for _ in range(most):
@@ -91,6 +96,7 @@ def open_files(most: int) -> int:
 
 
 def status(*names: str) -> dict[str, str]:
+    """What the kernel says of this process."""
     found = {}
     for line in read("/proc/self/status").splitlines():
         name, _, value = line.partition(":")

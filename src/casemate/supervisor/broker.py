@@ -43,6 +43,7 @@ class Scratch:
         self.mounts = mounts
 
     def close_mounts(self) -> None:
+        """Let go of the mounts, once the cell has them."""
         for fd, _ in self.mounts:
             os.close(fd)
         self.mounts = []
@@ -64,6 +65,7 @@ class Identity:
         self._namespaces: dict[tuple[int, int], int] = {}
 
     def give(self, path: str) -> None:
+        """Make the cell the owner of ``path``."""
         if self.mapped:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 

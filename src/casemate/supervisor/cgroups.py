@@ -42,6 +42,7 @@ class Cgroups:
             _remove_folder(controller.group, controller.parent)
 
     def describe(self) -> dict[str, str | None]:
+        """What is used for memory and for cpu, for the report; None where nothing is."""
         return {
             "memory": f"cgroup v{self.memory.version}" if self.memory else None,
             "cpu": f"cgroup v{self.cpu.version}" if self.cpu else None,

@@ -6,7 +6,6 @@ import os
 
 from casemate.supervisor import kernel
 
-
 # Kernel uid and gid of the cells of a supervisor that is root: nobody's, and never 0.
 CELL_ID_UNDER_ROOT = 0x6361_0000
 
@@ -83,6 +82,7 @@ def write_maps(pid: int | str, uid_map: str, gid_map: str, *, deny_setgroups: bo
 
 
 def write_file(path: str, text: str) -> None:
+    """Write to a file of /proc, in one call."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())

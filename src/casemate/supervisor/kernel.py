@@ -127,6 +127,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def unshare(flags: int) -> None:
+    """Enter new namespaces: unshare(2)."""
     _checked(_unshare(flags), "unshare")
 
 
@@ -142,6 +143,7 @@ def clone(flags: int) -> int:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """mount(2)."""
     _checked(
         _mount(source.encode(), os.fsencode(target), kind.encode() if kind else None, flags, options.encode() or None),
         f"mount {target}",
@@ -200,6 +202,7 @@ def close_from(first: int) -> None:
 
 
 def prctl(option: int, argument: int = 0, second: int = 0) -> None:
+    """prctl(2)."""
     _checked(_prctl(option, argument, second, 0, 0), f"prctl {option}")
 
 

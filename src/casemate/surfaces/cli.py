@@ -6,9 +6,11 @@ longer to load than a program takes to run; everything else is cyclopts'.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from casemate import __version__
 from casemate.errors import CasemateError
@@ -22,10 +24,20 @@ _COMMANDS = {
 _HELP = ("-h", "--help")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+def main() -> NoReturn:
+    """Run the command line and end the process."""
+    gc.disable()  # loading makes no garbage, and looking for it takes time
     _open_missing_streams()
+    code = command(sys.argv[1:])
+    try:
+        sys.stderr.flush()
+    finally:
+        os._exit(code)  # taking the interpreter apart would take longer than starting it
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run the command line ``arguments``; the exit code."""
+    given = list(arguments)
     try:
         code = _dispatch(given)
         sys.stdout.flush()

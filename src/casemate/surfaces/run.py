@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from typing import Any
@@ -20,12 +21,13 @@ def run(options: Options) -> int:
     sandbox = Sandbox(**sandbox_arguments(options))
     if options.explain:
         return _explain(sandbox, options, language)
-    sandbox.warm_up()  # the supervisor starts while this process still loads what it needs itself
+    sandbox.warm_up()  # the supervisor starts while this process loads what it needs itself
     arguments = run_arguments(options, language)
     import asyncio
 
     from casemate.surfaces.streams import ReaderGone
 
+    gc.enable()
     try:
         return asyncio.run(_run(sandbox, options, arguments))
     except _Terminated:

@@ -6,10 +6,13 @@ import asyncio
 import errno
 import os
 import select
+from typing import TYPE_CHECKING
 
 from casemate.model.events import Output
 from casemate.model.result import Result
-from casemate.surfaces.terminal import Inert
+
+if TYPE_CHECKING:
+    from casemate.surfaces.terminal import Inert
 
 _PIECE = 4096  # bytes that a pipe which is writable takes at once (PIPE_BUF)
 _FILES = {"stdout": 1, "stderr": 2}
@@ -24,7 +27,7 @@ class _Stream:
 
     def __init__(self, fd: int, raw: bool) -> None:
         self._fd = fd
-        self._inert = None if raw or not os.isatty(fd) else Inert()
+        self._inert = None if raw or not os.isatty(fd) else _inert()
         self._in_line = False
 
     async def write(self, data: bytes) -> None:
@@ -53,6 +56,12 @@ class _Stream:
                 raise ReaderGone from None
             except BlockingIOError:  # the other end made the pipe non-blocking
                 continue
+
+
+def _inert() -> Inert:
+    from casemate.surfaces.terminal import Inert
+
+    return Inert()
 
 
 class Streams:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -121,6 +120,8 @@ def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, list[tuple
     if total <= _IN_MEMORY:
         fd = os.memfd_create("casemate", os.MFD_CLOEXEC)
     else:
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import sys
 from dataclasses import dataclass
 
@@ -36,12 +35,13 @@ class Refusal:
     remedy: str
 
     def error(self) -> WallUnavailable:
+        """The refusal as what is raised."""
         return WallUnavailable(self.message, reason=self.reason, remediation=self.remedy)
 
 
 def facts() -> Facts:
     """Read the facts of this machine."""
-    release = platform.release()
+    release = os.uname().release if hasattr(os, "uname") else ""
     return Facts(
         system=sys.platform,
         kernel=_kernel_version(release),

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -90,6 +88,8 @@ async def _test(bench: Bench) -> tuple[Proof, ...]:
 
 
 async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
+    import tempfile
+
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="casemate-selftest-")))
         canary = folder / "canary"
@@ -196,7 +196,7 @@ def _key(facts: dict[str, Any]) -> dict[str, Any]:
     boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "boot": boot.read_text().strip() if boot.exists() else "",
-        "kernel": platform.release(),
+        "kernel": os.uname().release,
         "version": __version__,
         "code": newest,
         "user": os.geteuid(),
@@ -232,6 +232,8 @@ def _write_cache(key: dict[str, Any], proofs: tuple[Proof, ...], at: float) -> N
         return
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        import tempfile
+
         descriptor, name = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(descriptor, "w") as file:
             json.dump({"key": key, "proofs": [asdict(proof) for proof in proofs], "at": at}, file)
