@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-import os
 import statistics
 import struct
 import sys
@@ -27,7 +26,9 @@ from benchmarks import in_supervisor, measure
 from benchmarks.measure import duration
 from casemate import Sandbox
 from casemate.audit.log import AuditLog
+from casemate.execution import collect as collecting
 from casemate.execution import pipeline
+from casemate.execution import seal as sealing
 from casemate.isolation.native import link, wall
 
 _PROGRAMS = {"shell": "true", "python": "pass"}
@@ -136,8 +137,8 @@ def _wrap_host(noted: Noted, path: str) -> None:
         (wall.NativeWall, "start", "start"),
         (link.Link, "_finish", "finish"),
         (pipeline, "run", "run"),
-        (pipeline, "collect", "collect"),
-        (pipeline, "seal", "seal"),
+        (collecting, "collect", "collect"),
+        (sealing, "seal", "seal"),
         (AuditLog, "outcome", "outcome"),
     ):
         noted.wrap(holder, attribute, name)
@@ -174,7 +175,9 @@ async def _profile(noted: Noted, audit: str, rounds: int) -> dict[str, dict[str,
 
 
 def _spans(noted: Noted) -> dict[str, float]:
-    pairs = zip(STEPS, STEPS[1:], strict=False)
+    """Every step; what did not happen is part of the next."""
+    happened = [step for step in STEPS if noted.at(step[0])]
+    pairs = zip(happened, happened[1:], strict=False)
     return {f"{n:02} {text}": _span(noted, before, after) for n, ((before, _), (after, text)) in enumerate(pairs)}
 
 

@@ -5,8 +5,8 @@ How long it took is printed, not judged: `pytest -rP tests/contract/test_dead_af
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -52,11 +52,13 @@ for child in held:
     "children that hold the pipes": ("shell", "sleep 1000 & sleep 1000 >&2 & echo ready; exec sleep 1000", 3),
     "a storm of threads": ("python", f"""
 import threading
+gate = threading.Event()
 def spin():
+    gate.wait()
     while True: pass
 for _ in range(50): threading.Thread(target=spin).start()
 {READY}
-spin()""", 1),
+gate.set(); spin()""", 1),
     "a storm of forks": ("python", f"""
 import os
 {READY}
@@ -93,30 +95,19 @@ echo ready; while :; do sleep 1000; done""", 7),
 LIMITS = Limits(memory="1GiB", processes=80)
 
 
-def ended_by(
-    sandbox: sync.Sandbox, language: str, code: str, timeout: float, end: Callable[[], None] | None = None
-) -> tuple[Execution, int, int]:
+def ended_by(sandbox: sync.Sandbox, language: str, code: str, timeout: float) -> tuple[Execution, int, int]:
     """Run ``code`` to its end by a limit: its execution, how many processes were held, how many of them live."""
-    stream = sandbox.stream(code, language=language, timeout=timeout, limits=LIMITS)
-    with witness.watching([]) as nothing:
-        assert nothing.living() == 0
-    said = ""
-    for event in stream:
-        assert isinstance(event, Output), event
-        said += event.text
-        if "ready\n" in said:
-            break
-    with witness.watching(witness.in_cells()) as watched:
-        if end:
-            end()
-        done = None
+    with contextlib.closing(sandbox.stream(code, language=language, timeout=timeout, limits=LIMITS)) as stream:
+        said = ""
         for event in stream:
-            if isinstance(event, Done):
-                done = event
+            assert isinstance(event, Output), event
+            said += event.text
+            if "ready\n" in said:
                 break
-        alive = watched.living()  # at the moment at which the end is told
-        assert done is not None
-        return done.execution, len(watched.pidfds), alive
+        with witness.watching(witness.in_cells()) as watched:
+            execution = next(event.execution for event in stream if isinstance(event, Done))
+            alive = watched.living()  # at the moment at which the end is told
+            return execution, len(watched.pidfds), alive
 
 
 @pytest.mark.parametrize(("language", "code", "least"), [
@@ -145,12 +136,12 @@ held = [subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in ran
 
 def test_nothing_lives_after_the_program_has_ended_by_itself(sandbox: sync.Sandbox) -> None:
     code = "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &) ; echo ready; read line; exit 0"
-    stream = sandbox.stream(code, language="shell", timeout=30)
-    first = next(stream)
-    assert isinstance(first, Output)
-    # The program may have ended by now: what was there to hold is held, and all of it must be dead at the end.
-    with witness.watching(witness.in_cells()) as watched:
-        *_, last = stream
-        assert isinstance(last, Done)
-        assert (last.execution.status, watched.living()) == ("ok", 0)
+    with contextlib.closing(sandbox.stream(code, language="shell", timeout=30)) as stream:
+        first = next(stream)
+        assert isinstance(first, Output)
+        # The program may have ended by now: what is there to hold is held, and all of it must be dead at the end.
+        with witness.watching(witness.in_cells()) as watched:
+            *_, last = stream
+            assert isinstance(last, Done)
+            assert (last.execution.status, watched.living()) == ("ok", 0)
     assert witness.cells() == []

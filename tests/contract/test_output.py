@@ -125,12 +125,12 @@ def test_output_beyond_full_output_ends_the_cell_and_keeps_what_there_was(sandbo
 
 
 @pytest.mark.xfail(
-    strict=False, reason="which of the two it is depends on who is faster, the program's end or the kill"
+    strict=True, reason="which of the two it is depends on who is faster, the program's end or the kill"
 )
 def test_a_program_that_ends_just_beyond_full_output_is_judged_as_one_that_goes_on(sandbox: sync.Sandbox) -> None:
     limits = Limits(output=10_000, full_output=60_000)
-    statuses = {sandbox.run("import os; os.write(1, b'x' * 60_001)", limits=limits).status for _ in range(20)}
-    assert statuses == {"killed"}
+    code = "import os; os.write(1, b'x' * 60_001); os._exit(0)"
+    assert {sandbox.run(code, limits=limits).status for _ in range(30)} == {"killed"}
 
 
 def test_a_flood_of_100_mb_is_ended_and_costs_the_host_little(sandbox: sync.Sandbox, language: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
@@ -33,11 +34,10 @@ def test_a_stream_ends_with_done_and_its_text_is_the_executions(sandbox: sync.Sa
 
 
 def test_output_is_given_while_the_program_runs(sandbox: sync.Sandbox, language: str) -> None:
-    stream = sandbox.stream(programs.STAY[language], language=language, timeout=60)
-    first = next(stream)
-    assert isinstance(first, Output)
-    assert first.text == "ready\n"
-    stream.close()  # type: ignore[attr-defined]
+    with contextlib.closing(sandbox.stream(programs.STAY[language], language=language, timeout=60)) as stream:
+        first = next(stream)
+        assert isinstance(first, Output)
+        assert first.text == "ready\n"
 
 
 def test_an_uncaught_error_is_an_event(sandbox: sync.Sandbox) -> None:

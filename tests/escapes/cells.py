@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -33,14 +32,15 @@ _BARE_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Attack:
-    """A payload in one language, with the helper that it shares with others."""
+    """A payload in one language, from payloads/ or of its own ``source``, with the helper that it shares with others."""
 
     name: str
-    language: str
+    language: str = "python"
+    source: str | None = None
 
     @property
     def code(self) -> str:
-        return self._file(self.name).read_text()
+        return self.source or self._file(self.name).read_text()
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -58,13 +58,24 @@ class Bare:
     exit_code: int
 
 
-def attack(sandbox: sync.Sandbox, name: str, language: str, env: Mapping[str, str], **arguments: Any) -> Execution:
-    """Run the payload ``name`` in a cell; it must have reached its end, else nothing is proved."""
-    it = Attack(name, language)
-    given = arguments.pop("files", {})
-    execution = sandbox.run(it.code, language=language, env=env, files={**it.files, **given}, **arguments)
+def attack(
+    sandbox: sync.Sandbox, it: Attack, env: Mapping[str, str] | None = None, *, into: Path | None = None, **arguments: Any
+) -> Execution:
+    """Run the payload in a cell; it must have reached its end, else nothing is proved.
+
+    ``into``: a folder that the sandbox writes through, which takes no other files.
+    """
+    files = it.files if into is None else _placed(it.files, into)
+    execution = sandbox.run(it.code, language=it.language, env=env, files=files, **arguments)
     assert END in execution.stdout, f"the attack did not reach its end: {execution.status} {execution.text[-2000:]}"
     return execution
+
+
+def _placed(files: Mapping[str, bytes], folder: Path) -> dict[str, bytes]:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return {}
 
 
 def told(execution: Execution) -> str:
@@ -75,15 +86,12 @@ def told(execution: Execution) -> str:
 
 
 @contextlib.contextmanager
-def _bare_process(name: str, language: str, env: Mapping[str, str], cwd: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    it = Attack(name, language)
-    for given, content in {**it.files, f"program-{name}": it.code.encode()}.items():
-        (cwd / given).parent.mkdir(parents=True, exist_ok=True)
-        (cwd / given).write_bytes(content)
-    program = {"python": sys.executable, "node": "node", "shell": "bash"}[language]
+def _bare_process(it: Attack, env: Mapping[str, str], cwd: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    program = {"python": sys.executable, "node": "node", "shell": "bash"}[it.language]
+    _placed({**it.files, "program": it.code.encode()}, cwd)
     variables = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(cwd), **env}
     with subprocess.Popen(
-        [program, f"program-{name}"], cwd=cwd, env=variables, text=True, errors="replace",
+        [program, "program"], cwd=cwd, env=variables,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
     ) as process:  # fmt: skip
         try:
@@ -92,24 +100,24 @@ def _bare_process(name: str, language: str, env: Mapping[str, str], cwd: Path, *
             process.kill()
 
 
-def bare(name: str, language: str, env: Mapping[str, str], cwd: Path, **options: Any) -> Bare:
+def bare(it: Attack, env: Mapping[str, str], cwd: Path, **options: Any) -> Bare:
     """Run the payload on the host itself, as this user, in ``cwd``: what it can do when there is no wall."""
     cwd.mkdir(parents=True, exist_ok=True)
-    with _bare_process(name, language, env, cwd, **options) as process:
+    with _bare_process(it, env, cwd, **options) as process:
         text = _read_until_end(process)
         return Bare(text, process.wait(_BARE_TIMEOUT))
 
 
-def _read_until_end(process: subprocess.Popen[str]) -> str:
+def _read_until_end(process: subprocess.Popen[bytes]) -> str:
     """Its output up to END; what it started may hold the pipe open for longer."""
     assert process.stdout is not None
-    lines = []
-    while select.select([process.stdout], [], [], _BARE_TIMEOUT)[0]:
-        line = process.stdout.readline()
-        lines.append(line)
-        if not line or line.strip() == END:
+    data = b""
+    while END.encode() not in data and select.select([process.stdout], [], [], _BARE_TIMEOUT)[0]:
+        piece = os.read(process.stdout.fileno(), 1 << 16)
+        if not piece:
             break
-    text = "".join(lines)
+        data += piece
+    text = data.decode("utf-8", "replace")
     assert END in text, f"the control did not reach its end: {text[-2000:]}"
     return text
 
@@ -128,11 +136,12 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(sandbox: sync.Sandbox, name: str, language: str, env: Mapping[str, str], **arguments: Any) -> Iterator[Held]:
+def held(
+    sandbox: sync.Sandbox, it: Attack, env: Mapping[str, str] | None = None, **arguments: Any
+) -> Iterator[Held]:
     """Run the payload in a cell and hold it at its end."""
-    it = Attack(name, language)
     before = set(host.guests())
-    events = sandbox.stream(it.code, language=language, env={**env, "HOLD": "1"}, files=it.files, **arguments)
+    events = sandbox.stream(it.code, language=it.language, env={**(env or {}), "HOLD": "1"}, files=it.files, **arguments)
     text = ""
     try:
         for event in events:
@@ -155,10 +164,10 @@ def _oldest_first() -> list[int]:
 
 
 @contextlib.contextmanager
-def held_bare(name: str, language: str, env: Mapping[str, str], cwd: Path, **options: Any) -> Iterator[Held]:
+def held_bare(it: Attack, env: Mapping[str, str], cwd: Path, **options: Any) -> Iterator[Held]:
     """The control of `held`."""
     cwd.mkdir(parents=True, exist_ok=True)
-    with _bare_process(name, language, {**env, "HOLD": "1"}, cwd, **options) as process:
+    with _bare_process(it, {**env, "HOLD": "1"}, cwd, **options) as process:
         yield Held([process.pid, *host.descendants(process.pid)], _read_until_end(process))
 
 
@@ -183,9 +192,3 @@ def without(*layers: str, entries: tuple[Bind, ...] = (), unruled: tuple[str, ..
     with mock.patch.object(pipeline, "make_plan", weakened_plan), mock.patch.object(launch, "request", weakened_request):
         yield
 
-
-def stop(process: subprocess.Popen[Any]) -> None:
-    """Continue and end a process of the test's own."""
-    process.send_signal(signal.SIGCONT)
-    process.kill()
-    process.wait(host.DEADLINE)

@@ -13,7 +13,7 @@ from casemate import sync
 from casemate.model.events import Output
 from casemate.model.plan import Bind
 from tests.escapes import host
-from tests.escapes.cells import attack, bare, held, told, without
+from tests.escapes.cells import Attack, attack, bare, held, told, without
 
 
 def _env(canaries: host.Canaries, victim: host.Victim, *, scan: bool) -> dict[str, str]:
@@ -45,7 +45,7 @@ def test_secrets_of_the_host_stay_unread(
     canaries: host.Canaries, inherited: str, victim: host.Victim, sandbox: sync.Sandbox, language: str
 ) -> None:
     """Files by many names, other processes, inherited descriptors, the environment; then everything in sight."""
-    seen = told(attack(sandbox, "read", language, _env(canaries, victim, scan=True)))
+    seen = told(attack(sandbox, Attack("read", language), _env(canaries, victim, scan=True)))
     everything = {**canaries.secrets, **victim.secrets, "inherited": inherited}
     assert [place for place, secret in everything.items() if secret in seen] == []
     assert _digest("/etc/passwd") not in seen
@@ -57,7 +57,7 @@ def test_control_bare_the_same_attack_reads_them_all(
     canaries: host.Canaries, inherited: str, victim: host.Victim, tmp_path: Path, language: str
 ) -> None:
     env = {**_env(canaries, victim, scan=False), "ESCAPES_SECRET": canaries.secrets["environment"]}
-    seen = bare("read", language, env, tmp_path / "bare", close_fds=False).text
+    seen = bare(Attack("read", language), env, tmp_path / "bare", close_fds=False).text
     expected = {**canaries.secrets, **victim.secrets, "inherited": inherited}
     if language != "python":
         del expected["cwd"], expected["memory"]  # read by Python alone: by globbing its cwd and by its descriptor
@@ -76,7 +76,7 @@ def test_the_record_and_the_state_of_casemate_stay_unread(sandbox: sync.Sandbox,
     assert records, "the control: the record holds the program"
     cache = Path.home() / ".cache/casemate"
     env = {"PATHS": ":".join(map(str, [*records, cache / f"selftest-{os.geteuid()}.json"])), "DIGESTS": ""}
-    seen = told(attack(sandbox, "read", "python", {**env, "PIDS": "", "SCAN": "1", "NEEDLE": "audit.db"}))
+    seen = told(attack(sandbox, Attack("read"), {**env, "PIDS": "", "SCAN": "1", "NEEDLE": "audit.db"}))
     assert secret not in seen
 
 
@@ -113,19 +113,12 @@ def test_another_cells_files_sockets_and_environment_stay_unread(canaries: host.
             pass
         search = {"PATHS": "/workspace/canary-file-other:/tmp/canary-file-other:/dev/shm/canary-file-other"}
         search |= {"DIGESTS": "", "PIDS": "", "SCAN": "1", "NEEDLE": "canary-file", "ABSTRACT": env["ABSTRACT"]}
-        seen = told(attack(sandbox, "read", "python", search))
+        seen = told(attack(sandbox, Attack("read"), search))
         assert other not in seen
-        met = sandbox.run(SEARCHER + "finish()", env=search, files=_helper())
-        assert "end of attack" in met.stdout
+        met = attack(sandbox, Attack("search", source=SEARCHER + "finish()"), search)
         assert "canary-" not in met.stdout
     finally:
         events.close()  # type: ignore[attr-defined]
-
-
-def _helper() -> dict[str, bytes]:
-    from tests.escapes.cells import Attack
-
-    return Attack("read", "python").files
 
 
 def test_control_inside_one_cell_the_same_search_finds_them(sandbox: sync.Sandbox) -> None:
@@ -142,7 +135,7 @@ for place in ("/workspace", "/tmp", "/dev/shm"):
 holder.kill()
 finish()
 """
-    seen = sandbox.run(code, env={"OTHER": other, "ABSTRACT": "escapes-own"}, files=_helper()).raise_for_status().stdout
+    seen = attack(sandbox, Attack("both", source=code), {"OTHER": other, "ABSTRACT": "escapes-own"}).stdout
     assert seen.count(other) == 3
     assert seen.count("canary-" + "0" * 32) == 2
 
@@ -158,9 +151,9 @@ def test_landlock_alone_keeps_unread_what_a_wrong_mount_shows(
     leak = (Bind(str(shown.parent), "/leak"),)
     env = {**_env(canaries, victim, scan=False), "PATHS": f"/leak/{shown.name}"}
     with without(entries=leak, unruled=("/leak",)):
-        assert canaries.secrets["home"] not in told(attack(sandbox, "read", "python", env))
+        assert canaries.secrets["home"] not in told(attack(sandbox, Attack("read"), env))
     with without("landlock", entries=leak, unruled=("/leak",)):
-        assert canaries.secrets["home"] in told(attack(sandbox, "read", "python", env)), "the control"
+        assert canaries.secrets["home"] in told(attack(sandbox, Attack("read"), env)), "the control"
 
 
 @pytest.mark.parametrize("missing", ["landlock", "seccomp", "capabilities", "init", "namespaces", "rlimits", "mounts"])
@@ -168,7 +161,7 @@ def test_without_any_one_layer_the_secrets_stay_unread(
     canaries: host.Canaries, inherited: str, victim: host.Victim, sandbox: sync.Sandbox, missing: str
 ) -> None:
     with without(missing):
-        seen = told(attack(sandbox, "read", "python", _env(canaries, victim, scan=True)))
+        seen = told(attack(sandbox, Attack("read"), _env(canaries, victim, scan=True)))
     everything = {**canaries.secrets, **victim.secrets, "inherited": inherited}
     assert [place for place, secret in everything.items() if secret in seen] == []
 
@@ -187,16 +180,16 @@ def test_what_proc_tells_of_the_kernel_is_hidden(sandbox: sync.Sandbox) -> None:
     """The masks: kernel symbols, timers and keys have content in a cell without them, and none with them."""
     names = [name for name in ("/proc/kallsyms", "/proc/timer_list", "/proc/key-users") if _has_content(name)]
     env = {"NAMES": ":".join((*names, "/proc/kcore"))}
-    seen = sandbox.run(KERNEL_FILES, env=env, files=_helper()).stdout
-    assert "end of attack" in seen
+    seen = attack(sandbox, Attack("kernel files", source=KERNEL_FILES), env).stdout
     told_nothing = ("done \n", "PermissionError", "FileNotFoundError")
     for name in (*names, "/proc/kcore"):
         assert any(f"tried {name}: {outcome}" in seen for outcome in told_nothing), seen
     assert "tried sysrq: done" not in seen
     with without("mounts"):
-        control = sandbox.run(KERNEL_FILES, env=env, files=_helper()).stdout
-    assert Path("/proc/kallsyms").read_bytes()[16:40].hex() in control or "/proc/kallsyms" not in names
-    assert all(f"tried {name}: done \n" not in control for name in names), control
+        control = attack(sandbox, Attack("kernel files", source=KERNEL_FILES), env).stdout
+    with open("/proc/kallsyms", "rb") as file:
+        first = file.read(40)[16:]
+    assert first.hex() in control
 
 
 def _has_content(name: str) -> bool:
@@ -236,14 +229,12 @@ def test_the_disk_stays_unread_as_a_device(sandbox: sync.Sandbox, tmp_path: Path
     env = {"DEVICE": str(number), "NAMES": "/dev/vda:/dev/sda:/dev/root"}
     for layers in ((), ("seccomp",), ("landlock",), ("seccomp", "landlock", "capabilities")):
         with without(*layers):
-            seen = sandbox.run(DISK, env=env, files=_helper())
-        assert "end of attack" in seen.stdout
-        assert told_by not in seen.stdout
+            assert told_by not in attack(sandbox, Attack("disk", source=DISK), env).stdout
 
 
 def test_a_held_cell_has_no_descriptor_but_its_own(canaries: host.Canaries, inherited: str, sandbox: sync.Sandbox) -> None:
     """Seen from the host: stdin, the output pipes and the control pipe; nothing of the host's or the supervisor's."""
-    with held(sandbox, "read", "shell", {"PATHS": "", "DIGESTS": "", "PIDS": ""}) as one:
+    with held(sandbox, Attack("read", "shell"), {"PATHS": "", "DIGESTS": "", "PIDS": ""}) as one:
         links = host.open_files(one.pid)
         assert [link for link in links if not link.startswith("pipe:") and link not in ("/dev/null", "/program/main.sh")] == []
         assert len(links) <= 5

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def test_nothing_of_the_host_is_changed(
 ) -> None:
     """Files by every call that changes one, new files in every folder; those of the environment are in sight."""
     before = _all_of(canaries, environment)
-    attack(inside, "write", language, _targets(canaries, environment))
+    attack(inside, Attack("write", language), _targets(canaries, environment))
     assert _all_of(canaries, environment) == before
 
 
@@ -68,7 +68,7 @@ def test_without_any_one_layer_nothing_of_the_host_is_changed(
 ) -> None:
     before = _all_of(canaries, environment)
     with without(missing):
-        attack(inside, "write", "python", _targets(canaries, environment))
+        attack(inside, Attack("write"), _targets(canaries, environment))
     assert _all_of(canaries, environment) == before
 
 
@@ -77,7 +77,7 @@ def test_control_bare_the_same_attack_changes_every_file(tmp_path: Path, languag
     folder.mkdir()
     (folder / "canary").write_text("as it was")
     before = host.snapshot(folder)
-    bare("write", language, {"FILES": str(folder / "canary"), "FOLDERS": str(folder)}, tmp_path / "bare")
+    bare(Attack("write", language), {"FILES": str(folder / "canary"), "FOLDERS": str(folder)}, tmp_path / "bare")
     after = host.snapshot(folder)
     assert after.get("canary") != before["canary"]
     assert {"sitecustomize.py", "evil.pth", ".bashrc", "new", "made"} <= set(after)
@@ -93,7 +93,7 @@ def _sandbox(scratch: Path, workspace: Path, mode: str = "overlay") -> sync.Sand
 def test_nothing_is_left_in_a_project_that_somebody_runs_later(scratch: Path, workspace: Path, language: str) -> None:
     before = host.snapshot(workspace)
     with _sandbox(scratch, workspace) as sandbox:
-        execution = attack(sandbox, "plant", language, {})
+        execution = attack(sandbox, Attack("plant", language))
     after = host.snapshot(workspace)
     assert (workspace / "src/result.txt").read_text() == "honest", "the control: honest changes are applied"
     changed = {name for name in after if after[name] != before.get(name) and not (workspace / name).is_dir()}
@@ -108,7 +108,7 @@ def test_nothing_is_left_in_a_project_that_somebody_runs_later(scratch: Path, wo
 
 def test_control_bare_the_same_attack_plants_all_of_it(tmp_path: Path, workspace: Path, language: str) -> None:
     shutil.copytree(workspace, tmp_path / "bare")
-    bare("plant", language, {}, tmp_path / "bare")
+    bare(Attack("plant", language), {}, tmp_path / "bare")
     for name in (".envrc", ".mcp.json", ".bashrc", "evil.pth", "sitecustomize.py", ".venv/bin/activate"):
         assert _PLANTED in (tmp_path / "bare" / name).read_text()
 
@@ -125,11 +125,11 @@ def _with_bits(folder: Path) -> set[str]:
 def test_no_setuid_file_is_left_even_where_a_folder_is_written_through(scratch: Path, workspace: Path) -> None:
     """Direct mode has no write-back that could strip the bits: seccomp alone refuses each call."""
     with _sandbox(scratch, workspace, "direct") as sandbox:
-        attack(sandbox, "setuid", "python", {})
+        attack(sandbox, Attack("setuid"), into=workspace)
         assert (workspace / "honest").exists()
         assert _with_bits(workspace) == set()
         with without("seccomp"):
-            attack(sandbox, "setuid", "python", {})
+            attack(sandbox, Attack("setuid"), into=workspace)
         ways = _with_bits(workspace)
         assert {"setuid-chmod", "setuid-fchmod", "setuid-creat", "setuid-mknod", "setuid-unnamed"} <= ways, "the control"
 
@@ -137,7 +137,7 @@ def test_no_setuid_file_is_left_even_where_a_folder_is_written_through(scratch: 
 def test_the_write_back_alone_strips_setuid_bits(scratch: Path, workspace: Path) -> None:
     """The overlay without seccomp: files are made with the bits, and come to the host without."""
     with _sandbox(scratch, workspace) as sandbox, without("seccomp"):
-        attack(sandbox, "setuid", "python", {})
+        attack(sandbox, Attack("setuid"))
     assert (workspace / "setuid-chmod").exists()
     assert _with_bits(workspace) == set()
 
@@ -192,13 +192,8 @@ def test_links_out_of_the_workspace_are_neither_followed_nor_written(
     audit = scratch / "audit-links.db"
     mode = "direct" if kind == "direct" else "overlay"
     with sync.Sandbox(audit=audit, workspace=folder, workspace_mode=mode, output_dir=tmp_path / "out") as sandbox:
-        files = Attack("read", "python").files if kind != "direct" else {}
-        if kind == "direct":
-            for name, content in Attack("read", "python").files.items():
-                (workspace / name).parent.mkdir(parents=True, exist_ok=True)
-                (workspace / name).write_bytes(content)
-        execution = sandbox.run(LINKS, env={"TARGET": str(target)}, files=files)
-    assert "end of attack" in execution.stdout, execution.text
+        into = workspace if kind == "direct" else None
+        execution = attack(sandbox, Attack("links", source=LINKS), {"TARGET": str(target)}, into=into)
     assert "tried absolute: done" in execution.stdout, "the control: the link was made, and leads to the canary"
     assert canaries.secrets["home"] not in told(execution)
     assert [one.name for one in execution.artifacts] == ["output/honest.txt"]
@@ -234,16 +229,12 @@ def test_a_race_between_a_file_and_a_link_wins_nothing(canaries: host.Canaries, 
     before = host.snapshot(target.parent)
     with _sandbox(scratch, workspace) as sandbox:
         for _ in range(3):
-            execution = attack_source(sandbox, RACE, {"TARGET": str(target)})
+            execution = attack(sandbox, Attack("race", source=RACE), {"TARGET": str(target)}, timeout=0.5)
             assert execution.status == "timeout"
             assert canaries.secrets["home"] not in told(execution)
     assert host.snapshot(target.parent) == before
     for name in ("raced", "output/raced"):
         assert not (workspace / name).is_symlink()
-
-
-def attack_source(sandbox: sync.Sandbox, code: str, env: dict[str, str]) -> object:
-    return sandbox.run(code, env=env, files=Attack("read", "python").files, timeout=0.5)
 
 
 # -------------------------------------------------------------------------------------------------- system settings
@@ -265,18 +256,15 @@ _SETTINGS = (
 
 def test_no_setting_of_the_kernel_is_open_for_writing(sandbox: sync.Sandbox, scratch: Path) -> None:
     """Judged by the descriptors that the attack holds, and by the settings themselves."""
-    (scratch / "sysctl").mkdir()
+    it = Attack("sysctls", source=SYSCTLS)
     before = {name: _content(name) for name in _SETTINGS}
-    Attack("sysctls", "python")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Attack, "code", property(lambda _: SYSCTLS))
-        env = {"NAMES": ":".join(_SETTINGS)}
-        for layers in ((), ("mounts",), ("landlock",)):
-            with without(*layers), held(sandbox, "sysctls", "python", env) as one:
-                assert [link for link in host.open_files(one.pid) if link.startswith(("/proc", "/sys"))] == []
-        if os.geteuid() == 0:
-            with held_bare("sysctls", "python", env, scratch / "sysctl") as control:
-                assert "/proc/sys/kernel/core_pattern" in host.open_files(control.pid), "the control"
+    for layers in ((), ("mounts",), ("landlock",)):
+        with without(*layers), held(sandbox, it, {"NAMES": ":".join(_SETTINGS)}) as one:
+            assert any(link.startswith("pipe:") for link in host.open_files(one.pid)), "its descriptors can be seen"
+            assert [link for link in host.open_files(one.pid) if link.startswith(("/proc", "/sys"))] == []
+    if os.geteuid() == 0:
+        with held_bare(it, {"NAMES": ":".join(_SETTINGS[:3])}, scratch / "sysctl") as control:
+            assert "/proc/sys/kernel/core_pattern" in host.open_files(control.pid), "the control"
     assert {name: _content(name) for name in _SETTINGS} == before
 
 
@@ -287,20 +275,29 @@ def _content(name: str) -> str:
         return file.read()
 
 
-def test_a_lock_on_the_hosts_files_is_not_taken(environment: Path, inside: sync.Sandbox) -> None:
-    """A lease makes the host's writers wait; it is refused."""
+LEASE = """
+import fcntl, os
+from tests.escapes.payloads.attempts import attempt, finish
+fd = os.open(os.environ["TARGET"], os.O_RDONLY)
+attempt("lease", lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))
+attempt("lock", lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB))
+finish()
+"""
+
+
+@pytest.mark.user_only
+def test_a_cell_cannot_make_the_hosts_writers_wait(environment: Path, inside: sync.Sandbox, tmp_path: Path) -> None:
+    """A lease on a file that the cell may read would stop those who open it for writing for 45 seconds."""
     target = next(environment.glob("lib/python*/site-packages/canary.py"))
-    code = "import fcntl, os\nfrom tests.escapes.payloads.attempts import attempt, finish\n"
-    code += f"fd = os.open({str(target)!r}, os.O_RDONLY)\n"
-    code += "attempt('lease', lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))\nfinish()\n"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Attack, "code", property(lambda _: code))
-        with held(inside, "lease", "python", {}):
-            opened = threading.Event()
+    with held(inside, Attack("lease", source=LEASE), {"TARGET": str(target)}):
+        os.close(os.open(target, os.O_WRONLY | os.O_NONBLOCK))
+    with held_bare(Attack("lease", source=LEASE), {"TARGET": str(target)}, tmp_path / "bare"):
+        with pytest.raises(BlockingIOError):
+            os.open(target, os.O_WRONLY | os.O_NONBLOCK)
 
-            def open_for_writing() -> None:
-                os.close(os.open(target, os.O_WRONLY | os.O_NONBLOCK))
-                opened.set()
 
-            open_for_writing()
-            assert opened.is_set()
+@pytest.mark.xfail(strict=True, reason="flock(2) on a read-only bind is the host's own lock; nothing filters it by file")
+def test_a_cell_cannot_hold_the_hosts_locks(environment: Path, inside: sync.Sandbox) -> None:
+    target = next(environment.glob("lib/python*/site-packages/canary.py"))
+    with held(inside, Attack("lease", source=LEASE), {"TARGET": str(target)}), target.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -66,6 +66,13 @@ class Cell(Protocol):
         """Read on after the sink was full. From any thread."""
         ...
 
+    async def listeners(self) -> list[int]:
+        """Descriptors of the plan's listeners, in its order; the caller closes them. Waits until they are made.
+
+        Raises ``asyncio.CancelledError`` when the cell ended before.
+        """
+        ...
+
     async def ended(self) -> Ending:
         """Wait for the end; everything in the cell is dead then.
 

@@ -78,7 +78,8 @@ class Plan:
     """Everything about a cell that is decided before it starts.
 
     ``deadline``: seconds from the cell's start; ``control``: whether the program's guest hook holds the
-    control pipe; ``reserve``: bytes its interpreter reserves and never touches.
+    control pipe; ``reserve``: bytes its interpreter reserves and never touches. ``listeners``: IPv4 addresses and
+    ports in the cell on which the host, and nobody in the cell, answers.
     """
 
     id: str
@@ -98,4 +99,5 @@ class Plan:
     control: bool = True
     reserve: int = 0
     network: Literal["none"] = "none"
+    listeners: tuple[tuple[str, int], ...] = ()
     layers: tuple[str, ...] = LAYERS

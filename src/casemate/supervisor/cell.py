@@ -24,6 +24,8 @@ UID = 1000
 GID = 1000
 # Descriptors of the program and of init, placed before everything else is closed.
 CONTROL, STATUS, PAYLOAD, FIRST_FREE = 3, 4, 5, 6
+LISTENING = b"l"  # the cell's word that its listeners come with this message
+_BACKLOG = 128  # connections that wait for the host
 MAPPED = b"m"  # the supervisor's word that the id maps are written and the cgroup is entered
 
 # Files of /proc that tell about the kernel or steer it, and folders of the same kind, as far as this kernel has them.
@@ -68,7 +70,7 @@ def live(channel: _socket.socket, status: int, program: bytes) -> NoReturn:
     try:
         _prepare(channel, step)
         request, mounts, fds = _receive(channel, step)
-        _assemble(request, mounts, step)
+        _assemble(request, mounts, channel, step)
         _place_descriptors({**fds, "status": status})
         status = STATUS
         _restrict(request, program, step)
@@ -128,11 +130,15 @@ def _receive(channel: _socket.socket, step: Step) -> tuple[dict[str, Any], list[
     return request, mounts, dict(zip(names, fds[len(targets) :], strict=True))
 
 
-def _assemble(request: dict[str, Any], mounts: list[tuple[int, str]], step: Step) -> None:
+def _assemble(request: dict[str, Any], mounts: list[tuple[int, str]], channel: _socket.socket, step: Step) -> None:
     """Attach the root tree and everything of this cell's own below it, and make it the root."""
     layers = request["layers"]
     if "init" not in layers:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    if request["listeners"]:
+        step.name = "listeners"
+        _listen(request["listeners"], channel)
+    channel.close()
     step.name = "sysctls"
     if "namespaces" in layers:
         _forbid_nesting()
@@ -169,6 +175,20 @@ def _restrict(request: dict[str, Any], program: bytes, step: Step) -> None:
     step.name = "seccomp"
     if "seccomp" in layers:
         seccomp.install(program)
+
+
+def _listen(listeners: list[list[Any]], channel: _socket.socket) -> None:
+    """Make listening sockets in this network namespace and give them away: whoever holds one answers on it."""
+    made = []
+    for address, port in listeners:
+        listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC, 0)
+        listener.bind((address, port))
+        listener.listen(_BACKLOG)
+        made.append(listener)
+    numbers = array.array("i", [listener.fileno() for listener in made])
+    channel.sendmsg([LISTENING], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
+    for listener in made:
+        listener.close()
 
 
 def _mask_proc() -> None:

@@ -8,9 +8,11 @@ supervisor later lays its stage over /sys.
 from __future__ import annotations
 
 import os
+import time
 
 _PERIOD = 100_000  # microseconds; the kernel's default period for cpu bandwidth
 _PREFIX = "casemate-"
+_REMOVE_TRIES, _REMOVE_PAUSE = 50, 0.02  # the kernel may hold a dead cell's group for a moment; a second in all
 
 
 class Controller:
@@ -36,10 +38,13 @@ class Cgroups:
         return Group(self, name) if self.memory or self.cpu else None
 
     def remove(self) -> None:
-        """Remove our own directories; the cells' are gone by now."""
-        for controller in {self.memory, self.cpu} - {None}:
-            assert controller is not None
-            _remove_folder(controller.group, controller.parent)
+        """Remove our own directories, and those of cells that died with the supervisor. Bounded."""
+        for controller in (self.memory, self.cpu):
+            if controller is not None:
+                for _ in range(_REMOVE_TRIES):
+                    if _remove_tree(controller.group, controller.parent):
+                        break
+                    time.sleep(_REMOVE_PAUSE)
 
     def describe(self) -> dict[str, str | None]:
         """What is used for memory and for cpu, for the report; None where nothing is."""
@@ -205,7 +210,7 @@ def _open_unified(mount: str, own: str, group: str) -> tuple[Controller | None, 
                 handed = [name for name in ("memory", "cpu") if _enable(ours, name)]
                 made = Controller("unified", 2, parent, group) if handed else None
                 if made is None:
-                    _remove_folder(group, parent)
+                    _remove_tree(group, parent)
                 return (made if "memory" in handed else None, made if "cpu" in handed else None)
         if folder == mount:
             break
@@ -238,14 +243,34 @@ def _own_folder(folder: str, group: str) -> int | None:
     except OSError:
         os.close(parent)
         return None
+    _remove_left_behind(parent)
     return parent
 
 
-def _remove_folder(name: str, parent: int) -> None:
+def _remove_tree(name: str, parent: int) -> bool:
+    """Remove a directory of ours and the cells' in it; whether it is gone."""
     try:
+        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    except OSError:
+        return True
+    try:
+        for cell in os.listdir(folder):
+            if cell.isdigit():
+                os.rmdir(cell, dir_fd=folder)
         os.rmdir(name, dir_fd=parent)
     except OSError:
-        pass
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def _remove_left_behind(parent: int) -> None:
+    """Remove directories of supervisors that were killed together with the process that cleans up after them."""
+    for name in os.listdir(parent):
+        owner = name.removeprefix(_PREFIX).partition("-")[0]
+        if name.startswith(_PREFIX) and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            _remove_tree(name, parent)
 
 
 def _write(folder: int, name: str, text: str) -> None:

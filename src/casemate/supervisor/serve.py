@@ -13,6 +13,7 @@ from typing import Any
 from casemate.supervisor import broker, cgroups, enter, init, kernel, roots, seccomp, spare, watch, wire
 
 _SIGKILL = 9
+_FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "listeners")  # of a launch request
 _TRIAL_MEMORY = 256 << 20  # bytes; more than a waiting spare uses
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
 _FIRST_LOOK = 0.01  # seconds after the start
@@ -59,6 +60,7 @@ class Server:
         self._spare: spare.Spare | None = None
         self._cells: dict[int, Cell] = {}  # by pidfd
         self._ooms: dict[int, Cell] = {}  # by eventfd
+        self._channels: dict[int, tuple[_socket.socket, str]] = {}  # of cells whose listeners are to come
         self._removals: list[cgroups.Group] = []
         self._epoll = select.epoll()
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -92,6 +94,8 @@ class Server:
                     self._ended(self._cells[fd])
                 elif fd in self._ooms:
                     self._ooms[fd].kill("memory")
+                elif fd in self._channels:
+                    self._pass_on_listeners(*self._channels.pop(fd))
             self._keep_time()
 
     def _next_events(self) -> list[tuple[int, int]]:
@@ -175,7 +179,7 @@ class Server:
                 # tmpfs pages count as memory
                 limits = request["limits"]
                 made.group.limit(memory=limits["memory"] + limits["disk"], cpus=limits["cpus"])
-            told = {name: request[name] for name in ("layers", "rlimits", "cpu_set", "readable", "control")}
+            told = {name: request[name] for name in _FOR_THE_CELL}
             its_own = {name: fds[name] for name in ("stdin", "stdout", "stderr", "control", "payload")}
             made.hand_over(told, scratch.mounts, its_own)
         except BaseException:
@@ -184,9 +188,27 @@ class Server:
         known = Cell(request, made, scratch)
         self._cells[known.pidfd] = known
         self._epoll.register(known.pidfd, select.EPOLLIN)
+        if request["listeners"]:
+            self._channels[made.channel.fileno()] = (made.channel, known.id)
+            self._epoll.register(made.channel.fileno(), select.EPOLLIN)
         if known.group and known.group.oom_fd is not None:
             self._ooms[known.group.oom_fd] = known
             self._epoll.register(known.group.oom_fd, select.EPOLLIN)
+
+    def _pass_on_listeners(self, channel: _socket.socket, cell_id: str) -> None:
+        """A cell has made its listeners: their descriptors go to the host, and stay nowhere else."""
+        fds = array.array("i")
+        try:
+            _, ancillary, _, _ = channel.recvmsg(1, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * fds.itemsize))
+            for _, _, payload in ancillary:
+                fds.frombytes(payload)
+        finally:
+            self._epoll.unregister(channel.fileno())
+            channel.close()
+        if fds:
+            self._say({"op": "listening", "id": cell_id}, list(fds))
+        for fd in fds:
+            os.close(fd)
 
     def _make_spare(self) -> None:
         """Have a spare ready while nothing else is to be done; what fails here is told when one is needed."""

@@ -30,7 +30,8 @@ class Spare:
         self.channel.sendmsg(
             [wire.encode(message)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)], _socket.MSG_NOSIGNAL
         )
-        self.channel.close()
+        if not request["listeners"]:
+            self.channel.close()
 
 
 def make(identity: broker.Identity, groups: cgroups.Cgroups, name: str, program: bytes) -> Spare:

@@ -120,14 +120,14 @@ def _save(files: list[tuple[str, bytes]], folder: str) -> dict[str, str]:
         os.makedirs(folder, exist_ok=True)
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        return {name: error.strerror for name, _ in files}
-    failed = {}
+        return {name: str(error.strerror) for name, _ in files}
+    failed: dict[str, str] = {}
     try:
         for name, data in files:
             try:
                 _replace(root, name, data)
             except OSError as error:
-                failed[name] = error.strerror
+                failed[name] = str(error.strerror)
     finally:
         os.close(root)
     return failed

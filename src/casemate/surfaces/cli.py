@@ -28,9 +28,13 @@ def main() -> NoReturn:
     """Run the command line and end the process."""
     gc.disable()  # loading makes no garbage, and looking for it takes time
     _open_missing_streams()
-    code = command(sys.argv[1:])
+    code = 70
     try:
+        code = command(sys.argv[1:])
         sys.stderr.flush()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        raise
     finally:
         os._exit(code)  # taking the interpreter apart would take longer than starting it
 
@@ -66,6 +70,10 @@ def _dispatch(given: list[str]) -> int:
     if given == ["--version"]:
         sys.stdout.write(f"casemate {__version__}\n")
         return 0
+    if given[0] == "run" and sys.platform == "linux" and not {*_HELP, "--explain"} & {*given}:
+        from casemate.isolation.native.spawn import start_early
+
+        start_early()  # the supervisor starts while this process loads what it needs itself
     if _is_plain_run(given):
         from casemate.surfaces.options import Options
         from casemate.surfaces.run import run

@@ -100,23 +100,16 @@ def run(
 
     if script.startswith("-") and script != "-":
         raise InvalidArgument("code", f"there is no option {script}; a file of that name is ./{script}")
-    given = {
-        "memory": memory,
-        "cpus": cpus,
-        "cpu_time": cpu_time,
-        "processes": processes,
-        "disk": disk,
-        "inodes": inodes,
-        "open_files": open_files,
-        "output": output_limit,
-        "full_output": full_output,
-    }
+    limits = _given(
+        memory=memory, cpus=cpus, cpu_time=cpu_time, processes=processes, disk=disk, inodes=inodes,
+        open_files=open_files, output=output_limit, full_output=full_output,
+    )  # fmt: skip
     options = Options(
         script=script,
         arguments=args,
         language=language,
         timeout=timeout,
-        limits={name: _plain(value) for name, value in given.items() if value is not None},
+        limits=limits,
         files=file,
         env=env,
         stdin=stdin,
@@ -148,6 +141,6 @@ def doctor(*, output: Annotated[Format, Parameter(name=("--output", "--format"))
     return examine(output)
 
 
-def _plain(value: float | str) -> float | str | int:
-    """A size without a unit is a number of bytes."""
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+def _given(**limits: str | float | None) -> dict[str, str | float]:
+    """The limits that were given. A size without a unit is a number of bytes."""
+    return {name: value for name, value in limits.items() if value is not None}

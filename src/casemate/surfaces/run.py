@@ -21,7 +21,7 @@ def run(options: Options) -> int:
     sandbox = Sandbox(**sandbox_arguments(options))
     if options.explain:
         return _explain(sandbox, options, language)
-    sandbox.warm_up()  # the supervisor starts while this process loads what it needs itself
+    sandbox.warm_up()
     arguments = run_arguments(options, language)
     import asyncio
 

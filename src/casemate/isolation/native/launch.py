@@ -62,7 +62,7 @@ def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]], *, memory
         },
         "rlimits": rlimits(limits, plan.reserve, memory_is_counted=memory_is_counted),
         "late": [_entry(entry) for entry in plan.entries if _is_late(entry)],
-        "listeners": [],
+        "listeners": [list(listener) for listener in plan.listeners],
     }
 
 

@@ -11,9 +11,7 @@ import array
 import errno
 import os
 import select
-import signal
 import socket
-import sys
 import threading
 import weakref
 from collections import deque
@@ -21,16 +19,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from casemate.errors import CasemateError, Fault, SandboxClosed
+from casemate.isolation.native import spawn
 from casemate.isolation.native.frames import FrameError, FrameReader
 from casemate.isolation.wall import Ending, Sink, Stream
 from casemate.supervisor import wire
 
-_BOOT = (
-    "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); from casemate.supervisor.main import main; main()"
-)
 _READ = 1 << 16  # bytes; a pipe's usual capacity
 _MAX_DRAIN = 1 << 24  # bytes read of one pipe after its cell is dead; the kernel's largest pipe is smaller
-_STOP_GRACE = 2.0  # seconds the supervisor has to end before it is killed
+_STOP_GRACE = 2.0  # seconds the pump has to see the end
 _LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
 
 
@@ -44,6 +40,7 @@ class RunningCell:
         self.paused: set[int] = set()
         self.frames = FrameReader()
         self.future: Future[Ending] = Future()
+        self.listening: Future[list[int]] = Future()
         self._link = link
 
     def kill(self, reason: str) -> None:
@@ -63,10 +60,8 @@ class Link:
 
     def __init__(self) -> None:
         self.hello: Future[dict[str, Any]] = Future()
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._log = os.memfd_create("casemate-supervisor-log", os.MFD_CLOEXEC)
-        self._pid = _spawn(theirs, self._log)
-        theirs.close()
+        self._supervisor = spawn.take()
+        self._socket, self._log = self._supervisor.socket, self._supervisor.log
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._calls: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
@@ -126,7 +121,7 @@ class Link:
             if self.alive:
                 self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(_STOP_GRACE)
-        _reap(self._pid)
+        self._supervisor.reap()
 
     # -- in the pump thread
 
@@ -253,9 +248,19 @@ class Link:
         message = wire.decode(data)
         if message["op"] in ("ready", "refused"):
             self.hello.set_result(message)
+        elif message["op"] == "listening":
+            self._listening(message["id"], fds)
         else:
             self._finish(message, fds)
         return True
+
+    def _listening(self, cell_id: str, fds: list[int]) -> None:
+        with self._lock:
+            cell = self._cells.get(cell_id)
+        if cell is None:
+            _close_all(fds)
+        else:
+            cell.listening.set_result(fds)
 
     def _finish(self, message: dict[str, Any], fds: list[int]) -> None:
         with self._lock:
@@ -266,6 +271,7 @@ class Link:
         if cell.pipes and next(iter(cell.pipes)) not in self._readers:
             self._watch(cell)  # it ended before we came to watch it
         self._drain(cell)
+        cell.listening.cancel()
         if message["op"] == "ended":
             cell.future.set_result(_ending(message, fds[0]))
         else:
@@ -322,45 +328,6 @@ def _ending(message: dict[str, Any], tree_fd: int) -> Ending:
         inodes_left=message["inodes_left"],
         tree_fd=tree_fd,
     )
-
-
-def _spawn(theirs: socket.socket, log: int) -> int:
-    """Start a supervisor: isolated mode, no site, no environment, nothing inherited but its socket."""
-    package_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return os.posix_spawn(
-            sys.executable,
-            ["casemate-supervisor", "-I", "-S", "-c", _BOOT],
-            {"CASEMATE_ROOT": package_root},
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
-                (os.POSIX_SPAWN_DUP2, null, 1),
-                (os.POSIX_SPAWN_DUP2, log, 2),
-            ],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
-        )
-    finally:
-        os.close(null)
-
-
-def _reap(pid: int) -> None:
-    """Wait for the supervisor's first process; kill it when it does not end by itself."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
-        if not select.select([pidfd], [], [], _STOP_GRACE)[0]:
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            select.select([pidfd], [], [], _STOP_GRACE)
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass  # the application reaps all children itself
-    finally:
-        os.close(pidfd)
 
 
 def _close_all(fds: list[int]) -> None:

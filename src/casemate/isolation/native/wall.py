@@ -146,6 +146,11 @@ class NativeCell:
     def resume(self) -> None:
         self._cell.resume()
 
+    async def listeners(self) -> list[int]:
+        import asyncio
+
+        return await asyncio.wrap_future(self._cell.listening)
+
     async def ended(self) -> Ending:
         try:
             return await self._cell.ended()

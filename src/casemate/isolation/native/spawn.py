@@ -1,0 +1,74 @@
+"""Starting a supervisor's process: cheap to import, so that it can start before all else."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+
+_BOOT = (
+    "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); from casemate.supervisor.main import main; main()"
+)
+_STOP_GRACE = 2.0  # seconds the supervisor has to end before it is killed
+
+_early: list[Supervisor] = []  # started before there was anybody to use it
+
+
+class Supervisor:
+    """A supervisor that was just started: its process, our end of its socket, and the file with its own error text."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.log = os.memfd_create("casemate-supervisor-log", os.MFD_CLOEXEC)
+        self.pid = _spawn(theirs, self.log)
+        theirs.close()
+
+    def reap(self) -> None:
+        """Wait for its end; kill it when it does not end by itself."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            return
+        try:
+            if not select.select([pidfd], [], [], _STOP_GRACE)[0]:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                select.select([pidfd], [], [], _STOP_GRACE)
+            os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            pass  # the application reaps all children itself
+        finally:
+            os.close(pidfd)
+
+
+def start_early() -> None:
+    """Start a supervisor for the first link of this process. It ends with the process, used or not."""
+    _early.append(Supervisor())
+
+
+def take() -> Supervisor:
+    """The supervisor that was started early, else a new one."""
+    return _early.pop() if _early else Supervisor()
+
+
+def _spawn(theirs: socket.socket, log: int) -> int:
+    """Start a supervisor: isolated mode, no site, no environment, nothing inherited but its socket."""
+    package_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            ["casemate-supervisor", "-I", "-S", "-c", _BOOT],
+            {"CASEMATE_ROOT": package_root},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                (os.POSIX_SPAWN_DUP2, null, 1),
+                (os.POSIX_SPAWN_DUP2, log, 2),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
+        )
+    finally:
+        os.close(null)

@@ -1,0 +1,72 @@
+"""Listeners: the host answers inside a cell's own network, which is how doors will be made."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+from casemate import Sandbox
+from casemate.isolation.wall import Stream
+
+ADDRESS = ("127.0.0.1", 8801)
+CLIENT = f"""
+import socket
+with socket.create_connection({ADDRESS!r}, timeout=20) as client:
+    client.sendall(b"from the cell")
+    print(client.recv(100).decode())
+"""
+
+
+class Kept:
+    """A sink that keeps everything."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def output(self, _stream: Stream, data: bytes) -> None:
+        self.data += data
+
+    def frame(self, _frame: bytes) -> None:
+        """Nothing is displayed here."""
+
+    def is_full(self) -> bool:
+        return False
+
+
+def answer(descriptor: int) -> bytes:
+    with socket.socket(fileno=descriptor) as listener:
+        listener.settimeout(20)
+        client, _ = listener.accept()
+        with client:
+            heard = client.recv(100)
+            client.sendall(b"from the host")
+    return heard
+
+
+async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None]:
+    async with Sandbox(audit=audit) as sandbox:
+        await sandbox.run("pass")  # proves the wall
+        plan = replace(await sandbox.explain(CLIENT), listeners=(ADDRESS,))
+        kept = Kept()
+        cell = sandbox._wall.start(plan, kept)  # a door's way in; no public name of this version leads here
+        (descriptor,) = await cell.listeners()
+        heard = await asyncio.to_thread(answer, descriptor)
+        ending = await cell.ended()
+        os.close(ending.tree_fd)
+        return heard, kept.data, ending.wait_status
+
+
+def test_the_host_answers_on_a_listener_inside_the_cell(tmp_path: Path) -> None:
+    heard, said, status = asyncio.run(with_a_listener(tmp_path / "audit.db"))
+    assert (heard, said, status) == (b"from the cell", b"from the host\n", 0)
+
+
+def test_without_a_listener_nobody_answers_there(tmp_path: Path) -> None:
+    async def run() -> str:
+        async with Sandbox(audit=tmp_path / "audit.db") as sandbox:
+            return (await sandbox.run(CLIENT)).stderr
+
+    assert "ConnectionRefusedError" in asyncio.run(run())

@@ -1,0 +1,193 @@
+"""Sudden deaths: of the host process, of the supervisor, of a host that has forked. Judged by process descriptors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import casemate
+from casemate import CasemateError, sync
+from casemate.audit.log import AuditLog
+from tests.contract import witness
+
+SOURCE = str(Path(casemate.__file__).parents[1])
+HOST = """
+import asyncio, multiprocessing, os, sys, time
+from casemate import Sandbox
+BUSY = '''
+import subprocess, signal, os
+held = [subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(2)]
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+while True: signal.pause()
+'''
+def idle():
+    print("forked", os.getpid(), flush=True)
+    time.sleep(1000)
+
+async def one(sandbox, ready):
+    async for event in sandbox.stream(BUSY, timeout=1000):
+        ready.release()
+
+async def main():
+    sandbox = Sandbox(audit=sys.argv[1])
+    ready = asyncio.Semaphore(0)
+    tasks = [asyncio.ensure_future(one(sandbox, ready)) for _ in range(3)]
+    for _ in tasks: await ready.acquire()
+    if sys.argv[2] == "fork":
+        multiprocessing.get_context("fork").Process(target=idle).start()
+    print("running", flush=True)
+    await asyncio.sleep(1000)
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def host(audit: Path, kind: str = "plain") -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A host process with three busy cells, and what it said until then."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOST, str(audit), kind],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+    try:
+        wanted = {"running", "forked"} if kind == "fork" else {"running"}
+        while wanted:
+            line = process.stdout.readline()
+            assert line, f"the host ended: {process.wait()}"
+            said.append(line)
+            wanted.discard(line.split()[0])
+        yield process, said
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def everything(pid: int) -> list[int]:
+    """Supervisor and cells of a host process."""
+    return [below for first in witness.supervisors(pid) for below in (first, *witness.descendants(first))]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSEGV])
+def test_when_the_host_dies_every_cell_and_the_supervisor_die(audit: Path, number: signal.Signals) -> None:
+    with host(audit) as (process, _), witness.watching(everything(process.pid)) as watched:
+        assert len(watched.pidfds) >= 2 + 3 * 4
+        process.send_signal(number)
+        process.wait()
+        assert watched.wait()
+
+
+def test_when_the_host_dies_suddenly_the_record_has_intents_without_outcome(audit: Path) -> None:
+    with host(audit) as (process, _), witness.watching(everything(process.pid)) as watched:
+        process.kill()
+        process.wait()
+        assert watched.wait()
+    log = AuditLog(audit)
+    assert len(log.unfinished()) == 3
+    assert log.verify().ok
+    log.close()
+    with sync.Sandbox(audit=audit) as sandbox:
+        assert sandbox.run("print(1)").ok
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_cells_alive(audit: Path) -> None:
+    with host(audit, "fork") as (process, said):
+        child = next(int(line.split()[1]) for line in said if line.startswith("forked"))
+        with witness.watching(everything(process.pid)) as cells, witness.watching([child]) as forked:
+            try:
+                process.kill()
+                process.wait()
+                assert cells.wait()
+                assert forked.living() == 1
+            finally:
+                os.kill(child, signal.SIGKILL)
+
+
+def test_a_stopped_host_does_not_stop_the_deadline(audit: Path) -> None:
+    code = HOST.replace("timeout=1000", "timeout=2")
+    process = subprocess.Popen([sys.executable, "-c", code, str(audit), "plain"], stdout=subprocess.PIPE,
+                               env={**os.environ, "PYTHONPATH": SOURCE})  # fmt: skip
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"running\n"
+        with witness.watching(witness.in_cells(process.pid)) as watched:
+            assert watched.living() >= 12
+            process.send_signal(signal.SIGSTOP)
+            assert watched.wait()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("which", ["the one that waits", "the one that serves"])
+def test_when_the_supervisor_dies_runs_fail_and_the_next_one_works(audit: Path, which: str) -> None:
+    import threading
+
+    with sync.Sandbox(audit=audit) as sandbox:
+        sandbox.run("print(1)")
+        seen: list[object] = []
+
+        def run() -> None:
+            try:
+                seen.append(sandbox.run("import time; time.sleep(1000)"))
+            except CasemateError as error:
+                seen.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while len(witness.cells()) < 3:
+            os.sched_yield()
+        with witness.watching(witness.in_cells()) as watched:
+            pid = witness.supervisors()[0] if which == "the one that waits" else witness.serving()[0]
+            os.kill(pid, signal.SIGKILL)
+            for thread in threads:
+                thread.join(witness.PATIENCE)
+            assert watched.wait()
+        assert len(seen) == 3
+        assert all(isinstance(one, CasemateError) for one in seen), seen
+        assert sandbox.run("print(2)").stdout == "2\n"
+    log = AuditLog(audit)
+    assert log.unfinished() == []
+    log.close()
+
+
+@pytest.mark.xfail(strict=True, reason="nobody waits for a supervisor that died by itself")
+def test_a_supervisor_that_died_is_not_left_as_a_zombie(audit: Path) -> None:
+    with sync.Sandbox(audit=audit) as sandbox:
+        sandbox.run("print(1)")
+        (first,) = witness.supervisors()
+        with witness.watching([first]) as watched:
+            os.kill(first, signal.SIGKILL)
+            assert watched.wait()
+        while first in witness.serving():
+            os.sched_yield()
+        assert sandbox.run("print(2)").ok
+    assert witness.state(first) == ""
+
+
+@pytest.mark.root_only
+@pytest.mark.xfail(strict=True, reason="groups of a supervisor that was killed stay for ever")
+def test_groups_of_a_supervisor_that_was_killed_are_removed(audit: Path) -> None:
+    before = witness.cgroup_folders()
+    with sync.Sandbox(audit=audit) as sandbox:
+        sandbox.run("print(1)")
+        (serving,) = witness.serving()
+        os.kill(serving, signal.SIGKILL)
+        with pytest.raises(CasemateError):
+            while True:
+                sandbox.run("print(2)")
+        assert sandbox.run("print(3)").ok
+    assert witness.cgroup_folders() <= before

@@ -1,0 +1,223 @@
+"""The caller leaves before the program ends: the cell ends first, and nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from casemate import CasemateError, Event, Execution, Output, Sandbox, SandboxClosed, sync
+from casemate.audit.log import AuditLog
+from tests.contract import witness
+
+BUSY = """
+import os, subprocess, signal
+held = [subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(3)]
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+while True: signal.pause()
+"""
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what the host can see, and for nothing else."""
+    async with asyncio.timeout(witness.PATIENCE):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+def ended(audit: Path) -> list[str]:
+    """The statuses of all outcomes on record."""
+    log = AuditLog(audit)
+    try:
+        assert log.unfinished() == []
+        return [row.detail.partition('"status":"')[2].partition('"')[0] for row in log.tail(100) if row.kind == "outcome"]
+    finally:
+        log.close()
+
+
+def test_cancelling_the_task_ends_the_cell_before_the_caller_hears_of_it(audit: Path) -> None:
+    async def journey() -> None:
+        async with Sandbox(audit=audit) as sandbox:
+            task = asyncio.ensure_future(sandbox.run(BUSY, timeout=60))
+            await until(lambda: len(witness.in_cells()) == 5)
+            with witness.watching(witness.in_cells()) as watched:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert watched.living() == 0
+            assert (await sandbox.run("print(1)")).stdout == "1\n"
+
+    asyncio.run(journey())
+    assert ended(audit) == ["cancelled", "ok"]
+
+
+def test_cancelling_twice_at_once_ends_the_cell_too(audit: Path) -> None:
+    async def journey() -> None:
+        async with Sandbox(audit=audit) as sandbox:
+            task = asyncio.ensure_future(sandbox.run(BUSY, timeout=60))
+            await until(lambda: len(witness.in_cells()) == 5)
+            with witness.watching(witness.in_cells()) as watched:
+                task.cancel()
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert watched.wait()
+
+    asyncio.run(journey())
+    assert ended(audit) == ["cancelled"]
+
+
+def test_a_timeout_of_the_callers_own_ends_the_cell(audit: Path) -> None:
+    async def journey() -> None:
+        async with Sandbox(audit=audit) as sandbox:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sandbox.run(BUSY, timeout=60), 1)
+            assert witness.cells() == []
+
+    asyncio.run(journey())
+    assert ended(audit) == ["cancelled"]
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_cancelling_at_any_moment_of_a_run_leaves_nothing(audit: Path, moment: int) -> None:
+    async def journey() -> None:
+        async with Sandbox(audit=audit) as sandbox:
+            await sandbox.run("print(1)")
+            for turn in range(12):
+                task = asyncio.ensure_future(sandbox.run("open('x', 'w').write('y' * 100)"))
+                for _ in range(moment * 12 + turn):
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.002 * moment)
+                task.cancel()
+                await asyncio.wait([task])
+            assert (await sandbox.run("print(1)")).ok
+            assert witness.cells() == []
+
+    asyncio.run(journey())
+    assert set(ended(audit)) <= {"ok", "cancelled"}
+
+
+@pytest.mark.xfail(strict=True, reason="an intent that is being written when the task is cancelled gets no outcome")
+def test_cancelling_while_the_intent_is_written_leaves_an_outcome_too(audit: Path) -> None:
+    import sqlite3
+
+    async def journey() -> None:
+        async with Sandbox(audit=audit) as sandbox:
+            await sandbox.run("print(1)")
+            other = sqlite3.connect(audit, isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")  # somebody else writes: the intent has to wait
+            task = asyncio.ensure_future(sandbox.run("print(2)"))
+            await asyncio.sleep(0.2)
+            task.cancel()
+            await asyncio.wait([task])
+            other.execute("ROLLBACK")
+            other.close()
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(journey())
+    assert ended(audit) == ["ok", "cancelled"]
+
+
+@pytest.mark.xfail(strict=True, reason="the inner generator is left to the garbage collector, so the cell lives on")
+def test_closing_a_stream_ends_the_cell_before_it_returns(audit: Path) -> None:
+    async def journey() -> None:
+        async with Sandbox(audit=audit) as sandbox:
+            stream = cast("AsyncGenerator[Event]", sandbox.stream(BUSY, timeout=60))
+            assert isinstance(await anext(stream), Output)
+            with witness.watching(witness.in_cells()) as watched:
+                assert watched.living() == 5
+                await stream.aclose()
+                living = watched.living()
+                assert watched.wait()
+                assert living == 0
+
+    asyncio.run(journey())
+
+
+def test_leaving_the_loop_over_a_stream_ends_the_cell(audit: Path) -> None:
+    async def journey() -> None:
+        async with Sandbox(audit=audit) as sandbox:
+            pids: list[int] = []
+            async for _ in sandbox.stream(BUSY, timeout=60):
+                pids = witness.in_cells()
+                break
+            with witness.watching(pids) as watched:
+                await until(lambda: watched.living() == 0)
+            assert (await sandbox.run("print(1)")).ok
+
+    asyncio.run(journey())
+    assert ended(audit) == ["cancelled", "ok"]
+
+
+def test_an_error_in_the_loop_over_a_stream_ends_the_cell(audit: Path) -> None:
+    async def journey() -> None:
+        async with Sandbox(audit=audit) as sandbox:
+            with pytest.raises(LookupError):
+                async for _ in sandbox.stream(BUSY, timeout=60):
+                    raise LookupError
+            await until(lambda: witness.cells() == [])
+
+    asyncio.run(journey())
+
+
+@pytest.mark.parametrize("count", [1, 16])
+def test_closing_the_sandbox_ends_what_runs_and_says_so(audit: Path, count: int) -> None:
+    async def journey() -> list[Execution | BaseException]:
+        sandbox = Sandbox(audit=audit)
+        runs = [asyncio.ensure_future(sandbox.run("import time; time.sleep(1000)")) for _ in range(count + 2)]
+        await until(lambda: len(witness.cells()) == min(count + 2, 16))
+        with witness.watching(witness.in_cells()) as watched:
+            await sandbox.close()
+            assert watched.living() == 0
+        assert witness.supervisors() == []
+        await sandbox.close()
+        with pytest.raises(SandboxClosed):
+            await sandbox.run("print(1)")
+        with pytest.raises(SandboxClosed):
+            await anext(cast("AsyncGenerator[Event]", sandbox.stream("print(1)")))
+        return await asyncio.gather(*cast("list[Awaitable[Execution]]", runs), return_exceptions=True)
+
+    for outcome in asyncio.run(journey()):
+        assert isinstance(outcome, SandboxClosed), repr(outcome)
+
+
+def test_closing_the_sandbox_ends_a_stream_with_an_error(audit: Path) -> None:
+    async def journey() -> None:
+        sandbox = Sandbox(audit=audit)
+        with pytest.raises(SandboxClosed):
+            async for _ in sandbox.stream(BUSY, timeout=60):
+                await sandbox.close()
+
+    asyncio.run(journey())
+
+
+def test_closing_from_another_thread_ends_a_waiting_run(audit: Path) -> None:
+    sandbox = sync.Sandbox(audit=audit)
+    sandbox.run("print(1)")
+    seen: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            sandbox.run(BUSY, timeout=60)
+        except CasemateError as error:
+            seen.append(error)
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    asyncio.run(until(lambda: len(witness.in_cells()) == 20))
+    sandbox.close()
+    for thread in threads:
+        thread.join(witness.PATIENCE)
+    assert [type(error) for error in seen] == [SandboxClosed] * 4
+
+
+def test_a_sandbox_that_was_never_used_is_closed_without_a_trace(audit: Path) -> None:
+    with sync.Sandbox(audit=audit):
+        assert witness.supervisors() == []
