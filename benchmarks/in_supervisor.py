@@ -23,7 +23,6 @@ POINTS: tuple[tuple[str, str, str], ...] = (
     ("broker", "prepare", "end"),
     ("serve", "Server._take_spare", "end"),
     ("cgroups", "Group.limit", "end"),
-    ("spare", "Spare.hand_over", "end"),
     ("cell", "_assemble", "begin"),
     ("cell", "_forbid_nesting", "end"),
     ("cell", "_mask_proc", "end"),
@@ -37,7 +36,7 @@ POINTS: tuple[tuple[str, str, str], ...] = (
     ("init", "_start_program", "end"),
     ("init", "_reap_until", "end"),
     ("serve", "Server._ended", "begin"),
-    ("serve", "Server._ended", "end"),
+    ("serve", "Server._say", "begin"),
     ("spare", "make", "begin"),
     ("spare", "make", "end"),
     ("cell", "_prepare", "begin"),
@@ -49,11 +48,19 @@ def slot_of(module: str, name: str, end: str) -> int:
     return POINTS.index((module, name, end))
 
 
-def boot(root: str, path: str) -> str:
-    """The program text that starts a supervisor with this in it, writing into the file ``path``."""
+def observe(path: str) -> None:
+    """Have this process start its supervisors with this in them, writing into the file ``path``."""
     here = os.path.dirname(os.path.abspath(__file__))
-    lines = f"import sys; sys.path += [{root!r}, {here!r}]; import in_supervisor; in_supervisor.start({path!r})"
-    return lines
+    paths = f"os.environ['CASEMATE_ROOT'], {here!r}"
+    boot = f"import os, sys; sys.path += [{paths}]; import in_supervisor; in_supervisor.start({path!r})"
+    spawn = os.posix_spawn
+
+    def spawn_observed(program: Any, argv: Any, env: Any, **options: Any) -> int:
+        if argv[0] == "casemate-supervisor":
+            argv = [*argv[:-1], boot]
+        return spawn(program, argv, env, **options)
+
+    os.posix_spawn = spawn_observed
 
 
 def start(path: str) -> None:

@@ -81,9 +81,7 @@ def in_turn(things: dict[str, Thing], rounds: int, goals: dict[str, Goal] | None
 
 def duration(seconds: float) -> str:
     """As a person reads it, with three figures."""
-    for unit, name in _UNITS:
-        if seconds >= unit:
-            break
+    unit, name = next((known for known in _UNITS if seconds >= known[0]), _UNITS[-1])
     value = seconds / unit
     return f"{value:.0f} {name}" if value >= 99.95 else f"{value:.3g} {name}"
 
@@ -115,7 +113,7 @@ class Run:
     def compare(self, title: str, series: Sequence[Series]) -> None:
         """Print ``series`` against the first of them."""
         reference = series[0].median
-        rows = [("", "n", "least", "p50", "p99", f"x {series[0].name}", "goal", "")]
+        rows: list[tuple[str, ...]] = [("", "n", "least", "p50", "p99", f"x {series[0].name}", "goal", "")]
         for one in series:
             figures = [duration(value) for value in (min(one.seconds), one.median, one.p99)]
             goal = "" if one.goal is None else f"{one.goal} = {duration(one.goal.seconds(reference))}"
@@ -168,7 +166,7 @@ def machine() -> dict[str, str]:
 def start_and_wait(argv: Sequence[str], env: dict[str, str] | None = None) -> None:
     """A bare start: the cheapest that there is, with no pipe, its output thrown away. RuntimeError if it fails."""
     silent = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-    pid = os.posix_spawn(argv[0], argv, os.environ if env is None else env, file_actions=silent)
+    pid = os.posix_spawn(argv[0], list(argv), os.environ if env is None else env, file_actions=silent)
     _, status = os.waitpid(pid, 0)
     if status != 0:
         raise RuntimeError(f"{' '.join(argv)} ended with {os.waitstatus_to_exitcode(status)}")

@@ -6,8 +6,7 @@ casemate (and starting its supervisor) costs little.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from casemate.errors import (
         CasemateError,

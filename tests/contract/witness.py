@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ def descriptors(pid: int | str = "self") -> dict[str, int]:
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/{pid}/fd/{name}")
-            kind = target.partition(":")[0] if not target.startswith("/") else target
+            kind = re.sub(r"\d+", "N", target) if target.startswith("/") else target.partition(":")[0]
             found[kind] = found.get(kind, 0) + 1
     return found
 
@@ -125,9 +126,10 @@ def mounts(pid: int | str = "self") -> list[str]:
     return sorted(line.split()[4] for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
 
 
-def cgroup_folders() -> set[str]:
-    """Folders of casemate's own in every hierarchy."""
-    return {str(path) for path in _cgroup_folders(Path("/sys/fs/cgroup"), 6)}
+def cgroup_folders(*supervisors: int) -> set[str]:
+    """The folders that these supervisors made in any hierarchy."""
+    found = [str(path) for path in _cgroup_folders(Path("/sys/fs/cgroup"), 6)]
+    return {path for path in found if any(f"/casemate-{pid}-" in path for pid in supervisors)}
 
 
 def _cgroup_folders(folder: Path, depth: int) -> Iterator[Path]:

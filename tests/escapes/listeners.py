@@ -48,8 +48,8 @@ class Listeners:
         return came
 
     def as_env(self) -> dict[str, str]:
-        """For a payload: NAME=address."""
-        return {name.upper(): address for name, address in self.addresses.items()}
+        """For a payload: NAME=address; ``PATH`` has another meaning in an environment."""
+        return {{"path": "PATH_HOME"}.get(name, name.upper()): address for name, address in self.addresses.items()}
 
 
 @contextlib.contextmanager

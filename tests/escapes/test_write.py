@@ -276,8 +276,9 @@ def _content(name: str) -> str:
 
 
 LEASE = """
-import fcntl, os
+import fcntl, os, signal
 from tests.escapes.payloads.attempts import attempt, finish
+signal.signal(signal.SIGIO, signal.SIG_IGN)  # who holds a lease is told so, and would die of it
 fd = os.open(os.environ["TARGET"], os.O_RDONLY)
 attempt("lease", lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))
 attempt("lock", lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB))
@@ -286,14 +287,22 @@ finish()
 
 
 @pytest.mark.user_only
-def test_a_cell_cannot_make_the_hosts_writers_wait(environment: Path, inside: sync.Sandbox, tmp_path: Path) -> None:
+@pytest.mark.xfail(strict=True, reason="fcntl(F_SETLEASE) is not filtered, and as an ordinary user the files are the cell's own")
+def test_a_cell_cannot_make_the_hosts_writers_wait(environment: Path, inside: sync.Sandbox) -> None:
     """A lease on a file that the cell may read would stop those who open it for writing for 45 seconds."""
     target = next(environment.glob("lib/python*/site-packages/canary.py"))
     with held(inside, Attack("lease", source=LEASE), {"TARGET": str(target)}):
         os.close(os.open(target, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def test_control_bare_a_lease_and_a_lock_are_taken(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.touch()
     with held_bare(Attack("lease", source=LEASE), {"TARGET": str(target)}, tmp_path / "bare"):
         with pytest.raises(BlockingIOError):
             os.open(target, os.O_WRONLY | os.O_NONBLOCK)
+        with target.open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @pytest.mark.xfail(strict=True, reason="flock(2) on a read-only bind is the host's own lock; nothing filters it by file")

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any
 
 from casemate.supervisor import enter, kernel, roots, stage
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any
 
 _ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _OWN_INODES = 24  # folders the broker makes itself

@@ -16,9 +16,12 @@ import fcntl
 import os
 import resource
 import struct
-from typing import Any, NoReturn
 
 from casemate.supervisor import init, kernel, landlock, seccomp, stage, wire
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 UID = 1000
 GID = 1000

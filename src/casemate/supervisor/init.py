@@ -10,9 +10,12 @@ import fcntl
 import os
 import resource
 import struct
-from typing import Any, NoReturn
 
 from casemate.supervisor import wire
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 REPORT = struct.Struct("<cIQ")  # mark, wait status of the program, its peak resident memory in bytes
 _IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: a program expects their default actions

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any
 
 from casemate.supervisor import kernel, stage
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any
 
 # Where a cell mounts what is its own; they must exist before the root becomes read-only.
 _OWN = ("proc", "tmp", "workspace", "program", "dev", "dev/shm", "dev/pts", "home", "opt", "run", "var")

@@ -8,9 +8,12 @@ import os
 import resource
 import select
 import time
-from typing import Any
 
 from casemate.supervisor import broker, cgroups, enter, init, kernel, roots, seccomp, spare, watch, wire
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any
 
 _SIGKILL = 9
 _FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "listeners")  # of a launch request

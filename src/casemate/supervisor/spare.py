@@ -9,9 +9,12 @@ from __future__ import annotations
 import _socket
 import array
 import os
-from typing import Any
 
 from casemate.supervisor import broker, cell, cgroups, enter, kernel, wire
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Spare:

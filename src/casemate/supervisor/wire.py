@@ -7,7 +7,10 @@ not JSON: the json module alone would cost a third of the supervisor's start.
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any
+
 
 MAX_MESSAGE = 160_000  # bytes; a unix socket's default send buffer takes 212,992 with its overhead
 MAX_DESCRIPTORS = 64  # beside one message; the kernel's own limit is 253

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import secrets
 from collections.abc import Iterator
 
 from casemate.model.artifact import Artifact
 from casemate.model.execution import Execution
 from casemate.model.result import Result
-from casemate.surfaces.failures import OPTION_OF_CAUSE
+from casemate.surfaces.failures import OPTION_OF_CAUSE, option_of
 from casemate.surfaces.options import Options
 from casemate.surfaces.terminal import visible
 
@@ -46,9 +47,10 @@ def _why(execution: Execution) -> str:
     cause = execution.cause
     assert cause is not None
     option = OPTION_OF_CAUSE.get(cause.code)
-    remedy = f"{cause.remediation} ({option})" if option and cause.remediation else cause.remediation
+    remedy = f"Raise it with {option}, or do less." if option else cause.remediation
+    message = re.sub(r"limits\.\w+", lambda found: option_of(found[0]), cause.message)
     status = execution.status.replace("_", " ")
-    return visible(f"{status}: {cause.message} {remedy}".strip())
+    return visible(f"{status}: {message} {remedy}".strip())
 
 
 def _not_kept(execution: Execution, shown: int, options: Options) -> Iterator[str]:

@@ -29,7 +29,7 @@ def run(
     full_output: str | None = None,
     file: tuple[str, ...] = (),
     env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
-    stdin: str | None = None,
+    stdin: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     output: str | None = None,
     workspace: str | None = None,
     workspace_mode: Literal["overlay", "direct"] = "overlay",

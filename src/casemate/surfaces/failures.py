@@ -49,6 +49,7 @@ _OPTION_OF_ARGUMENT = {
     "arguments": "ARGS",
     "files": "--file",
     "output_dir": "--output",
+    "limits.output": "--output-limit",
     "limits.wall": "--timeout",
 }
 

@@ -5,18 +5,32 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from casemate.errors import InvalidArgument
+from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.execution import Execution
 from casemate.sandbox import Sandbox
 from casemate.surfaces import failures
 from casemate.surfaces.options import Options, run_arguments, sandbox_arguments
 from casemate.surfaces.words import say
 
+if TYPE_CHECKING:
+    from casemate.model.plan import Plan
+
 
 def run(options: Options) -> int:
-    """Do what ``casemate run`` was asked to do; the exit code. Raises ``CasemateError``."""
+    """Do what ``casemate run`` was asked to do; the exit code. Raises ``CasemateError``, and as JSON tells it too."""
+    try:
+        return _do(options)
+    except CasemateError as error:
+        if options.format == "json":
+            from casemate.surfaces import documents
+
+            _print(documents.text_of(documents.error_document(error)))
+        raise
+
+
+def _do(options: Options) -> int:
     language = options.language or ("python" if options.script == "-" else _language_of(options.script))
     sandbox = Sandbox(**sandbox_arguments(options))
     if options.explain:
@@ -61,7 +75,8 @@ async def _run(sandbox: Sandbox, options: Options, arguments: dict[str, Any]) ->
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, terminate)
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has them ignored
+            loop.add_signal_handler(number, terminate)
     try:
         async with sandbox:
             execution = await _execute(sandbox, options, arguments)
@@ -79,7 +94,7 @@ async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any]
     execution = await sandbox.run(**arguments)
     from casemate.surfaces import documents
 
-    sys.stdout.write(documents.text_of(documents.execution_document(execution)) + "\n")
+    _print(documents.text_of(documents.execution_document(execution)))
     return execution
 
 
@@ -105,7 +120,8 @@ async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any])
 
 def _tell(execution: Execution, options: Options) -> None:
     """What casemate itself has to say of a run: nothing, when there was nothing out of the ordinary."""
-    if execution.cause is None and not (execution.skipped or execution.artifacts or execution.results):
+    unusual = (execution.cause, execution.skipped, execution.artifacts, execution.results, execution.full_output)
+    if not any(unusual):
         return
     from casemate.surfaces.account import account
 
@@ -118,8 +134,15 @@ def _explain(sandbox: Sandbox, options: Options, language: str) -> int:
 
     from casemate.surfaces import documents, explain
 
-    plan = asyncio.run(sandbox.explain(**run_arguments(options, language)))
-    document = documents.plan_document(plan)
-    text = documents.text_of(document) if options.format == "json" else explain.text_of(document)
-    sys.stdout.write(text + "\n")
+    async def plan() -> Plan:
+        async with sandbox:
+            return await sandbox.explain(**run_arguments(options, language))
+
+    document = documents.plan_document(asyncio.run(plan()))
+    _print(documents.text_of(document) if options.format == "json" else explain.text_of(document))
     return 0
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

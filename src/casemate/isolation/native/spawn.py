@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -44,7 +45,8 @@ class Supervisor:
 
 def start_early() -> None:
     """Start a supervisor for the first link of this process. It ends with the process, used or not."""
-    _early.append(Supervisor())
+    with contextlib.suppress(OSError):  # the link will try again and say why not
+        _early.append(Supervisor())
 
 
 def take() -> Supervisor:

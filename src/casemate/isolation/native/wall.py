@@ -104,7 +104,13 @@ class NativeWall:
             if refused:
                 raise refused.error()
             self._roots.clear()
-            self._link = Link()
+            try:
+                self._link = Link()
+            except OSError as error:
+                why = refusal.explain(
+                    "supervisor", error.errno or 0, f"starting the supervisor: {error}", refusal.facts()
+                )
+                raise why.error() from None
         return self._link
 
     async def _facts(self) -> dict[str, Any]:

@@ -1,0 +1,57 @@
+"""The moments that where_time_goes.py notes: the host's by wrapping functions here, the rest by in_supervisor.py."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import in_supervisor
+
+Moment = tuple[str, str, str]  # a module of the supervisor or "host", a name in it, "begin" or "end"
+
+
+class Noted:
+    """The moments of the run that is going on: the host's here, the others' in the mapping."""
+
+    def __init__(self, path: str) -> None:
+        size = len(in_supervisor.POINTS) * in_supervisor.SLOT
+        Path(path).write_bytes(bytes(size))
+        with open(path, "r+b") as file:
+            self._mapping = mmap.mmap(file.fileno(), size)
+        self.host: dict[tuple[str, str], int] = {}
+
+    def at(self, moment: Moment) -> int:
+        """In nanoseconds; 0 where it did not happen."""
+        module, name, end = moment
+        if module == "host":
+            return self.host.get((name, end), 0)
+        (value,) = struct.unpack_from("=q", self._mapping, in_supervisor.slot_of(*moment) * in_supervisor.SLOT)
+        return int(value)
+
+    def note(self, name: str, end: str) -> None:
+        self.host[name, end] = time.monotonic_ns()
+
+    def wrap(self, holder: Any, attribute: str, name: str) -> None:
+        """Note the beginning and end of a function, or of what awaiting its result takes."""
+        inner: Callable[..., Any] = getattr(holder, attribute)
+
+        def noting(*arguments: Any, **named: Any) -> Any:
+            self.note(name, "begin")
+            try:
+                return inner(*arguments, **named)
+            finally:
+                self.note(name, "end")
+
+        async def noting_awaited(*arguments: Any, **named: Any) -> Any:
+            self.note(name, "begin")
+            try:
+                return await inner(*arguments, **named)
+            finally:
+                self.note(name, "end")
+
+        setattr(holder, attribute, noting_awaited if asyncio.iscoroutinefunction(inner) else noting)

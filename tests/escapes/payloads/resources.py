@@ -1,0 +1,170 @@
+"""Take MANY of one resource, WHAT, bounded whatever happens; tell how many there were, then stay or end."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from tests.escapes.payloads.attempts import END, attempt, finish
+
+MIB = 1 << 20
+held: list[object] = []
+many = int(os.environ["MANY"])
+
+
+def repeat(action: Callable[[], object]) -> int:
+    """How often it went, at most ``many`` times."""
+    count = 0
+    try:
+        for _ in range(many):
+            held.append(action())
+            count += 1
+    except (OSError, RuntimeError, MemoryError, ValueError) as error:
+        print(f"stopped by {type(error).__name__} {getattr(error, 'errno', '')}", flush=True)
+    return count
+
+
+def sleeper() -> int:
+    pid = os.fork()
+    if pid == 0:
+        os.execv("/bin/sleep", ["sleep", "30"])
+    return pid
+
+
+def thread() -> threading.Thread:
+    one = threading.Thread(target=time.sleep, args=(30,), daemon=True)
+    one.start()
+    return one
+
+
+def zombie() -> None:
+    if os.fork() == 0:
+        os._exit(0)
+
+
+def orphan() -> None:
+    """A child of nobody's."""
+    pid = os.fork()
+    if pid == 0:
+        if os.fork() == 0:
+            os.execv("/bin/sleep", ["sleep", "30"])
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def private() -> bytearray:
+    return bytearray(b"x") * MIB
+
+
+def shared() -> mmap.mmap:
+    one = mmap.mmap(-1, MIB)
+    one[:] = b"x" * MIB
+    return one
+
+
+def in_file(path: str) -> Callable[[], None]:
+    def write() -> None:
+        with open(path, "ab", buffering=0) as file:
+            if file.write(b"x" * MIB) != MIB:
+                raise OSError("short")
+    return write
+
+
+def memory_file() -> int:
+    fd = os.memfd_create("held")
+    os.write(fd, b"x" * MIB)
+    return fd
+
+
+def sockets() -> object:
+    """About 400 KiB in the buffers of one pair."""
+    pair = socket.socketpair()
+    for one in pair:
+        one.setblocking(False)
+        try:
+            while True:
+                one.send(bytes(1 << 16))
+        except BlockingIOError:
+            pass
+    return pair
+
+
+def pipe() -> object:
+    ends = os.pipe()
+    os.set_blocking(ends[1], False)
+    os.write(ends[1], bytes(1 << 16))
+    return ends
+
+
+def children_with_memory() -> int:
+    """Each child takes 8 MiB and stays."""
+    ready = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        kept = bytearray(b"x") * (8 * MIB)
+        os.write(ready[1], b"1")
+        time.sleep(30)
+        os._exit(len(kept) and 0)
+    os.close(ready[1])
+    if not os.read(ready[0], 1):
+        raise OSError("the child died")
+    os.close(ready[0])
+    return pid
+
+
+def empty_file() -> None:
+    os.close(os.open(f"/tmp/empty-{len(held)}", os.O_CREAT | os.O_WRONLY))
+
+
+def burner() -> int:
+    """Half a second of cpu in each of many processes."""
+    pid = os.fork()
+    if pid == 0:
+        while time.process_time() < 0.5:
+            pass
+        os._exit(0)
+    return pid
+
+
+def burning_orphan() -> None:
+    """As daemons do: the parent that could be asked for their time is gone."""
+    pid = os.fork()
+    if pid == 0:
+        if os.fork() == 0:
+            start = time.process_time()
+            while time.process_time() < start + 0.05:
+                pass
+        os._exit(0)
+    os.waitpid(pid, 0)
+    time.sleep(0.03)
+
+
+def burn_all() -> None:
+    pids = [burner() for _ in range(many)]
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+KINDS: dict[str, Callable[[], object]] = {
+    "processes": sleeper, "threads": thread, "zombies": zombie, "orphans": orphan, "private": private, "shared": shared,
+    "tmp": in_file("/tmp/big"), "shm": in_file("/dev/shm/big"), "workspace": in_file("big"), "memfd": memory_file,
+    "sockets": sockets, "pipes": pipe, "children": children_with_memory, "inodes": empty_file,
+    "descriptors": lambda: os.open("/dev/null", os.O_RDONLY), "burning orphans": burning_orphan,
+    "programs": lambda: subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE),
+}  # fmt: skip
+what = os.environ["WHAT"]
+if what == "burners":
+    attempt(what, burn_all)
+else:
+    print(f"took {repeat(KINDS[what])} {what}", flush=True)
+for name in ("/tmp/big", "/dev/shm/big", "big"):
+    if os.path.exists(name):
+        print(f"size {os.stat(name).st_size}", flush=True)
+assert END
+finish()

@@ -1,0 +1,215 @@
+"""No process of the host's is touched, none of the cell's outlives it, and none in it gets a privilege."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import secrets
+from pathlib import Path
+
+import pytest
+
+from casemate import Limits, sync
+from tests.escapes import host
+from tests.escapes.cells import Attack, attack, bare, held, held_bare, told, without
+
+
+def _env(victim: host.Victim) -> dict[str, str]:
+    return {"VICTIM": str(victim.pid), "ADDRESS": str(victim.address), "FD": str(victim.descriptor)}
+
+
+def _facts(pid: int) -> tuple[object, ...]:
+    return os.getpriority(os.PRIO_PROCESS, pid), Path(f"/proc/{pid}/oom_score_adj").read_text()
+
+
+def test_a_process_of_the_host_is_not_touched(victim: host.Victim, sandbox: sync.Sandbox, language: str) -> None:
+    """Signals by every call, ptrace, its memory read and written, its descriptors taken."""
+    before = _facts(victim.pid)
+    for layers in ((), ("seccomp",), ("landlock",), ("seccomp", "landlock", "capabilities", "mounts")):
+        with without(*layers):
+            seen = told(attack(sandbox, Attack("process", language), {**_env(victim), "WRITE": "1", "KILL": "1"}))
+        assert victim.is_well()
+        assert [place for place, secret in victim.secrets.items() if secret in seen] == []
+    assert _facts(victim.pid) == before
+
+
+def test_control_bare_the_same_attack_reads_stops_and_kills_it(
+    victim: host.Victim, tmp_path: Path, language: str
+) -> None:
+    stopped = bare(Attack("process", language), _env(victim), tmp_path / "bare").text
+    assert victim.secrets["environ"] in stopped
+    assert victim.secrets["argv"] in stopped
+    assert language != "python" or stopped.count(victim.secrets["memory"]) >= 2
+    assert _facts(victim.pid)[0] == 5
+    host.wait_for(lambda: host.state(victim.pid) in ("T", "t"), "the victim stopped")
+    bare(Attack("process", language), {**_env(victim), "KILL": "1"}, tmp_path / "bare")
+    assert victim.process.wait(host.DEADLINE) < 0
+
+
+def test_control_bare_the_same_attack_overwrites_its_memory(victim: host.Victim, tmp_path: Path) -> None:
+    source = Attack("process").code.split('attempt("seize"')[0] + "finish()\n"
+    bare(Attack("memory", source=source), {**_env(victim), "WRITE": "1"}, tmp_path / "bare")
+    assert victim.memory().startswith("overwritten")
+    assert not victim.is_well()
+
+
+# --------------------------------------------------------------------------------------------------- outliving the run
+
+
+def test_daemons_die_with_the_run_and_do_not_delay_it(sandbox: sync.Sandbox, language: str) -> None:
+    mark = f"daemon-{secrets.token_hex(8)}"
+    execution = attack(sandbox, Attack("daemon", language), {"MARK": mark}, timeout=30)
+    assert execution.status == "ok"
+    assert execution.duration < 25, "the run did not wait for who holds its pipes"
+    assert host.with_marker(mark) == []
+    assert host.guests() == []
+
+
+def test_control_bare_the_same_daemons_live_on(tmp_path: Path, language: str) -> None:
+    mark = f"daemon-{secrets.token_hex(8)}"
+    try:
+        bare(Attack("daemon", language), {"MARK": mark}, tmp_path / "bare")
+        host.wait_for(lambda: len(host.with_marker(mark)) >= 2, "daemons")
+    finally:
+        for pid in host.with_marker(mark):
+            host.end(pid)
+
+
+STUBBORN = """
+import os, signal, sys, threading
+for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_IGN)
+for nth in range(8):
+    if os.fork() == 0:
+        os.setsid()
+        if nth % 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        while True:
+            signal.pause()
+print("end of attack", flush=True)
+while True:
+    try:
+        while True:
+            pass
+    except BaseException:
+        continue
+"""
+
+
+def test_a_program_that_ignores_every_signal_is_dead_after_its_time(sandbox: sync.Sandbox) -> None:
+    execution = sandbox.run(STUBBORN, timeout=0.7)
+    assert "end of attack" in execution.stdout
+    assert execution.status == "timeout"
+    assert host.guests() == []
+
+
+def test_the_death_of_the_supervisor_is_the_death_of_its_cells(scratch: Path) -> None:
+    """The control is in the test: the processes are there before."""
+    with sync.Sandbox(audit=scratch / "audit-supervisor.db") as sandbox:
+        sandbox.run("pass")
+        before = set(host.children(os.getpid()))
+        with sync.Sandbox(audit=scratch / "audit-supervisor.db") as other:
+            events = other.stream("import os; os.fork(); print('here', flush=True); __import__('time').sleep(60)")
+            next(iter(events))
+            (supervisor,) = set(host.children(os.getpid())) - before
+            mine = host.guests(supervisor)
+            assert len(mine) >= 1
+            host.end(supervisor)
+            host.wait_for(lambda: not any(host.state(pid) for pid in mine), "the end of the cells")
+            with pytest.raises(Exception, match="supervisor|closed"):
+                list(events)
+
+
+CORE = """
+import os, resource, signal
+from tests.escapes.payloads.attempts import attempt, finish
+hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+attempt("allow", lambda: resource.setrlimit(resource.RLIMIT_CORE, (hard, hard)))
+pid = os.fork()
+if pid == 0:
+    os.abort()
+os.waitpid(pid, 0)
+finish()
+"""
+
+
+def test_a_crash_leaves_no_core_file(sandbox: sync.Sandbox) -> None:
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text()
+    if pattern.startswith(("|", "/")) or resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
+        pytest.skip("core files do not go to the working directory here: core_pattern or RLIMIT_CORE")
+    assert attack(sandbox, Attack("core", source=CORE)).artifacts == ()
+    with without("rlimits"):
+        names = [one.name for one in attack(sandbox, Attack("core", source=CORE)).artifacts]
+    assert any(name.startswith("core") for name in names), "the control"
+
+
+# ------------------------------------------------------------------------------------------------- privileges, and init
+
+PRIVILEGES = """
+import os
+from tests.escapes.payloads.attempts import attempt, finish, syscall
+attempt("nice", lambda: os.setpriority(os.PRIO_PROCESS, 0, -1))
+attempt("oom", lambda: open("/proc/self/oom_score_adj", "w").write("-1"))
+attempt("fifo", lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
+attempt("uid", lambda: os.setresuid(0, 0, 0))
+attempt("gid", lambda: os.setresgid(0, 0, 0))
+attempt("groups", lambda: os.setgroups([0]))
+attempt("init's environment", lambda: open("/proc/1/environ", "rb").read())
+attempt("init's memory", lambda: os.open("/proc/1/mem", os.O_RDWR))
+attempt("init's status", lambda: os.open("/proc/1/fd/4", os.O_WRONLY))
+attempt("trace init", lambda: syscall(101 if os.uname().machine == "x86_64" else 117, 0x4206, 1, 0, 0))
+finish()
+"""
+
+
+def test_no_privilege_is_gained(sandbox: sync.Sandbox, tmp_path: Path) -> None:
+    """Judged from the host: nice value, score, scheduler, ids, capabilities of what the attack has become."""
+    baseline = Path("/proc/self/oom_score_adj").read_text()
+    for layers in ((), ("seccomp",), ("capabilities",), ("capabilities", "seccomp", "rlimits")):
+        with without(*layers), held(sandbox, Attack("privileges", source=PRIVILEGES)) as one:
+            status = host.status_of(one.pid)
+            assert {status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
+            assert status["NoNewPrivs"] == "1"
+            assert "0" not in status["Uid"].split() + status["Gid"].split() + status["Groups"].split()
+            assert os.getpriority(os.PRIO_PROCESS, one.pid) >= 0
+            assert int(Path(f"/proc/{one.pid}/oom_score_adj").read_text()) >= int(baseline)
+            assert os.sched_getscheduler(one.pid) == os.SCHED_OTHER
+            if not layers:
+                assert (status["Seccomp"], status["CapBnd"]) == ("2", "0" * 16)
+    if os.geteuid() == 0:
+        source = PRIVILEGES.split('attempt("init')[0] + "finish()"
+        with held_bare(Attack("privileges", source=source), {}, tmp_path / "bare") as control:
+            assert os.getpriority(os.PRIO_PROCESS, control.pid) == -1, "the control"
+            assert os.sched_getscheduler(control.pid) == os.SCHED_FIFO, "the control"
+
+
+@pytest.mark.parametrize("missing", [(), ("seccomp",), ("landlock",), ("init",), ("seccomp", "landlock"), ("init", "seccomp")])
+def test_the_cells_init_is_neither_traced_nor_written(sandbox: sync.Sandbox, missing: tuple[str, ...]) -> None:
+    """Its memory: not dumpable, and Landlock on /proc. Tracing: seccomp, and not dumpable."""
+    with without(*missing), held(sandbox, Attack("privileges", source=PRIVILEGES)) as one:
+        links = host.open_files(one.pid)
+        init = int(host.status_of(one.pid)["PPid"])
+        assert not [link for link in links if link.endswith("/mem")]
+        assert "init" in missing or host.status_of(init)["TracerPid"] == "0"
+
+
+def test_control_without_its_layers_init_is_written_and_traced(sandbox: sync.Sandbox) -> None:
+    with without("init", "seccomp", "landlock"), held(sandbox, Attack("privileges", source=PRIVILEGES)) as one:
+        init = int(host.status_of(one.pid)["PPid"])
+        assert [link for link in host.open_files(one.pid) if link.endswith("/mem")]
+        assert host.status_of(init)["TracerPid"] == str(one.pid)
+        package_root = Path(sync.__file__).parents[1]
+        digest = hashlib.sha256(f"CASEMATE_ROOT={package_root}\0".encode()).hexdigest()
+        assert digest in one.text
+
+
+def test_the_limits_that_a_program_has_cannot_be_raised(sandbox: sync.Sandbox) -> None:
+    """Judged by prlimit(2) from the host."""
+    code = "import resource\nfrom tests.escapes.payloads.attempts import attempt, finish\n"
+    code += "for n in ('NPROC', 'NOFILE', 'DATA', 'CORE'):\n    k = getattr(resource, 'RLIMIT_' + n)\n"
+    code += "    attempt(n, lambda: resource.setrlimit(k, (resource.RLIM_INFINITY,) * 2))\nfinish()\n"
+    with held(sandbox, Attack("limits", source=code), limits=Limits(processes=16, open_files=64)) as one:
+        assert resource.prlimit(one.pid, resource.RLIMIT_NOFILE) == (64, 64)
+        assert resource.prlimit(one.pid, resource.RLIMIT_NPROC) == (17, 17)
+        assert resource.prlimit(one.pid, resource.RLIMIT_CORE) == (0, 0)

@@ -1,0 +1,334 @@
+"""What a cell may use is bounded, and nothing of what it used is left on the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casemate import Execution, Limits, sync
+from tests.escapes import host
+from tests.escapes.cells import ROOT, Attack, attack, held
+
+MIB = 1 << 20
+
+
+def _take(sandbox: sync.Sandbox, what: str, many: int, limits: Limits) -> Execution:
+    it = Attack("resources")
+    return sandbox.run(it.code, env={"WHAT": what, "MANY": str(many)}, files=it.files, limits=limits, timeout=30)
+
+
+def _taken(execution: Execution) -> int:
+    """How many it got; those that were killed before they could tell got too little to matter, and are -1."""
+    found = re.search(r"took (\d+) ", execution.stdout)
+    return int(found[1]) if found else -1
+
+
+# --------------------------------------------------------------------------------------------- processes and threads
+
+
+@pytest.mark.parametrize("what", ["processes", "threads", "orphans", "zombies", "programs"])
+def test_the_number_of_processes_and_threads_is_bounded(sandbox: sync.Sandbox, what: str) -> None:
+    """Counted by the host; with a wider limit, which is the control, there are more."""
+    env = {"WHAT": what, "MANY": "40"}
+    with held(sandbox, Attack("resources"), env, limits=Limits(processes=12)) as few:
+        assert "stopped by" in few.text
+        assert host.tasks_of(_all_of(few.pid)) <= 12
+    with held(sandbox, Attack("resources"), env, limits=Limits(processes=100, memory="1GiB")) as many:
+        assert "took 40 " in many.text, "the control"
+        assert host.tasks_of(_all_of(many.pid)) >= 40 or what == "zombies"
+
+
+def _all_of(pid: int) -> list[int]:
+    """Every process of the cell of ``pid``, zombies included, without its init."""
+    return host.descendants(int(host.status_of(pid)["PPid"]))
+
+
+BOMBS = {
+    "python": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n",
+    "shell": "bomb() { bomb | bomb & }; bomb 2>/dev/null; while :; do :; done",
+    "node": "const c=require('child_process');setInterval(()=>{try{c.spawn(process.execPath,[__filename])"
+    ".on('error',()=>{})}catch{}},1)",
+}
+
+
+def test_a_fork_bomb_is_over_at_its_time_limit(sandbox: sync.Sandbox, language: str) -> None:
+    execution = sandbox.run(BOMBS[language], language=language, limits=Limits(processes=30), timeout=1)
+    assert execution.status in ("timeout", "failed", "out_of_memory", "killed")
+    assert execution.usage.processes <= 30
+    assert host.guests() == []
+    assert sandbox.run("print(1)").ok
+
+
+# --------------------------------------------------------------------------------------------------------- memory
+
+SMALL = Limits(memory="64MiB", disk="16MiB", processes=64)
+WIDE = Limits(memory="400MiB", disk="300MiB", processes=64)
+_BOUND = 64 + 16
+_OPEN = {
+    "shared": "shared anonymous memory is not counted where there is no memory cgroup",
+    "sockets": "the buffers of sockets are not counted where there is no memory cgroup",
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "many", "mib_each"),
+    [
+        ("private", 200, 1), ("shared", 200, 1), ("tmp", 200, 1), ("shm", 200, 1), ("memfd", 200, 1),
+        ("children", 30, 8), ("sockets", 400, 0.4), ("pipes", 500, 1 / 16),
+    ],
+)  # fmt: skip
+def test_memory_of_every_kind_is_bounded(
+    request: pytest.FixtureRequest, sandbox: sync.Sandbox, what: str, many: int, mib_each: float
+) -> None:
+    """Two hundred MiB are wanted; what was got is at most what memory and disk together allow."""
+    counted = any(one.limit == "memory" and one.hard for one in sandbox.run("pass").isolation.limits)
+    if what in _OPEN and not counted:
+        request.applymarker(pytest.mark.xfail(strict=True, reason=_OPEN[what]))
+    execution = _take(sandbox, what, many, SMALL)
+    got = _taken(execution) * mib_each
+    assert got <= _BOUND * 1.05
+    if what not in ("memfd", "pipes") or counted:
+        assert _taken(_take(sandbox, what, many, WIDE)) * mib_each >= min(many * mib_each, 190), "the control"
+
+
+NODE_HEAP = "const held=[];const log=require('fs');for(let n=1;n<=40;n++){held.push(new Array(1<<20).fill(n));"
+NODE_HEAP += "log.writeSync(1,`took ${n*8} MiB\\n`)}"
+NODE_BUFFERS = "const held=[];for(let n=1;n<=40;n++){held.push(Buffer.alloc(8<<20,1));"
+NODE_BUFFERS += "require('fs').writeSync(1,`took ${n*8} MiB\\n`)}"
+SHELL_MEMORY = "x=x; for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28; do x=$x$x; "
+SHELL_MEMORY += "echo took $((${#x} >> 20)) MiB; done"
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        pytest.param("node", NODE_HEAP, marks=pytest.mark.needs("node"), id="node heap"),
+        pytest.param("node", NODE_BUFFERS, marks=pytest.mark.needs("node"), id="node buffers"),
+        pytest.param("shell", SHELL_MEMORY, id="shell"),
+    ],
+)
+def test_memory_is_bounded_in_other_languages_too(sandbox: sync.Sandbox, language: str, code: str) -> None:
+    small = sandbox.run(code, language=language, limits=Limits(memory="128MiB", disk="1MiB"))
+    wide = sandbox.run(code, language=language, limits=Limits(memory="1GiB"))
+    assert not small.ok
+    assert _most(small) < 200
+    assert _most(wide) >= 200, "the control"
+    assert wide.ok
+
+
+def _most(execution: Execution) -> int:
+    return max([int(found) for found in re.findall(r"took (\d+) MiB", execution.stdout)], default=0)
+
+
+# ---------------------------------------------------------------------------------------------------- cpu and time
+
+
+def test_cpu_time_over_many_processes_is_bounded(sandbox: sync.Sandbox) -> None:
+    small = _take(sandbox, "burners", 6, Limits(cpu_time=0.8, cpus=2))
+    assert small.status == "killed"
+    assert small.cause is not None
+    assert small.cause.code == "cpu_limit"
+    assert _take(sandbox, "burners", 6, Limits(cpus=2)).ok, "the control"
+
+
+@pytest.mark.xfail(strict=True, reason="what orphans used is init's when they are reaped, and the watch does not look at init")
+def test_cpu_time_of_orphans_is_bounded(sandbox: sync.Sandbox) -> None:
+    execution = _take(sandbox, "burning orphans", 40, Limits(cpu_time=0.5, cpus=2))
+    assert execution.usage.cpu_seconds < 1.5
+    assert execution.status == "killed"
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("python", "import re; re.match('(a+)+$', 'a' * 60 + 'b')"),
+        ("python", "10 ** 10 ** 9"),
+        ("python", "sum(range(10 ** 12))"),
+        ("shell", "while :; do :; done"),
+        pytest.param("node", "/(a+)+$/.test('a'.repeat(60) + 'b')", marks=pytest.mark.needs("node")),
+        pytest.param("node", "for (;;) ;", marks=pytest.mark.needs("node")),
+    ],
+)
+def test_what_never_ends_is_ended(sandbox: sync.Sandbox, language: str, code: str) -> None:
+    execution = sandbox.run(code, language=language, timeout=0.6)
+    assert execution.status == "timeout"
+    assert host.guests() == []
+
+
+# ------------------------------------------------------------------------------------------ disk, inodes, descriptors
+
+
+@pytest.mark.parametrize("what", ["tmp", "shm", "workspace"])
+def test_the_disk_is_bounded(sandbox: sync.Sandbox, what: str) -> None:
+    wide = Limits(disk="100MiB", memory="400MiB")
+    small = _take(sandbox, what, 60, Limits(disk="8MiB", memory="400MiB"))
+    assert 6 * MIB <= _size(small) <= 9 * MIB
+    assert _size(_take(sandbox, what, 60, wide)) == 60 * MIB, "the control"
+
+
+def _size(execution: Execution) -> int:
+    found = re.search(r"size (\d+)", execution.stdout)
+    assert found, execution.text
+    return int(found[1])
+
+
+def test_the_number_of_files_is_bounded(sandbox: sync.Sandbox) -> None:
+    assert 0 < _taken(_take(sandbox, "inodes", 2000, Limits(inodes=500))) <= 500
+    assert _taken(_take(sandbox, "inodes", 2000, Limits())) == 2000, "the control"
+
+
+def test_the_number_of_descriptors_is_bounded(sandbox: sync.Sandbox) -> None:
+    """Counted by the host."""
+    env = {"WHAT": "descriptors", "MANY": "900"}
+    with held(sandbox, Attack("resources"), env, limits=Limits(open_files=64)) as one:
+        assert len(os.listdir(f"/proc/{one.pid}/fd")) <= 64
+    with held(sandbox, Attack("resources"), env, limits=Limits(open_files=1024)) as one:
+        assert len(os.listdir(f"/proc/{one.pid}/fd")) >= 900, "the control"
+
+
+AWKWARD = """
+import os
+from tests.escapes.payloads.attempts import attempt, finish
+def deep():
+    os.mkdir("deep"); os.chdir("deep")
+    for _ in range(1500):
+        os.mkdir("d" * 20); os.chdir("d" * 20)
+    open("bottom", "w").write("x")
+    os.chdir("/workspace")
+def shut():
+    os.makedirs("shut/inner"); open("shut/inner/file", "w").write("x")
+    os.chmod("shut/inner", 0); os.chmod("shut", 0)
+def names():
+    for name in (b"line\\nbreak", b"\\xff\\xfe", b"-rf", b"\\x1b[2Jx", "\\u202egnp".encode(), b"n" * 255):
+        open(b"output/" + name, "w").write("x")
+def sparse():
+    with open("output/sparse", "w") as file:
+        file.truncate(1 << 40)
+for action in (deep, shut, names, sparse):
+    attempt(action.__name__, action)
+finish()
+"""
+
+
+def test_trees_that_are_hard_to_read_or_delete_leave_nothing_behind(sandbox: sync.Sandbox, scratch: Path) -> None:
+    """Depth, folders without permissions, odd names, a file of 1 TiB that holds nothing; with an output folder."""
+    folder = scratch / "awkward"
+    folder.mkdir()
+    with sync.Sandbox(audit=scratch / "audit-awkward.db", output_dir=folder) as one:
+        one.run("pass")
+        before = host.leftovers()
+        execution = attack(one, Attack("awkward", source=AWKWARD))
+        assert execution.stdout.count(": done") == 4, "the control: they were made"
+        assert sum(artifact.size for artifact in execution.artifacts) < 1 << 20
+        after = host.leftovers()
+        assert after["mounts"] == before["mounts"]
+        held_files = len(execution.artifacts)
+        assert int(str(after["descriptors"])) <= int(str(before["descriptors"])) + held_files + 1
+    assert all(0x20 <= ord(character) < 0x7F for path in folder.rglob("*") for character in path.name)
+
+
+# ------------------------------------------------------------------------------------------------ the host application
+
+FLOODS = {
+    "stdout": "import os\nwhile True: os.write(1, b'x' * 65536 + b'\\n')",
+    "one endless line": "import os\nwhile True: os.write(1, b'x' * 65536)",
+    "both": "import os\nwhile True: os.write(1, b'x' * 4096); os.write(2, b'\\xff' * 4096)",
+    "children": "import os\nfor _ in range(5): os.fork()\nwhile True: os.write(1, b'y\\n' * 2048)",
+    "frames that are no frames": "import os\nwhile True: os.write(3, b'\\0\\0\\0\\4null' * 500)",
+    "results": "import os, json\nb = json.dumps({'type': 'display', 'bundle': {'text/plain': 'x' * 60000}}).encode()\n"
+    "d = len(b).to_bytes(4, 'big') + b\nwhile True:\n    x = d\n    while x: x = x[os.write(3, x):]",
+    "small pieces": "b = b'{\"type\":\"display\",\"bundle\":{\"application/json\":[' + b'[],' * 2500000 + b'0]}}'\n"
+    "import os\nx = len(b).to_bytes(4, 'big') + b\nwhile x: x = x[os.write(3, x):]",
+}
+_GROWTH = 64  # MiB a host may grow by: twice the limits of the output, and the interpreter's own ways
+
+
+def _application(scratch: Path, *arguments: str) -> dict[str, Any]:
+    path = os.pathsep.join([str(ROOT), str(Path(sync.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.escapes.flood", str(scratch / "audit-flood.db"), *arguments],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout or "{}")
+    return told
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_the_hosts_memory_does_not_grow_with_what_a_cell_says(
+    request: pytest.FixtureRequest, scratch: Path, flood: str
+) -> None:
+    if flood == "small pieces":
+        reason = "JSON of small pieces takes fifty times its size on the host: 7.5 MB of frame are 350 MB"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    told = _application(scratch, FLOODS[flood])
+    assert told["grown"] < _GROWTH
+    assert told["next"] == "1\n"
+    if "frames" not in flood and flood not in ("results", "small pieces"):
+        assert told["cause"] == "output_limit"
+
+
+@pytest.mark.xfail(strict=True, reason="frames count against no limit: the cell is not ended, and the host parses on")
+@pytest.mark.parametrize("flood", ["frames that are no frames", "results"])
+def test_a_cell_that_floods_the_control_pipe_is_ended(scratch: Path, flood: str) -> None:
+    assert _application(scratch, FLOODS[flood])["status"] != "timeout"
+
+
+IN_FLIGHT = """
+import socket, time
+pairs, count = [], 0
+try:
+    while count < 3000:
+        pairs.append(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
+        pairs[-1][0].setblocking(False)
+        try:
+            for _ in range(10):
+                socket.send_fds(pairs[-1][0], [b"x"], [0] * 250)
+                count += 250
+        except BlockingIOError:
+            pass
+except OSError:
+    pass
+print("taken", count, flush=True)
+time.sleep(20)
+"""
+
+
+def test_descriptors_in_flight_do_not_stop_other_runs(request: pytest.FixtureRequest, scratch: Path) -> None:
+    """The kernel counts them for each user: where the host has no more than a cell, its own messages are refused."""
+    if os.geteuid() != 0:
+        reason = "the launch message is refused (ETOOMANYREFS), and dropped: the other run waits for ever"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    assert _application(scratch, IN_FLIGHT, "beside") == {"other": "1\n"}
+
+
+# ------------------------------------------------------------------------------------------------------- nothing left
+
+
+@pytest.fixture
+def fresh(scratch: Path) -> Iterator[sync.Sandbox]:
+    with sync.Sandbox(audit=scratch / "audit-fresh.db") as one:
+        one.run("pass")
+        yield one
+
+
+def test_nothing_is_left_after_hostile_runs(fresh: sync.Sandbox) -> None:
+    before = host.leftovers()
+    for language, code in BOMBS.items():
+        if language != "node" or shutil.which("node"):
+            fresh.run(code, language=language, limits=Limits(processes=20), timeout=0.4)
+    _take(fresh, "private", 200, SMALL)
+    _take(fresh, "workspace", 60, Limits(disk="8MiB"))
+    host.wait_for(lambda: host.leftovers()["groups"] == before["groups"], "the removal of the cells' groups")
+    after = host.leftovers()
+    assert after["mounts"] == before["mounts"]
+    assert int(str(after["descriptors"])) <= int(str(before["descriptors"])) + 2  # an artifact that is still held

@@ -1,0 +1,64 @@
+"""``casemate doctor``: what this machine can have, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from tests.surfaces.conftest import Cli
+
+import casemate
+from casemate import Limits
+
+
+def test_doctor_says_what_was_proved_and_what_holds_each_limit(cli: Cli) -> None:
+    done = cli("doctor")
+    text = done.stdout.decode()
+    assert (done.code, done.stderr) == (0, b"")
+    assert re.search(r"native +works +(\d+) of \1 cases of the self-test held, \d{4}-", text)
+    for limit in fields(Limits):
+        assert re.search(rf"^  {limit.name} +(hard|best effort) +(cell|process) +\S", text, re.MULTILINE), limit.name
+    assert re.search(r"^  python +\d+\.\d+", text, re.MULTILINE)
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("option", ["--output", "--format"])
+def test_doctor_as_json_has_everything(cli: Cli, option: str) -> None:
+    found = json.loads(cli("doctor", option, "json").stdout)
+    wall = found["walls"][0]
+    assert (found["ok"], wall["name"], wall["available"]) == (True, "native", True)
+    assert all(proof["held"] for proof in wall["report"]["proofs"])
+    assert {limit["limit"] for limit in wall["report"]["limits"]} == {limit.name for limit in fields(Limits)}
+    assert {language["language"] for language in found["languages"]} >= {"python", "node", "shell"}
+
+
+def test_doctor_on_a_terminal_is_a_table_of_the_same(cli: Cli) -> None:
+    done = cli.on_terminal("doctor")
+    assert done.code == 0
+    assert b"\x1b[" in done.stdout
+    assert b"best effort" in done.stdout or b"hard" in done.stdout
+
+
+def test_doctor_tells_the_command_that_helps_when_a_language_is_missing(make_cli: Callable[..., Cli]) -> None:
+    cli = make_cli(PATH="/nowhere")
+    languages = {one["language"]: one for one in json.loads(cli("doctor", "--output", "json").stdout)["languages"]}
+    if not languages["node"]["missing"]:
+        pytest.skip("the node extra is installed: Node is found without PATH")
+    assert "pip install" in languages["node"]["remedy"]
+    done = cli("doctor")
+    assert languages["node"]["remedy"].encode() in done.stdout.partition(b"what would help")[2]
+
+
+def test_doctor_fails_with_the_reason_where_no_wall_can_be_had(cli: Cli) -> None:
+    # A cell is such a machine: it may make no user namespace. The source is given, as it may not be installed there.
+    source = Path(casemate.__file__).parent
+    given = [f"--file=casemate/{path.relative_to(source)}={path}" for path in source.rglob("*") if path.is_file()]
+    program = cli.program("import runpy; runpy.run_module('casemate', run_name='__main__')")
+    done = cli("run", *given, program, "-e", "HOME=/tmp", "-e", "PYTHONPATH=/workspace", "--", "doctor")
+    assert done.code == 69
+    assert re.search(rb"native +not here +\S.+\((\w+)\)", done.stdout)
+    assert b"what would help" in done.stdout

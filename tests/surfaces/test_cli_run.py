@@ -1,0 +1,482 @@
+"""``casemate run``: the program's output, exit code and files, and what casemate says when there is a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.surfaces.conftest import Cli
+
+from casemate.surfaces import failures
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def strict(number: str) -> float:
+    """A parser's answer to NaN and Infinity, which are not JSON."""
+    raise ValueError(number)
+
+
+# -- the program's own output and exit code
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hello.py", "print('hello')"),
+        ("hello.sh", "echo hello"),
+        pytest.param("hello.js", "console.log('hello')", marks=pytest.mark.needs("node")),
+        pytest.param("hello.mjs", "console.log(await 'hello')", marks=pytest.mark.needs("node")),
+        pytest.param("hello.cjs", "console.log(require('util').format('hello'))", marks=pytest.mark.needs("node")),
+    ],
+)
+def test_a_program_runs_in_the_language_of_its_name_and_its_output_is_alone(cli: Cli, name: str, text: str) -> None:
+    done = cli("run", cli.program(text, name))
+    assert (done.code, done.stdout, done.stderr) == (0, b"hello\n", b"")
+
+
+def test_bytes_pass_exactly_into_pipes(cli: Cli) -> None:
+    text = "out.buffer.write(bytes(range(256)) + b'\\xc3'); err.buffer.write(b'\\x1b]0;x\\a\\xff')"
+    done = cli("run", cli.program(f"from sys import stdout as out, stderr as err; {text}"))
+    assert (done.code, done.stdout, done.stderr) == (0, bytes(range(256)) + b"\xc3", b"\x1b]0;x\x07\xff")
+
+
+def test_much_output_passes_whole(cli: Cli) -> None:
+    done = cli("run", cli.program("import sys; sys.stdout.write('0123456789abcde\\n' * 300_000)"))
+    assert (done.code, done.stdout == b"0123456789abcde\n" * 300_000, done.stderr) == (0, True, b"")
+
+
+@pytest.mark.parametrize("end", [3, 255, 124])
+def test_the_exit_code_is_the_programs_own(cli: Cli, end: int) -> None:
+    done = cli("run", cli.program(f"exit {end}", "end.sh"))
+    assert (done.code, done.stderr) == (end, b"")
+
+
+def test_a_traceback_is_the_programs_own_and_names_its_file(cli: Cli) -> None:
+    done = cli("run", cli.program("\n1/0", "division.py"))
+    assert done.code == 1
+    assert b'division.py", line 2, in <module>' in done.stderr
+    assert b"casemate" not in done.stderr
+
+
+def test_output_comes_while_the_program_runs(cli: Cli) -> None:
+    program = cli.program("import time\nprint('here', flush=True)\ntime.sleep(60)")
+    with cli.start("run", program) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        assert process.poll() is None
+        process.kill()
+
+
+def test_arguments_reach_the_program(cli: Cli) -> None:
+    program = cli.program("import sys; print(sys.argv[1:])")
+    assert cli("run", program, "--", "a", "--timeout", "-").stdout == b"['a', '--timeout', '-']\n"
+    assert cli("run", "--timeout", "9", program, "a", "--", "-b").stdout == b"['a', '-b']\n"
+
+
+# -- where the program comes from
+
+
+def test_a_hyphen_is_a_program_on_standard_input(cli: Cli) -> None:
+    assert cli("run", "-", stdin=b"print('py')").stdout == b"py\n"
+    assert cli("run", "-", "--language", "shell", stdin=b"echo $0").stdout == b"/program/main.sh\n"
+
+
+def test_a_name_that_says_nothing_needs_a_language(cli: Cli) -> None:
+    program = cli.program("echo hi", "tool")
+    refused = cli("run", program)
+    assert refused.code == 2
+    assert refused.stderr.startswith(b"casemate: --language: ")
+    assert cli("run", program, "--language", "shell").stdout == b"hi\n"
+
+
+# -- standard input
+
+
+def test_what_is_piped_in_reaches_the_program(cli: Cli) -> None:
+    program = cli.program("import sys; print(sys.stdin.read().upper())")
+    assert cli("run", program, stdin=b"data").stdout == b"DATA\n"
+    assert cli("run", program).stdout == b"\n"
+
+
+def test_standard_input_may_be_a_file(cli: Cli) -> None:
+    program = cli.program("import sys; print(sys.stdin.buffer.read())")
+    (cli.folder / "data").write_bytes(b"\x00\xff")
+    assert cli("run", program, "--stdin", "data").stdout == b"b'\\x00\\xff'\n"
+    assert cli("run", program, "--stdin", "-", stdin=b"x").stdout == b"b'x'\n"
+    assert cli("run", "-", "--stdin", "-", stdin=b"1").code == 2
+
+
+def test_casemate_says_what_it_waits_for_when_a_pipe_stays_open(cli: Cli) -> None:
+    with cli.start("run", cli.program("print('ran')"), stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(b"casemate: waiting for the end of standard input")
+        assert process.communicate()[0] == b"ran\n"
+
+
+# -- files, variables
+
+
+def test_files_are_put_into_the_workspace(cli: Cli) -> None:
+    (cli.folder / "a.csv").write_text("1,2")
+    program = cli.program("import pathlib; print(*sorted(str(p) for p in pathlib.Path().rglob('*.csv')))")
+    done = cli("run", program, "--file", "a.csv", "--file", "data/b.csv=a.csv")
+    assert (done.stdout, done.stderr) == (b"a.csv data/b.csv\n", b"")
+
+
+def test_variables_are_given_by_value_or_taken_from_here(make_cli: Callable[..., Cli]) -> None:
+    cli = make_cli(TOKEN="here", OTHER="hidden")
+    program = cli.program("import os; print(os.environ.get('A'), os.environ.get('TOKEN'), os.environ.get('OTHER'))")
+    assert cli("run", program, "-e", "A=b=c", "--env", "TOKEN").stdout == b"b=c here None\n"
+
+
+def test_what_a_program_leaves_goes_where_it_is_told_to(cli: Cli) -> None:
+    program = cli.program("open('output/table.csv', 'w').write('1'); open('note', 'w').write('2')")
+    done = cli("run", program, "--output", "out/here")
+    assert {path.name: path.read_text() for path in (cli.folder / "out/here").iterdir()} == {
+        "table.csv": "1",
+        "note": "2",
+    }
+    assert done.stderr == b"casemate: saved in out/here: note, table.csv\n"
+
+
+def test_what_is_not_kept_is_said(cli: Cli) -> None:
+    done = cli("run", cli.program("open('output/table', 'w').write('1')"))
+    assert done.stderr == b"casemate: not kept: output/table; --output DIR keeps what a program leaves\n"
+
+
+def test_a_file_that_is_left_out_is_named_and_harmless(cli: Cli) -> None:
+    program = cli.program("import os; os.symlink('/etc/passwd', 'output/\\x1b[31mlink')")
+    done = cli("run", program, "--output", "out")
+    assert b"casemate: left out: " in done.stderr
+    assert b"\x1b" not in done.stderr
+    assert not list(cli.folder.glob("out/*"))
+
+
+def test_a_workspace_is_worked_in_and_brought_up_to_date(cli: Cli) -> None:
+    work = cli.folder / "work"
+    work.mkdir()
+    (work / "data").write_text("1")
+    program = cli.program("open('copy', 'w').write(open('data').read())")
+    assert cli("run", program, "--workspace", "work").stderr == b""
+    assert (work / "copy").read_text() == "1"
+
+
+# -- what is displayed
+
+SHOW = """
+import base64
+png = base64.b64encode(b'picture').decode()
+print('text')
+display({'text/plain': 'a table', 'text/html': '<b>'}, raw=True)
+display({'text/plain': '<Figure>', 'image/png': png}, raw=True)
+display({'text/html': '<i>'}, raw=True)
+"""
+
+
+def test_text_that_is_displayed_is_output_and_pictures_are_saved(cli: Cli) -> None:
+    program = cli.program(SHOW)
+    done = cli("run", program, "--output", "out")
+    assert done.stdout == b"text\na table\n"
+    assert {path.name: path.read_bytes() for path in (cli.folder / "out").iterdir()} == {
+        "display-1.png": b"picture",
+        "display-2.html": b"<i>",
+    }
+    assert b"2 pictures; --output DIR saves them" in cli("run", program).stderr
+
+
+def test_a_picture_replaces_a_link_and_does_not_follow_it(cli: Cli) -> None:
+    (cli.folder / "out").mkdir()
+    (cli.folder / "precious").write_text("mine")
+    (cli.folder / "out" / "display-1.png").symlink_to("../precious")
+    cli("run", cli.program(SHOW), "--output", "out")
+    assert (cli.folder / "precious").read_text() == "mine"
+    assert (cli.folder / "out" / "display-1.png").read_bytes() == b"picture"
+
+
+def test_a_picture_does_not_take_the_place_of_a_file_that_the_program_left(cli: Cli) -> None:
+    program = cli.program(SHOW + "open('output/display-1.png', 'w').write('own')")
+    cli("run", program, "--output", "out")
+    assert (cli.folder / "out" / "display-1.png").read_text() == "own"
+    assert (cli.folder / "out" / "display-2.png").read_bytes() == b"picture"
+
+
+# -- limits, and how casemate's endings differ from the program's
+
+
+TOGETHER_TOO_MUCH = """
+import os, time
+ready, say_ready = os.pipe()
+for _ in range(3):
+    if not os.fork():
+        kept = os.urandom(12 << 20)
+        os.write(say_ready, b'.')
+        time.sleep(30)
+for _ in range(3):
+    os.read(ready, 1)
+kept = os.urandom(50 << 20)
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "code", "said"),
+    [
+        ("while True: pass", ("--timeout", "0.3"), 124, b"timeout: "),
+        ("while True: pass", ("--cpu-time", "0.3"), 152, b"killed: "),
+        ("while True: print('y' * 1000)", ("--full-output", "64KiB"), 153, b"killed: "),
+        (TOGETHER_TOO_MUCH, ("--memory", "64MiB", "--disk", "1MiB"), 137, b"out of memory: "),
+    ],
+    ids=["timeout", "cpu_time", "full_output", "memory"],
+)
+def test_a_limit_ends_the_program_with_a_code_and_one_line(
+    cli: Cli, text: str, options: tuple[str, ...], code: int, said: bytes
+) -> None:
+    done = cli("run", cli.program(text), *options)
+    assert done.code == code
+    lines = [line for line in done.stderr.splitlines() if line.startswith(b"casemate: ")]
+    assert len(lines) == 1
+    assert lines[0].startswith(b"casemate: " + said)
+    assert options[0].encode() in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "option", "value"),
+    [
+        ("import os; [os.fork() for _ in range(9)]", "--processes", "4"),
+        ("open('x', 'wb').write(bytes(1 << 21))", "--disk", "1MiB"),
+        ("[open(str(n), 'w').close() for n in range(99)]", "--inodes", "64"),
+        ("kept = [open('/dev/null') for n in range(99)]", "--open-files", "32"),
+    ],
+    ids=["processes", "disk", "inodes", "open-files"],
+)
+def test_a_refusal_by_a_limit_is_told_with_the_option_that_raises_it(
+    cli: Cli, text: str, option: str, value: str
+) -> None:
+    done = cli("run", cli.program(text), option, value)
+    assert done.code == 1
+    assert f"Raise it with {option}".encode() in done.stderr
+
+
+def test_a_timeout_may_be_longer_than_the_usual_one(cli: Cli) -> None:
+    done = cli("run", cli.program("print(1)"), "--timeout", "300", "--explain", "--format", "json")
+    assert (json.loads(done.stdout)["deadline"], json.loads(done.stdout)["limits"]["wall"]) == (300.0, 300.0)
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_an_interrupt_ends_the_cell(cli: Cli, sent: signal.Signals, code: int) -> None:
+    program = cli.program("import time\nprint('here', flush=True)\ntime.sleep(60)")
+    with cli.start("run", program) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(sent)
+        _, stderr = process.communicate()
+    assert (process.returncode, stderr) == (code, b"")
+
+
+def test_an_interrupt_also_ends_a_run_whose_reader_does_not_read(cli: Cli) -> None:
+    with cli.start("run", cli.program("while True: print('y' * 1000)")) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+
+
+def test_a_reader_that_goes_away_ends_the_run_quietly(cli: Cli) -> None:
+    with cli.start("run", cli.program("while True: print('y' * 1000)")) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def test_output_that_cannot_be_written_is_an_error(cli: Cli) -> None:
+    with open("/dev/full", "wb") as full, cli.start("run", cli.program("print(1)"), stdout=full.fileno()) as process:
+        _, stderr = process.communicate()
+    assert process.returncode == 74
+    assert stderr.startswith(b"casemate: ")
+
+
+def test_a_closed_standard_output_gets_nobody_elses_descriptor(cli: Cli) -> None:
+    command = f"exec >&-; {sys.executable} -m casemate run {cli.program('print(1)')}"
+    done = subprocess.run(["sh", "-c", command], cwd=cli.folder, env=cli.env, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# -- what is wrong is said before anything runs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["run"], b"SCRIPT"),
+        (["run", "missing.py"], b"missing.py"),
+        (["run", "p.py", "--memory", "lots"], b"--memory"),
+        (["run", "p.py", "--processes", "0"], b"--processes"),
+        (["run", "p.py", "--output-limit", "1"], b"--output-limit"),
+        (["run", "p.py", "--timeout", "soon"], b"--timeout"),
+        (["run", "p.py", "--timeout", "-1"], b"--timeout"),
+        (["run", "p.py", "--tiemout", "1"], b"--tiemout"),
+        (["run", "--tiemout", "1", "p.py"], b"--tiemout"),
+        (["run", "p.py", "--file", "missing.csv"], b"missing.csv"),
+        (["run", "p.py", "--file", "../x=p.py"], b"--file"),
+        (["run", "p.py", "--file", "a=p.py", "--file", "a=p.py"], b"twice"),
+        (["run", "p.py", "-e", "NOT_SET_ANYWHERE"], b"NOT_SET_ANYWHERE"),
+        (["run", "p.py", "-e", "a-b=c"], b"--env"),
+        (["run", "p.py", "--stdin", "missing"], b"--stdin"),
+        (["run", "p.py", "--workspace", "missing"], b"--workspace"),
+        (["run", "p.py", "--environment", "missing"], b"--environment"),
+        (["run", "p.py", "--isolation", "paper"], b"--isolation"),
+        (["run", "p.py", "--format", "xml"], b"--format"),
+        (["jump"], b"jump"),
+    ],
+)
+def test_a_mistake_is_named_and_nothing_runs(cli: Cli, arguments: list[str], names: bytes) -> None:
+    cli.program("print('ran')", "p.py")
+    done = cli(*arguments)
+    assert (done.code, done.stdout) == (failures.USAGE, b"")
+    assert done.stderr.startswith(b"casemate: ")
+    assert names in done.stderr
+
+
+def test_a_record_that_cannot_be_written_stops_the_run(make_cli: Callable[..., Cli]) -> None:
+    cli = make_cli(XDG_STATE_HOME="/proc/nowhere")
+    done = cli("run", cli.program("print('ran')"))
+    assert (done.code, done.stdout) == (74, b"")
+
+
+# -- json
+
+
+def test_json_has_the_whole_outcome_and_the_programs_code(cli: Cli) -> None:
+    program = cli.program("import sys; print('out'); open('output/x', 'w').write('1'); sys.exit('no')")
+    done = cli("run", program, "--format", "json")
+    outcome = json.loads(done.stdout)
+    assert done.code == 1
+    assert {name: outcome[name] for name in ("status", "ok", "exit_code", "stdout", "stderr", "cause")} == {
+        "status": "failed",
+        "ok": False,
+        "exit_code": 1,
+        "stdout": "out\n",
+        "stderr": "no\n",
+        "cause": None,
+    }
+    assert [artifact["name"] for artifact in outcome["artifacts"]] == ["output/x"]
+    assert outcome["isolation"]["wall"] == "native"
+
+
+HOSTILE = r"""
+import json, os, sys
+sys.stdout.buffer.write(b'\xff\xed\xa0\x80\x1b]0;x\a')
+display({'text/plain': '\ud800 lone', 'application/json': {'inf': 1e999, 'deep': '\udfff'}}, raw=True)
+"""
+
+
+def test_json_is_valid_whatever_the_program_writes(cli: Cli) -> None:
+    done = cli("run", cli.program(HOSTILE), "--format", "json")
+    outcome = json.loads(done.stdout, parse_constant=strict)
+    assert done.code == 0
+    assert done.stdout.isascii()
+    assert b"\x1b" not in done.stdout
+    outcome_text = json.dumps(outcome, ensure_ascii=False)
+    assert outcome_text.encode()  # no lone surrogates: every parser takes it
+    assert outcome["stdout"].endswith("\x1b]0;x\x07")
+
+
+def test_json_says_why_casemate_ended_it_or_ran_nothing(cli: Cli) -> None:
+    program = cli.program("while True: pass")
+    ended = cli("run", program, "--format", "json", "--timeout", "0.3")
+    assert (ended.code, json.loads(ended.stdout)["cause"]["code"]) == (124, "timeout")
+    refused = cli("run", program, "--format", "json", "--workspace", "missing")
+    assert (refused.code, json.loads(refused.stdout)["status"], json.loads(refused.stdout)["kind"]) == (
+        2,
+        "error",
+        "invalid",
+    )
+
+
+def test_json_with_cut_output_keeps_all_of_it_in_a_file(cli: Cli) -> None:
+    program = cli.program("print('x' * 5000)")
+    done = cli("run", program, "--format", "json", "--output-limit", "1KiB", "--output", "out")
+    assert json.loads(done.stdout)["truncated"] is True
+    assert (cli.folder / "out" / "full-output.txt").read_bytes() == b"x" * 5000 + b"\n"
+
+
+# -- the plan
+
+
+def test_the_plan_is_printed_and_nothing_runs(cli: Cli) -> None:
+    marker = cli.folder / "work"
+    marker.mkdir()
+    program = cli.program("open('ran', 'w')")
+    arguments = ("run", program, "--workspace", "work", "--explain", "--memory", "64MiB", "-e", "A=b")
+    text = cli(*arguments)
+    plan = json.loads(cli(*arguments, "--format", "json").stdout)
+    assert text.code == 0
+    for part in (b"64 MiB", b"/usr", b"seccomp", b"network", str(marker).encode(), b"A "):
+        assert part in text.stdout
+    assert (plan["limits"]["memory"], plan["network"], plan["env"]["A"]) == (64 << 20, "none", "b")
+    assert list(marker.iterdir()) == []
+    assert list((cli.folder.parent / "state").rglob("*.db-wal")) == []
+
+
+# -- on a terminal
+
+
+def test_a_terminal_is_shown_inert_output(cli: Cli) -> None:
+    program = cli.program(r"print('\x1b]52;c;aGk=\a\x1b[2J\x1b[31mred\x1b[0m', 'progress\rdone')")
+    done = cli.on_terminal("run", program)
+    assert done.code == 0
+    assert done.stdout == b"\\x1b]52;c;aGk=\\x07\\x1b[2J\x1b[31mred\x1b[0m progress\ndone\n"
+
+
+def test_a_terminal_gets_the_bytes_themselves_when_asked(cli: Cli) -> None:
+    done = cli.on_terminal("run", cli.program(r"print('\x1b[2Jx')"), "--raw")
+    assert done.stdout == b"\x1b[2Jx\n"
+
+
+def test_a_program_on_a_terminal_has_an_empty_standard_input(cli: Cli) -> None:
+    assert cli.on_terminal("run", cli.program("import sys; print(repr(sys.stdin.read()))")).stdout == b"''\n"
+
+
+# -- help
+
+
+def test_help_names_the_commands_and_every_exit_code(cli: Cli) -> None:
+    done = cli("--help")
+    assert done.code == 0
+    for word in (b"run", b"doctor", *(str(code).encode() for code, _ in failures.MEANINGS)):
+        assert word in done.stdout
+    assert cli("--version").stdout.startswith(b"casemate ")
+    assert cli().code == 2
+
+
+def test_every_option_and_exit_code_is_documented(cli: Cli) -> None:
+    manual = (ROOT / "docs" / "cli.md").read_text()
+    options = {word.strip("│ ,") for word in cli("run", "--help").stdout.decode().split() if word.startswith("--")}
+    assert len(options) > 20
+    assert [option for option in sorted(options) if f"`{option}" not in manual] == []
+    assert [code for code, _ in failures.MEANINGS if f"| {code} |" not in manual] == []
+
+
+# -- the main job
+
+
+@pytest.mark.needs("data")
+def test_the_example_leaves_its_table_and_its_chart(cli: Cli) -> None:
+    examples = ROOT / "examples"
+    given = f"penguins.csv={examples / 'penguins.csv'}"
+    done = cli("run", os.fspath(examples / "analyse_penguins.py"), "--file", given, "--output", "out")
+    assert done.code == 0
+    assert done.stdout.startswith(b"342 penguins\n")
+    assert (cli.folder / "out" / "bill_vs_flipper.png").read_bytes().startswith(b"\x89PNG")
+    assert (cli.folder / "out" / "summary.csv").read_text().count("\n") == 4
