@@ -20,7 +20,7 @@ def main() -> None:
     with sync.Sandbox(audit=audit, limits=limits) as sandbox:
         sandbox.run("print('x' * 100000)")
         before, cpu = peak(), sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-        execution = sandbox.run(code, timeout=5)
+        execution = sandbox.run(code, timeout=3)
         told = {"grown": peak() - before, "status": execution.status, "cause": execution.cause and execution.cause.code}
         told["cpu"] = sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - cpu
         told["next"] = sandbox.run("print(1)").stdout

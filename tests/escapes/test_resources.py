@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -71,8 +72,9 @@ def test_a_fork_bomb_is_over_at_its_time_limit(sandbox: sync.Sandbox, language: 
 # --------------------------------------------------------------------------------------------------------- memory
 
 SMALL = Limits(memory="64MiB", disk="16MiB", processes=64)
-WIDE = Limits(memory="400MiB", disk="300MiB", processes=64)
-_BOUND = 64 + 16
+WIDE = Limits(memory="1GiB", disk="300MiB", processes=64)
+_BOUND = 64 + 16  # MiB; files count as memory
+_STACKS = 64  # MiB; without a cgroup, room for the stacks of threads, which RLIMIT_DATA cannot tell from other memory
 _OPEN = {
     "shared": "shared anonymous memory is not counted where there is no memory cgroup",
     "sockets": "the buffers of sockets are not counted where there is no memory cgroup",
@@ -95,7 +97,7 @@ def test_memory_of_every_kind_is_bounded(
         request.applymarker(pytest.mark.xfail(strict=True, reason=_OPEN[what]))
     execution = _take(sandbox, what, many, SMALL)
     got = _taken(execution) * mib_each
-    assert got <= _BOUND * 1.05
+    assert got <= (_BOUND if counted else _BOUND + _STACKS) * 1.05
     if what not in ("memfd", "pipes") or counted:
         assert _taken(_take(sandbox, what, many, WIDE)) * mib_each >= min(many * mib_each, 190), "the control"
 
@@ -104,24 +106,26 @@ NODE_HEAP = "const held=[];const log=require('fs');for(let n=1;n<=40;n++){held.p
 NODE_HEAP += "log.writeSync(1,`took ${n*8} MiB\\n`)}"
 NODE_BUFFERS = "const held=[];for(let n=1;n<=40;n++){held.push(Buffer.alloc(8<<20,1));"
 NODE_BUFFERS += "require('fs').writeSync(1,`took ${n*8} MiB\\n`)}"
-SHELL_MEMORY = "x=x; for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28; do x=$x$x; "
+SHELL_MEMORY = "x=x; for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26; do x=$x$x; "
 SHELL_MEMORY += "echo took $((${#x} >> 20)) MiB; done"
 
 
 @pytest.mark.parametrize(
-    ("language", "code"),
+    ("language", "code", "memory", "bound"),
     [
-        pytest.param("node", NODE_HEAP, marks=pytest.mark.needs("node"), id="node heap"),
-        pytest.param("node", NODE_BUFFERS, marks=pytest.mark.needs("node"), id="node buffers"),
-        pytest.param("shell", SHELL_MEMORY, id="shell"),
+        pytest.param("node", NODE_HEAP, "128MiB", 200, marks=pytest.mark.needs("node"), id="node heap"),
+        pytest.param("node", NODE_BUFFERS, "128MiB", 200, marks=pytest.mark.needs("node"), id="node buffers"),
+        pytest.param("shell", SHELL_MEMORY, "32MiB", 64, id="shell"),
     ],
 )
-def test_memory_is_bounded_in_other_languages_too(sandbox: sync.Sandbox, language: str, code: str) -> None:
-    small = sandbox.run(code, language=language, limits=Limits(memory="128MiB", disk="1MiB"))
+def test_memory_is_bounded_in_other_languages_too(
+    sandbox: sync.Sandbox, language: str, code: str, memory: str, bound: int
+) -> None:
+    small = sandbox.run(code, language=language, limits=Limits(memory=memory, disk="1MiB"))
     wide = sandbox.run(code, language=language, limits=Limits(memory="1GiB"))
     assert not small.ok
-    assert _most(small) < 200
-    assert _most(wide) >= 200, "the control"
+    assert _most(small) < bound
+    assert _most(wide) >= bound, "the control"
     assert wide.ok
 
 
@@ -133,11 +137,11 @@ def _most(execution: Execution) -> int:
 
 
 def test_cpu_time_over_many_processes_is_bounded(sandbox: sync.Sandbox) -> None:
-    small = _take(sandbox, "burners", 6, Limits(cpu_time=0.8, cpus=2))
+    small = _take(sandbox, "burners", 5, Limits(cpu_time=0.5, cpus=2))
     assert small.status == "killed"
     assert small.cause is not None
     assert small.cause.code == "cpu_limit"
-    assert _take(sandbox, "burners", 6, Limits(cpus=2)).ok, "the control"
+    assert _take(sandbox, "burners", 5, Limits(cpus=2)).ok, "the control"
 
 
 @pytest.mark.xfail(strict=True, reason="what orphans used is init's when they are reaped, and the watch does not look at init")
@@ -181,8 +185,11 @@ def _size(execution: Execution) -> int:
     return int(found[1])
 
 
+_OWN_INODES = 24  # for the cell's own folders; what they do not need the program gets
+
+
 def test_the_number_of_files_is_bounded(sandbox: sync.Sandbox) -> None:
-    assert 0 < _taken(_take(sandbox, "inodes", 2000, Limits(inodes=500))) <= 500
+    assert 0 < _taken(_take(sandbox, "inodes", 2000, Limits(inodes=500))) <= 500 + _OWN_INODES
     assert _taken(_take(sandbox, "inodes", 2000, Limits())) == 2000, "the control"
 
 
@@ -252,6 +259,7 @@ FLOODS = {
 _GROWTH = 64  # MiB a host may grow by: twice the limits of the output, and the interpreter's own ways
 
 
+@functools.lru_cache
 def _application(scratch: Path, *arguments: str) -> dict[str, Any]:
     path = os.pathsep.join([str(ROOT), str(Path(sync.__file__).parents[1])])
     done = subprocess.run(
@@ -322,13 +330,20 @@ def fresh(scratch: Path) -> Iterator[sync.Sandbox]:
 
 
 def test_nothing_is_left_after_hostile_runs(fresh: sync.Sandbox) -> None:
-    before = host.leftovers()
+    before, groups = host.leftovers(), _groups()
     for language, code in BOMBS.items():
         if language != "node" or shutil.which("node"):
             fresh.run(code, language=language, limits=Limits(processes=20), timeout=0.4)
     _take(fresh, "private", 200, SMALL)
     _take(fresh, "workspace", 60, Limits(disk="8MiB"))
-    host.wait_for(lambda: host.leftovers()["groups"] == before["groups"], "the removal of the cells' groups")
+    host.wait_for(lambda: _groups() <= groups, "the removal of the cells' groups")
     after = host.leftovers()
     assert after["mounts"] == before["mounts"]
     assert int(str(after["descriptors"])) <= int(str(before["descriptors"])) + 2  # an artifact that is still held
+
+
+def _groups() -> int:
+    """How many cgroups casemate has; a spare cell has one, with another name after each run."""
+    groups = host.leftovers()["groups"]
+    assert isinstance(groups, set)
+    return len(groups)

@@ -10,6 +10,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from casemate import Execution, Limits, Sandbox, sync
 from tests.contract import witness
 
@@ -37,6 +39,11 @@ class Left:
     cells: int
 
 
+def threads() -> int:
+    """All but those of the event loop's own pool, which grows when it likes to."""
+    return sum(not thread.name.startswith("asyncio") for thread in threading.enumerate())
+
+
 def left() -> Left:
     gc.collect()  # artifacts keep their files until they are gone
     (server,) = witness.serving()
@@ -46,10 +53,16 @@ def left() -> Left:
         mounts=witness.mounts(),
         mounts_of_supervisor=len(witness.mounts(server)),
         groups=len(witness.cgroup_folders(*witness.supervisors())),
-        threads=threading.active_count(),
-        temporary=sorted(name for name in os.listdir(tempfile.gettempdir()) if "casemate" in name),
+        threads=threads(),
+        temporary=sorted(os.listdir(tempfile.gettempdir())),
         cells=len(witness.cells()),
     )
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others leave in theirs is not ours."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 async def settled(before: Left) -> Left:
@@ -119,7 +132,7 @@ def test_a_closed_sandbox_leaves_nothing_behind(audit: Path) -> None:
     def state() -> tuple[dict[str, int], list[str], set[str], int, list[int]]:
         gc.collect()
         return (witness.descriptors(), witness.mounts(), witness.cgroup_folders(*supervisors),
-                threading.active_count(), witness.children(os.getpid()))  # fmt: skip
+                threads(), witness.children(os.getpid()))  # fmt: skip
 
     async def journey() -> None:
         async with Sandbox(audit=audit) as sandbox:

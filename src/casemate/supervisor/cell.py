@@ -29,7 +29,8 @@ GID = 1000
 CONTROL, STATUS, PAYLOAD, FIRST_FREE = 3, 4, 5, 6
 LISTENING = b"l"  # the cell's word that its listeners come with this message
 _BACKLOG = 128  # connections that wait for the host
-MAPPED = b"m"  # the supervisor's word that the id maps are written and the cgroup is entered
+PREPARED = b"p"  # the cell's word that it is in its cgroups and its namespaces stand
+MAPPED = b"m"  # the supervisor's word that the id maps are written
 
 # Files of /proc that tell about the kernel or steer it, and folders of the same kind, as far as this kernel has them.
 _PROC = set(os.listdir("/proc"))
@@ -39,20 +40,6 @@ _MASKED_FILES = sorted(
 _MASKED_FOLDERS = sorted(_PROC & {"acpi", "scsi", "bus", "fs", "irq", "driver", "asound"})
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts")
-_READABLE = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib64",
-    "/lib32",
-    "/libx32",
-    "/etc",
-    "/opt",
-    "/proc",
-    "/program",
-    "/dev",
-)
 _SIOCSIFFLAGS = 0x8914  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
 
@@ -63,14 +50,19 @@ class Step:
     name = "start"
 
 
-def live(channel: _socket.socket, status: int, program: bytes) -> NoReturn:
+def live(channel: _socket.socket, status: int, doors: list[int], program: bytes) -> NoReturn:
     """The life of a cell's first process: prepare, wait for the request on ``channel``, become init. Never returns.
 
-    ``status``: where a failure, or the program's end, is told; ``program``: the seccomp filter.
+    ``status``: where a failure, or the program's end, is told; ``doors``: of its cgroups; ``program``: the
+    seccomp filter.
     """
     step = Step()
-    channel, status = _let_go(channel, status)
     try:
+        # The kernel may take ten milliseconds for this, so it is the cell and not the supervisor that waits.
+        step.name = "cgroup"
+        for door in doors:
+            os.write(door, b"0")
+        channel, status = _let_go(channel, status)
         _prepare(channel, step)
         request, mounts, fds = _receive(channel, step)
         _assemble(request, mounts, channel, step)
@@ -113,6 +105,12 @@ def _prepare(channel: _socket.socket, step: Step) -> None:
     _socket.sethostname("casemate")
     step.name = "proc"
     kernel.mount("proc", stage.PROC, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    _forbid_nesting(b"0")
+    step.name = "masks"
+    _mask_proc()
+    step.name = "capabilities"
+    kernel.drop_bounding_set()
+    _say_prepared(channel)
 
 
 def _receive(channel: _socket.socket, step: Step) -> tuple[dict[str, Any], list[tuple[int, str]], dict[str, int]]:
@@ -136,18 +134,11 @@ def _receive(channel: _socket.socket, step: Step) -> tuple[dict[str, Any], list[
 def _assemble(request: dict[str, Any], mounts: list[tuple[int, str]], channel: _socket.socket, step: Step) -> None:
     """Attach the root tree and everything of this cell's own below it, and make it the root."""
     layers = request["layers"]
-    if "init" not in layers:
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    _undo(layers)
     if request["listeners"]:
         step.name = "listeners"
         _listen(request["listeners"], channel)
     channel.close()
-    step.name = "sysctls"
-    if "namespaces" in layers:
-        _forbid_nesting()
-    step.name = "masks"
-    if "mounts" in layers:
-        _mask_proc()
     step.name = "mounts"
     kernel.move_mount(mounts[0][0], stage.CELL)
     os.chdir(stage.CELL)
@@ -173,11 +164,31 @@ def _restrict(request: dict[str, Any], program: bytes, step: Step) -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     step.name = "landlock"
     if "landlock" in layers and landlock.abi():
-        readable = [path for path in _READABLE if not os.path.islink(path)]
-        landlock.restrict([*readable, *request["readable"]], _WRITABLE, _DEVICES, listable=("/",))
+        landlock.restrict(request["readable"], _WRITABLE, _DEVICES, listable=("/",))
     step.name = "seccomp"
     if "seccomp" in layers:
         seccomp.install(program)
+
+
+def _say_prepared(channel: _socket.socket) -> None:
+    """Tell the supervisor. While the message waits there, the mounts it carries outlive us: their removal, which takes
+    the kernel half a millisecond, so comes after the result."""
+    mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    channel.sendmsg([PREPARED], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [mounts]))])
+    os.close(mounts)
+
+
+def _undo(layers: list[str]) -> None:
+    """Take back what was prepared of layers that the request leaves out, as tests of the other layers do."""
+    if "init" not in layers:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    if "mounts" not in layers:
+        kernel.mount("proc", stage.PROC, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    if "namespaces" not in layers:
+        kernel.mount("proc", stage.PROC, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+        _forbid_nesting(b"10000")
+        if "mounts" in layers:
+            kernel.unmount(stage.PROC)
 
 
 def _listen(listeners: list[list[Any]], channel: _socket.socket) -> None:
@@ -205,10 +216,10 @@ def _mask_proc() -> None:
     os.close(tree)
 
 
-def _forbid_nesting() -> None:
+def _forbid_nesting(most: bytes) -> None:
     """No user namespace can be made in here, and no inotify instance of the user's taken (namespaces(7))."""
     for name in ("max_user_namespaces", "max_inotify_instances"):
-        _write(f"{stage.PROC}/sys/user/{name}", b"0")
+        _write(f"{stage.PROC}/sys/user/{name}", most)
 
 
 def _write(path: str, data: bytes) -> None:

@@ -114,10 +114,10 @@ class Group:
         else:
             _write(fd, "cpu.cfs_quota_us", str(quota))
 
-    def add(self, pid: int) -> None:
-        """Move ``pid``, and so all it will fork, into the cell's groups."""
-        for _, fd in self._folders:
-            _write(fd, "cgroup.procs", str(pid))
+    def doors(self) -> list[int]:
+        """A descriptor for each group; who writes ``0`` into it enters. The caller closes them."""
+        flags = os.O_WRONLY | os.O_CLOEXEC
+        return [os.open("cgroup.procs", flags, dir_fd=fd) for _, fd in self._folders]
 
     def peak_memory(self) -> int:
         """The most memory the cell held at once, in bytes; 0 where the kernel does not say."""

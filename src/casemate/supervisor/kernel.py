@@ -211,11 +211,15 @@ def default_signal(number: int) -> None:
     _signal(number, None)
 
 
-def drop_capabilities() -> None:
-    """Empty every capability set, the bounding set included, for good (capabilities(7))."""
+def drop_bounding_set() -> None:
+    """Empty the bounding set: no exec can gain a capability any more (capabilities(7)). Needs CAP_SETPCAP."""
     for capability in range(_LAST_CAPABILITY):
         if _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break
+
+
+def drop_capabilities() -> None:
+    """Empty every capability set of this process, for good (capabilities(7))."""
     _prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)()

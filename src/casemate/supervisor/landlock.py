@@ -18,13 +18,9 @@ from stat import S_ISDIR
 
 TYPE_CHECKING = False  # importing typing would cost more than the whole of this module
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # The same numbers on every machine.
-_CREATE_RULESET = 444
-_ADD_RULE = 445
-_RESTRICT_SELF = 446
-
 _ASK_FOR_ABI = 1  # LANDLOCK_CREATE_RULESET_VERSION
 _PATH_BENEATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 _PR_SET_NO_NEW_PRIVS = 38
@@ -59,13 +55,31 @@ _NEWEST = 7  # of the versions whose rights are named here
 
 
 _libc = ctypes.PyDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
+
+
+def _call(number: int, *types: type) -> Callable[..., int]:
+    function = _libc["syscall"]
+    function.restype = ctypes.c_long
+    function.argtypes = (ctypes.c_long, *types)
+
+    def call(*arguments: int | bytes | None) -> int:
+        result = int(function(number, *arguments))
+        if result < 0:
+            raise _last_error()
+        return result
+
+    return call
+
+
+_create_ruleset = _call(444, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint)
+_add_rule = _call(445, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+_restrict_self = _call(446, ctypes.c_int, ctypes.c_uint)
 
 
 def abi() -> int:
     """The version of Landlock in this kernel; 0 when it has none or it is switched off."""
     try:
-        return _call(_CREATE_RULESET, None, 0, _ASK_FOR_ABI)
+        return _create_ruleset(None, 0, _ASK_FOR_ABI)
     except OSError as error:
         if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP):
             return 0
@@ -99,7 +113,7 @@ def restrict(
             for path in paths:
                 _allow(ruleset, path, rights & known)
         _set_no_new_privs()
-        _call(_RESTRICT_SELF, ruleset, _NO_LOG if version >= _LOGS_SINCE else 0)
+        _restrict_self(ruleset, _NO_LOG if version >= _LOGS_SINCE else 0)
     finally:
         os.close(ruleset)
     return version
@@ -115,7 +129,7 @@ def _create(known: int, version: int) -> int:
     # struct landlock_ruleset_attr: handled_access_fs, handled_access_net, scoped
     attributes = struct.pack("=QQQ", known, 0, _SCOPES)
     size = len(attributes) if version >= _SCOPES_SINCE else struct.calcsize("=Q")
-    return _call(_CREATE_RULESET, attributes, size, 0)
+    return _create_ruleset(attributes, size, 0)
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
@@ -128,7 +142,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if not S_ISDIR(os.fstat(place).st_mode):
             rights &= _OF_FILES  # others are EINVAL
         # struct landlock_path_beneath_attr, which is packed
-        _call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, place), 0)
+        _add_rule(ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, place), 0)
     finally:
         os.close(place)
 
@@ -136,14 +150,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _set_no_new_privs() -> None:
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
         raise _last_error()
-
-
-def _call(number: int, *arguments: int | bytes | None) -> int:
-    words = (ctypes.c_long(each) if isinstance(each, int) else ctypes.c_char_p(each) for each in arguments)
-    result: int = _libc.syscall(ctypes.c_long(number), *words)
-    if result < 0:
-        raise _last_error()
-    return result
 
 
 def _last_error() -> OSError:

@@ -9,16 +9,18 @@ import resource
 import select
 import time
 
-from casemate.supervisor import broker, cgroups, enter, init, kernel, roots, seccomp, spare, watch, wire
+from casemate.supervisor import broker, cell, cgroups, enter, init, kernel, roots, seccomp, spare, watch, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from typing import Any
 
 _SIGKILL = 9
+_EPERM = 1
 _FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "listeners")  # of a launch request
 _TRIAL_MEMORY = 256 << 20  # bytes; more than a waiting spare uses
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
+_REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tried again
 _FIRST_LOOK = 0.01  # seconds after the start
 _PIPE_READ = 4096
 
@@ -34,6 +36,7 @@ class Cell:
         self.scratch = scratch
         self.group = made.group
         self.status_fd = made.status_fd
+        self.channel = made.channel  # kept until the result is told; see cell.PREPARED
         self.started = time.monotonic()
         self.deadline = self.started + request["deadline"]
         self.next_look = self.started + _FIRST_LOOK
@@ -63,7 +66,7 @@ class Server:
         self._spare: spare.Spare | None = None
         self._cells: dict[int, Cell] = {}  # by pidfd
         self._ooms: dict[int, Cell] = {}  # by eventfd
-        self._channels: dict[int, tuple[_socket.socket, str]] = {}  # of cells whose listeners are to come
+        self._channels: dict[int, Cell] = {}  # of cells whose listeners are to come
         self._removals: list[cgroups.Group] = []
         self._epoll = select.epoll()
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -78,6 +81,8 @@ class Server:
         try:
             self._spare = self._new_spare()
             if self._spare.group:
+                if not spare.has_entered(self._spare):
+                    raise OSError(_EPERM, "a cgroup cannot be entered")
                 self._spare.group.limit(memory=_TRIAL_MEMORY, cpus=1.0)
         except OSError:
             if self._spare:
@@ -98,14 +103,16 @@ class Server:
                 elif fd in self._ooms:
                     self._ooms[fd].kill("memory")
                 elif fd in self._channels:
-                    self._pass_on_listeners(*self._channels.pop(fd))
+                    self._pass_on_listeners(self._channels[fd])
             self._keep_time()
 
     def _next_events(self) -> list[tuple[int, int]]:
         happened = self._epoll.poll(0)
         if happened:
             return happened
-        self._make_spare()  # there is nothing else to do
+        # There is nothing else to do.
+        self._removals = [group for group in self._removals if not group.remove()]
+        self._make_spare()
         return self._epoll.poll(self._wait())
 
     # -- what the host says
@@ -192,26 +199,25 @@ class Server:
         self._cells[known.pidfd] = known
         self._epoll.register(known.pidfd, select.EPOLLIN)
         if request["listeners"]:
-            self._channels[made.channel.fileno()] = (made.channel, known.id)
+            self._channels[made.channel.fileno()] = known
             self._epoll.register(made.channel.fileno(), select.EPOLLIN)
         if known.group and known.group.oom_fd is not None:
             self._ooms[known.group.oom_fd] = known
             self._epoll.register(known.group.oom_fd, select.EPOLLIN)
 
-    def _pass_on_listeners(self, channel: _socket.socket, cell_id: str) -> None:
+    def _pass_on_listeners(self, known: Cell) -> None:
         """A cell has made its listeners: their descriptors go to the host, and stay nowhere else."""
         fds = array.array("i")
-        try:
-            _, ancillary, _, _ = channel.recvmsg(1, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * fds.itemsize))
-            for _, _, payload in ancillary:
-                fds.frombytes(payload)
-        finally:
-            self._epoll.unregister(channel.fileno())
-            channel.close()
-        if fds:
-            self._say({"op": "listening", "id": cell_id}, list(fds))
+        data, ancillary, _, _ = known.channel.recvmsg(1, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * fds.itemsize))
+        for _, _, payload in ancillary:
+            fds.frombytes(payload)
+        if data == cell.LISTENING:
+            self._say({"op": "listening", "id": known.id}, list(fds))
         for fd in fds:
             os.close(fd)
+        if data != cell.PREPARED:
+            self._epoll.unregister(known.channel.fileno())
+            del self._channels[known.channel.fileno()]
 
     def _make_spare(self) -> None:
         """Have a spare ready while nothing else is to be done; what fails here is told when one is needed."""
@@ -254,7 +260,7 @@ class Server:
 
     def _wait(self) -> float:
         if self._removals:
-            return 0.02
+            return _REMOVE_AGAIN
         times = [min(known.deadline, known.next_look) for known in self._cells.values()]
         return min(max(0.0, min(times, default=_MAX_WAIT + time.monotonic()) - time.monotonic()), _MAX_WAIT)
 
@@ -265,7 +271,6 @@ class Server:
                 known.kill("timeout")
             elif now >= known.next_look:
                 self._look(known, now)
-        self._removals = [group for group in self._removals if not group.remove()]
 
     def _look(self, known: Cell, now: float) -> None:
         sight = watch.look(known.pid)
@@ -298,10 +303,14 @@ class Server:
         }
         if "failed" in report:
             self._refuse(known.id, report["failed"], report["errno"], report["detail"])
-            known.scratch.close()
-            return
-        self._say({"op": "ended", "id": known.id, "main": report.get("main"), **outcome}, [known.scratch.tree_fd])
+        else:
+            told = {"op": "ended", "id": known.id, "main": report.get("main"), **outcome}
+            self._say(told, [known.scratch.tree_fd])
         known.scratch.close()
+        if known.channel.fileno() in self._channels:
+            del self._channels[known.channel.fileno()]
+            self._epoll.unregister(known.channel.fileno())
+        known.channel.close()
 
     def _memory(self, known: Cell, report: dict[str, Any], fallback: int) -> dict[str, Any]:
         peak = max(known.peak_memory, report.get("peak", fallback))
@@ -312,8 +321,7 @@ class Server:
             if known.group.oom_fd is not None:
                 self._epoll.unregister(known.group.oom_fd)
                 del self._ooms[known.group.oom_fd]
-            if not known.group.remove():
-                self._removals.append(known.group)
+            self._removals.append(known.group)  # after the result is on its way: it may wait in the kernel
         return {"peak": peak, "oom": oom}
 
     def _end_all(self) -> None:

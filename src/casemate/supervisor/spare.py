@@ -33,32 +33,35 @@ class Spare:
         self.channel.sendmsg(
             [wire.encode(message)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)], _socket.MSG_NOSIGNAL
         )
-        if not request["listeners"]:
-            self.channel.close()
 
 
 def make(identity: broker.Identity, groups: cgroups.Cgroups, name: str, program: bytes) -> Spare:
     """Fork a spare and let it prepare itself. Raises ``OSError``."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     status_read, status_write = os.pipe()
+    group = groups.create(name)
+    doors = group.doors() if group else []
     pid = kernel.clone(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
     if pid == 0:
         ours.close()
-        cell.live(theirs, status_write, program)
+        cell.live(theirs, status_write, doors, program)
     theirs.close()
-    os.close(status_write)
-    made = Spare(pid, ours, status_read, None)
+    for fd in (status_write, *doors):
+        os.close(fd)
+    made = Spare(pid, ours, status_read, group)
     try:
         uid_map, gid_map = f"{cell.UID} {identity.uid} 1", f"{cell.GID} {identity.gid} 1"
         enter.write_maps(pid, uid_map, gid_map, deny_setgroups=True)
-        made.group = groups.create(name)
-        if made.group:
-            made.group.add(pid)
         ours.send(cell.MAPPED)
     except BaseException:
         discard(made)
         raise
     return made
+
+
+def has_entered(spare: Spare) -> bool:
+    """Wait until a spare is in its cgroups and has prepared itself; False when it could not."""
+    return spare.channel.recv(1) == cell.PREPARED
 
 
 def discard(spare: Spare) -> None:

@@ -123,10 +123,10 @@ def empty_file() -> None:
 
 
 def burner() -> int:
-    """Half a second of cpu in each of many processes."""
+    """Some cpu in each of many processes."""
     pid = os.fork()
     if pid == 0:
-        while time.process_time() < 0.5:
+        while time.process_time() < 0.3:
             pass
         os._exit(0)
     return pid

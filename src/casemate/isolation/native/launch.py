@@ -15,7 +15,7 @@ from casemate.model.sizes import format_size
 from casemate.supervisor import wire
 
 _IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more go through a file without a name
-_READABLE_IN_EVERY_CELL = ("/usr", "/bin", "/sbin", "/lib", "/etc/", "/opt/", "/dev/")
+_READABLE_IN_EVERY_CELL = ("/etc", "/opt", "/proc", "/program", "/dev")
 _OWN_PLACES = ("/tmp/", "/var/tmp/", "/dev/shm/", "/home/user/", "/workspace/")
 _STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
 _STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit where only RLIMIT_DATA holds it
@@ -67,9 +67,10 @@ def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]], *, memory
 
 
 def _readable(entries: tuple[Entry, ...]) -> list[str]:
-    """Bound folders and files that lie outside the folders which are readable in every cell."""
-    targets = (entry.target for entry in entries if isinstance(entry, Bind) and not entry.device)
-    return sorted(target for target in targets if not target.startswith(_READABLE_IN_EVERY_CELL + _OWN_PLACES))
+    """The folders that Landlock lets a cell read: the cell's own, and what is bound outside of them."""
+    targets = {entry.target for entry in entries if isinstance(entry, Bind) and not entry.device}
+    covered = ("/usr/", *(f"{folder}/" for folder in _READABLE_IN_EVERY_CELL), *_OWN_PLACES)
+    return [*_READABLE_IN_EVERY_CELL, *sorted(target for target in targets if not target.startswith(covered))]
 
 
 def rlimits(limits: Limits, reserve: int, *, memory_is_counted: bool) -> dict[str, int | None]:

@@ -192,13 +192,14 @@ def _judge(said: _Listener, secret: str, untouched: bool, reached: list[bool], o
 
 def _key(facts: dict[str, Any]) -> dict[str, Any]:
     here = Path(__file__).parents[2]
-    newest = max(path.stat().st_mtime_ns for folder in ("supervisor", "guest") for path in (here / folder).rglob("*.*"))
+    code = [path for folder in ("supervisor", "guest") for path in (here / folder).rglob("*.py")]
+    newest = max(path.stat().st_mtime_ns for path in code)
     boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "boot": boot.read_text().strip() if boot.exists() else "",
         "kernel": os.uname().release,
         "version": __version__,
-        "code": newest,
+        "code": [str(here), newest],
         "user": os.geteuid(),
         "facts": {name: value for name, value in facts.items() if name != "op"},
     }

@@ -1,0 +1,198 @@
+"""A folder of the caller's: seen through an overlay, brought up to date after the run, and nothing worse."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casemate import Execution, Limits, Output, Sandbox, sync
+from tests.contract import witness
+from tests.journeys import folders
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The caller's."""
+    path = tmp_path / "folder"
+    path.mkdir()
+    folders.fill(path)
+    return path
+
+
+@pytest.fixture
+def inside(audit: Path, folder: Path) -> Iterator[sync.Sandbox]:
+    """A sandbox whose workspace it is."""
+    with sync.Sandbox(audit=audit, workspace=folder) as sandbox:
+        yield sandbox
+
+
+def skipped(execution: Execution) -> dict[str, str]:
+    return {file.name: file.reason for file in execution.skipped}
+
+
+def test_everything_a_run_changed_is_in_the_folder_afterwards(inside: sync.Sandbox, folder: Path) -> None:
+    before = folders.tree(folder)
+    execution = inside.run(folders.CHANGES)
+    assert execution.ok, execution.stderr
+    assert folders.tree(folder) == folders.changed(before)
+    assert skipped(execution) == {}
+    assert stat.S_IMODE((folder / "run.sh").stat().st_mode) == 0o700
+    assert {artifact.name: artifact.read_bytes() for artifact in execution.artifacts} == {"output/chart.svg": b"<svg/>"}
+
+
+def test_the_folder_stays_as_it_was_until_the_run_has_ended_and_an_ended_one_brings_its_changes_too(inside: sync.Sandbox, folder: Path) -> None:
+    seen = None
+    for event in inside.stream(folders.CHANGES + "print('done', flush=True)\nwhile True: pass", timeout=1.5):
+        if isinstance(event, Output):
+            seen = folders.tree(folder)
+    assert seen is not None
+    assert "remove.txt" in seen
+    assert "output" not in seen
+    assert folders.tree(folder) == folders.changed(seen)
+
+
+def test_a_run_that_changes_nothing_leaves_no_trace(inside: sync.Sandbox, folder: Path) -> None:
+    before = {path: path.lstat() for path in (folder, *folder.rglob("*"))}
+    assert inside.run("print(open('read.txt').read())").stdout == "read\n"
+    after = {path: path.lstat() for path in (folder, *folder.rglob("*"))}
+    assert {path: (s.st_ino, s.st_mtime_ns, s.st_mode) for path, s in after.items()} == {
+        path: (s.st_ino, s.st_mtime_ns, s.st_mode) for path, s in before.items()}  # fmt: skip
+
+
+def test_the_next_run_sees_what_the_last_one_left(inside: sync.Sandbox) -> None:
+    inside.run("open('state', 'w').write('kept')").raise_for_status()
+    assert inside.run("print(open('state').read())").stdout == "kept\n"
+    assert inside.run("cat state", language="shell").stdout == "kept"
+
+
+def test_protected_names_are_neither_written_nor_removed_and_each_is_told(inside: sync.Sandbox, folder: Path) -> None:
+    before = folders.tree(folder)
+    code = """
+import os, shutil
+for name in (".git/hooks/post-checkout", ".envrc", ".vscode/tasks.json", ".bashrc", ".venv/evil.pth"):
+    os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    open(name, "w").write("evil")
+open(".git/hooks/pre-commit", "w").write("evil"); open(".git/config", "w").write("evil")
+os.rename(".git", "git"); os.mkdir("fine"); open("fine/x", "w").write("x")
+"""
+    execution = inside.run(code)
+    assert execution.ok, execution.stderr
+    after = folders.tree(folder)
+    assert "evil" not in [text for name, text in after.items() if not name.startswith("git/")]
+    for name in (".git/config", ".git/hooks/pre-commit"):
+        assert after[name] == before[name]
+    assert after["fine/x"] == "x"
+    reasons = skipped(execution)
+    assert {name for name in reasons if "protected" in reasons[name]} >= {".envrc", ".bashrc"}
+    assert any(name.startswith(".vscode") for name in reasons)
+
+
+def test_what_is_no_file_is_refused_and_told(inside: sync.Sandbox, folder: Path) -> None:
+    code = """
+import os, socket
+os.mkfifo("fifo"); socket.socket(socket.AF_UNIX).bind("socket")
+os.symlink("/etc/passwd", "outer"); os.symlink("../../x", "above"); os.symlink("/workspace/read.txt", "absolute")
+open("bad\\nname", "w"); open("kept", "w").write("kept")
+"""
+    execution = inside.run(code)
+    assert execution.ok, execution.stderr
+    assert (folder / "kept").read_text() == "kept"
+    names = {path.name for path in folder.iterdir()}
+    assert not names & {"fifo", "socket", "outer", "above", "bad\nname"}
+    assert set(skipped(execution)) >= {"fifo", "socket", "outer", "above", "bad\\x0aname"}
+
+
+def test_no_setuid_bit_comes_out(inside: sync.Sandbox, folder: Path) -> None:
+    code = """
+import os
+for number, mode in enumerate((0o4755, 0o2755, 0o6777, 0o1777)):
+    open(f"f{number}", "w").write("x")
+    try: os.chmod(f"f{number}", mode)
+    except OSError: pass
+    try: os.close(os.open(f"g{number}", os.O_CREAT | os.O_WRONLY, mode))
+    except OSError: pass
+"""
+    assert inside.run(code).ok
+    bits = {path.name: stat.S_IMODE(path.lstat().st_mode) & 0o7022 for path in folder.iterdir() if len(path.name) == 2}
+    assert set(bits) >= {"f0", "f1", "f2", "f3"}
+    assert set(bits.values()) == {0}
+
+
+def test_given_files_are_seen_and_not_written_back(inside: sync.Sandbox, folder: Path) -> None:
+    before = folders.tree(folder)
+    execution = inside.run("print(open('given/in.txt').read())", files={"given/in.txt": "given"})
+    assert execution.stdout == "given\n"
+    assert folders.tree(folder) == before
+
+
+def test_what_a_folder_takes_is_limited_and_the_rest_of_it_unharmed(inside: sync.Sandbox, folder: Path) -> None:
+    before = folders.tree(folder)
+    execution = inside.run("open('big', 'wb').write(bytes(64 << 20))", limits=Limits(disk="4MiB"))
+    assert execution.cause is not None
+    assert execution.cause.code == "disk_limit"
+    after = {path.name for path in folder.iterdir()} - {"big"}
+    assert after == {name for name in before if "/" not in name}
+    assert (folder / "read.txt").read_text() == "read"
+
+
+@pytest.mark.xfail(strict=True, reason="files are still written after the caller has heard of the cancellation")
+def test_nothing_is_written_back_after_a_cancelled_run_has_returned(audit: Path, folder: Path) -> None:
+    async def journey() -> None:
+        async with Sandbox(audit=audit, workspace=folder) as sandbox:
+            await sandbox.run("print(1)")
+            code = "import os\nos.mkdir('many')\nfor n in range(4000): open(f'many/{n}', 'w').write('x')\nprint('ready', flush=True)"
+            task = asyncio.ensure_future(sandbox.run(code))
+            async with asyncio.timeout(witness.PATIENCE):
+                while not (folder / "many").exists():
+                    await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            now = len(os.listdir(folder / "many"))
+            await asyncio.get_running_loop().run_in_executor(None, _until_still, folder / "many")
+            assert len(os.listdir(folder / "many")) == now
+
+    asyncio.run(journey())
+
+
+def _until_still(folder: Path) -> None:
+    """Until nothing is made in ``folder`` for a while."""
+    import time
+
+    last, since = -1, time.monotonic()
+    while time.monotonic() - since < 0.5:
+        count = len(os.listdir(folder))
+        if count != last:
+            last, since = count, time.monotonic()
+        time.sleep(0.02)
+
+
+def test_a_folder_that_is_written_through_is_changed_at_once_and_the_report_says_so(audit: Path, folder: Path) -> None:
+    before = folders.tree(folder)
+    with sync.Sandbox(audit=audit, workspace=folder, workspace_mode="direct") as sandbox:
+        code = "os = __import__('os'); os.makedirs('output', exist_ok=True)\n" + folders.CHANGES
+        execution = sandbox.run(code)
+        assert execution.ok, execution.stderr
+        assert folders.tree(folder) == folders.changed(before)
+        assert any("written through" in note for note in execution.isolation.notes)
+        assert [artifact.name for artifact in execution.artifacts] == ["output/chart.svg"]
+        again = sandbox.run("open('output/more', 'w').write('x')")
+        assert [artifact.name for artifact in again.artifacts] == ["output/more"]
+
+
+def test_the_folders_own_sockets_cannot_be_reached_through_the_overlay(inside: sync.Sandbox, folder: Path) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "agent.sock"))
+        server.listen()
+        execution = inside.run("import socket; socket.socket(socket.AF_UNIX).connect('agent.sock')")
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert execution.status == "failed"
+    assert (folder / "agent.sock").is_socket()
