@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.escapes import host
+from tests.escapes.payloads.attempts import END
+
 from casemate import Execution, sync
 from casemate.execution import pipeline
 from casemate.execution.admit import Admitted
@@ -20,8 +23,6 @@ from casemate.execution.house import House
 from casemate.isolation.native import launch
 from casemate.model.events import Done, Output
 from casemate.model.plan import Bind, Plan
-from tests.escapes import host
-from tests.escapes.payloads.attempts import END
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -32,7 +33,7 @@ _BARE_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Attack:
-    """A payload in one language, from payloads/ or of its own ``source``, with the helper that it shares with others."""
+    """A payload in one language, from payloads/ or of its own ``source``, with the helper that all share."""
 
     name: str
     language: str = "python"
@@ -59,7 +60,12 @@ class Bare:
 
 
 def attack(
-    sandbox: sync.Sandbox, it: Attack, env: Mapping[str, str] | None = None, *, into: Path | None = None, **arguments: Any
+    sandbox: sync.Sandbox,
+    it: Attack,
+    env: Mapping[str, str] | None = None,
+    *,
+    into: Path | None = None,
+    **arguments: Any,
 ) -> Execution:
     """Run the payload in a cell; it must have reached its end, else nothing is proved.
 
@@ -136,12 +142,12 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(
-    sandbox: sync.Sandbox, it: Attack, env: Mapping[str, str] | None = None, **arguments: Any
-) -> Iterator[Held]:
+def held(sandbox: sync.Sandbox, it: Attack, env: Mapping[str, str] | None = None, **arguments: Any) -> Iterator[Held]:
     """Run the payload in a cell and hold it at its end."""
     before = set(host.guests())
-    events = sandbox.stream(it.code, language=it.language, env={**(env or {}), "HOLD": "1"}, files=it.files, **arguments)
+    events = sandbox.stream(
+        it.code, language=it.language, env={**(env or {}), "HOLD": "1"}, files=it.files, **arguments
+    )
     text = ""
     try:
         for event in events:
@@ -189,6 +195,8 @@ def without(*layers: str, entries: tuple[Bind, ...] = (), unruled: tuple[str, ..
         return request
 
     real_plan, real_request = pipeline.make_plan, launch.request  # type: ignore[attr-defined]
-    with mock.patch.object(pipeline, "make_plan", weakened_plan), mock.patch.object(launch, "request", weakened_request):
+    with (
+        mock.patch.object(pipeline, "make_plan", weakened_plan),
+        mock.patch.object(launch, "request", weakened_request),
+    ):
         yield
-

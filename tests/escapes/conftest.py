@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from casemate import sync
 from tests.escapes import host
 from tests.escapes.listeners import Listeners, listening
+
+from casemate import sync
 
 LANGUAGES = (
     pytest.param("python"),
@@ -90,7 +90,8 @@ def workspace(scratch: Path) -> Iterator[Path]:
         (folder / name).mkdir(parents=True)
     for name, content in {
         ".git/config": "[core]\n", ".git/HEAD": "ref: refs/heads/main\n", ".git/hooks/pre-commit": "#!/bin/sh\n",
-        ".envrc": "export A=1\n", ".vscode/tasks.json": "{}\n", ".venv/bin/activate": "# nothing\n", "src/main.py": "x = 1\n",
+        ".envrc": "export A=1\n", ".vscode/tasks.json": "{}\n", ".venv/bin/activate": "# nothing\n",
+        "src/main.py": "x = 1\n",
     }.items():  # fmt: skip
         (folder / name).write_text(content)
     try:

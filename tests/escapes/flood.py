@@ -21,7 +21,11 @@ def main() -> None:
         sandbox.run("print('x' * 100000)")
         before, cpu = peak(), sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
         execution = sandbox.run(code, timeout=3)
-        told = {"grown": peak() - before, "status": execution.status, "cause": execution.cause and execution.cause.code}
+        told: dict[str, object] = {
+            "grown": peak() - before,
+            "status": execution.status,
+            "cause": execution.cause and execution.cause.code,
+        }
         told["cpu"] = sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - cpu
         told["next"] = sandbox.run("print(1)").stdout
         print(json.dumps(told))

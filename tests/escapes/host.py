@@ -56,7 +56,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every living process below ``pid``; whatever runs in a cell is one of the supervisor's, whose parent is the host."""
+    """Every living process below ``pid``; what runs in a cell is below the supervisor, whose parent is the host."""
     found: list[int] = []
     waiting = children(pid)
     while waiting:
@@ -234,7 +234,9 @@ def named(folder: Path) -> set[str]:
 def leftovers() -> dict[str, object]:
     """What a run could leave on the host: mounts, cgroups, descriptors of this process."""
     groups = {
-        str(path) for kind in ("memory", "cpu", "unified", ".") for path in Path("/sys/fs/cgroup", kind).glob("casemate-*/*/")
+        str(path)
+        for kind in ("memory", "cpu", "unified", ".")
+        for path in Path("/sys/fs/cgroup", kind).glob("casemate-*/*/")
     }
     return {
         "mounts": Path("/proc/self/mountinfo").read_text(),

@@ -61,9 +61,17 @@ def is_alone() -> bool:
     """Only the loopback, and no route that is not through it."""
     interfaces = [line.split(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
     routes = Path("/proc/net/route").read_text().splitlines()[1:]
-    return set(interfaces) <= {"lo", "tunl0", "sit0", "ip6tnl0", "gre0", "erspan0", "gretap0", "ip_vti0", "ip6_vti0"} and all(
-        line.startswith("lo") for line in routes
-    )
+    return set(interfaces) <= {
+        "lo",
+        "tunl0",
+        "sit0",
+        "ip6tnl0",
+        "gre0",
+        "erspan0",
+        "gretap0",
+        "ip_vti0",
+        "ip6_vti0",
+    } and all(line.startswith("lo") for line in routes)
 
 
 def main() -> None:
@@ -71,9 +79,10 @@ def main() -> None:
     give_addresses()
     if not is_alone():
         raise SystemExit("this namespace has a way out; nothing was tried")
-    from casemate import sync
     from tests.escapes.cells import Attack, attack, bare
     from tests.escapes.listeners import listening
+
+    from casemate import sync
 
     folder = Path(tempfile.mkdtemp(dir=sys.argv[1]))
     visited = {}

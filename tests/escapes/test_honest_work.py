@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 
 import pytest
+from tests.escapes.cells import HERE, Attack, attack
 
 from casemate import Limits, sync
-from tests.escapes.cells import HERE, Attack, attack
 
 LIMITS = Limits(memory="2GiB", disk="512MiB", cpus=2, processes=128)
 # Since files that are given belong to root when root is the host: they can be read, and not changed.
@@ -28,16 +27,18 @@ def _names(language: str) -> list[str]:
 
 
 CASES = [
-    pytest.param(language, name, marks=[pytest.mark.needs("node")] if language == "node" else [], id=f"{language} {name}")
+    pytest.param(
+        language, name, marks=[pytest.mark.needs("node")] if language == "node" else [], id=f"{language} {name}"
+    )
     for language in ("python", "node", "shell")
     for name in _names(language)
 ]
 
 
 @pytest.fixture(scope="module")
-def results(sandbox: sync.Sandbox) -> Iterator[dict[str, str]]:
+def results() -> dict[str, str]:
     """Each payload is run once, when its first test asks for it."""
-    yield {}
+    return {}
 
 
 @pytest.mark.parametrize(("language", "name"), CASES)
@@ -53,7 +54,9 @@ def test_it_works(
             it.code, language=language, files=files, stdin="given\n", limits=LIMITS, timeout=60, program_name=None
         )
         results[language] = execution.text
-    outcome = re.search(rf"^(held|broke) {name}\b(.*?)(?=^held|^broke|^end)", results[language], re.MULTILINE | re.DOTALL)
+    outcome = re.search(
+        rf"^(held|broke) {name}\b(.*?)(?=^held|^broke|^end)", results[language], re.MULTILINE | re.DOTALL
+    )
     assert outcome, results[language][-3000:]
     assert outcome[1] == "held", outcome[0]
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from casemate import sync
 from tests.escapes.cells import ROOT, Attack, attack, bare, without
 from tests.escapes.listeners import Listeners
+
+from casemate import sync
 
 
 def test_no_listener_of_the_host_is_reached(listeners: Listeners, sandbox: sync.Sandbox, language: str) -> None:
@@ -77,13 +77,18 @@ attempt("moved", copied)
 attempt("fifo", pipe)
 finish()
 """
-BY_SHELL = "python3 -c \"import socket; socket.socket(socket.AF_UNIX).connect('agent.sock')\"; echo escaped 1<>fifo >fifo; echo end"
-BY_NODE = "require('net').connect('agent.sock').on('error', (e) => console.log(e.code)).on('connect', () => process.exit())"
+BY_SHELL = """
+python3 -c "import socket; socket.socket(socket.AF_UNIX).connect('agent.sock')"
+timeout 1 bash -c 'echo escaped 1<>fifo >fifo'
+"""
+BY_NODE = (
+    "require('net').connect('agent.sock').on('error', (e) => console.log(e.code)).on('connect', () => process.exit())"
+)
 
 
 @pytest.mark.parametrize("mode", ["overlay", "direct"])
 def test_sockets_and_fifos_in_a_callers_folder_lead_nowhere(scratch: Path, workspace: Path, mode: str) -> None:
-    """An agent's socket lies in the project. Through the overlay nobody comes; written through, they do: the control."""
+    """An agent's socket lies in the project. Nobody comes through the overlay; written through, they do."""
     with socket.socket(socket.AF_UNIX) as agent, pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace)  # a socket's path is short
         agent.bind("agent.sock")

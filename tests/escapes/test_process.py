@@ -9,10 +9,10 @@ import secrets
 from pathlib import Path
 
 import pytest
-
-from casemate import Limits, sync
 from tests.escapes import host
 from tests.escapes.cells import Attack, attack, bare, held, held_bare, told, without
+
+from casemate import Limits, sync
 
 
 def _env(victim: host.Victim) -> dict[str, str]:
@@ -117,7 +117,7 @@ def test_the_death_of_the_supervisor_is_the_death_of_its_cells(scratch: Path) ->
             assert len(mine) >= 1
             host.end(supervisor)
             host.wait_for(lambda: not any(host.state(pid) for pid in mine), "the end of the cells")
-            with pytest.raises(Exception, match="supervisor|closed"):
+            with pytest.raises(Exception, match=r"supervisor|closed"):
                 list(events)
 
 
@@ -178,13 +178,15 @@ def test_no_privilege_is_gained(sandbox: sync.Sandbox, tmp_path: Path) -> None:
             if not layers:
                 assert (status["Seccomp"], status["CapBnd"]) == ("2", "0" * 16)
     if os.geteuid() == 0:
-        source = PRIVILEGES.split('attempt("init')[0] + "finish()"
+        source = PRIVILEGES.split('attempt("init', maxsplit=1)[0] + "finish()"
         with held_bare(Attack("privileges", source=source), {}, tmp_path / "bare") as control:
             assert os.getpriority(os.PRIO_PROCESS, control.pid) == -1, "the control"
             assert os.sched_getscheduler(control.pid) == os.SCHED_FIFO, "the control"
 
 
-@pytest.mark.parametrize("missing", [(), ("seccomp",), ("landlock",), ("init",), ("seccomp", "landlock"), ("init", "seccomp")])
+@pytest.mark.parametrize(
+    "missing", [(), ("seccomp",), ("landlock",), ("init",), ("seccomp", "landlock"), ("init", "seccomp")]
+)
 def test_the_cells_init_is_neither_traced_nor_written(sandbox: sync.Sandbox, missing: tuple[str, ...]) -> None:
     """Its memory: not dumpable, and Landlock on /proc. Tracing: seccomp, and not dumpable."""
     with without(*missing), held(sandbox, Attack("privileges", source=PRIVILEGES)) as one:

@@ -8,12 +8,12 @@ import stat
 from pathlib import Path
 
 import pytest
+from tests.escapes import host
+from tests.escapes.cells import Attack, attack, bare, held, told, without
 
 from casemate import sync
 from casemate.model.events import Output
 from casemate.model.plan import Bind
-from tests.escapes import host
-from tests.escapes.cells import Attack, attack, bare, held, told, without
 
 
 def _env(canaries: host.Canaries, victim: host.Victim, *, scan: bool) -> dict[str, str]:
@@ -104,7 +104,9 @@ attempt("tcp", lambda: meet(socket.AF_INET, ("127.0.0.1", 47123)))
 """
 
 
-def test_another_cells_files_sockets_and_environment_stay_unread(canaries: host.Canaries, sandbox: sync.Sandbox) -> None:
+def test_another_cells_files_sockets_and_environment_stay_unread(
+    canaries: host.Canaries, sandbox: sync.Sandbox
+) -> None:
     other = host.secret()
     env = {"OTHER": other, "ABSTRACT": "escapes-other"}
     events = sandbox.stream(HOLDER, env=env, arguments=(other,))
@@ -232,9 +234,13 @@ def test_the_disk_stays_unread_as_a_device(sandbox: sync.Sandbox, tmp_path: Path
             assert told_by not in attack(sandbox, Attack("disk", source=DISK), env).stdout
 
 
-def test_a_held_cell_has_no_descriptor_but_its_own(canaries: host.Canaries, inherited: str, sandbox: sync.Sandbox) -> None:
+def test_a_held_cell_has_no_descriptor_but_its_own(
+    canaries: host.Canaries, inherited: str, sandbox: sync.Sandbox
+) -> None:
     """Seen from the host: stdin, the output pipes and the control pipe; nothing of the host's or the supervisor's."""
     with held(sandbox, Attack("read", "shell"), {"PATHS": "", "DIGESTS": "", "PIDS": ""}) as one:
         links = host.open_files(one.pid)
-        assert [link for link in links if not link.startswith("pipe:") and link not in ("/dev/null", "/program/main.sh")] == []
+        assert [
+            link for link in links if not link.startswith("pipe:") and link not in ("/dev/null", "/program/main.sh")
+        ] == []
         assert len(links) <= 5

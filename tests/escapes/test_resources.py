@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from casemate import Execution, Limits, sync
 from tests.escapes import host
 from tests.escapes.cells import ROOT, Attack, attack, held
+
+from casemate import Execution, Limits, sync
 
 MIB = 1 << 20
 
@@ -144,7 +144,9 @@ def test_cpu_time_over_many_processes_is_bounded(sandbox: sync.Sandbox) -> None:
     assert _take(sandbox, "burners", 5, Limits(cpus=2)).ok, "the control"
 
 
-@pytest.mark.xfail(strict=True, reason="what orphans used is init's when they are reaped, and the watch does not look at init")
+@pytest.mark.xfail(
+    strict=True, reason="what orphans used is init's when they are reaped, and the watch does not look at init"
+)
 def test_cpu_time_of_orphans_is_bounded(sandbox: sync.Sandbox) -> None:
     execution = _take(sandbox, "burning orphans", 40, Limits(cpu_time=0.5, cpus=2))
     assert execution.usage.cpu_seconds < 1.5
@@ -253,7 +255,7 @@ FLOODS = {
     "frames that are no frames": "import os\nwhile True: os.write(3, b'\\0\\0\\0\\4null' * 500)",
     "results": "import os, json\nb = json.dumps({'type': 'display', 'bundle': {'text/plain': 'x' * 60000}}).encode()\n"
     "d = len(b).to_bytes(4, 'big') + b\nwhile True:\n    x = d\n    while x: x = x[os.write(3, x):]",
-    "small pieces": "b = b'{\"type\":\"display\",\"bundle\":{\"application/json\":[' + b'[],' * 2500000 + b'0]}}'\n"
+    "small pieces": 'b = b\'{"type":"display","bundle":{"application/json":[\' + b\'[],\' * 2500000 + b\'0]}}\'\n'
     "import os\nx = len(b).to_bytes(4, 'big') + b\nwhile x: x = x[os.write(3, x):]",
 }
 _GROWTH = 64  # MiB a host may grow by: twice the limits of the output, and the interpreter's own ways

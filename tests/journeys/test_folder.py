@@ -78,7 +78,7 @@ for name in (".git/hooks/post-checkout", ".envrc", ".vscode/tasks.json", ".bashr
     os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
     open(name, "w").write("evil")
 open(".git/hooks/pre-commit", "w").write("evil"); open(".git/config", "w").write("evil")
-os.rename(".git", "git"); os.mkdir("fine"); open("fine/x", "w").write("x")
+shutil.move(".git", "git"); os.mkdir("fine"); open("fine/x", "w").write("x")
 """
     execution = inside.run(code)
     assert execution.ok, execution.stderr

@@ -112,6 +112,6 @@ def test_another_file_system_in_the_folder_is_not_written_to_behind_ones_back(
 
 
 def test_a_folder_whose_file_system_cannot_be_layered_is_refused_with_the_reason(audit: Path) -> None:
-    with sync.Sandbox(audit=audit, workspace="/proc/self") as sandbox, pytest.raises(InvalidArgument) as raised:
+    with pytest.raises(InvalidArgument) as raised, sync.Sandbox(audit=audit, workspace="/proc/self/task") as sandbox:
         sandbox.run("print(1)")
     assert raised.value.argument == "workspace"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from casemate import Limits, RecordUnavailable, sync
+from casemate import CasemateError, Limits, RecordUnavailable, sync
 
 pytestmark = pytest.mark.root_only  # a small file system can only be mounted by root
 
@@ -91,17 +91,11 @@ def test_output_that_could_not_be_kept_is_told(
     assert "output" in str(execution.skipped) + str(execution.cause)
 
 
+@pytest.mark.xfail(strict=True, raises=OSError, reason="a bare OSError of the temporary folder")
 def test_given_files_that_find_no_room_on_their_way_are_a_typed_error(
-    audit: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    audit: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(small)
     monkeypatch.setattr(tempfile, "tempdir", str(small))
-    from casemate import CasemateError
-
-    with sync.Sandbox(audit=audit) as sandbox:
-        try:
-            sandbox.run("print(1)", files={"big": bytes(8 << 20)})
-        except CasemateError:
-            return
-        except OSError:
-            pytest.xfail("a bare OSError of the temporary folder")
+    with sync.Sandbox(audit=audit) as sandbox, pytest.raises(CasemateError):
+        sandbox.run("print(1)", files={"big": bytes(8 << 20)})

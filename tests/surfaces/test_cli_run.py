@@ -326,7 +326,7 @@ def test_a_closed_standard_output_gets_nobody_elses_descriptor(cli: Cli) -> None
         (["run", "p.py", "--timeout", "soon"], b"--timeout"),
         (["run", "p.py", "--timeout", "-1"], b"--timeout"),
         (["run", "p.py", "--tiemout", "1"], b"--tiemout"),
-        (["run", "--tiemout", "1", "p.py"], b"--tiemout"),
+        (["run", "--tiemout", "1", "p.py"], b"no option --tiemout"),
         (["run", "p.py", "--file", "missing.csv"], b"missing.csv"),
         (["run", "p.py", "--file", "../x=p.py"], b"--file"),
         (["run", "p.py", "--file", "a=p.py", "--file", "a=p.py"], b"twice"),

@@ -1,4 +1,4 @@
-"""Outlive the run: daemons that hold the pipes, ignore signals, are stopped, left their session. MARK is in their argv."""
+"""Outlive the run: daemons that hold the pipes, ignore signals, are stopped, left their session; with MARK in argv."""
 
 from __future__ import annotations
 

@@ -67,8 +67,9 @@ def sockets() -> None:
         "packet": (17, 3, 0), "packet-dgram": (17, 2, 0), "netlink-route": (16, 3, 0), "netlink-audit": (16, 3, 9),
         "netlink-netfilter": (16, 3, 12), "vsock": (40, 1, 0), "alg": (38, 5, 0), "raw": (2, 3, 1), "raw6": (10, 3, 58),
         "icmp": (2, 2, 1), "icmp6": (10, 2, 58), "mptcp": (2, 1, 262), "sctp": (2, 5, 132), "bluetooth": (31, 3, 1),
-        "can": (29, 3, 1), "key": (15, 3, 2), "rds": (21, 5, 0), "tipc": (30, 5, 0), "xdp": (44, 3, 0), "smc": (43, 1, 0),
-        "ax25": (3, 5, 0), "llc": (26, 1, 0), "qipcrtr": (42, 2, 0), "nfc": (39, 5, 0), "udplite": (2, 2, 136),
+        "can": (29, 3, 1), "key": (15, 3, 2), "rds": (21, 5, 0), "tipc": (30, 5, 0), "xdp": (44, 3, 0),
+        "smc": (43, 1, 0), "ax25": (3, 5, 0), "llc": (26, 1, 0),
+        "qipcrtr": (42, 2, 0), "nfc": (39, 5, 0), "udplite": (2, 2, 136),
     }  # fmt: skip
     for name, (family, kind, protocol) in kinds.items():
         attempt(f"socket {name}", lambda f=family, k=kind, p=protocol: _kept.append(socket.socket(f, k, p)) or "made")  # type: ignore[misc, func-returns-value]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import pathlib
 
 from tests.escapes.payloads.attempts import attempt, finish
 
-NAMES = (
-    ".git/hooks/pre-commit .git/hooks/post-checkout .git/config .git/info/attributes .envrc .vscode/tasks.json"
-    " .vscode/settings.json .mcp.json .bashrc .profile .zshrc evil.pth sitecustomize.py usercustomize.py"
-    " .venv/bin/activate .venv/bin/python .venv/lib/python3.11/site-packages/evil.pth .gitmodules .npmrc .netrc"
-    " .ssh/authorized_keys .config/autostart/evil.desktop .ipython/profile_default/startup/evil.py .claude/settings.json"
-    " .cursor/rules .idea/workspace.xml .devcontainer/devcontainer.json .husky/pre-commit sub/.git/hooks/pre-commit"
-    " .GIT/hooks/pre-push .Envrc bare/HEAD .direnv/x .gitconfig"
-).split()
+_NAMES = """
+    .git/hooks/pre-commit .git/hooks/post-checkout .git/config .git/info/attributes .envrc .vscode/tasks.json
+    .vscode/settings.json .mcp.json .bashrc .profile .zshrc evil.pth sitecustomize.py usercustomize.py
+    .venv/bin/activate .venv/bin/python .venv/lib/python3.11/site-packages/evil.pth .gitmodules .npmrc .netrc
+    .ssh/authorized_keys .config/autostart/evil.desktop .ipython/profile_default/startup/evil.py
+    .claude/settings.json
+    .cursor/rules .idea/workspace.xml .devcontainer/devcontainer.json .husky/pre-commit sub/.git/hooks/pre-commit
+    .GIT/hooks/pre-push .Envrc bare/HEAD .direnv/x .gitconfig
+"""
 
 
 def plant(name: str) -> None:
@@ -43,10 +45,10 @@ def by_removing() -> None:
     os.rmdir(".vscode")
 
 
-for name in NAMES:
+for name in _NAMES.split():
     attempt(f"plant {name}", lambda name=name: plant(name))  # type: ignore[misc]
 attempt("rename", by_renaming)
 attempt("links", by_links)
 attempt("remove", by_removing)
-attempt("honest", lambda: open("src/result.txt", "w").write("honest"))
+attempt("honest", lambda: pathlib.Path("src/result.txt").write_text("honest"))
 finish()

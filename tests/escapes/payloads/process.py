@@ -1,9 +1,10 @@
-"""Hurt a process that is not ours: VICTIM, its memory at ADDRESS, its descriptor FD; then ask for privileges for ourselves."""
+"""Hurt a process that is not ours: VICTIM, its memory at ADDRESS, its descriptor FD."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import pathlib
 import resource
 import signal
 
@@ -56,7 +57,7 @@ attempt("kcmp", lambda: syscall(KCMP, os.getpid(), victim, 0, 0, 0))
 attempt("renice", lambda: os.setpriority(os.PRIO_PROCESS, victim, 5))
 attempt("limit", lambda: resource.prlimit(victim, resource.RLIMIT_NOFILE))
 attempt("affinity", lambda: os.sched_setaffinity(victim, os.sched_getaffinity(victim)))
-attempt("oom", lambda: open(f"/proc/{victim}/oom_score_adj", "w").write("500"))
+attempt("oom", lambda: pathlib.Path(f"/proc/{victim}/oom_score_adj").write_text("500"))
 if os.environ.get("WRITE"):
     attempt("write memory", write_memory)
     attempt("write by /proc", write_by_proc)

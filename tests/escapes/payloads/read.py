@@ -15,7 +15,13 @@ from tests.escapes.payloads.attempts import attempt, finish, read
 def by_detours(path: str) -> None:
     """The same file by other names."""
     attempt(f"read {path}", lambda: read(path))
-    for prefix in ("/proc/self/root", "/proc/1/root", "/proc/self/cwd" + "/.." * 20, "/.." * 20, "/proc/1/cwd/../../.."):
+    for prefix in (
+        "/proc/self/root",
+        "/proc/1/root",
+        "/proc/self/cwd" + "/.." * 20,
+        "/.." * 20,
+        "/proc/1/cwd/../../..",
+    ):
         attempt(f"read {prefix}{path}", lambda prefix=prefix: read(prefix + path))  # type: ignore[misc]
     link = f"link-{os.path.basename(path)}"
     attempt(f"link {path}", lambda: os.symlink(path, link))

@@ -73,6 +73,7 @@ def in_file(path: str) -> Callable[[], None]:
         with open(path, "ab", buffering=0) as file:
             if file.write(b"x" * MIB) != MIB:
                 raise OSError("short")
+
     return write
 
 

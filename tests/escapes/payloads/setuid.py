@@ -10,6 +10,7 @@ import mmap
 import os
 import platform
 import stat
+from collections.abc import Callable
 
 from tests.escapes.payloads.attempts import attempt, checked, finish, libc, syscall
 
@@ -31,6 +32,11 @@ def by_fchmod(name: str) -> None:
     os.close(fd)
 
 
+def by_chmod_of_folder(name: str) -> None:
+    os.mkdir(name)
+    os.chmod(name, 0o2755)
+
+
 def by_unnamed_file(name: str) -> None:
     fd = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o6755)
     checked(libc.linkat(AT_FDCWD, f"/proc/self/fd/{fd}".encode(), AT_FDCWD, name.encode(), 0x400))
@@ -50,13 +56,13 @@ def as_32_bit(number: int, first: bytes, second: int) -> int:
     code = b"\x53\xb8" + number.to_bytes(4, "little") + b"\xbb" + (base + 2048).to_bytes(4, "little")
     code += b"\xb9" + second.to_bytes(4, "little") + b"\xcd\x80\x5b\xc3"  # push rbx .. int 0x80, pop rbx, ret
     memory[: len(code)] = code
-    result = ctypes.CFUNCTYPE(ctypes.c_int)(base)()
+    result: int = ctypes.CFUNCTYPE(ctypes.c_int)(base)()
     if result < 0:
         raise OSError(-result, os.strerror(-result))
     return result
 
 
-WAYS = {
+WAYS: dict[str, Callable[[str], object]] = {
     "chmod": lambda name: os.chmod(plain(name), 0o4755),
     "chmod-setgid": lambda name: os.chmod(plain(name), 0o2755),
     "fchmod": by_fchmod,
@@ -65,7 +71,7 @@ WAYS = {
     "unnamed": by_unnamed_file,
     "mknod": lambda name: os.mknod(name, stat.S_IFREG | 0o4755),
     "mkdir": lambda name: checked(libc.mkdir(name.encode(), 0o2755)),
-    "chmod-folder": lambda name: (os.mkdir(name), os.chmod(name, 0o2755)),
+    "chmod-folder": by_chmod_of_folder,
     "fchmodat2": lambda name: syscall(FCHMODAT2, AT_FDCWD, plain(name).encode(), 0o4755, 0),
     "openat2": by_openat2,
     "high-bits": lambda name: syscall(90 if IS_X86 else 53, plain(name).encode(), (1 << 32) | 0o4755),

@@ -5,6 +5,7 @@ The outcome is kept for this boot, kernel, user and version; a cell never sees t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -207,7 +208,8 @@ def _key(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _cache_path() -> Path | None:
     base = os.environ.get("XDG_CACHE_HOME") or (Path(os.environ["HOME"], ".cache") if os.environ.get("HOME") else None)
-    return None if base is None else Path(base) / "casemate" / f"selftest-{os.geteuid()}.json"
+    installation = hashlib.sha256(str(Path(__file__).parent).encode()).hexdigest()[:12]
+    return None if base is None else Path(base) / "casemate" / f"selftest-{os.geteuid()}-{installation}.json"
 
 
 def _read_cache(key: dict[str, Any]) -> tuple[tuple[Proof, ...], float] | None:

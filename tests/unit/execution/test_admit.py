@@ -1,0 +1,38 @@
+"""What a request may use: never more than the operator's limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from casemate import Limits
+from casemate.execution.admit import admit
+from casemate.execution.request import make_request
+from casemate.model.request import Request
+from casemate.runtimes.catalogue import runtime_for
+
+
+def request(timeout: float | None, limits: Limits | None) -> Request:
+    return make_request(
+        "x", runtime=runtime_for("shell"), timeout=timeout, limits=limits, env=None, files=None, stdin=None,
+        namespace="n", metadata=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("timeout", "own", "operators", "deadline"), [
+    (5, None, 60, 5), (None, None, 60, 60), (500, None, 60, 60), (5, 2, 60, 2), (None, 2, 60, 2), (5, 90, 3, 3)])  # fmt: skip
+def test_the_deadline_is_the_shortest_of_all(
+    timeout: float | None, own: float | None, operators: float, deadline: float
+) -> None:
+    limits = None if own is None else Limits(wall=own)
+    assert admit(request(timeout, limits), Limits(wall=operators)).deadline == deadline
+
+
+def test_wider_limits_than_the_operators_change_nothing() -> None:
+    operators = Limits(processes=8, memory="64MiB")
+    assert admit(request(1, Limits(processes=999, memory="1GiB")), operators).limits == operators
+
+
+def test_each_request_has_a_name_of_its_own_and_plain_bytes() -> None:
+    one, other = request(1, None), request(1, None)
+    assert one.id != other.id
+    assert (one.code, one.stdin, one.program_name, one.language) == (b"x", b"", "main.sh", "shell")

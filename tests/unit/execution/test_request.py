@@ -1,0 +1,70 @@
+"""Arguments become a request, or an error that names one: for any text, and nothing else is raised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from casemate import InvalidArgument
+from casemate.execution.request import check_name, make_request
+from casemate.model.request import Request
+from casemate.runtimes.catalogue import runtime_for
+
+DEFAULTS: dict[str, Any] = {"runtime": runtime_for("python"), "timeout": 1.0, "limits": None, "env": None, "files": None,
+                            "stdin": None, "namespace": "n", "metadata": None}  # fmt: skip
+anything = st.text(st.characters(), max_size=20)
+
+
+def made(code: Any = "x", **given: Any) -> Request:
+    return make_request(code, **{**DEFAULTS, **given})
+
+
+@given(st.text(st.characters(), max_size=50) | st.binary(max_size=50))
+def test_any_code_is_taken_as_it_is_or_refused(code: str | bytes) -> None:
+    try:
+        data = made(code).code
+    except InvalidArgument as error:
+        assert error.argument == "code"
+    else:
+        assert data == (code if isinstance(code, bytes) else code.encode())
+        assert b"\0" not in data
+
+
+@given(anything)
+def test_a_name_that_is_taken_lies_beneath_the_workspace_and_can_be_printed(name: str) -> None:
+    try:
+        check_name(name)
+    except InvalidArgument as error:
+        assert error.argument == "files"
+        assert error.message.encode()
+    else:
+        assert name.encode()
+        assert not name.startswith("/")
+        assert not {"", ".", ".."} & set(name.split("/"))
+        assert name.replace(" ", "").isprintable() or not name.isascii()
+
+
+@given(st.dictionaries(anything, anything, max_size=3))
+def test_any_environment_of_text_is_taken_as_it_is_or_refused(env: dict[str, str]) -> None:
+    try:
+        assert made(env=env).env == env
+    except InvalidArgument as error:
+        assert error.argument == "env"
+    except UnicodeEncodeError:
+        assert any("\ud800" <= letter <= "\udfff" for letter in "".join(env.values()))  # known, see the journeys
+
+
+@pytest.mark.parametrize(("name", "used"), [
+    ("sum.py", "sum.py"), ("my program.py", "my program.py"), ("x.js", "main.py"), ("../x.py", "main.py"),
+    ("-c.py", "main.py"), ("a\nb.py", "main.py"), ("/etc/x.py", "main.py"), ("", "main.py"), (None, "main.py"),
+    ("x" * 300 + ".py", "main.py")], ids=repr)  # fmt: skip
+def test_a_program_keeps_its_name_only_where_it_is_plain(name: str | None, used: str) -> None:
+    assert made(program_name=name).program_name == used
+
+
+@pytest.mark.parametrize("content", [b"x", bytearray(b"x"), memoryview(b"x"), "x"])
+def test_content_is_kept_as_bytes(content: Any) -> None:
+    assert made(files={"a/b": content}).files == {"a/b": b"x"}

@@ -1,0 +1,90 @@
+"""Sizes and limits: what people write, what is refused, and that narrowing only narrows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from casemate import InvalidArgument, Limits
+from casemate.model.sizes import format_size, parse_size
+
+MIB = 2**20
+limits = st.builds(
+    Limits,
+    memory=st.integers(16 * MIB, 2**44),
+    cpus=st.floats(0.01, 4096),
+    cpu_time=st.none() | st.floats(0.01, 600000),
+    processes=st.integers(1, 32768),
+    wall=st.floats(0.01, 600000),
+    output=st.integers(256, 2**30),
+    full_output=st.integers(256, 2**36),
+    disk=st.integers(2**16, 2**42),
+    inodes=st.integers(32, 10**8),
+    open_files=st.integers(16, 2**20),
+)
+
+
+@pytest.mark.parametrize(("text", "size"), [
+    (4096, 4096), ("4096", 4096), ("64k", 65536), ("64K", 65536), ("64 KiB", 65536), ("64kb", 64000), ("512MiB", 512 * MIB),
+    ("1.5 GB", 1_500_000_000), ("1.5GiB", 3 * 2**29), ("1g", 2**30), (" 2 TiB ", 2**41), ("1_000", 1000), ("0", 0),
+    ("7b", 7)])  # fmt: skip
+def test_a_size_means_what_people_mean_by_it(text: str | int, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", " ", "k", "lots", "1 2 x", "0x10", "1e9", "5 parsecs", "MiB", ".", "1..5k", "∞", "1.5.5",
+                                  1.5, None, True, [], b"5"])  # fmt: skip
+def test_what_is_no_size_is_refused_with_an_example(text: Any) -> None:
+    with pytest.raises(ValueError, match="'512MiB'"):
+        parse_size(text)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_size_or_a_value_error(text: str) -> None:
+    try:
+        assert isinstance(parse_size(text), int)
+    except ValueError:
+        return
+
+
+@given(st.integers(0, 2**50))
+def test_a_size_that_is_shown_is_read_as_about_the_same(size: int) -> None:
+    shown = format_size(size)
+    assert abs(parse_size(shown.replace("bytes", "")) - size) <= size * 0.001
+
+
+@given(limits, limits)
+def test_narrowing_gives_the_tighter_of_two_whichever_comes_first(one: Limits, other: Limits) -> None:
+    narrowed = one.narrowed(other)
+    assert narrowed == other.narrowed(one)
+    for field in dataclasses.fields(Limits):
+        values = [getattr(one, field.name), getattr(other, field.name)]
+        known = [value for value in values if value is not None]
+        assert getattr(narrowed, field.name) == (min(known) if known else None)
+
+
+@given(limits)
+def test_narrowing_by_nothing_or_itself_changes_nothing(one: Limits) -> None:
+    assert one.narrowed(None) == one.narrowed(one) == one
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    assert dataclasses.astuple(Limits()) == (512 * MIB, 1.0, None, 64, 60.0, MIB, 64 * MIB, 256 * MIB, 20000, 1024)
+
+
+def test_limits_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Limits().memory = 5  # type: ignore[misc]
+
+
+@given(st.sampled_from([field.name for field in dataclasses.fields(Limits)]),
+       st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=3))  # fmt: skip
+def test_any_value_of_a_limit_is_taken_or_refused_by_its_name(name: str, value: Any) -> None:
+    try:
+        Limits(**{name: value})
+    except InvalidArgument as error:
+        assert error.argument == f"limits.{name}"

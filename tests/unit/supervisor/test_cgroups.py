@@ -1,0 +1,86 @@
+"""Groups that count the memory and cpu of a cell: real ones where there are any, honest silence where there are none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casemate.supervisor import cgroups
+
+MIB = 2**20
+
+
+@pytest.fixture
+def groups() -> Iterator[cgroups.Cgroups]:
+    found = cgroups.find(f"test{os.getpid()}")
+    try:
+        yield found
+    finally:
+        found.remove()
+
+
+def test_what_is_offered_is_described_and_leaves_nothing(groups: cgroups.Cgroups) -> None:
+    offered = groups.describe()
+    assert set(offered) == {"memory", "cpu"}
+    assert all(kind in (None, "cgroup v1", "cgroup v2") for kind in offered.values())
+
+
+@pytest.mark.user_only
+def test_an_ordinary_user_gets_a_group_only_where_one_was_handed_over(groups: cgroups.Cgroups) -> None:
+    if Path("/sys/fs/cgroup/memory").exists():  # v1, which is never handed over
+        assert groups.memory is None
+
+
+def member(group: cgroups.Group, code: str) -> subprocess.Popen[bytes]:
+    """A process in ``group`` that runs ``code`` once it is in it."""
+    process = subprocess.Popen([sys.executable, "-c", f"input(); {code}"], stdin=subprocess.PIPE)
+    group.add(process.pid)
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.close()
+    return process
+
+
+@pytest.mark.root_only
+def test_memory_beyond_the_limit_is_refused_by_the_kernel_and_told(groups: cgroups.Cgroups) -> None:
+    if groups.memory is None:
+        pytest.skip("needs a memory cgroup: a kernel and a container that have one")
+    group = groups.create("hog", memory=64 * MIB, cpus=1.0)
+    process = member(group, "held = [bytes([1]) * (1 << 20) for _ in range(200)]")
+    assert process.wait() == -signal.SIGKILL
+    assert group.out_of_memory()
+    assert 32 * MIB < group.peak_memory() <= 64 * MIB
+    assert group.remove()
+
+
+@pytest.mark.root_only
+def test_a_modest_process_is_not_out_of_memory_and_its_group_can_be_removed(groups: cgroups.Cgroups) -> None:
+    if groups.memory is None:
+        pytest.skip("needs a memory cgroup: a kernel and a container that have one")
+    group = groups.create("modest", memory=64 * MIB, cpus=1.0)
+    process = member(group, "held = bytes([1]) * (1 << 20)")
+    assert process.wait() == 0
+    assert not group.out_of_memory()
+    assert group.peak_memory() > 0
+    assert group.remove()
+    assert group.remove(), "removing twice is harmless"
+
+
+@pytest.mark.root_only
+def test_a_group_in_which_something_lives_is_kept_for_later(groups: cgroups.Cgroups) -> None:
+    if groups.memory is None and groups.cpu is None:
+        pytest.skip("needs a cgroup: a kernel and a container that have one")
+    group = groups.create("busy", memory=64 * MIB, cpus=0.5)
+    process = member(group, "import time; time.sleep(1000)")
+    try:
+        assert not group.remove()
+    finally:
+        process.kill()
+        process.wait()
+    assert group.remove()

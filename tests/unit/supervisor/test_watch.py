@@ -1,0 +1,94 @@
+"""What one look at a cell sees: real processes below this one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from casemate.supervisor import watch
+
+MIB = 2**20
+
+
+@contextmanager
+def child(code: str) -> Iterator[int]:
+    """A process that runs ``code``, says a word and waits; its number."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{code}\nprint('ready', flush=True)\nimport sys; sys.stdin.read()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+FAMILY = """
+import os, time
+for _ in range(3):
+    r, w = os.pipe()
+    if os.fork() == 0:
+        {each}
+        os.write(w, b"x"); time.sleep(1000)
+    os.read(r, 1)
+"""
+
+
+def test_processes_and_threads_below_are_counted_and_the_first_is_not() -> None:
+    with child(FAMILY.format(each="import threading; threading.Thread(target=time.sleep, args=(1000,)).start()")) as pid:
+        sight = watch.look(pid)
+        assert (sight.processes, sight.tasks) == (3, 6)
+
+
+def test_grandchildren_and_children_of_threads_are_seen() -> None:
+    code = """
+import os, threading, time
+r, w = os.pipe()
+def work():
+    if os.fork() == 0:
+        if os.fork() == 0: os.write(w, b"x")
+        time.sleep(1000)
+    time.sleep(1000)
+threading.Thread(target=work, daemon=True).start()
+os.read(r, 1)
+"""
+    with child(code) as pid:
+        assert watch.look(pid).processes == 2
+
+
+def test_private_memory_is_summed_and_shared_is_not() -> None:
+    with child(FAMILY.format(each="held = bytearray(30 << 20); held[::4096] = bytes([1]) * len(held[::4096])")) as pid:
+        assert 90 * MIB < watch.look(pid).memory < 150 * MIB
+    with child("import mmap\nm = mmap.mmap(-1, 60 << 20)\nm[::4096] = bytes([1]) * len(m[::4096])" + FAMILY.format(each="")) as pid:
+        assert watch.look(pid).memory < 40 * MIB
+
+
+def test_cpu_time_of_living_and_of_reaped_processes_is_summed() -> None:
+    spin = "end = time.process_time() + 0.2\n        while time.process_time() < end: pass"
+    with child(FAMILY.format(each=spin)) as pid:
+        assert 0.5 < watch.look(pid).cpu < 1.5
+    reaped = "os.fork() or exec('end = time.process_time() + 0.3\\nwhile time.process_time() < end: pass\\nos._exit(0)'); os.wait()"
+    with child(FAMILY.format(each=reaped)) as pid:
+        assert 0.8 < watch.look(pid).cpu < 2.5
+
+
+def test_a_process_that_is_gone_or_alone_has_nothing_below() -> None:
+    with child("") as pid:
+        alone = watch.look(pid)
+    gone = watch.look(pid)
+    for sight in (alone, gone):
+        assert (sight.processes, sight.tasks, sight.memory, sight.cpu) == (0, 0, 0, 0.0)
+
+
+def test_a_name_with_spaces_and_parentheses_does_not_mislead() -> None:
+    with child(FAMILY.format(each="open('/proc/self/comm', 'w').write(') R 1 (x y')")) as pid:
+        sight = watch.look(pid)
+        assert (sight.processes, sight.tasks) == (3, 3)
