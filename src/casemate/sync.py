@@ -65,6 +65,11 @@ class Sandbox:
         """See :meth:`casemate.Sandbox.doctor`."""
         return self._wait(self._sandbox.doctor())
 
+    @staticmethod
+    def language_of(file_name: str) -> str | None:
+        """See :meth:`casemate.Sandbox.language_of`."""
+        return asynchronous.Sandbox.language_of(file_name)
+
     def warm_up(self) -> None:
         """See :meth:`casemate.Sandbox.warm_up`."""
         self._sandbox.warm_up()

@@ -148,7 +148,9 @@ def test_a_refused_mapping_is_out_of_memory_too(sandbox: sync.Sandbox, request: 
     code = "import mmap\nm = mmap.mmap(-1, 400 << 20, flags=mmap.MAP_PRIVATE)\nfor n in range(0, 400 << 20, 4096): m[n] = 1"
     execution = sandbox.run(code, limits=MEMORY)
     if not _counted(execution):
-        request.applymarker(pytest.mark.xfail(strict=True, reason="ENOMEM, where RLIMIT_DATA holds the memory, is no cause"))
+        request.applymarker(
+            pytest.mark.xfail(strict=True, reason="ENOMEM, where RLIMIT_DATA holds the memory, is no cause")
+        )
     assert execution.status == "out_of_memory"
 
 
@@ -163,9 +165,7 @@ def test_shared_memory_counts_where_the_report_says_so(sandbox: sync.Sandbox) ->
         assert "shared anonymous memory is not counted" in memory.note
 
 
-def test_memory_and_disk_do_not_add_up_to_more_memory(
-    sandbox: sync.Sandbox, request: pytest.FixtureRequest
-) -> None:
+def test_memory_and_disk_do_not_add_up_to_more_memory(sandbox: sync.Sandbox, request: pytest.FixtureRequest) -> None:
     code = "held = []\nfor n in range(300):\n    held.append(bytes([1]) * (1 << 20)); print(n, flush=True)"
     execution = sandbox.run(code, limits=Limits(memory="64MiB", disk="256MiB"))
     if _counted(execution):

@@ -124,9 +124,7 @@ def test_output_beyond_full_output_ends_the_cell_and_keeps_what_there_was(sandbo
     assert execution.full_output.read_bytes() == programs.numbered(100_000)[:MIB]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="which of the two it is depends on who is faster, the program's end or the kill"
-)
+@pytest.mark.xfail(strict=True, reason="which of the two it is depends on who is faster, the program's end or the kill")
 def test_a_program_that_ends_just_beyond_full_output_is_judged_as_one_that_goes_on(sandbox: sync.Sandbox) -> None:
     limits = Limits(output=10_000, full_output=60_000)
     code = "import os; os.write(1, b'x' * 60_001); os._exit(0)"

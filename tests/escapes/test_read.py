@@ -123,6 +123,42 @@ def test_another_cells_files_sockets_and_environment_stay_unread(
         events.close()  # type: ignore[attr-defined]
 
 
+LEAVER = """
+import os
+from tests.escapes.payloads.attempts import attempt, finish
+def leave(folder):
+    with open(f"{folder}/canary-file-left", "w") as file:
+        file.write(os.environ["LEFT"])
+places = [f"{root}/{name}" for root in ("", "/dev", "/proc") for name in os.listdir(root or "/")]
+for place in {os.path.realpath(one) for one in ["/", "/dev", *places, "/workspace/output", os.environ["HOME"]]}:
+    if os.path.isdir(place):
+        attempt(place, lambda: leave(place))
+finish()
+"""
+FINDER = """
+import os
+from tests.escapes.payloads.attempts import attempt, finish, read
+for root in ("/", "/dev", "/proc", "/workspace", "/tmp"):
+    for name in os.listdir(root):
+        attempt(f"{root}/{name}", lambda: read(f"{root}/{name}/canary-file-left"))
+finish()
+"""
+
+
+@pytest.mark.parametrize("missing", [(), ("landlock",), ("seccomp", "capabilities"), ("mounts",)])
+def test_what_a_dead_cell_left_anywhere_is_not_found_by_the_next(
+    request: pytest.FixtureRequest, sandbox: sync.Sandbox, missing: tuple[str, ...]
+) -> None:
+    if missing == ("landlock",) and os.geteuid() != 0:
+        reason = "the empty folder over /proc/acpi and others is one for all cells, and its mounts are writable"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    left = host.secret()
+    with without(*missing):
+        execution = attack(sandbox, Attack("leave", source=LEAVER), {"LEFT": left})
+        assert "tried /tmp: done" in execution.stdout, "the control: it was left where a cell may write"
+        assert left not in told(attack(sandbox, Attack("find", source=FINDER)))
+
+
 def test_control_inside_one_cell_the_same_search_finds_them(sandbox: sync.Sandbox) -> None:
     """Holder and searcher as two processes of one cell."""
     other = host.secret()

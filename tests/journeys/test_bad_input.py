@@ -136,9 +136,7 @@ def test_a_wrong_argument_of_a_run_is_named_and_nothing_starts(
 
 
 @pytest.mark.parametrize(("argument", "value", "said"), CONSTRUCTOR)
-def test_a_wrong_argument_of_a_sandbox_is_named_at_once(
-    audit: Path, argument: str, value: object, said: str
-) -> None:
+def test_a_wrong_argument_of_a_sandbox_is_named_at_once(audit: Path, argument: str, value: object, said: str) -> None:
     arguments: dict[str, Any] = {"audit": audit, argument: value}
     with pytest.raises(InvalidArgument) as raised:
         sync.Sandbox(**arguments)

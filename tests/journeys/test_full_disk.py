@@ -51,7 +51,10 @@ def test_an_output_folder_on_a_full_disk_loses_no_artifact_and_says_so(audit: Pa
     with sync.Sandbox(audit=audit, output_dir=small) as sandbox:
         execution = sandbox.run("open('output/big', 'wb').write(bytes(4 << 20)); open('output/tiny', 'w').write('t')")
     assert execution.ok
-    assert {artifact.name: artifact.size for artifact in execution.artifacts} == {"output/big": 4 << 20, "output/tiny": 1}
+    assert {artifact.name: artifact.size for artifact in execution.artifacts} == {
+        "output/big": 4 << 20,
+        "output/tiny": 1,
+    }
     assert [file.name for file in execution.skipped] == ["output/big"]
     assert "No space" in execution.skipped[0].reason
     assert sorted(os.listdir(small)) == ["tiny"], "something half-made was left"
@@ -79,9 +82,7 @@ def test_a_full_temporary_folder_loses_no_small_artifact_and_names_the_large(
 
 
 @pytest.mark.xfail(strict=True, reason="that the rest of the output was lost is told nowhere")
-def test_output_that_could_not_be_kept_is_told(
-    audit: Path, small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_that_could_not_be_kept_is_told(audit: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(small)
     monkeypatch.setattr(tempfile, "tempdir", str(small))
     with sync.Sandbox(audit=audit) as sandbox:

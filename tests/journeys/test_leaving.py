@@ -44,7 +44,9 @@ def ended(audit: Path) -> list[str]:
     log = AuditLog(audit)
     try:
         assert log.unfinished() == []
-        return [row.detail.partition('"status":"')[2].partition('"')[0] for row in log.tail(100) if row.kind == "outcome"]
+        return [
+            row.detail.partition('"status":"')[2].partition('"')[0] for row in log.tail(100) if row.kind == "outcome"
+        ]
     finally:
         log.close()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from casemate.errors import CasemateError
-from casemate.model.execution import Execution
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from casemate.errors import CasemateError
+    from casemate.model.execution import Execution
 
 USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT

@@ -51,7 +51,8 @@ def member(group: cgroups.Group, code: str) -> subprocess.Popen[bytes]:
 def test_memory_beyond_the_limit_is_refused_by_the_kernel_and_told(groups: cgroups.Cgroups) -> None:
     if groups.memory is None:
         pytest.skip("needs a memory cgroup: a kernel and a container that have one")
-    group = groups.create("hog", memory=64 * MIB, cpus=1.0)
+    group = groups.create("hog")
+    group.limit(memory=64 * MIB, cpus=1.0)
     process = member(group, "held = [bytes([1]) * (1 << 20) for _ in range(200)]")
     assert process.wait() == -signal.SIGKILL
     assert group.out_of_memory()
@@ -63,7 +64,8 @@ def test_memory_beyond_the_limit_is_refused_by_the_kernel_and_told(groups: cgrou
 def test_a_modest_process_is_not_out_of_memory_and_its_group_can_be_removed(groups: cgroups.Cgroups) -> None:
     if groups.memory is None:
         pytest.skip("needs a memory cgroup: a kernel and a container that have one")
-    group = groups.create("modest", memory=64 * MIB, cpus=1.0)
+    group = groups.create("modest")
+    group.limit(memory=64 * MIB, cpus=1.0)
     process = member(group, "held = bytes([1]) * (1 << 20)")
     assert process.wait() == 0
     assert not group.out_of_memory()
@@ -76,7 +78,8 @@ def test_a_modest_process_is_not_out_of_memory_and_its_group_can_be_removed(grou
 def test_a_group_in_which_something_lives_is_kept_for_later(groups: cgroups.Cgroups) -> None:
     if groups.memory is None and groups.cpu is None:
         pytest.skip("needs a cgroup: a kernel and a container that have one")
-    group = groups.create("busy", memory=64 * MIB, cpus=0.5)
+    group = groups.create("busy")
+    group.limit(memory=64 * MIB, cpus=0.5)
     process = member(group, "import time; time.sleep(1000)")
     try:
         assert not group.remove()

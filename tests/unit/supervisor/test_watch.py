@@ -43,7 +43,9 @@ for _ in range(3):
 
 
 def test_processes_and_threads_below_are_counted_and_the_first_is_not() -> None:
-    with child(FAMILY.format(each="import threading; threading.Thread(target=time.sleep, args=(1000,)).start()")) as pid:
+    with child(
+        FAMILY.format(each="import threading; threading.Thread(target=time.sleep, args=(1000,)).start()")
+    ) as pid:
         sight = watch.look(pid)
         assert (sight.processes, sight.tasks) == (3, 6)
 
@@ -67,7 +69,9 @@ os.read(r, 1)
 def test_private_memory_is_summed_and_shared_is_not() -> None:
     with child(FAMILY.format(each="held = bytearray(30 << 20); held[::4096] = bytes([1]) * len(held[::4096])")) as pid:
         assert 90 * MIB < watch.look(pid).memory < 150 * MIB
-    with child("import mmap\nm = mmap.mmap(-1, 60 << 20)\nm[::4096] = bytes([1]) * len(m[::4096])" + FAMILY.format(each="")) as pid:
+    with child(
+        "import mmap\nm = mmap.mmap(-1, 60 << 20)\nm[::4096] = bytes([1]) * len(m[::4096])" + FAMILY.format(each="")
+    ) as pid:
         assert watch.look(pid).memory < 40 * MIB
 
 
