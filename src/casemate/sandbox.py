@@ -76,6 +76,10 @@ class Sandbox:
         _check_choice("workspace_mode", workspace_mode, ("overlay", "direct"))
         if approve is not None and not callable(approve):
             raise InvalidArgument("approve", f"{approve!r} cannot be called")
+        if workspace_mode == "direct" and _lies_within(output_dir, workspace):
+            raise InvalidArgument(
+                "output_dir", "may not lie in a workspace that is written through; give another folder"
+            )
         check_timeout(approval_timeout, "approval_timeout")
         _check_preload(preload)
         if limits is not None and not isinstance(limits, Limits):
@@ -353,6 +357,12 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         known = ", ".join(repr(choice) for choice in choices)
         raise InvalidArgument(name, f"{value!r} is not known; choose one of {known}")
+
+
+def _lies_within(folder: str | os.PathLike[str] | None, other: str | os.PathLike[str] | None) -> bool:
+    if folder is None or other is None:
+        return False
+    return Path(folder).expanduser().resolve().is_relative_to(Path(other).expanduser().resolve())
 
 
 def _checked_folder(name: str, folder: str | os.PathLike[str] | None) -> Path | None:

@@ -29,9 +29,9 @@ def language(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sandbox(wall: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sync.Sandbox]:
-    """One sandbox for all tests: that they do not disturb each other is part of the contract."""
+    """One sandbox for all tests of a file: that they do not disturb each other is part of the contract."""
     with sync.Sandbox(isolation=wall, audit=_audit(tmp_path_factory)) as one:
         yield one
 

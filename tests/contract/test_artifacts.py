@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.contract import programs
 
 from casemate import Artifact, Execution, Limits, sync
-from tests.contract import programs
 
 MADE = {"notes/plain.txt": b"made", "output/deep/table.csv": b"a,b\n1,2\n"}
 

@@ -9,9 +9,9 @@ import contextlib
 import sys
 
 import pytest
+from tests.contract import witness
 
 from casemate import Done, Execution, Limits, Output, sync
-from tests.contract import witness
 
 READY = "import sys; sys.stdout.write('ready\\n'); sys.stdout.flush()\n"
 WAIT = "import signal\nwhile True: signal.pause()\n"

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.contract import programs
 
 from casemate import sync
-from tests.contract import programs
 
 BYTES = bytes(range(256)) * 4096  # 1 MiB, more than any pipe holds
 

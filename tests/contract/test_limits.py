@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from tests.contract import programs
 
 from casemate import Execution, InvalidArgument, Limits, sync
-from tests.contract import programs
 
 MIB = 2**20
 BEGUN = "print('begun', flush=True); open('output/partial.txt', 'w').write('kept')\n"

@@ -6,9 +6,9 @@ import contextlib
 import itertools
 
 import pytest
+from tests.contract import programs
 
 from casemate import Display, Done, ErrorEvent, Event, Execution, Limits, Output, sync
-from tests.contract import programs
 
 
 def events_of(sandbox: sync.Sandbox, code: str, **arguments: object) -> list[Event]:

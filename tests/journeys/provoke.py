@@ -11,6 +11,7 @@ import json
 import os
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -60,7 +61,7 @@ def mask_proc() -> None:
             check(libc.mount(b"/dev/null", name, None, BIND, None))
 
 
-PROVOCATIONS = {
+PROVOCATIONS: dict[str, Callable[[], None]] = {
     "seccomp": filter_unshare,
     "userns_limit": forbid_more,
     "masked_proc": mask_proc,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract import witness
 
 from casemate import CasemateError, InvalidArgument, Limits, RuntimeMissing, Unavailable, sync
 from casemate.audit.log import AuditLog
-from tests.contract import witness
 
 SURROGATE = "\ud800"
 UNTYPED = pytest.mark.xfail(strict=True, raises=(TypeError, AttributeError, UnicodeError, OverflowError, OSError),

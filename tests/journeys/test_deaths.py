@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.contract import witness
 
 import casemate
 from casemate import CasemateError, sync
 from casemate.audit.log import AuditLog
-from tests.contract import witness
 
 SOURCE = str(Path(casemate.__file__).parents[1])
 HOST = """

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.contract import witness
 
 from casemate import Execution, Limits, Sandbox, sync
-from tests.contract import witness
 
 PROGRAMS: dict[str, tuple[str, str]] = {  # language, code: each ends in another way, and some leave much
     "ok": ("python", "open('output/x', 'w').write('y' * 1000); print('fine')"),
     "failed": ("python", "1 / 0"),
     "timeout": ("shell", "sleep 1000 & setsid sleep 1000 & while :; do :; done"),
-    "killed": ("shell", "while :; do echo flood; done"),
+    "killed": ("shell", "head -c 5000000 /dev/zero; sleep 1000"),
     "large": ("python", "open('large', 'wb').write(bytes(3_000_000)); print('x' * 300_000)"),
 }
-LIMITS = Limits(output="64KiB", full_output="512KiB", wall=0.4)
+LIMITS = Limits(output="64KiB", full_output="512KiB", wall=0.8)
 
 
 @dataclass(frozen=True)

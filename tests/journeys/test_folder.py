@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from casemate import Execution, Limits, Output, Sandbox, sync
 from tests.contract import witness
 from tests.journeys import folders
+
+from casemate import Execution, Limits, Output, Sandbox, sync
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.journeys import folders
 
 import casemate
 from casemate import InvalidArgument, sync
-from tests.journeys import folders
 
 pytestmark = pytest.mark.root_only
 NOBODY = 65534

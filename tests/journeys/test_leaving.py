@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
-
-from casemate import CasemateError, Event, Execution, Output, Sandbox, SandboxClosed, sync
-from casemate.audit.log import AuditLog
 from tests.contract import witness
+
+from casemate import CasemateError, Execution, Output, Sandbox, SandboxClosed, sync
+from casemate.audit.log import AuditLog
 
 BUSY = """
 import os, subprocess, signal
@@ -139,7 +139,7 @@ def test_cancelling_while_the_intent_is_written_leaves_an_outcome_too(audit: Pat
 def test_closing_a_stream_ends_the_cell_before_it_returns(audit: Path) -> None:
     async def journey() -> None:
         async with Sandbox(audit=audit) as sandbox:
-            stream = cast("AsyncGenerator[Event]", sandbox.stream(BUSY, timeout=60))
+            stream = sandbox.stream(BUSY, timeout=60)
             assert isinstance(await anext(stream), Output)
             with witness.watching(witness.in_cells()) as watched:
                 assert watched.living() == 5

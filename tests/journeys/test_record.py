@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.contract import witness
 
 from casemate import CasemateError, InvalidArgument, Limits, RecordUnavailable, sync
 from casemate.audit.log import AuditLog
-from tests.contract import witness
 
-ENDINGS = {
+ENDINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "ok": ("print(1)", {}),
     "failed": ("1 / 0", {}),
     "timeout": ("while True: pass", {"timeout": 0.3}),

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.journeys import provoke
 
 import casemate
 from casemate.audit.log import AuditLog
-from tests.journeys import provoke
 
 EXPECTED = {
     "seccomp": "seccomp=unconfined",

@@ -73,7 +73,7 @@ class Group:
             raise
 
     def limit(self, *, memory: int, cpus: float) -> None:
-        """Hold the cell to ``memory`` bytes (its tmpfs pages included) and ``cpus`` cores."""
+        """Hold the cell to ``memory`` bytes, its tmpfs pages included, and to ``cpus`` cores."""
         if self._cgroups.memory:
             self._limit_memory(self._cgroups.memory.version, memory)
         if self._cgroups.cpu:
@@ -119,15 +119,26 @@ class Group:
         flags = os.O_WRONLY | os.O_CLOEXEC
         return [os.open("cgroup.procs", flags, dir_fd=fd) for _, fd in self._folders]
 
-    def peak_memory(self) -> int:
-        """The most memory the cell held at once, in bytes; 0 where the kernel does not say."""
+    @property
+    def counts_memory(self) -> bool:
+        """Whether `memory_in_use` says anything."""
+        return self._memory is not None
+
+    def memory_in_use(self, files: int) -> int:
+        """What the cell's processes hold, in bytes: private memory, and shared memory beyond its tmpfs's ``files``.
+
+        The page cache of files that are read is not theirs.
+        """
         if self._memory is None:
             return 0
-        for name in ("memory.peak", "memory.max_usage_in_bytes"):
-            value = _read(self._memory, name)
-            if value:
-                return int(value)
-        return 0
+        private = shared = 0
+        for line in _read(self._memory, "memory.stat").splitlines():
+            key, _, value = line.partition(" ")
+            if key in ("anon", "total_rss"):
+                private = int(value)
+            elif key in ("shmem", "total_shmem"):
+                shared = int(value)
+        return private + max(0, shared - files)
 
     def out_of_memory(self) -> bool:
         """Whether the kernel ended something in the cell because the limit was met."""

@@ -268,16 +268,22 @@ class Server:
         now = time.monotonic()
         for known in list(self._cells.values()):
             if known.reason is None and now >= known.deadline:
+                self._look(known, now)
                 known.kill("timeout")
             elif now >= known.next_look:
                 self._look(known, now)
 
     def _look(self, known: Cell, now: float) -> None:
         sight = watch.look(known.pid)
-        known.next_look = now + (watch.OFTEN if sight.processes > 1 else watch.SELDOM)
+        counted = known.group is not None and known.group.counts_memory
+        known.next_look = now + (watch.OFTEN if counted or sight.processes > 1 else watch.SELDOM)
         known.peak_tasks = max(known.peak_tasks, sight.tasks)
-        known.peak_memory = max(known.peak_memory, sight.memory)
-        if self._groups.memory is None and sight.memory > known.limits["memory"]:
+        known.cpu_seconds = max(known.cpu_seconds, sight.cpu)
+        memory = sight.memory
+        if known.group and counted:
+            memory = known.group.memory_in_use(_files(known.scratch.tree_fd))
+        known.peak_memory = max(known.peak_memory, memory)
+        if memory > known.limits["memory"]:
             known.kill("memory")
         cpu_time = known.limits["cpu_time"]
         if cpu_time is not None and sight.cpu > cpu_time:
@@ -295,7 +301,7 @@ class Server:
         outcome = {
             "init": code,
             "seconds": ended - known.started,
-            "cpu": usage.ru_utime + usage.ru_stime,
+            "cpu": max(usage.ru_utime + usage.ru_stime, known.cpu_seconds),
             "tasks": known.peak_tasks,
             "reason": known.reason,
             **self._memory(known, report, usage.ru_maxrss * 1024),
@@ -317,7 +323,6 @@ class Server:
         oom = False
         if known.group:
             oom = known.group.out_of_memory()
-            peak = max(known.group.peak_memory(), known.peak_memory) or peak
             if known.group.oom_fd is not None:
                 self._epoll.unregister(known.group.oom_fd)
                 del self._ooms[known.group.oom_fd]
@@ -361,6 +366,12 @@ def _read_report(fd: int) -> dict[str, Any]:
     except wire.WireError:
         return {}
     return report if isinstance(report, dict) and set(report) == {"failed", "errno", "detail"} else {}
+
+
+def _files(tree_fd: int) -> int:
+    """Bytes of memory that the files of a scratch take."""
+    used = os.fstatvfs(tree_fd)
+    return (used.f_blocks - used.f_bfree) * used.f_frsize
 
 
 def _space(tree_fd: int) -> dict[str, int]:

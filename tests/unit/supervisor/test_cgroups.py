@@ -1,4 +1,4 @@
-"""Groups that count the memory and cpu of a cell: real ones where there are any, honest silence where there are none."""
+"""Groups that count the memory and cpu of a cell: real ones where there are any, silence where there are none."""
 
 from __future__ import annotations
 
@@ -37,24 +37,30 @@ def test_an_ordinary_user_gets_a_group_only_where_one_was_handed_over(groups: cg
         assert groups.memory is None
 
 
+def group_of(groups: cgroups.Cgroups, name: str) -> cgroups.Group:
+    """A group of 64 MiB and half a core."""
+    group = groups.create(name)
+    if group is None or groups.memory is None:
+        pytest.skip("needs a memory cgroup: a kernel and a container that have one")
+    group.limit(memory=64 * MIB, cpus=0.5)
+    return group
+
+
 def member(group: cgroups.Group, code: str) -> subprocess.Popen[bytes]:
-    """A process in ``group`` that runs ``code`` once it is in it."""
-    process = subprocess.Popen([sys.executable, "-c", f"input(); {code}"], stdin=subprocess.PIPE)
-    group.add(process.pid)
-    assert process.stdin is not None
-    process.stdin.write(b"\n")
-    process.stdin.close()
-    return process
+    """A process that enters ``group`` and then runs ``code``."""
+    doors = group.doors()
+    enter = f"import os; [os.write(door, b'0') for door in {doors}]; {code}"
+    try:
+        return subprocess.Popen([sys.executable, "-c", enter], pass_fds=doors)
+    finally:
+        for door in doors:
+            os.close(door)
 
 
 @pytest.mark.root_only
 def test_memory_beyond_the_limit_is_refused_by_the_kernel_and_told(groups: cgroups.Cgroups) -> None:
-    if groups.memory is None:
-        pytest.skip("needs a memory cgroup: a kernel and a container that have one")
-    group = groups.create("hog")
-    group.limit(memory=64 * MIB, cpus=1.0)
-    process = member(group, "held = [bytes([1]) * (1 << 20) for _ in range(200)]")
-    assert process.wait() == -signal.SIGKILL
+    group = group_of(groups, "hog")
+    assert member(group, "held = [bytes([1]) * (1 << 20) for _ in range(200)]").wait() == -signal.SIGKILL
     assert group.out_of_memory()
     assert 32 * MIB < group.peak_memory() <= 64 * MIB
     assert group.remove()
@@ -62,12 +68,8 @@ def test_memory_beyond_the_limit_is_refused_by_the_kernel_and_told(groups: cgrou
 
 @pytest.mark.root_only
 def test_a_modest_process_is_not_out_of_memory_and_its_group_can_be_removed(groups: cgroups.Cgroups) -> None:
-    if groups.memory is None:
-        pytest.skip("needs a memory cgroup: a kernel and a container that have one")
-    group = groups.create("modest")
-    group.limit(memory=64 * MIB, cpus=1.0)
-    process = member(group, "held = bytes([1]) * (1 << 20)")
-    assert process.wait() == 0
+    group = group_of(groups, "modest")
+    assert member(group, "held = bytes([1]) * (1 << 20)").wait() == 0
     assert not group.out_of_memory()
     assert group.peak_memory() > 0
     assert group.remove()
@@ -76,12 +78,11 @@ def test_a_modest_process_is_not_out_of_memory_and_its_group_can_be_removed(grou
 
 @pytest.mark.root_only
 def test_a_group_in_which_something_lives_is_kept_for_later(groups: cgroups.Cgroups) -> None:
-    if groups.memory is None and groups.cpu is None:
-        pytest.skip("needs a cgroup: a kernel and a container that have one")
-    group = groups.create("busy")
-    group.limit(memory=64 * MIB, cpus=0.5)
-    process = member(group, "import time; time.sleep(1000)")
+    group = group_of(groups, "busy")
+    process = member(group, "print('in', flush=True); import time; time.sleep(1000)")
     try:
+        while not group.peak_memory():
+            os.sched_yield()
         assert not group.remove()
     finally:
         process.kill()

@@ -18,7 +18,7 @@ _IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more g
 _READABLE_IN_EVERY_CELL = ("/etc", "/opt", "/proc", "/program", "/dev")
 _OWN_PLACES = ("/tmp/", "/var/tmp/", "/dev/shm/", "/home/user/", "/workspace/")
 _STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
-_STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit where only RLIMIT_DATA holds it
+_STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit
 
 
 def root_entries(entries: tuple[Entry, ...]) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
     return {"kind": "text", "target": entry.target, "content": entry.content}
 
 
-def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]], *, memory_is_counted: bool) -> dict[str, Any]:
+def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]]) -> dict[str, Any]:
     """The launch request for ``plan`` over the root tree ``root``; pure but for the workspace's identity."""
     limits = plan.limits
     return {
@@ -60,7 +60,7 @@ def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]], *, memory
             "cpus": limits.cpus,
             "cpu_time": limits.cpu_time,
         },
-        "rlimits": rlimits(limits, plan.reserve, memory_is_counted=memory_is_counted),
+        "rlimits": rlimits(limits, plan.reserve),
         "late": [_entry(entry) for entry in plan.entries if _is_late(entry)],
         "listeners": [list(listener) for listener in plan.listeners],
     }
@@ -73,13 +73,12 @@ def _readable(entries: tuple[Entry, ...]) -> list[str]:
     return [*_READABLE_IN_EVERY_CELL, *sorted(target for target in targets if not target.startswith(covered))]
 
 
-def rlimits(limits: Limits, reserve: int, *, memory_is_counted: bool) -> dict[str, int | None]:
-    """``RLIMIT_*`` by name. Without a cgroup RLIMIT_DATA is what holds the memory of each process."""
-    stacks = limits.processes if memory_is_counted else _STACKS_UNCOUNTED
+def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
+    """``RLIMIT_*`` by name. RLIMIT_DATA refuses memory to each process alone; ``reserve`` bytes of it stay untouched."""
     return {
         "NPROC": limits.processes + 1,  # init is a task too
         "NOFILE": limits.open_files,
-        "DATA": limits.memory + stacks * _STACK + reserve,
+        "DATA": limits.memory + _STACKS_UNCOUNTED * _STACK + reserve,
         "CPU": None if limits.cpu_time is None else max(1, -int(-limits.cpu_time // 1)),
         "CORE": 0,
     }

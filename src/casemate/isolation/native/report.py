@@ -13,6 +13,7 @@ _LAYERS = (
     "seccomp allow-list",
     "init that cannot be traced",
 )
+_COUNTED = "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look"
 _UNCOUNTED = "memfd, System V shared memory and POSIX queues are refused; shared anonymous memory is not counted"
 
 
@@ -49,7 +50,8 @@ def mechanisms(facts: dict[str, Any]) -> tuple[Mechanism, ...]:
 
 def _memory(mechanism: str | None) -> Mechanism:
     if mechanism:
-        return Mechanism("memory", mechanism, True, "cell", "files in the cell count too, beyond limits.disk")
+        name = f"{mechanism}, and the supervisor's look every 20 ms"
+        return Mechanism("memory", name, True, "cell", _COUNTED)
     name = "RLIMIT_DATA for each process, and the supervisor's look every 20 to 100 ms"
     return Mechanism("memory", name, False, "cell", _UNCOUNTED)
 

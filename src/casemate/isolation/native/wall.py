@@ -73,8 +73,7 @@ class NativeWall:
         link, root = self._ready(plan.entries)
         bound = plan.limits.disk
         inputs, index = launch.pack(plan.files, bound) if plan.files else (None, [])
-        counted = self._hello.get("memory") is not None
-        request = launch.request(plan, root, index, memory_is_counted=counted)
+        request = launch.request(plan, root, index)
         fds = {
             "stdin": launch.memory_file(plan.stdin) if plan.stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
             "payload": launch.payload(plan),
