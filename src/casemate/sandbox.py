@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -189,8 +190,9 @@ class Sandbox:
         )
         async with self._slot():
             self._check_open()
-            async for event in _events(request, self._house):
-                yield event
+            async with contextlib.aclosing(_events(request, self._house)) as events:
+                async for event in events:
+                    yield event
 
     async def explain(
         self,

@@ -125,7 +125,8 @@ SPIN: Programs = {
 }
 PARTIAL_THEN_SPIN: Programs = {
     "python": "print('begun', flush=True); open('output/partial.txt', 'w').write('kept')\nwhile True: pass",
-    "node": "require('fs').writeSync(1, 'begun\\n'); require('fs').writeFileSync('output/partial.txt', 'kept'); for (;;) {}",
+    "node": "require('fs').writeSync(1, 'begun\\n');"
+    " require('fs').writeFileSync('output/partial.txt', 'kept'); for (;;) {}",
     "shell": "echo begun; printf kept > output/partial.txt; while :; do :; done",
 }
 STAY: Programs = {  # says that it is there, then waits for ever

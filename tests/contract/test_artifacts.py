@@ -43,8 +43,8 @@ def test_links_and_pipes_are_left_behind_and_named(sandbox: sync.Sandbox, langua
         reasons = {file.name: file.reason for file in execution.skipped}
     else:
         code = {"python": "import os; os.symlink('/etc/passwd', 'link'); os.symlink('/', 'folder'); os.mkfifo('fifo')",
-                "node": "const fs = require('fs'); fs.symlinkSync('/etc/passwd', 'link'); fs.symlinkSync('/', 'folder');"
-                        "require('child_process').execSync('mkfifo fifo')"}[language]  # fmt: skip
+                "node": "const fs = require('fs'); fs.symlinkSync('/etc/passwd', 'link'); fs.symlinkSync('/', 'folder')"
+                        ";require('child_process').execSync('mkfifo fifo')"}[language]  # fmt: skip
         execution = sandbox.run(code, language=language)
         reasons = {file.name: file.reason for file in execution.skipped}
     assert set(reasons) == {"link", "folder", "fifo"}
@@ -61,8 +61,9 @@ def test_the_hash_is_of_exactly_the_bytes_that_are_handed_out(sandbox: sync.Sand
 
 
 @pytest.mark.parametrize(("name", "kind"), [
-    ("chart.png", "image/png"), ("table.csv", "text/csv"), ("page.html", "text/html"), ("data.json", "application/json"),
-    ("unknown.xyz", "application/octet-stream"), ("none", "application/octet-stream")])  # fmt: skip
+    ("chart.png", "image/png"), ("table.csv", "text/csv"), ("page.html", "text/html"),
+    ("data.json", "application/json"), ("unknown.xyz", "application/octet-stream"),
+    ("none", "application/octet-stream")])  # fmt: skip
 def test_the_media_type_follows_the_name(sandbox: sync.Sandbox, name: str, kind: str) -> None:
     (artifact,) = sandbox.run(f"open('output/{name}', 'w').write('x')").artifacts
     assert artifact.media_type == kind

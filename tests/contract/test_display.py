@@ -60,7 +60,8 @@ def test_a_table_is_shown_as_text_and_html(sandbox: sync.Sandbox) -> None:
     b'{"type": "display", "bundle": {"text/plain": 7}}', b'{"type": "display", "bundle": {"no type": "x"}}',
     b'{"type": "error", "name": 1, "value": "", "traceback": ""}', b"[" * 100_000, b'{"type": NaN}', b"\xff\xfe",
     b'{"type": "display", "bundle": {"image/png": "no base64"}}', b"9" * 10_000,
-    json.dumps({"type": "display", "bundle": {"a/" + "b" * 999: "x"}}).encode()], ids=lambda said: repr(said[:24]))  # fmt: skip
+    json.dumps({"type": "display", "bundle": {"a/" + "b" * 999: "x"}}).encode()],
+    ids=lambda said: repr(said[:24]))  # fmt: skip
 def test_words_on_the_control_pipe_that_make_no_sense_do_no_harm(sandbox: sync.Sandbox, said: bytes) -> None:
     execution = sandbox.run(f"{FRAME}frame({said!r})\ndisplay('after')\nprint('end')")
     assert (execution.status, execution.stdout, execution.error) == ("ok", "end\n", None)

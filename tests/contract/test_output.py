@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 
 import pytest
@@ -129,7 +128,7 @@ def test_output_beyond_full_output_ends_the_cell_and_keeps_what_there_was(sandbo
 def test_more_than_full_output_is_told_also_when_the_program_ended_meanwhile(sandbox: sync.Sandbox) -> None:
     code = "import os\nos.write(1, b'ready')\nfor _ in range(18): os.write(1, bytes(65536))"
     limits = Limits(output=10_000, full_output=1_150_000)
-    with contextlib.closing(sandbox.stream(code, limits=limits)) as stream:
+    with witness.leaving(sandbox.stream(code, limits=limits)) as stream:
         next(stream)  # and then nobody reads: 17 pieces wait here, and the last one in the pipe
         with witness.watching(witness.in_cells()) as watched:
             assert watched.wait()

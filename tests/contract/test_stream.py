@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 
 import pytest
-from tests.contract import programs
+from tests.contract import programs, witness
 
 from casemate import Display, Done, ErrorEvent, Event, Execution, Limits, Output, sync
 
@@ -34,7 +33,7 @@ def test_a_stream_ends_with_done_and_its_text_is_the_executions(sandbox: sync.Sa
 
 
 def test_output_is_given_while_the_program_runs(sandbox: sync.Sandbox, language: str) -> None:
-    with contextlib.closing(sandbox.stream(programs.STAY[language], language=language, timeout=60)) as stream:
+    with witness.leaving(sandbox.stream(programs.STAY[language], language=language, timeout=60)) as stream:
         first = next(stream)
         assert isinstance(first, Output)
         assert first.text == "ready\n"

@@ -6,9 +6,11 @@ import contextlib
 import os
 import re
 import select
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from casemate import Event
 
 SUPERVISOR = b"casemate-supervisor"
 PATIENCE = 30.0  # seconds until something that must happen is taken as not happening
@@ -154,3 +156,13 @@ def resident(pid: int | str = "self", line: str = "VmRSS") -> int:
 def reset_peak() -> None:
     """Let ``VmHWM`` begin anew (proc_pid_clear_refs(5))."""
     Path("/proc/self/clear_refs").write_text("5")
+
+
+@contextlib.contextmanager
+def leaving(stream: Iterator[Event]) -> Iterator[Iterator[Event]]:
+    """``stream``, closed at the end of the block whatever happens in it."""
+    try:
+        yield stream
+    finally:
+        assert isinstance(stream, Generator)
+        stream.close()

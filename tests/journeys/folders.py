@@ -10,8 +10,9 @@ from pathlib import Path
 def fill(folder: Path) -> None:
     """Files to read, change, remove and rename, folders, links, and names that are protected."""
     for name, text in {"read.txt": "read", "change.txt": "before", "remove.txt": "x", "rename.txt": "renamed",
+                       "Makefile": "all:",
                        "sub/deep/file.txt": "deep", "gone/a.txt": "a", "gone/b/c.txt": "c",
-                       ".git/config": "[core]", ".git/hooks/pre-commit": "mine", "Makefile": "all:"}.items():  # fmt: skip
+                       ".git/config": "[core]", ".git/hooks/pre-commit": "mine"}.items():  # fmt: skip
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -16,6 +16,7 @@ from casemate.audit.log import AuditLog
 SURROGATE = "\ud800"
 UNTYPED = pytest.mark.xfail(strict=True, raises=(TypeError, AttributeError, UnicodeError, OverflowError, OSError),
                             reason="raises what is no CasemateError")  # fmt: skip
+LATE = pytest.mark.xfail(strict=True, reason="it is found out only when it is used")
 RUN: list[Any] = [  # argument, value, what the message must say
     ("code", "", "is empty"),
     ("code", " \n\t", "is empty"),
@@ -96,12 +97,12 @@ CONSTRUCTOR: list[Any] = [
     ("approve", "yes", "cannot be called"),
     ("approval_timeout", -1, "positive number"),
     ("network", "everything", "choose one of"),
-    pytest.param("namespace", SURROGATE, "", marks=pytest.mark.xfail(strict=True, reason="found out only by the record")),
+    pytest.param("namespace", SURROGATE, "", marks=LATE),
     pytest.param("workspace", 5, "", marks=UNTYPED),
-    pytest.param("workspace", "", "", marks=pytest.mark.xfail(strict=True, reason="the empty text is the current folder")),
+    pytest.param("workspace", "", "", marks=pytest.mark.xfail(strict=True, reason="it is the current folder")),
     pytest.param("workspace", "a\0b", "", marks=pytest.mark.xfail(strict=True, reason="a bare ValueError")),
     pytest.param("output_dir", 5, "", marks=UNTYPED),
-    pytest.param("output_dir", "/etc/passwd", "", marks=pytest.mark.xfail(strict=True, reason="found out after the run")),
+    pytest.param("output_dir", "/etc/passwd", "", marks=LATE),
     pytest.param("audit", 5, "", marks=UNTYPED),
 ]  # fmt: skip
 LIMITS: list[Any] = [
@@ -109,7 +110,8 @@ LIMITS: list[Any] = [
       (-1, 0, "-5MiB", "", "lots", "12 parsecs", 1.5, None, True, 2**70, "nan", "1e9")],
     *[(field, value) for field in ("processes", "inodes", "open_files") for value in
       (-1, 0, 1.0, "64", None, True, 2**40)],
-    *[(field, value) for field in ("cpus", "wall") for value in (-1, 0, "1", None, True, float("nan"), float("inf"), 1e12)],
+    *[(field, value) for field in ("cpus", "wall") for value in
+      (-1, 0, "1", None, True, float("nan"), float("inf"), 1e12)],
     *[("cpu_time", value) for value in (-1, 0, "1", True, float("nan"), float("inf"), 1e12)],
     *[pytest.param(field, 10**400, marks=UNTYPED) for field in ("cpus", "wall", "cpu_time")],
 ]  # fmt: skip

@@ -191,7 +191,7 @@ def test_closing_the_sandbox_ends_what_runs_and_says_so(audit: Path, count: int)
         with pytest.raises(SandboxClosed):
             await sandbox.run("print(1)")
         with pytest.raises(SandboxClosed):
-            await anext(cast("AsyncGenerator[Event]", sandbox.stream("print(1)")))
+            await anext(sandbox.stream("print(1)"))
         return await asyncio.gather(*cast("list[Awaitable[Execution]]", runs), return_exceptions=True)
 
     for outcome in asyncio.run(journey()):

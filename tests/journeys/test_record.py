@@ -17,7 +17,8 @@ ENDINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "ok": ("print(1)", {}),
     "failed": ("1 / 0", {}),
     "timeout": ("while True: pass", {"timeout": 0.3}),
-    "out_of_memory": ("held = [bytes([1]) * (1 << 20) for _ in range(600)]", {"limits": Limits(memory="64MiB", disk="1MiB")}),
+    "out_of_memory": ("held = [bytes([1]) * (1 << 20) for _ in range(600)]",
+                      {"limits": Limits(memory="64MiB", disk="1MiB")}),
     "killed": ("while True: print('x' * 1000)", {"limits": Limits(output=1000, full_output=5000)}),
 }  # fmt: skip
 

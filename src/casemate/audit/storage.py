@@ -70,6 +70,7 @@ def open_database(path: str, patience: float) -> sqlite3.Connection:
         _write_ahead(database, patience)
         database.execute("PRAGMA synchronous = NORMAL")
         _prepare(database)
+        _close_to_others(path)
     except (sqlite3.Error, OSError, ValueError) as error:
         if database is not None:
             database.close()
@@ -91,8 +92,13 @@ def _make_file(path: str) -> None:
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise OSError(errno.EINVAL, f"what lies there is {kind}") from None
-        if stat.S_IMODE(status.st_mode) & 0o077 and status.st_uid == os.geteuid():
-            os.chmod(path, 0o600)
+
+
+def _close_to_others(path: str) -> None:
+    """A record is its owner's alone. Only once it is known to be one: the path may be a mistake."""
+    status = os.lstat(path)
+    if stat.S_IMODE(status.st_mode) & 0o077 and status.st_uid == os.geteuid():
+        os.chmod(path, 0o600)
 
 
 def _make_folders(folder: str) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from casemate.artifacts.content import Spool
 
 _MAX_RESULTS = 1000
+_FRAME_COST = 256  # bytes that a frame counts for besides its own: reading an empty one takes time too
 _FULL_OUTPUT = "output.txt"
 
 
@@ -38,6 +39,7 @@ class Capture:
         self._emitter = emitter
         self._result_bytes = 0
         self._ended = False
+        self._frame_bytes = 0
         self._spool: Spool | None = None
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
 
@@ -51,14 +53,17 @@ class Capture:
         if self._spool is not None and not self.spool_failed:
             self._write_spool(data)
         self.transcript.add(stream, data)
-        if self.output_bytes > self._limits.full_output and self.kill and not self._ended:
-            self._ended = True
-            self.kill("output")
+        if self.output_bytes > self._limits.full_output:
+            self._end()
         if self._emitter:
             text = self._decoders[stream].decode(data)
             self._emitter.emit(Output(stream, text, data=data), len(data))
 
     def frame(self, frame: bytes) -> None:
+        self._frame_bytes += len(frame) + _FRAME_COST
+        if self._frame_bytes > self._limits.full_output:
+            self._end()
+            return
         match frames.parse(frame):
             case frames.Shown(result):
                 self._show(result, len(frame))
@@ -75,6 +80,13 @@ class Capture:
         if self._spool is None or self.spool_failed:
             return None
         return self._spool.artifact(_FULL_OUTPUT, "text/plain")
+
+    def _end(self) -> None:
+        """The program says more than is kept: end the cell, once."""
+        if self.kill and not self._ended:
+            self._ended = True
+            self.results_dropped = True
+            self.kill("output")
 
     def _show(self, result: Result, size: int) -> None:
         self._result_bytes += size

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from casemate.model.result import ProgramError, Result
 
+_MAX_PARTS = 200_000  # values in one frame: each takes many times its length in memory
 _MAX_TYPES = 32  # MIME types of one result
 _MAX_TYPE_NAME = 128
 _MAX_NAME = 256  # characters of an exception's type
@@ -31,6 +32,8 @@ class Failed:
 
 def parse(frame: bytes) -> Shown | Failed | None:
     """What the frame says, or None when it says nothing that is understood."""
+    if frame.count(b",") + frame.count(b"[") + frame.count(b"{") > _MAX_PARTS:
+        return None
     try:
         message = json.loads(frame, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _OWN_INODES = 24  # folders the broker makes itself
+_INODES_OF_AN_INPUT = 32  # a given file and the folders it lies in; a name may have no more parts than that
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
 _OWN_PLACES = (  # of a cell, and the folder of the scratch that each is
     ("/home/user/", "tmp/.home"),
@@ -90,7 +91,7 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
     """Make the scratch of a cell, with the program and the given files in it. Raises :class:`BrokerError`."""
     program, inputs = request["program"], request["inputs"]
     size = request["limits"]["disk"] + program["size"] + _OWN_BYTES
-    inodes = request["limits"]["inodes"] + _OWN_INODES
+    inodes = request["limits"]["inodes"] + _OWN_INODES + len(inputs) * _INODES_OF_AN_INPUT
     with _part("scratch"):
         tmpfs = kernel.new_mount("tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, _ATTRIBUTES)
         kernel.move_mount(tmpfs, stage.SCRATCH)
@@ -123,10 +124,19 @@ def _fill(
         with _part("environment"):
             for entry in _places(request):
                 scratch.mounts.append((roots.bind(entry["source"]), entry["target"][1:]))
+        with _part("scratch"):
+            _limit_inodes(request["limits"]["inodes"])
     except BaseException:
         scratch.close()
         raise
     return scratch
+
+
+def _limit_inodes(most: int) -> None:
+    """From here on the cell can make ``most`` files; what has been made for it does not count."""
+    made = os.statvfs(stage.SCRATCH)
+    options = f"nr_inodes={made.f_files - made.f_ffree + most}"
+    kernel.mount("none", stage.SCRATCH, None, kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV, options)
 
 
 def _places(request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -271,7 +281,8 @@ def _copy_in(name: str, source: int, offset: int, length: int, identity: Identit
             if sent == 0:
                 raise OSError(5, f"{name} ended early")
             offset += sent
-        identity.give_fd(fd)
+        if identity.mapped:
+            os.fchown(fd, identity.uid, identity.gid)
     finally:
         os.close(fd)
 

@@ -40,6 +40,7 @@ _MASKED_FILES = sorted(
 _MASKED_FOLDERS = sorted(_PROC & {"acpi", "scsi", "bus", "fs", "irq", "driver", "asound"})
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts")
+_SIGINT = 2
 _SIOCSIFFLAGS = 0x8914  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
 
@@ -57,6 +58,7 @@ def live(channel: _socket.socket, status: int, doors: list[int], program: bytes)
     seccomp filter.
     """
     step = Step()
+    kernel.default_signal(_SIGINT)  # as pid 1 we then do not get it from inside; Python's handler would raise
     try:
         # The kernel may take ten milliseconds for this, so it is the cell and not the supervisor that waits.
         step.name = "cgroup"

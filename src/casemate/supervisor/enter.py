@@ -19,20 +19,56 @@ class Refused(Exception):
         self.errno = error.errno or 0
 
 
-def own_namespaces() -> str:
+def own_namespaces() -> tuple[str, int]:
     """Enter fresh user (unless root), mount and pid namespaces; the next child is pid 1.
 
-    Returns ``"root"`` when the supervisor keeps its user namespace, ``"contained root"`` when it is root
-    without the right to do so (in a container), else ``"user"``. Raises :class:`Refused`.
+    Returns the mode and the id of cells in our namespace: ``"root"`` when the supervisor keeps its user
+    namespace, ``"contained root"`` when it is root without the right to do so (in a container), else ``"user"``,
+    where the id is our own. Raises :class:`Refused`.
     """
-    root = os.geteuid() == 0
-    if root and _can_unshare_as_root():
-        return "root"
+    if os.geteuid() != 0:
+        with refusing("id maps"):
+            _enter_alone()
+        return _with_own_mounts("user", 0)
+    if _is_alone_in_its_namespace():
+        return _as_the_only_user()
+    cells = _cell_id()
+    if _can_unshare_as_root():
+        return "root", cells
     with refusing("id maps"):
-        _enter_with_helper() if root else _enter_alone()
+        _enter_with_helper(cells)
+    return _with_own_mounts("contained root", cells)
+
+
+def _with_own_mounts(mode: str, cells: int) -> tuple[str, int]:
     with refusing("namespaces"):
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWPID)
-    return "contained root" if root else "user"
+    return mode, cells
+
+
+def _is_alone_in_its_namespace() -> bool:
+    """Whether no id but root's own is mapped here, so that no cell could have another."""
+    return _map_of_root()[1] == 1
+
+
+def _cell_id() -> int:
+    """The id of cells whose supervisor is root: one that is mapped, is nobody's, and is never 0."""
+    mapped = _map_of_root()[1]
+    return CELL_ID_UNDER_ROOT if mapped > CELL_ID_UNDER_ROOT else mapped - 1
+
+
+def _map_of_root() -> tuple[int, int]:
+    """What id 0 is in the namespace above, and how many ids from it on are mapped (user_namespaces(7))."""
+    with open("/proc/self/uid_map") as file:
+        inside, outside, count = map(int, file.readline().split())
+    return (outside, count) if inside == 0 else (0, 0)
+
+
+def _as_the_only_user() -> tuple[str, int]:
+    """Root over one id, which is an ordinary user's: cells have the same one, as if that user had started us."""
+    if _map_of_root()[0] == 0:
+        raise Refused("id maps", OSError(1, "only root itself is mapped here, and a cell must not be root"))
+    return _with_own_mounts("user", 0)
 
 
 def _can_unshare_as_root() -> bool:
@@ -51,10 +87,10 @@ def _enter_alone() -> None:
     write_maps("self", f"0 {uid} 1", f"0 {gid} 1", deny_setgroups=True)
 
 
-def _enter_with_helper() -> None:
+def _enter_with_helper(cells: int) -> None:
     """A user namespace over root and the cells' id, so that no cell is root: a helper that stays outside maps them."""
     ready_read, ready_write = os.pipe()
-    us, ids = os.getpid(), f"0 0 1\n{CELL_ID_UNDER_ROOT} {CELL_ID_UNDER_ROOT} 1"
+    us, ids = os.getpid(), f"0 0 1\n{cells} {cells} 1"
     helper = os.fork()
     if helper == 0:
         os.close(ready_write)

@@ -19,25 +19,25 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
     groups = cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
     try:
-        mode = enter.own_namespaces()
+        mode, cell_id = enter.own_namespaces()
         pid = os.fork()
     except enter.Refused as refused:
         _refuse(socket, refused)
         groups.remove()
         sys.exit(1)
     if pid == 0:
-        _serve(socket, mode, groups)
+        _serve(socket, mode, cell_id, groups)
     socket.close()
     os.waitpid(pid, 0)
     groups.remove()
 
 
-def _serve(socket: _socket.socket, mode: str, groups: cgroups.Cgroups) -> None:
+def _serve(socket: _socket.socket, mode: str, cell_id: int, groups: cgroups.Cgroups) -> None:
     try:
         enter.settle()
         with enter.refusing("stage"):
             stage.prepare()
-        server = serve.Server(socket, mode, groups)
+        server = serve.Server(socket, mode, cell_id, groups)
         gc.disable()  # a collection in a forked cell would copy the whole heap's pages
         counted = server.try_cgroups()
         socket.send(wire.encode({"op": "ready", "mode": mode, "landlock": landlock.abi(), **counted}))

@@ -55,11 +55,10 @@ class Cell:
 class Server:
     """Serves one host over one socket, alone in its thread."""
 
-    def __init__(self, socket: _socket.socket, mode: str, groups: cgroups.Cgroups) -> None:
+    def __init__(self, socket: _socket.socket, mode: str, cell_id: int, groups: cgroups.Cgroups) -> None:
         self._socket = socket
         self._groups = groups
-        own = 0 if mode == "user" else enter.CELL_ID_UNDER_ROOT
-        self._identity = broker.Identity(own, own, mapped=mode != "user")
+        self._identity = broker.Identity(cell_id, cell_id, mapped=mode != "user")
         self._roots: dict[str, str] = {}
         self._broken_roots: dict[str, str] = {}
         self._programs: dict[bool, bytes] = {}
@@ -276,18 +275,26 @@ class Server:
     def _look(self, known: Cell, now: float) -> None:
         sight = watch.look(known.pid)
         counted = known.group is not None and known.group.counts_memory
-        known.next_look = now + (watch.OFTEN if counted or sight.processes > 1 else watch.SELDOM)
+        known.next_look = now + (watch.OFTEN if counted or len(sight.pids) > 1 else watch.SELDOM)
         known.peak_tasks = max(known.peak_tasks, sight.tasks)
         known.cpu_seconds = max(known.cpu_seconds, sight.cpu)
-        memory = sight.memory
-        if known.group and counted:
-            memory = known.group.memory_in_use(_files(known.scratch.tree_fd))
+        memory = self._memory_in_use(known, sight, now)
         known.peak_memory = max(known.peak_memory, memory)
         if memory > known.limits["memory"]:
             known.kill("memory")
         cpu_time = known.limits["cpu_time"]
         if cpu_time is not None and sight.cpu > cpu_time:
             known.kill("cpu")
+
+    def _memory_in_use(self, known: Cell, sight: watch.Sight, now: float) -> int:
+        files = _files(known.scratch.tree_fd)
+        if known.group and known.group.counts_memory:
+            return known.group.memory_in_use(files)
+        memory = sight.memory(files)
+        if memory <= known.limits["memory"] or len(sight.pids) == 1:
+            return memory
+        known.next_look = now + watch.SELDOM  # the exact look takes longer
+        return watch.proportional(sight) - files
 
     # -- the end of a cell
 

@@ -19,8 +19,14 @@ ROOTS = f"{STAGE}/roots"
 EMPTY = f"{STAGE}/empty"  # laid over what a cell must not see
 
 
+_NOTHING_WRITABLE = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV | kernel.ATTR_NOEXEC
+
+
 def prepare() -> None:
     """Mount the stage. The mount namespace must already be our own."""
     kernel.mount("stage", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,nr_inodes=20000,mode=0755")
     for folder in (CELL, PROC, SCRATCH, LOWER, ROOTS, EMPTY):
         os.mkdir(folder, 0o755)
+    empty = kernel.new_mount("tmpfs", {"size": "4k", "mode": "0555"}, _NOTHING_WRITABLE)
+    kernel.move_mount(empty, EMPTY)  # a bind of it is read-only as well
+    os.close(empty)

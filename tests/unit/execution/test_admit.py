@@ -19,7 +19,8 @@ def request(timeout: float | None, limits: Limits | None) -> Request:
 
 
 @pytest.mark.parametrize(("timeout", "own", "operators", "deadline"), [
-    (5, None, 60, 5), (None, None, 60, 60), (500, None, 60, 60), (5, 2, 60, 2), (None, 2, 60, 2), (5, 90, 3, 3)])  # fmt: skip
+    (5, None, 60, 5), (None, None, 60, 60), (500, None, 60, 60), (5, 2, 60, 2), (None, 2, 60, 2),
+    (5, 90, 3, 3)])  # fmt: skip
 def test_the_deadline_is_the_shortest_of_all(
     timeout: float | None, own: float | None, operators: float, deadline: float
 ) -> None:

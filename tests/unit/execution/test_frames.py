@@ -50,9 +50,12 @@ def test_an_error_is_bounded_and_keeps_the_end_of_its_traceback() -> None:
     assert (len(found.error.name), found.error.traceback[-3:], found.errno) == (256, "end", 28)
 
 
+TOO_MANY = json.dumps({"type": "display", "bundle": {f"a/{n}": "" for n in range(99)}}).encode()
+
+
 @pytest.mark.parametrize("frame", [b"", b"{", b"[]", b"1" * 100_000, b"[" * 100_000, b"{}", b'{"type": "unknown"}',
                                    b'{"type": NaN}', b'{"type": "error"}', b"\xff", b'{"type": ["display"]}',
-                                   json.dumps({"type": "display", "bundle": {f"a/{n}": "" for n in range(99)}}).encode()],
+                                   TOO_MANY],
                          ids=lambda frame: repr(frame[:20]))  # fmt: skip
 def test_what_is_not_understood_is_dropped(frame: bytes) -> None:
     assert parse(frame) is None

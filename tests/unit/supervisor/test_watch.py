@@ -79,7 +79,8 @@ def test_cpu_time_of_living_and_of_reaped_processes_is_summed() -> None:
     spin = "end = time.process_time() + 0.2\n        while time.process_time() < end: pass"
     with child(FAMILY.format(each=spin)) as pid:
         assert 0.5 < watch.look(pid).cpu < 1.5
-    reaped = "os.fork() or exec('end = time.process_time() + 0.3\\nwhile time.process_time() < end: pass\\nos._exit(0)'); os.wait()"
+    spin = "end = time.process_time() + 0.3\\nwhile time.process_time() < end: pass\\nos._exit(0)"
+    reaped = f"os.fork() or exec('{spin}'); os.wait()"
     with child(FAMILY.format(each=reaped)) as pid:
         assert 0.8 < watch.look(pid).cpu < 2.5
 

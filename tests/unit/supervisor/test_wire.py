@@ -20,6 +20,11 @@ values = st.recursive(
 )  # fmt: skip
 
 
+def _depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return 1 + max(map(_depth, inner), default=0)
+
+
 @given(values)
 def test_what_goes_in_comes_out(value: Any) -> None:
     try:
@@ -28,10 +33,8 @@ def test_what_goes_in_comes_out(value: Any) -> None:
         pytest.fail("not encoded")
     except UnicodeEncodeError:
         return  # lone surrogates that are no escaped bytes
-    try:
+    with contextlib.suppress(WireError) if _depth(value) > 11 else contextlib.nullcontext():
         assert decode(data) == value
-    except WireError as error:
-        assert "deep" in str(error)
 
 
 def test_any_bytes_of_a_file_name_come_through() -> None:
@@ -66,7 +69,8 @@ def test_a_message_that_was_changed_is_a_value_or_a_wire_error(value: Any, draw:
 
 
 @pytest.mark.parametrize("data", [
-    b"", b"x", b"i", b"i5", b"i;", b"ix;", b"i" + b"9" * 60 + b";", b"d;", b"dx;", b"s", b"s5", b"s5:abc", b"s-1:", b"s+1:a",
+    b"", b"x", b"i", b"i5", b"i;", b"ix;", b"i" + b"9" * 60 + b";", b"d;", b"dx;", b"s", b"s5", b"s5:abc", b"s-1:",
+    b"s+1:a",
     b"s1_0:" + b"a" * 10, b"s:", b"b99999999999999:", b"l", b"li5;", b"m", b"mi5;ne", b"ms1:ae", b"ms1:ans1:ane",
     b"nn", b"l" * 100, b"m" * 100, b"s1:a ", "s\u0661:a".encode()], ids=repr)  # fmt: skip
 def test_what_is_not_well_formed_is_refused(data: bytes) -> None:

@@ -74,7 +74,7 @@ def _readable(entries: tuple[Entry, ...]) -> list[str]:
 
 
 def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
-    """``RLIMIT_*`` by name. RLIMIT_DATA refuses memory to each process alone; ``reserve`` bytes of it stay untouched."""
+    """``RLIMIT_*`` by name. RLIMIT_DATA refuses memory to each process alone; ``reserve`` bytes stay untouched."""
     return {
         "NPROC": limits.processes + 1,  # init is a task too
         "NOFILE": limits.open_files,

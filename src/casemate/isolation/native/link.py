@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import errno
 import os
+import resource
 import select
 import socket
 import threading
@@ -161,13 +162,29 @@ class Link:
             data, fds = self._outbox[0]
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
             try:
-                self._socket.sendmsg([data], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._carry(data, rights)
             except BlockingIOError:
                 return
             except OSError as error:
                 self._unsent(data, error)  # else the supervisor is gone, and the pump notices
             self._outbox.popleft()
             _close_all(fds)
+
+    def _carry(self, data: bytes, rights: list[Any]) -> None:
+        """Send one message. Descriptors that cells of this user have in flight count against our own soft limit on open
+        files (unix(7), ETOOMANYREFS), which is then raised for the moment of sending."""
+        flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+        try:
+            self._socket.sendmsg([data], rights, flags)
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            try:
+                self._socket.sendmsg([data], rights, flags)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     def _unsent(self, data: bytes, error: OSError) -> None:
         """A launch that the kernel does not carry, because cells of this user hold too many descriptors in flight."""

@@ -14,7 +14,10 @@ _LAYERS = (
     "init that cannot be traced",
 )
 _COUNTED = "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look"
-_UNCOUNTED = "memfd, System V shared memory and POSIX queues are refused; shared anonymous memory is not counted"
+_UNCOUNTED = (
+    "memfd, System V shared memory and POSIX queues are refused; shared memory that no living process has touched, "
+    "buffers of sockets and kernel objects are not counted"
+)
 
 
 def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> IsolationReport:

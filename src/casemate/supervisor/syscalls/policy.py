@@ -21,7 +21,7 @@ ALLOWED = (
         "files that are open",
         """
         read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek close
-        close_range dup dup2 dup3 fcntl flock fsync fdatasync sync syncfs sync_file_range
+        close_range dup dup2 dup3 flock fsync fdatasync sync syncfs sync_file_range
         fadvise64 readahead fallocate truncate ftruncate sendfile copy_file_range splice tee
         vmsplice getdents getdents64 fstat fstatfs
         """,
@@ -257,6 +257,8 @@ _PERSONALITY_IS_READ = 0xFFFFFFFF
 _PERSONALITY_OF_LINUX = 0  # others switch off randomisation, or let 0 be mapped
 
 
+_LEASE_AND_NOTIFY = (1024, 1026)  # F_SETLEASE, F_NOTIFY
+
 CHECKED = (
     (
         "threads and processes, but no new namespaces",
@@ -303,6 +305,11 @@ CHECKED = (
         "the answer of file systems that do not know whiteouts",
         "renameat2",
         (any_bit(4, _WHITEOUT, errno.EINVAL),),
+    ),
+    (
+        "a lease would make the host's own writers wait, a notification takes from the user's own number",
+        "fcntl",
+        (among(1, _LEASE_AND_NOTIFY, errno.EPERM),),
     ),
     (
         "unix, TCP and UDP: not NETLINK, PACKET, VSOCK, ALG, nor raw, ICMP, SCTP or MPTCP",
