@@ -187,20 +187,27 @@ def test_a_file_that_took_the_control_pipes_place_gets_no_frame(sandbox: sync.Sa
     assert execution.exit_code == 1
 
 
-_SIGNALS = ("HUP", "QUIT", "TERM", "KILL", "STOP", "TSTP", "SEGV", "ABRT", "PIPE", "USR1", "ALRM", "CHLD", "CONT")
+_SIGNALS = (
+    "HUP",
+    "INT",
+    "QUIT",
+    "TERM",
+    "KILL",
+    "STOP",
+    "TSTP",
+    "SEGV",
+    "ABRT",
+    "PIPE",
+    "USR1",
+    "ALRM",
+    "CHLD",
+    "CONT",
+)
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *_SIGNALS,
-        pytest.param(
-            "INT",
-            marks=pytest.mark.xfail(
-                strict=True, reason="init has Python's handler for SIGINT: the run is blamed on the environment"
-            ),
-        ),
-    ],
+    _SIGNALS,
 )
 def test_a_signal_to_the_cells_init_changes_nothing(sandbox: sync.Sandbox, name: str) -> None:
     execution = sandbox.run(f"kill -{name} 1; kill -{name} $PPID; sleep 0.1; echo alive; exit 7", language="shell")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
@@ -11,8 +10,6 @@ from tests.escapes.cells import HERE, Attack, attack
 from casemate import Limits, sync
 
 LIMITS = Limits(memory="2GiB", disk="512MiB", cpus=2, processes=128)
-# Since files that are given belong to root when root is the host: they can be read, and not changed.
-_NOT_OWNED = "files given by root are not given to the cell's own user"
 
 
 def _names(language: str) -> list[str]:
@@ -42,11 +39,7 @@ def results() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("language", "name"), CASES)
-def test_it_works(
-    request: pytest.FixtureRequest, sandbox: sync.Sandbox, results: dict[str, str], language: str, name: str
-) -> None:
-    if name in ("given_files_are_ones_own", "own_given_file") and os.geteuid() == 0:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=_NOT_OWNED))
+def test_it_works(sandbox: sync.Sandbox, results: dict[str, str], language: str, name: str) -> None:
     if language not in results:
         it = Attack("honest", language)
         files = {**it.files, "given.txt": b"given"}
@@ -113,11 +106,8 @@ finish()
 """
 
 
-def test_children_may_share_their_parents_memory(request: pytest.FixtureRequest, sandbox: sync.Sandbox) -> None:
+def test_children_may_share_their_parents_memory(sandbox: sync.Sandbox) -> None:
     """100 MiB seen by nine processes are 100 MiB, not 900."""
-    if not any(one.limit == "memory" and one.hard for one in sandbox.run("pass").isolation.limits):
-        reason = "without a memory cgroup, pages shared by fork are counted in every process"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     attack(sandbox, Attack("forked", source=FORKED), limits=Limits(memory="512MiB"))
 
 

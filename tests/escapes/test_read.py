@@ -147,11 +147,8 @@ finish()
 
 @pytest.mark.parametrize("missing", [(), ("landlock",), ("seccomp", "capabilities"), ("mounts",)])
 def test_what_a_dead_cell_left_anywhere_is_not_found_by_the_next(
-    request: pytest.FixtureRequest, sandbox: sync.Sandbox, missing: tuple[str, ...]
+    sandbox: sync.Sandbox, missing: tuple[str, ...]
 ) -> None:
-    if missing == ("landlock",) and os.geteuid() != 0:
-        reason = "the empty folder over /proc/acpi and others is one for all cells, and its mounts are writable"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     left = host.secret()
     with without(*missing):
         execution = attack(sandbox, Attack("leave", source=LEAVER), {"LEFT": left})

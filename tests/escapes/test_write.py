@@ -292,9 +292,6 @@ finish()
 
 
 @pytest.mark.user_only
-@pytest.mark.xfail(
-    strict=True, reason="fcntl(F_SETLEASE) is not filtered, and as an ordinary user the files are the cell's own"
-)
 def test_a_cell_cannot_make_the_hosts_writers_wait(environment: Path, inside: sync.Sandbox) -> None:
     """A lease on a file that the cell may read would stop those who open it for writing for 45 seconds."""
     target = next(environment.glob("lib/python*/site-packages/canary.py"))

@@ -264,7 +264,7 @@ def _rows(audit: Path) -> int:
         log.close()
 
 
-@pytest.mark.xfail(strict=True, reason="a bare OSError of os.pipe")
+@pytest.mark.xfail(strict=True, reason="a bare OSError of os.pipe, or a run that never ends")
 def test_few_descriptors_are_an_error_of_ours_and_no_hang(tmp_path: Path) -> None:
     """Many cells at once in a process that may open few files: each run ends, well or with an error of casemate's."""
     import subprocess
@@ -282,7 +282,7 @@ async def one(sandbox):
     except BaseException as error: return repr(error)
 async def main():
     async with Sandbox(audit=sys.argv[1], concurrency=200) as sandbox:
-        print(sorted(set(await asyncio.wait_for(asyncio.gather(*(one(sandbox) for _ in range(60))), 60))))
+        print(sorted(set(await asyncio.wait_for(asyncio.gather(*(one(sandbox) for _ in range(60))), 15))))
         print(await one(sandbox))
 asyncio.run(main())
 """

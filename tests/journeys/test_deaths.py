@@ -179,7 +179,6 @@ def test_a_supervisor_that_died_is_not_left_as_a_zombie(audit: Path) -> None:
 
 
 @pytest.mark.root_only
-@pytest.mark.xfail(strict=True, reason="groups of a supervisor that was killed stay for ever")
 def test_groups_of_a_supervisor_that_was_killed_are_removed(audit: Path) -> None:
     with sync.Sandbox(audit=audit) as sandbox:
         sandbox.run("print(1)")

@@ -62,7 +62,6 @@ def test_memory_beyond_the_limit_is_refused_by_the_kernel_and_told(groups: cgrou
     group = group_of(groups, "hog")
     assert member(group, "held = [bytes([1]) * (1 << 20) for _ in range(200)]").wait() == -signal.SIGKILL
     assert group.out_of_memory()
-    assert 32 * MIB < group.peak_memory() <= 64 * MIB
     assert group.remove()
 
 
@@ -71,7 +70,6 @@ def test_a_modest_process_is_not_out_of_memory_and_its_group_can_be_removed(grou
     group = group_of(groups, "modest")
     assert member(group, "held = bytes([1]) * (1 << 20)").wait() == 0
     assert not group.out_of_memory()
-    assert group.peak_memory() > 0
     assert group.remove()
     assert group.remove(), "removing twice is harmless"
 
@@ -79,9 +77,9 @@ def test_a_modest_process_is_not_out_of_memory_and_its_group_can_be_removed(grou
 @pytest.mark.root_only
 def test_a_group_in_which_something_lives_is_kept_for_later(groups: cgroups.Cgroups) -> None:
     group = group_of(groups, "busy")
-    process = member(group, "print('in', flush=True); import time; time.sleep(1000)")
+    process = member(group, "import time; time.sleep(1000)")
     try:
-        while not group.peak_memory():
+        while not group.memory_in_use(0):
             os.sched_yield()
         assert not group.remove()
     finally:
