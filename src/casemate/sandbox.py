@@ -77,6 +77,8 @@ class Sandbox:
         _check_choice("workspace_mode", workspace_mode, ("overlay", "direct"))
         if approve is not None and not callable(approve):
             raise InvalidArgument("approve", f"{approve!r} cannot be called")
+        self._workspace = _checked_folder("workspace", workspace)
+        output_dir = _checked_output_dir(output_dir)
         if workspace_mode == "direct" and _lies_within(output_dir, workspace):
             raise InvalidArgument(
                 "output_dir", "may not lie in a workspace that is written through; give another folder"
@@ -85,13 +87,17 @@ class Sandbox:
         _check_preload(preload)
         if limits is not None and not isinstance(limits, Limits):
             raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
-        if not isinstance(namespace, str) or not namespace or len(namespace) > _MAX_NAMESPACE:
+        if (
+            not isinstance(namespace, str)
+            or not namespace
+            or len(namespace) > _MAX_NAMESPACE
+            or not _is_sound(namespace)
+        ):
             raise InvalidArgument("namespace", f"{namespace!r} is not a name of 1 to {_MAX_NAMESPACE} characters")
         self._namespace = namespace
-        self._workspace = _checked_folder("workspace", workspace)
         self._concurrency = _checked_concurrency(concurrency)
         self._wall = NativeWall(_launch_probe)
-        self._log = AuditLog(Path(audit) if audit is not None else default_path(os.environ))
+        self._log = AuditLog(_checked_path("audit", audit) if audit is not None else default_path(os.environ))
         self._house = House(
             wall=self._wall,
             log=self._log,
@@ -100,7 +106,7 @@ class Sandbox:
             environment=environment,
             workspace=self._workspace,
             workspace_mode=workspace_mode,
-            output_dir=None if output_dir is None else Path(output_dir),
+            output_dir=output_dir,
         )
         self._slots: asyncio.Semaphore | None = None
         self._closed = False
@@ -290,7 +296,7 @@ class Sandbox:
             code,
             runtime=runtime_for(language),
             program_name=program_name,
-            arguments=tuple(arguments),
+            arguments=arguments,
             timeout=timeout,
             limits=limits,
             env=env,
@@ -299,19 +305,22 @@ class Sandbox:
             namespace=self._namespace,
             metadata=metadata,
         )
-        self._check_files(request)
+        if self._workspace is not None:
+            _checked_folder("workspace", self._workspace)  # it may have gone since
+            self._check_files(request, self._workspace)
         return request
 
-    def _check_files(self, request: Request) -> None:
+    def _check_files(self, request: Request, workspace: Path) -> None:
         """Given files must not lie over the caller's own."""
-        if self._workspace is None or not request.files:
-            return
-        if self._house.workspace_mode == "direct":
+        if request.files and self._house.workspace_mode == "direct":
             raise InvalidArgument("files", "cannot be given with workspace_mode='direct'; write them into the folder")
         for name in request.files:
             check_name(name)
-            if os.path.lexists(self._workspace / name):
+            if os.path.lexists(workspace / name):
                 raise InvalidArgument("files", f"{name!r} exists in the workspace; give it another name")
+            for parent in list(Path(name).parents)[:-1]:
+                if os.path.lexists(workspace / parent) and not (workspace / parent).is_dir():
+                    raise InvalidArgument("files", f"{name!r}: {str(parent)!r} in the workspace is no folder")
 
 
 async def _events(request: Request, house: House) -> AsyncGenerator[Event]:
@@ -349,6 +358,11 @@ def _check_later(**given: object) -> None:
         raise Unavailable(f"{name}: {_DOORS_LATER}", remediation=f"Leave {name} out.")
 
 
+def _is_sound(text: str) -> bool:
+    """Whether text can be encoded: it holds no lone surrogate."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _check_preload(preload: Sequence[str] | None) -> None:
     """Modules that warm cells have loaded. Every cell starts cold in this version, so nothing is loaded ahead."""
     if preload is not None and (isinstance(preload, str) or not all(isinstance(name, str) for name in preload)):
@@ -367,10 +381,25 @@ def _lies_within(folder: str | os.PathLike[str] | None, other: str | os.PathLike
     return Path(folder).expanduser().resolve().is_relative_to(Path(other).expanduser().resolve())
 
 
+def _checked_path(name: str, path: object) -> Path:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path) or "\0" in str(os.fspath(path)):
+        raise InvalidArgument(name, f"{path!r} is not a path")
+    return Path(path).expanduser().absolute()
+
+
+def _checked_output_dir(folder: str | os.PathLike[str] | None) -> Path | None:
+    if folder is None:
+        return None
+    path = _checked_path("output_dir", folder)
+    if path.exists() and not path.is_dir():
+        raise InvalidArgument("output_dir", f"{str(path)!r} is not a folder")
+    return path
+
+
 def _checked_folder(name: str, folder: str | os.PathLike[str] | None) -> Path | None:
     if folder is None:
         return None
-    path = Path(folder).expanduser().absolute()
+    path = _checked_path(name, folder)
     try:
         mode = path.stat().st_mode
     except OSError as error:

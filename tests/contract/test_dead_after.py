@@ -117,10 +117,10 @@ def ended_by(sandbox: sync.Sandbox, language: str, code: str, timeout: float) ->
     pytest.param(*case, marks=[pytest.mark.needs("node")] if case[0] == "node" else []) for case in STUBBORN.values()],
     ids=STUBBORN)  # fmt: skip
 def test_nothing_lives_after_a_timeout(sandbox: sync.Sandbox, language: str, code: str, least: int) -> None:
-    execution, held, alive = ended_by(sandbox, language, code, timeout=1.0)
+    execution, held, alive = ended_by(sandbox, language, code, timeout=2.0)
     assert held > least, "the program did not do what it should"
     assert (execution.status, alive) == ("timeout", 0)
-    print(f"dead {(execution.duration - 1.0) * 1000:.1f} ms after the deadline, {held} processes", file=sys.stderr)
+    print(f"dead {(execution.duration - 2.0) * 1000:.1f} ms after the deadline, {held} processes", file=sys.stderr)
 
 
 @pytest.mark.parametrize(("after_ready", "status"), [

@@ -135,7 +135,6 @@ def test_cancelling_while_the_intent_is_written_leaves_an_outcome_too(audit: Pat
     assert ended(audit) == ["ok", "cancelled"]
 
 
-@pytest.mark.xfail(strict=True, reason="the inner generator is left to the garbage collector, so the cell lives on")
 def test_closing_a_stream_ends_the_cell_before_it_returns(audit: Path) -> None:
     async def journey() -> None:
         async with Sandbox(audit=audit) as sandbox:

@@ -12,6 +12,7 @@ from casemate.execution.transcript import Stream, Transcript
 from casemate.isolation.wall import Reason
 from casemate.model.artifact import Artifact
 from casemate.model.events import Display, ErrorEvent, Output
+from casemate.model.execution import SkippedFile
 from casemate.model.limits import Limits
 from casemate.model.result import ProgramError, Result
 
@@ -41,7 +42,9 @@ class Capture:
         self._ended = False
         self._frame_bytes = 0
         self._spool: Spool | None = None
-        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+        self._decoders: dict[Stream, codecs.IncrementalDecoder] = {
+            name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")
+        }
 
     def output(self, stream: Stream, data: bytes) -> None:
         self.output_bytes += len(data)
@@ -74,6 +77,18 @@ class Capture:
 
     def is_full(self) -> bool:
         return self._emitter is not None and self._emitter.is_full()
+
+    def finish(self) -> None:
+        """The cell has ended: hand on what waits for the rest of a character that never came."""
+        if self._emitter:
+            for stream, decoder in self._decoders.items():
+                text = decoder.decode(b"", final=True)
+                if text:
+                    self._emitter.emit(Output(stream, text), len(text))
+
+    def lost(self) -> tuple[SkippedFile, ...]:
+        """What of the output could not be kept, and why."""
+        return (SkippedFile(_FULL_OUTPUT, self.spool_failed),) if self.spool_failed else ()
 
     def full_output(self) -> Artifact | None:
         """Everything that was written, where the streams do not hold it all."""

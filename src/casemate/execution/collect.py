@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import os
@@ -13,6 +12,7 @@ from pathlib import Path
 from casemate.artifacts.collect import Collected as Files
 from casemate.artifacts.collect import collect as collect_files
 from casemate.artifacts.export import export
+from casemate.execution.finishing import finishing
 from casemate.execution.house import House
 from casemate.execution.run import Finished
 from casemate.files.bounds import Bounds
@@ -41,7 +41,7 @@ async def collect(finished: Finished, house: House) -> Collected:
     try:
         if finished.plan.workspace.kind == "private" and _is_untouched(finished):
             return Collected(finished, (), (), complete=True)
-        return await asyncio.to_thread(_collect, finished, house)
+        return await finishing(_collect, finished, house)
     finally:
         os.close(tree)
 

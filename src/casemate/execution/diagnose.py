@@ -45,6 +45,8 @@ def diagnose(evidence: Evidence) -> Verdict:
     ending = evidence.ending
     if ending.reason is not None:
         return _ended_by_casemate(ending.reason, evidence)
+    if evidence.output_bytes > evidence.limits.full_output:
+        return _ended_by_casemate("output", evidence)
     if ending.oom:
         return Verdict("out_of_memory", None, _memory(evidence))
     if ending.wait_status is None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
+from casemate.execution.finishing import finishing
 from casemate.execution.house import Log
 from casemate.model.execution import Execution
 from casemate.model.plan import Plan
@@ -33,8 +35,13 @@ class Record:
 @asynccontextmanager
 async def recording(log: Log, request: Request, plan: Plan) -> AsyncIterator[Record]:
     """Write the intent, then exactly one outcome. Raises ``RecordUnavailable``: then nothing has run."""
-    await asyncio.to_thread(log.intent, request.id, request.namespace, _intent(request, plan))
     record = Record()
+    try:
+        await finishing(log.intent, request.id, request.namespace, _intent(request, plan))
+    except asyncio.CancelledError:
+        with contextlib.suppress(CasemateError):  # there may be no intent, because it could not be written
+            await finishing(log.outcome, request.id, request.namespace, {"status": "cancelled"})
+        raise
     try:
         yield record
     except asyncio.CancelledError:
@@ -45,7 +52,7 @@ async def recording(log: Log, request: Request, plan: Plan) -> AsyncIterator[Rec
         raise
     finally:
         outcome = record.outcome or {"status": "error", "kind": "fault"}
-        await asyncio.shield(asyncio.to_thread(log.outcome, request.id, request.namespace, outcome))
+        await finishing(log.outcome, request.id, request.namespace, outcome)
 
 
 def _intent(request: Request, plan: Plan) -> dict[str, Any]:

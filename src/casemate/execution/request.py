@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ _MAX_FILES = 10_000
 _MAX_NAME = 255  # bytes of one component of a path
 _MAX_PATH = 1024
 _MAX_ARGUMENTS = 1000
+_MAX_SHOWN = 200  # characters of a wrong value in a message
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PROGRAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +@=-]{0,199}\Z")
 
@@ -36,7 +37,7 @@ def make_request(
     *,
     runtime: Runtime,
     program_name: str | None = None,
-    arguments: tuple[str, ...] = (),
+    arguments: Sequence[str] = (),
     timeout: float | None,
     limits: Limits | None,
     env: Mapping[str, str] | None,
@@ -90,29 +91,62 @@ def _program_name(name: str | None, runtime: Runtime) -> str:
     return runtime.default_name
 
 
-def _arguments(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    if len(arguments) > _MAX_ARGUMENTS or any("\0" in argument for argument in arguments):
-        raise InvalidArgument("arguments", f"give at most {_MAX_ARGUMENTS} strings without NUL")
+def _arguments(arguments: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(arguments, str) or not isinstance(arguments, Sequence):
+        raise InvalidArgument("arguments", f"{_short(arguments)} is not a list of strings")
+    total = 0
+    for argument in arguments:
+        size = _encoded_size("arguments", argument)
+        total += size
+        if "\0" in argument or size > _MAX_ENV_VALUE:
+            raise InvalidArgument(
+                "arguments", f"give strings without NUL of at most {format_size(_MAX_ENV_VALUE)} each"
+            )
+    if len(arguments) > _MAX_ARGUMENTS or total > _MAX_ENV:
+        most = f"{_MAX_ARGUMENTS} strings of {format_size(_MAX_ENV)} in all"
+        raise InvalidArgument("arguments", f"give at most {most}; give large data as files")
     return tuple(arguments)
+
+
+def _encoded_size(argument: str, text: object) -> int:
+    """The bytes that ``text`` takes on its way into a program. Raises ``InvalidArgument`` naming ``argument``."""
+    if not isinstance(text, str):
+        raise InvalidArgument(argument, f"{_short(text)} must be a str")
+    try:
+        return len(os.fsencode(text))
+    except UnicodeError:
+        raise InvalidArgument(argument, f"{_short(text)} cannot be encoded as UTF-8") from None
 
 
 def check_timeout(timeout: float | None, name: str = "timeout") -> float | None:
     """``timeout`` as seconds. Raises ``InvalidArgument``."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
-        raise InvalidArgument(name, f"{timeout!r} is not a positive number of seconds (or None)")
-    return float(timeout)
+    try:
+        seconds = math.nan if isinstance(timeout, bool) or not isinstance(timeout, int | float) else float(timeout)
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise InvalidArgument(name, f"{_short(timeout)} is not a positive number of seconds (or None)")
+    return seconds
+
+
+def _short(value: object) -> str:
+    """A wrong value, in a message that can be read."""
+    text = f"a number of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > 2**64 else repr(value)
+    return text if len(text) < _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _env(env: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(env, Mapping):
+        raise InvalidArgument("env", f"{_short(env)} is not a mapping of names to values")
     total = 0
     for name, value in env.items():
         if not isinstance(name, str) or not _ENV_NAME.match(name):
             raise InvalidArgument("env", f"{name!r} is not a name of a variable: letters, digits and _ only")
         if not isinstance(value, str) or "\0" in value:
             raise InvalidArgument("env", f"the value of {name} must be a str without NUL")
-        size = len(value.encode("utf-8", "surrogateescape"))
+        size = _encoded_size("env", value)
         total += size + len(name)
         if size > _MAX_ENV_VALUE or total > _MAX_ENV:
             raise InvalidArgument("env", f"{name} makes it too large; give large data as files")
@@ -120,6 +154,8 @@ def _env(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _files(files: Mapping[str, Content]) -> dict[str, bytes | Path]:
+    if not isinstance(files, Mapping):
+        raise InvalidArgument("files", f"{_short(files)} is not a mapping of names to contents")
     if len(files) > _MAX_FILES:
         raise InvalidArgument("files", f"{len(files)} files; the most is {_MAX_FILES}")
     checked: dict[str, bytes | Path] = {}
@@ -156,7 +192,8 @@ def _content(name: str, content: Content) -> bytes | Path:
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     if isinstance(content, str):
-        return content.encode("utf-8", "surrogateescape")
+        _encoded_size("files", content)
+        return os.fsencode(content)
     if not isinstance(content, os.PathLike):
         raise InvalidArgument(
             "files", f"{name!r}: give bytes, str (the content) or a Path, not {type(content).__name__}"
@@ -180,7 +217,10 @@ def _stdin(stdin: str | bytes | None) -> bytes:
         raise InvalidArgument("stdin", f"must be str or bytes, not {type(stdin).__name__}")
     if len(stdin) > _MAX_STDIN:
         raise InvalidArgument("stdin", f"is longer than {format_size(_MAX_STDIN)}; give large data as files")
-    return stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin
+    if isinstance(stdin, bytes):
+        return stdin
+    _encoded_size("stdin", stdin)
+    return os.fsencode(stdin)
 
 
 def _metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -188,4 +228,10 @@ def _metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
         raise InvalidArgument("metadata", "must be a mapping with str keys")
+    import json  # only for callers who give metadata
+
+    try:
+        json.dumps(dict(metadata))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument("metadata", f"must hold JSON values: {error}") from None
     return dict(metadata)

@@ -35,7 +35,9 @@ async def run(plan: Plan, wall: Wall, emitter: Emitter | None, before: dict[str,
     if emitter:
         emitter.on_room = cell.resume
     try:
-        return Finished(plan, await cell.ended(), capture, before)
+        ending = await cell.ended()
+        capture.finish()
+        return Finished(plan, ending, capture, before)
     except asyncio.CancelledError:
         await _end(cell)
         raise

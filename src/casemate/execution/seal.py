@@ -52,7 +52,7 @@ def seal(collected: Collected, request: Request, report: IsolationReport) -> Sea
         duration=ending.seconds,
         cause=verdict.cause,
         isolation=report,
-        skipped=collected.skipped,
+        skipped=(*collected.skipped, *capture.lost()),
         metadata=request.metadata,
     )
     return Sealed(execution)

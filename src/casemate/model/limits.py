@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -104,6 +103,8 @@ def _count(name: str, value: int) -> int:
 
 
 def _number(name: str, value: float, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or not low <= value <= high:
-        raise InvalidArgument(f"limits.{name}", f"{value!r} is not a number from {low:g} to {high:g}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or value != value or not low <= value <= high:  # NaN is not equal to itself
+        shown = repr(value) if not isinstance(value, int) or abs(value) < 2**64 else "a much larger one"
+        raise InvalidArgument(f"limits.{name}", f"{shown} is not a number from {low:g} to {high:g}")
     return float(value)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _OWN_INODES = 24  # folders the broker makes itself
-_INODES_OF_AN_INPUT = 32  # a given file and the folders it lies in; a name may have no more parts than that
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
 _OWN_PLACES = (  # of a cell, and the folder of the scratch that each is
     ("/home/user/", "tmp/.home"),
@@ -91,7 +90,7 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
     """Make the scratch of a cell, with the program and the given files in it. Raises :class:`BrokerError`."""
     program, inputs = request["program"], request["inputs"]
     size = request["limits"]["disk"] + program["size"] + _OWN_BYTES
-    inodes = request["limits"]["inodes"] + _OWN_INODES + len(inputs) * _INODES_OF_AN_INPUT
+    inodes = request["limits"]["inodes"] + _OWN_INODES
     with _part("scratch"):
         tmpfs = kernel.new_mount("tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, _ATTRIBUTES)
         kernel.move_mount(tmpfs, stage.SCRATCH)
@@ -113,7 +112,9 @@ def _fill(
     scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
     try:
         with _part("files"):
+            before = _inodes_made()
             _take_files(request["workspace"]["kind"], inputs, fds, identity)
+            given = _inodes_made() - before
         with _part("workspace"):
             scratch.mounts.append((_workspace(request["workspace"], identity), "workspace"))
         with _part("scratch"):
@@ -125,18 +126,22 @@ def _fill(
             for entry in _places(request):
                 scratch.mounts.append((roots.bind(entry["source"]), entry["target"][1:]))
         with _part("scratch"):
-            _limit_inodes(request["limits"]["inodes"])
+            _limit_inodes(_inodes_made() - given + request["limits"]["inodes"])
     except BaseException:
         scratch.close()
         raise
     return scratch
 
 
-def _limit_inodes(most: int) -> None:
-    """From here on the cell can make ``most`` files; what has been made for it does not count."""
+def _inodes_made() -> int:
     made = os.statvfs(stage.SCRATCH)
-    options = f"nr_inodes={made.f_files - made.f_ffree + most}"
-    kernel.mount("none", stage.SCRATCH, None, kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    return made.f_files - made.f_ffree
+
+
+def _limit_inodes(most: int) -> None:
+    """Hold the scratch to ``most`` files from here on."""
+    flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("none", stage.SCRATCH, None, flags, f"nr_inodes={most}")
 
 
 def _places(request: dict[str, Any]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _SIGKILL = 9
 _EPERM = 1
+_EMFILE = 24
 _FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "listeners")  # of a launch request
 _TRIAL_MEMORY = 256 << 20  # bytes; more than a waiting spare uses
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
@@ -118,7 +119,7 @@ class Server:
 
     def _receive(self) -> bool:
         names = array.array("i")
-        data, ancillary, _, _ = self._socket.recvmsg(
+        data, ancillary, flags, _ = self._socket.recvmsg(
             wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * names.itemsize)
         )
         for level, kind, payload in ancillary:
@@ -128,7 +129,11 @@ class Server:
             return False
         fds = list(names)
         try:
-            self._obey(wire.decode(data), fds)
+            message = wire.decode(data)
+            if flags & _socket.MSG_CTRUNC:
+                self._refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")
+            else:
+                self._obey(message, fds)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -183,7 +188,9 @@ class Server:
 
     def _hand_over(self, request: dict[str, Any], fds: dict[str, int], scratch: broker.Scratch) -> None:
         made = self._take_spare()
+        known = None
         try:
+            known = Cell(request, made, scratch)
             if made.group:
                 # tmpfs pages count as memory
                 limits = request["limits"]
@@ -192,9 +199,10 @@ class Server:
             its_own = {name: fds[name] for name in ("stdin", "stdout", "stderr", "control", "payload")}
             made.hand_over(told, scratch.mounts, its_own)
         except BaseException:
+            if known:
+                os.close(known.pidfd)
             spare.discard(made)
             raise
-        known = Cell(request, made, scratch)
         self._cells[known.pidfd] = known
         self._epoll.register(known.pidfd, select.EPOLLIN)
         if request["listeners"]:

@@ -51,7 +51,7 @@ def member(group: cgroups.Group, code: str) -> subprocess.Popen[bytes]:
     doors = group.doors()
     enter = f"import os; [os.write(door, b'0') for door in {doors}]; {code}"
     try:
-        return subprocess.Popen([sys.executable, "-c", enter], pass_fds=doors)
+        return subprocess.Popen([sys.executable, "-c", enter], pass_fds=doors, stdout=subprocess.PIPE)
     finally:
         for door in doors:
             os.close(door)
@@ -60,7 +60,9 @@ def member(group: cgroups.Group, code: str) -> subprocess.Popen[bytes]:
 @pytest.mark.root_only
 def test_memory_beyond_the_limit_is_refused_by_the_kernel_and_told(groups: cgroups.Cgroups) -> None:
     group = group_of(groups, "hog")
-    assert member(group, "held = [bytes([1]) * (1 << 20) for _ in range(200)]").wait() == -signal.SIGKILL
+    hog = member(group, "held = [bytes([1]) * (1 << 20) for _ in range(200)]")
+    hog.communicate()
+    assert hog.returncode == -signal.SIGKILL
     assert group.out_of_memory()
     assert group.remove()
 
@@ -68,7 +70,9 @@ def test_memory_beyond_the_limit_is_refused_by_the_kernel_and_told(groups: cgrou
 @pytest.mark.root_only
 def test_a_modest_process_is_not_out_of_memory_and_its_group_can_be_removed(groups: cgroups.Cgroups) -> None:
     group = group_of(groups, "modest")
-    assert member(group, "held = bytes([1]) * (1 << 20)").wait() == 0
+    modest = member(group, "held = bytes([1]) * (1 << 20)")
+    modest.communicate()
+    assert modest.returncode == 0
     assert not group.out_of_memory()
     assert group.remove()
     assert group.remove(), "removing twice is harmless"
@@ -77,12 +81,12 @@ def test_a_modest_process_is_not_out_of_memory_and_its_group_can_be_removed(grou
 @pytest.mark.root_only
 def test_a_group_in_which_something_lives_is_kept_for_later(groups: cgroups.Cgroups) -> None:
     group = group_of(groups, "busy")
-    process = member(group, "import time; time.sleep(1000)")
+    process = member(group, "print('in', flush=True); import time; time.sleep(1000)")
     try:
-        while not group.memory_in_use(0):
-            os.sched_yield()
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"in\n"
         assert not group.remove()
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     assert group.remove()

@@ -47,7 +47,7 @@ def test_processes_and_threads_below_are_counted_and_the_first_is_not() -> None:
         FAMILY.format(each="import threading; threading.Thread(target=time.sleep, args=(1000,)).start()")
     ) as pid:
         sight = watch.look(pid)
-        assert (sight.processes, sight.tasks) == (3, 6)
+        assert (len(sight.pids), sight.tasks) == (3, 6)
 
 
 def test_grandchildren_and_children_of_threads_are_seen() -> None:
@@ -63,16 +63,18 @@ threading.Thread(target=work, daemon=True).start()
 os.read(r, 1)
 """
     with child(code) as pid:
-        assert watch.look(pid).processes == 2
+        assert len(watch.look(pid).pids) == 2
 
 
-def test_private_memory_is_summed_and_shared_is_not() -> None:
+def test_private_memory_is_summed_and_the_files_of_the_cell_are_not_counted_twice() -> None:
     with child(FAMILY.format(each="held = bytearray(30 << 20); held[::4096] = bytes([1]) * len(held[::4096])")) as pid:
-        assert 90 * MIB < watch.look(pid).memory < 150 * MIB
+        assert 90 * MIB < watch.look(pid).memory(0) < 150 * MIB
     with child(
         "import mmap\nm = mmap.mmap(-1, 60 << 20)\nm[::4096] = bytes([1]) * len(m[::4096])" + FAMILY.format(each="")
     ) as pid:
-        assert watch.look(pid).memory < 40 * MIB
+        sight = watch.look(pid)
+        assert sight.memory(0) - sight.memory(1 << 40) == sight.shared
+        assert sight.memory(1 << 40) < 40 * MIB
 
 
 def test_cpu_time_of_living_and_of_reaped_processes_is_summed() -> None:
@@ -90,10 +92,10 @@ def test_a_process_that_is_gone_or_alone_has_nothing_below() -> None:
         alone = watch.look(pid)
     gone = watch.look(pid)
     for sight in (alone, gone):
-        assert (sight.processes, sight.tasks, sight.memory, sight.cpu) == (0, 0, 0, 0.0)
+        assert (sight.pids, sight.tasks, sight.memory(0), sight.cpu) == ([], 0, 0, 0.0)
 
 
 def test_a_name_with_spaces_and_parentheses_does_not_mislead() -> None:
     with child(FAMILY.format(each="open('/proc/self/comm', 'w').write(') R 1 (x y')")) as pid:
         sight = watch.look(pid)
-        assert (sight.processes, sight.tasks) == (3, 3)
+        assert (len(sight.pids), sight.tasks) == (3, 3)

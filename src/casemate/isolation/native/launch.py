@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from casemate.errors import InvalidArgument
+from casemate.errors import InvalidArgument, Unavailable
 from casemate.model.limits import Limits
 from casemate.model.plan import Bind, Entry, Link, Plan, Workspace
 from casemate.model.sizes import format_size
@@ -126,6 +126,12 @@ def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, list[tuple
             fd = os.dup(file.fileno())
     try:
         return fd, _copy(files, fd)
+    except OSError as error:
+        os.close(fd)
+        raise Unavailable(
+            f"the given files could not be put together: {error.strerror}",
+            remediation="Make room in the folder for temporary files, or name another with TMPDIR.",
+        ) from None
     except BaseException:
         os.close(fd)
         raise

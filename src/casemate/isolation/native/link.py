@@ -99,10 +99,14 @@ class Link:
     def launch(self, request: dict[str, Any], fds: dict[str, int], sink: Sink) -> RunningCell:
         """Launch a cell with ``fds`` (given away) and fresh pipes for its output."""
         pipes: dict[int, Stream | None] = {}
-        for name in ("stdout", "stderr", "control"):
-            read, fds[name] = os.pipe()
-            os.set_blocking(read, False)
-            pipes[read] = None if name == "control" else name  # type: ignore[assignment]
+        try:
+            for name in ("stdout", "stderr", "control"):
+                read, fds[name] = os.pipe()
+                os.set_blocking(read, False)
+                pipes[read] = None if name == "control" else name  # type: ignore[assignment]
+        except OSError:
+            _close_all([*fds.values(), *pipes])
+            raise
         cell = RunningCell(self, request["id"], sink, pipes)
         with self._lock:
             alive = self.alive
@@ -255,7 +259,7 @@ class Link:
 
     def _receive(self) -> bool:
         try:
-            data, fds, _, _ = socket.recv_fds(
+            data, fds, flags, _ = socket.recv_fds(
                 self._socket, wire.MAX_MESSAGE, wire.MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
             )
         except OSError:
@@ -267,6 +271,14 @@ class Link:
             self.hello.set_result(message)
         elif message["op"] == "listening":
             self._listening(message["id"], fds)
+        elif flags & socket.MSG_CTRUNC:
+            lost = {
+                "op": "unlaunched",
+                "stage": "descriptors",
+                "errno": errno.EMFILE,
+                "detail": "no descriptor is left",
+            }
+            self._finish({**message, **lost}, fds)
         else:
             self._finish(message, fds)
         return True
@@ -313,6 +325,7 @@ class Link:
         self._socket.close()
         os.close(self._wake)
         os.close(self._log)
+        self._supervisor.reap()
 
     def _why_lost(self) -> CasemateError:
         size = os.fstat(self._log).st_size

@@ -27,16 +27,19 @@ class Supervisor:
         theirs.close()
 
     def reap(self) -> None:
-        """Wait for its end; kill it when it does not end by itself."""
+        """Wait for its end; kill it when it does not end by itself. Once: afterwards the number may be another's."""
+        pid, self.pid = self.pid, 0
+        if not pid:
+            return
         try:
-            pidfd = os.pidfd_open(self.pid)
+            pidfd = os.pidfd_open(pid)
         except OSError:
             return
         try:
             if not select.select([pidfd], [], [], _STOP_GRACE)[0]:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 select.select([pidfd], [], [], _STOP_GRACE)
-            os.waitpid(self.pid, os.WNOHANG)
+            os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
             pass  # the application reaps all children itself
         finally:

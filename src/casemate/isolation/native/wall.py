@@ -71,17 +71,30 @@ class NativeWall:
 
     def start(self, plan: Plan, sink: Sink) -> NativeCell:
         link, root = self._ready(plan.entries)
-        bound = plan.limits.disk
-        inputs, index = launch.pack(plan.files, bound) if plan.files else (None, [])
-        request = launch.request(plan, root, index)
-        fds = {
-            "stdin": launch.memory_file(plan.stdin) if plan.stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
-            "payload": launch.payload(plan),
-            "program": launch.memory_file(plan.code),
-        }
-        if inputs is not None:
-            fds["inputs"] = inputs
-        return NativeCell(link.launch(request, fds, sink))
+        fds: dict[str, int] = {}
+        try:
+            index = self._open_for(plan, fds)
+            request = launch.request(plan, root, index)
+        except OSError as error:
+            _close(fds)
+            raise _why_unprepared(error) from None
+        except CasemateError:
+            _close(fds)
+            raise
+        try:
+            return NativeCell(link.launch(request, fds, sink))
+        except OSError as error:
+            raise _why_unprepared(error) from None
+
+    def _open_for(self, plan: Plan, fds: dict[str, int]) -> list[tuple[str, int, int]]:
+        """Put what the cell is given into ``fds``; the index of the given files."""
+        fds["stdin"] = launch.memory_file(plan.stdin) if plan.stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        fds["payload"] = launch.payload(plan)
+        fds["program"] = launch.memory_file(plan.code)
+        if not plan.files:
+            return []
+        fds["inputs"], index = launch.pack(plan.files, plan.limits.disk)
+        return index
 
     async def close(self) -> None:
         import asyncio
@@ -163,6 +176,21 @@ class NativeCell:
             raise why_unlaunched(error) from None
 
 
+def _close(fds: dict[str, int]) -> None:
+    for fd in fds.values():
+        os.close(fd)
+
+
+def _why_unprepared(error: OSError) -> CasemateError:
+    """What an error of this process, before anything started, means for the caller."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return InvalidArgument("workspace", f"{error.filename!r} is no longer there")
+    return Unavailable(
+        f"a run could not be prepared: {error.strerror}",
+        remediation="When too many files are open: raise the limit (ulimit -n), or lower concurrency.",
+    )
+
+
 def why_unlaunched(error: Unlaunched) -> CasemateError:
     """What a cell that could not be made means for the caller: whose fault, which argument, what to do."""
     if error.stage in ("files", "program", "scratch") and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -173,10 +201,10 @@ def why_unlaunched(error: Unlaunched) -> CasemateError:
         return _workspace(error)
     if error.stage == "root":
         return Unavailable(f"what the cell needs to read cannot be shown to it: {error.detail}")
-    if error.stage == "descriptors":
+    if error.stage == "descriptors" or error.errno in (errno.EMFILE, errno.ENFILE):
         return Unavailable(
-            "other cells of this user hold too many descriptors in flight",
-            remediation="Wait for them to end, or raise the limit on open files: ulimit -n",
+            f"there are too few descriptors for this run: {error.detail}",
+            remediation="Raise the limit on open files (ulimit -n), lower concurrency, or wait for other runs to end.",
         )
     if error.stage == "environment":
         return InvalidArgument("environment", f"cannot be shown to a cell: {error.detail}")

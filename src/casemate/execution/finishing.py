@@ -1,0 +1,24 @@
+"""Work in a thread that is finished before anybody goes on, also when the caller is cancelled meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def finishing(function: Callable[..., T], *arguments: object) -> T:
+    """``function(*arguments)`` in a thread. A cancellation is passed on when it has returned, not before."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))  # noqa: TID251 - awaited below in every case
+    cancelled = False
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        work.exception()  # seen; the cancellation is what is told
+        raise asyncio.CancelledError
+    return work.result()
