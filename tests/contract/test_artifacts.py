@@ -112,7 +112,6 @@ def test_removing_what_was_given_and_the_output_folder_is_allowed(sandbox: sync.
     assert (execution.status, bytes_of(execution)) == ("ok", {"given/x": b"1\n"})
 
 
-@pytest.mark.xfail(strict=True, reason="truncated, which is about output, is also set for files that were left behind")
 def test_a_file_that_is_too_large_is_named_and_does_not_make_the_output_truncated(sandbox: sync.Sandbox) -> None:
     execution = sandbox.run("open('sparse', 'wb').truncate(1 << 40); print('all of it')")
     assert [file.name for file in execution.skipped] == ["sparse"]

@@ -79,7 +79,6 @@ def test_a_thousand_files_with_long_names_all_arrive(sandbox: sync.Sandbox) -> N
     assert execution.stdout == "1000"
 
 
-@pytest.mark.xfail(strict=True, reason="a launch request beyond the wire's message size ends the supervisor")
 def test_as_many_files_as_are_allowed_all_arrive(sandbox: sync.Sandbox) -> None:
     files = {f"file-{number:06}.txt": b"x" for number in range(5500)}
     execution = sandbox.run("import os; print(len(os.listdir('.')) - 1, end='')", files=files)

@@ -142,7 +142,6 @@ def test_the_cpu_time_of_a_timeout_is_measured(sandbox: sync.Sandbox) -> None:
     assert sandbox.run(programs.SPIN["shell"], language="shell", timeout=0.8).usage.cpu_seconds >= 0.3
 
 
-@pytest.mark.xfail(strict=True, reason="ENOMEM of a refused mapping is no cause")
 def test_a_refused_mapping_is_out_of_memory_too(sandbox: sync.Sandbox) -> None:
     code = "import mmap\nm = mmap.mmap(-1, 400 << 20, mmap.MAP_PRIVATE)\nfor n in range(0, 400 << 20, 4096): m[n] = 1"
     assert sandbox.run(code, limits=MEMORY).status == "out_of_memory"

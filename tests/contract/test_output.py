@@ -124,7 +124,6 @@ def test_output_beyond_full_output_ends_the_cell_and_keeps_what_there_was(sandbo
     assert execution.full_output.read_bytes() == programs.numbered(100_000)[:MIB]
 
 
-@pytest.mark.xfail(strict=True, reason="what is read after the cell's end is not held against full_output")
 def test_more_than_full_output_is_told_also_when_the_program_ended_meanwhile(sandbox: sync.Sandbox) -> None:
     code = "import os, time\nos.write(1, b'ready'); time.sleep(0.3)\nfor _ in range(18): os.write(1, bytes(65536))"
     limits = Limits(output=10_000, full_output=1_150_000)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from tests.contract import programs, witness
 
 from casemate import Display, Done, ErrorEvent, Event, Execution, Limits, Output, sync
@@ -70,7 +69,6 @@ def test_characters_cut_by_a_read_arrive_whole(sandbox: sync.Sandbox) -> None:
     assert "\ufffd" not in "".join(event.text for event in events if isinstance(event, Output))
 
 
-@pytest.mark.xfail(strict=True, reason="the stream's decoder is not finished when the cell ends")
 def test_a_character_that_is_never_finished_is_the_same_in_both(sandbox: sync.Sandbox) -> None:
     events = events_of(sandbox, r"import os; os.write(1, b'abc\xe2\x82')")
     assert text_of(events, "stdout") == execution_of(events).stdout

@@ -142,7 +142,6 @@ def test_what_a_folder_takes_is_limited_and_the_rest_of_it_unharmed(inside: sync
     assert (folder / "read.txt").read_text() == "read"
 
 
-@pytest.mark.xfail(strict=True, reason="files are still written after the caller has heard of the cancellation")
 def test_nothing_is_written_back_after_a_cancelled_run_has_returned(audit: Path, folder: Path) -> None:
     async def journey() -> None:
         async with Sandbox(audit=audit, workspace=folder) as sandbox:

@@ -81,7 +81,6 @@ def test_a_full_temporary_folder_loses_no_small_artifact_and_names_the_large(
     assert [file.name for file in execution.skipped] == ["big"]
 
 
-@pytest.mark.xfail(strict=True, reason="that the rest of the output was lost is told nowhere")
 def test_output_that_could_not_be_kept_is_told(audit: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(small)
     monkeypatch.setattr(tempfile, "tempdir", str(small))
@@ -92,7 +91,6 @@ def test_output_that_could_not_be_kept_is_told(audit: Path, small: Path, monkeyp
     assert "output" in str(execution.skipped) + str(execution.cause)
 
 
-@pytest.mark.xfail(strict=True, raises=OSError, reason="a bare OSError of the temporary folder")
 def test_given_files_that_find_no_room_on_their_way_are_a_typed_error(
     audit: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

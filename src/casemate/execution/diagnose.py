@@ -101,7 +101,7 @@ def _cpu_is_used_up(evidence: Evidence) -> bool:
 
 
 def _wanted_memory(code: int, evidence: Evidence) -> bool:
-    if evidence.error is not None and evidence.error.name == "MemoryError":
+    if evidence.errno == errno.ENOMEM or (evidence.error is not None and evidence.error.name == "MemoryError"):
         return True
     near = evidence.ending.peak_memory >= _NEAR * evidence.limits.memory
     return near and code - 128 in _SELF_ENDED

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from casemate.model.result import ProgramError, Result
 
 _MAX_PARTS = 200_000  # values in one frame: each takes many times its length in memory
+_ESCAPED_SURROGATE = b"\\ud"
 _MAX_TYPES = 32  # MIME types of one result
 _MAX_TYPE_NAME = 128
 _MAX_NAME = 256  # characters of an exception's type
@@ -41,10 +42,22 @@ def parse(frame: bytes) -> Shown | Failed | None:
     if not isinstance(message, dict):
         return None
     if message.get("type") == "display":
-        return _shown(message.get("bundle"))
+        bundle = message.get("bundle")
+        return _shown(_without_surrogates(bundle) if _ESCAPED_SURROGATE in frame.lower() else bundle)
     if message.get("type") == "error":
         return _failed(message)
     return None
+
+
+def _without_surrogates(value: Any) -> Any:
+    """The same JSON value with every lone surrogate, which no encoder takes, replaced."""
+    if isinstance(value, str):
+        return _sound(value)
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_sound(key): _without_surrogates(item) for key, item in value.items()}
+    return value
 
 
 def _refuse(name: str) -> NoReturn:

@@ -47,7 +47,7 @@ def seal(collected: Collected, request: Request, report: IsolationReport) -> Sea
         error=None if verdict.status == "ok" else capture.error,
         artifacts=collected.artifacts,
         full_output=capture.full_output(),
-        truncated=transcript.truncated or capture.results_dropped or not collected.complete,
+        truncated=transcript.truncated or capture.results_dropped,
         usage=Usage(ending.cpu_seconds, ending.peak_memory, ending.tasks),
         duration=ending.seconds,
         cause=verdict.cause,

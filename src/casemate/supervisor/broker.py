@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from casemate.supervisor import enter, kernel, roots, stage
+from casemate.supervisor import enter, kernel, roots, stage, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Identity:
 
 def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) -> Scratch:
     """Make the scratch of a cell, with the program and the given files in it. Raises :class:`BrokerError`."""
-    program, inputs = request["program"], request["inputs"]
+    program, inputs = request["program"], _index(fds)
     size = request["limits"]["disk"] + program["size"] + _OWN_BYTES
     inodes = request["limits"]["inodes"] + _OWN_INODES
     with _part("scratch"):
@@ -99,6 +99,15 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
         return _fill(request, program, inputs, fds, identity)
     finally:
         kernel.unmount(stage.SCRATCH)
+
+
+def _index(fds: dict[str, int]) -> list[Any]:
+    """Name, offset and length of each given file. In a file of its own: there may be more than a message holds."""
+    if "index" not in fds:
+        return []
+    size = os.fstat(fds["index"]).st_size
+    inputs: list[Any] = wire.decode(os.pread(fds["index"], size, 0))
+    return inputs
 
 
 def _fill(

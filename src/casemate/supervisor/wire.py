@@ -101,7 +101,7 @@ _CONSTANTS: dict[bytes, Any] = {b"n": None, b"t": True, b"f": False}
 def _number(mark: bytes, text: bytes) -> int | float:
     try:
         return int(text) if mark == b"i" else float.fromhex(text.decode("ascii"))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise WireError("not a number") from None
 
 

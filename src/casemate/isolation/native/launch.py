@@ -39,7 +39,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
     return {"kind": "text", "target": entry.target, "content": entry.content}
 
 
-def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]]) -> dict[str, Any]:
+def request(plan: Plan, root: str) -> dict[str, Any]:
     """The launch request for ``plan`` over the root tree ``root``; pure but for the workspace's identity."""
     limits = plan.limits
     return {
@@ -47,7 +47,6 @@ def request(plan: Plan, root: str, inputs: list[tuple[str, int, int]]) -> dict[s
         "id": plan.id,
         "root": root,
         "program": {"name": plan.program_name, "size": len(plan.code)},
-        "inputs": inputs,
         "workspace": _workspace(plan.workspace),
         "deadline": plan.deadline,
         "layers": list(plan.layers),
@@ -106,8 +105,8 @@ def memory_file(data: bytes) -> int:
     return fd
 
 
-def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, list[tuple[str, int, int]]]:
-    """All given files in one descriptor, and where each lies: name, offset, length.
+def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, int]:
+    """All given files in one descriptor, and in another where each lies: name, offset, length.
 
     Raises ``InvalidArgument`` for a file that cannot be read, or when all together exceed ``bound`` bytes.
     """
@@ -125,7 +124,7 @@ def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, list[tuple
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     try:
-        return fd, _copy(files, fd)
+        return fd, memory_file(wire.encode(_copy(files, fd)))
     except OSError as error:
         os.close(fd)
         raise Unavailable(

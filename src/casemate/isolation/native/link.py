@@ -80,6 +80,9 @@ class Link:
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Send a message; takes over ``fds`` and closes them once they are on their way."""
         data = wire.encode(message)
+        if len(data) > wire.MAX_MESSAGE:
+            _close_all(fds or [])
+            raise Fault(f"a message of {len(data)} bytes is too long for the supervisor")
         with self._lock:
             if not self.alive:
                 _close_all(fds or [])

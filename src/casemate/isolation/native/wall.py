@@ -73,8 +73,8 @@ class NativeWall:
         link, root = self._ready(plan.entries)
         fds: dict[str, int] = {}
         try:
-            index = self._open_for(plan, fds)
-            request = launch.request(plan, root, index)
+            self._open_for(plan, fds)
+            request = launch.request(plan, root)
         except OSError as error:
             _close(fds)
             raise _why_unprepared(error) from None
@@ -86,15 +86,13 @@ class NativeWall:
         except OSError as error:
             raise _why_unprepared(error) from None
 
-    def _open_for(self, plan: Plan, fds: dict[str, int]) -> list[tuple[str, int, int]]:
-        """Put what the cell is given into ``fds``; the index of the given files."""
+    def _open_for(self, plan: Plan, fds: dict[str, int]) -> None:
+        """Put what the cell is given into ``fds``."""
         fds["stdin"] = launch.memory_file(plan.stdin) if plan.stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         fds["payload"] = launch.payload(plan)
         fds["program"] = launch.memory_file(plan.code)
-        if not plan.files:
-            return []
-        fds["inputs"], index = launch.pack(plan.files, plan.limits.disk)
-        return index
+        if plan.files:
+            fds["inputs"], fds["index"] = launch.pack(plan.files, plan.limits.disk)
 
     async def close(self) -> None:
         import asyncio
