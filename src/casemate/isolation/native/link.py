@@ -70,6 +70,7 @@ class Link:
         self._readers: dict[int, RunningCell] = {}
         self._epoll = select.epoll()
         self._lock = threading.Lock()
+        self._closing = False
         self.alive = True
         self._thread = threading.Thread(target=self._pump, name="casemate-native", daemon=True)
         self._thread.start()
@@ -91,6 +92,15 @@ class Link:
             self._flush()
             if self._outbox:
                 os.eventfd_write(self._wake, 1)
+
+    def is_up(self) -> bool:
+        """Whether the supervisor is there, also when the pump has not noticed its end yet."""
+        with self._lock:
+            if not self.alive:
+                return False
+            poll = select.poll()
+            poll.register(self._socket, select.POLLHUP)
+            return not poll.poll(0)
 
     def call(self, function: Any, *arguments: Any) -> None:
         """Have the pump thread call ``function``."""
@@ -125,6 +135,7 @@ class Link:
 
     def close(self) -> None:
         """End the supervisor and with it every cell. Returns when all is gone; bounded."""
+        self._closing = True
         with self._lock:
             if self.alive:
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -335,7 +346,9 @@ class Link:
         text = os.pread(self._log, _LOG_TAIL, max(0, size - _LOG_TAIL)).decode("utf-8", "replace").strip()
         if text:
             return Fault(f"the supervisor failed: {text}")
-        return SandboxClosed("the sandbox was closed, or its supervisor killed, while this ran")
+        if self._closing:
+            return SandboxClosed("the sandbox was closed while this ran")
+        return Fault("the supervisor was killed while this ran; the next run starts a new one")
 
 
 class Unlaunched(Exception):

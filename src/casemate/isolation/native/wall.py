@@ -109,7 +109,7 @@ class NativeWall:
         """The running supervisor's link; a new one when there is none or it died."""
         if self._closed:
             raise SandboxClosed("the sandbox was closed")
-        if self._link is None or not self._link.alive:
+        if self._link is None or not self._link.is_up():
             refused = refusal.too_old_or_foreign(refusal.facts())
             if refused:
                 raise refused.error()
