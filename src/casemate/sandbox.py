@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from casemate import __version__
 from casemate.audit.log import AuditLog, default_path
-from casemate.errors import InvalidArgument, SandboxClosed, Unavailable, WallUnavailable
+from casemate.errors import InvalidArgument, SandboxClosed, WallUnavailable
+from casemate.execution.given import (
+    check_apart,
+    check_choice,
+    check_files,
+    check_later,
+    check_namespace,
+    check_preload,
+    checked_concurrency,
+    checked_folder,
+    checked_output_dir,
+    checked_path,
+)
 from casemate.execution.house import House
-from casemate.execution.request import Content, check_name, check_timeout, make_request
+from casemate.execution.request import Content, check_timeout, make_request
 from casemate.isolation.native.wall import NativeWall
 from casemate.model.limits import Limits
 from casemate.runtimes.catalogue import RUNTIMES, language_of, runtime_for
@@ -29,10 +39,7 @@ if TYPE_CHECKING:
     from casemate.model.request import Request
     from casemate.runtimes.runtime import Environment
 
-_DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number
 _WALLS = ("native",)
-_DOORS_LATER = "this version has no door through the wall yet: cells have no network, secrets or approvals"
-_MAX_NAMESPACE = 200  # characters
 
 
 class Sandbox:
@@ -72,32 +79,23 @@ class Sandbox:
         namespace: str = "default",
         concurrency: int | None = None,
     ) -> None:
-        _check_later(policy=policy, vault=vault, network=network, allowed_domains=allowed_domains)
-        _check_choice("isolation", isolation, ("auto", *_WALLS))
-        _check_choice("workspace_mode", workspace_mode, ("overlay", "direct"))
+        check_later(policy=policy, vault=vault, network=network, allowed_domains=allowed_domains)
+        check_choice("isolation", isolation, ("auto", *_WALLS))
+        check_choice("workspace_mode", workspace_mode, ("overlay", "direct"))
         if approve is not None and not callable(approve):
             raise InvalidArgument("approve", f"{approve!r} cannot be called")
-        self._workspace = _checked_folder("workspace", workspace)
-        output_dir = _checked_output_dir(output_dir)
-        if workspace_mode == "direct" and _lies_within(output_dir, workspace):
-            raise InvalidArgument(
-                "output_dir", "may not lie in a workspace that is written through; give another folder"
-            )
+        self._workspace = checked_folder("workspace", workspace)
+        output_dir = checked_output_dir(output_dir)
+        check_apart(workspace_mode, output_dir, self._workspace)
         check_timeout(approval_timeout, "approval_timeout")
-        _check_preload(preload)
+        check_preload(preload)
         if limits is not None and not isinstance(limits, Limits):
             raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
-        if (
-            not isinstance(namespace, str)
-            or not namespace
-            or len(namespace) > _MAX_NAMESPACE
-            or not _is_sound(namespace)
-        ):
-            raise InvalidArgument("namespace", f"{namespace!r} is not a name of 1 to {_MAX_NAMESPACE} characters")
+        check_namespace(namespace)
         self._namespace = namespace
-        self._concurrency = _checked_concurrency(concurrency)
+        self._concurrency = checked_concurrency(concurrency)
         self._wall = NativeWall(_launch_probe)
-        self._log = AuditLog(_checked_path("audit", audit) if audit is not None else default_path(os.environ))
+        self._log = AuditLog(checked_path("audit", audit) if audit is not None else default_path(os.environ))
         self._house = House(
             wall=self._wall,
             log=self._log,
@@ -291,7 +289,7 @@ class Sandbox:
         arguments: Sequence[str],
     ) -> Request:
         self._check_open()
-        _check_later(allowed_domains=allowed_domains, secrets=secrets)
+        check_later(allowed_domains=allowed_domains, secrets=secrets)
         request = make_request(
             code,
             runtime=runtime_for(language),
@@ -306,21 +304,9 @@ class Sandbox:
             metadata=metadata,
         )
         if self._workspace is not None:
-            _checked_folder("workspace", self._workspace)  # it may have gone since
-            self._check_files(request, self._workspace)
+            checked_folder("workspace", self._workspace)  # it may have gone since
+            check_files(request, self._workspace, self._house.workspace_mode)
         return request
-
-    def _check_files(self, request: Request, workspace: Path) -> None:
-        """Given files must not lie over the caller's own."""
-        if request.files and self._house.workspace_mode == "direct":
-            raise InvalidArgument("files", "cannot be given with workspace_mode='direct'; write them into the folder")
-        for name in request.files:
-            check_name(name)
-            if os.path.lexists(workspace / name):
-                raise InvalidArgument("files", f"{name!r} exists in the workspace; give it another name")
-            for parent in list(Path(name).parents)[:-1]:
-                if os.path.lexists(workspace / parent) and not (workspace / parent).is_dir():
-                    raise InvalidArgument("files", f"{name!r}: {str(parent)!r} in the workspace is no folder")
 
 
 async def _events(request: Request, house: House) -> AsyncGenerator[Event]:
@@ -346,74 +332,3 @@ async def _events(request: Request, house: House) -> AsyncGenerator[Event]:
 def _launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:
     """The self-test runs on the interpreter that casemate runs on."""
     return runtime_for("python").launch(None, name, arguments)
-
-
-def _check_later(**given: object) -> None:
-    """Arguments of doors that do not exist yet: their defaults are fine, anything else is an honest no."""
-    for name, value in given.items():
-        if name == "network":
-            _check_choice(name, value, ("none", "listed", "public"))
-        if value in (None, (), [], "none", "listed"):
-            continue
-        raise Unavailable(f"{name}: {_DOORS_LATER}", remediation=f"Leave {name} out.")
-
-
-def _is_sound(text: str) -> bool:
-    """Whether text can be encoded: it holds no lone surrogate."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _check_preload(preload: Sequence[str] | None) -> None:
-    """Modules that warm cells have loaded. Every cell starts cold in this version, so nothing is loaded ahead."""
-    if preload is not None and (isinstance(preload, str) or not all(isinstance(name, str) for name in preload)):
-        raise InvalidArgument("preload", f"{preload!r} is not a list of names of modules")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        known = ", ".join(repr(choice) for choice in choices)
-        raise InvalidArgument(name, f"{value!r} is not known; choose one of {known}")
-
-
-def _lies_within(folder: str | os.PathLike[str] | None, other: str | os.PathLike[str] | None) -> bool:
-    if folder is None or other is None:
-        return False
-    return Path(folder).expanduser().resolve().is_relative_to(Path(other).expanduser().resolve())
-
-
-def _checked_path(name: str, path: object) -> Path:
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path) or "\0" in str(os.fspath(path)):
-        raise InvalidArgument(name, f"{path!r} is not a path")
-    return Path(path).expanduser().absolute()
-
-
-def _checked_output_dir(folder: str | os.PathLike[str] | None) -> Path | None:
-    if folder is None:
-        return None
-    path = _checked_path("output_dir", folder)
-    if path.exists() and not path.is_dir():
-        raise InvalidArgument("output_dir", f"{str(path)!r} is not a folder")
-    return path
-
-
-def _checked_folder(name: str, folder: str | os.PathLike[str] | None) -> Path | None:
-    if folder is None:
-        return None
-    path = _checked_path(name, folder)
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise InvalidArgument(name, f"{str(path)!r}: {error.strerror}; give a folder that exists") from None
-    if not stat.S_ISDIR(mode):
-        raise InvalidArgument(name, f"{str(path)!r} is not a folder")
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise InvalidArgument(name, f"{str(path)!r} is not writable; give a folder that you may read and write")
-    return path
-
-
-def _checked_concurrency(concurrency: int | None) -> int:
-    if concurrency is None:
-        return _DEFAULT_CONCURRENCY
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 10_000:
-        raise InvalidArgument("concurrency", f"{concurrency!r} is not a whole number from 1 to 10000")
-    return concurrency

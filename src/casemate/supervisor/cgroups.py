@@ -114,6 +114,13 @@ class Group:
         else:
             _write(fd, "cpu.cfs_quota_us", str(quota))
 
+    def let_die(self) -> None:
+        """Lift the limit on cpu: a cell that has used up its share could not even end before the next period."""
+        for controller, fd in self._folders:
+            if controller is self._cgroups.cpu:
+                name, value = ("cpu.max", f"max {_PERIOD}") if controller.version == 2 else ("cpu.cfs_quota_us", "-1")
+                _try_write(fd, name, value)
+
     def doors(self) -> list[int]:
         """A descriptor for each group; who writes ``0`` into it enters. The caller closes them."""
         flags = os.O_WRONLY | os.O_CLOEXEC

@@ -51,6 +51,8 @@ class Cell:
         if self.reason is None:
             self.reason = reason
         os.kill(self.pid, _SIGKILL)  # our own child, not yet reaped, so the number is still its
+        if self.group:
+            self.group.let_die()
 
 
 class Server:

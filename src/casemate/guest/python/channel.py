@@ -1,12 +1,17 @@
 """The control pipe to the host: length-prefixed JSON objects on descriptor 3, sent whole or not at all."""
 
 import _thread
+import fcntl
 import json
 import os
+import stat
+import termios
+import time
 
 from _casemate import control  # type: ignore[import-not-found]
 
 FRAME_LIMIT = 16 * 2**20
+ORDER_TRIES, ORDER_PAUSE = 100, 0.0005  # a twentieth of a second in all
 
 _lock = _thread.allocate_lock()
 
@@ -37,9 +42,30 @@ def send(payload: bytes) -> bool:
         return False
     data = memoryview(len(payload).to_bytes(4, "big") + payload)
     with _lock:
+        _wait_until_read(1, 2)
         try:
             while data:
                 data = data[os.write(control[0], data) :]
         except OSError:
             return False
+        _wait_until_read(control[0])
     return True
+
+
+def _wait_until_read(*descriptors: int) -> None:
+    """Wait a moment until the host has read what is in these pipes, so that it sees text and displays in order.
+
+    There is no order between pipes but this. A host that does not read holds nothing up for longer than the moment.
+    """
+    for _ in range(ORDER_TRIES):
+        if not any(_holds_unread(descriptor) for descriptor in descriptors):
+            return
+        time.sleep(ORDER_PAUSE)
+
+
+def _holds_unread(descriptor: int) -> bool:
+    try:
+        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0")
+        return stat.S_ISFIFO(os.fstat(descriptor).st_mode) and any(waiting)
+    except OSError:
+        return False  # it is closed, or something that holds nothing for the host

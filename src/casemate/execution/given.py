@@ -1,0 +1,107 @@
+"""Arguments of a sandbox: form and bounds, when it is made. What is wrong is named."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from casemate.errors import InvalidArgument, Unavailable
+from casemate.execution.request import check_name
+from casemate.model.request import Request
+
+_DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number
+_DOORS_LATER = "this version has no door through the wall yet: cells have no network, secrets or approvals"
+_MAX_NAMESPACE = 200  # characters
+
+
+def check_later(**given: object) -> None:
+    """Arguments of doors that do not exist yet: their defaults are fine, anything else is an honest no."""
+    for name, value in given.items():
+        if name == "network":
+            check_choice(name, value, ("none", "listed", "public"))
+        if value in (None, (), [], "none", "listed"):
+            continue
+        raise Unavailable(f"{name}: {_DOORS_LATER}", remediation=f"Leave {name} out.")
+
+
+def check_namespace(namespace: object) -> None:
+    """A name that can be kept in the record. Raises ``InvalidArgument``."""
+    sound = isinstance(namespace, str) and not any("\ud800" <= character <= "\udfff" for character in namespace)
+    if not sound or not 0 < len(str(namespace)) <= _MAX_NAMESPACE:
+        raise InvalidArgument("namespace", f"{namespace!r} is not a name of 1 to {_MAX_NAMESPACE} characters")
+
+
+def check_preload(preload: Sequence[str] | None) -> None:
+    """Modules that warm cells have loaded. Every cell starts cold in this version, so nothing is loaded ahead."""
+    if preload is not None and (isinstance(preload, str) or not all(isinstance(name, str) for name in preload)):
+        raise InvalidArgument("preload", f"{preload!r} is not a list of names of modules")
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """One of the words that are known. Raises ``InvalidArgument``."""
+    if value not in choices:
+        known = ", ".join(repr(choice) for choice in choices)
+        raise InvalidArgument(name, f"{value!r} is not known; choose one of {known}")
+
+
+def check_apart(mode: str, output_dir: Path | None, workspace: Path | None) -> None:
+    """A program that writes through could put a link where its artifacts are copied to. Raises ``InvalidArgument``."""
+    if mode == "direct" and output_dir and workspace and output_dir.resolve().is_relative_to(workspace.resolve()):
+        raise InvalidArgument("output_dir", "may not lie in a workspace that is written through; give another folder")
+
+
+def checked_path(name: str, path: object) -> Path:
+    """An absolute path, of something that may not exist. Raises ``InvalidArgument``."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path) or "\0" in str(os.fspath(path)):
+        raise InvalidArgument(name, f"{path!r} is not a path")
+    return Path(path).expanduser().absolute()
+
+
+def checked_output_dir(folder: str | os.PathLike[str] | None) -> Path | None:
+    """Where artifacts go: a folder, or nothing yet. Raises ``InvalidArgument``."""
+    if folder is None:
+        return None
+    path = checked_path("output_dir", folder)
+    if path.exists() and not path.is_dir():
+        raise InvalidArgument("output_dir", f"{str(path)!r} is not a folder")
+    return path
+
+
+def checked_folder(name: str, folder: str | os.PathLike[str] | None) -> Path | None:
+    """A folder that exists and may be written. Raises ``InvalidArgument``."""
+    if folder is None:
+        return None
+    path = checked_path(name, folder)
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise InvalidArgument(name, f"{str(path)!r}: {error.strerror}; give a folder that exists") from None
+    if not stat.S_ISDIR(mode):
+        raise InvalidArgument(name, f"{str(path)!r} is not a folder")
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise InvalidArgument(name, f"{str(path)!r} is not writable; give a folder that you may read and write")
+    return path
+
+
+def checked_concurrency(concurrency: int | None) -> int:
+    """Cells at once. Raises ``InvalidArgument``."""
+    if concurrency is None:
+        return _DEFAULT_CONCURRENCY
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 10_000:
+        raise InvalidArgument("concurrency", f"{concurrency!r} is not a whole number from 1 to 10000")
+    return concurrency
+
+
+def check_files(request: Request, workspace: Path, mode: str) -> None:
+    """Given files must not lie over the caller's own. Raises ``InvalidArgument``."""
+    if request.files and mode == "direct":
+        raise InvalidArgument("files", "cannot be given with workspace_mode='direct'; write them into the folder")
+    for name in request.files:
+        check_name(name)
+        if os.path.lexists(workspace / name):
+            raise InvalidArgument("files", f"{name!r} exists in the workspace; give it another name")
+        for parent in list(Path(name).parents)[:-1]:
+            if os.path.lexists(workspace / parent) and not (workspace / parent).is_dir():
+                raise InvalidArgument("files", f"{name!r}: {str(parent)!r} in the workspace is no folder")
