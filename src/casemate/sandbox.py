@@ -53,6 +53,7 @@ class Sandbox:
     ``output_dir``: a folder that artifacts are copied to. ``environment``: None for the interpreter and packages
     that casemate runs on, or the path of a virtual environment or interpreter. ``isolation``: ``"auto"`` for the
     strongest wall that its self-test proves, or a wall's name. ``limits``: the most any run may use.
+    ``preload``, ``approve`` and ``approval_timeout`` have no effect yet: nothing of this version preloads or asks.
     ``audit``: path of the record, by default in the user's state folder. ``concurrency``: cells at once.
 
     Raises :class:`casemate.InvalidArgument` naming the argument, and :class:`casemate.Unavailable` for what
@@ -139,17 +140,17 @@ class Sandbox:
         """
         request = self._request(
             code,
-            language,
-            timeout,
-            limits,
-            allowed_domains,
-            secrets,
-            env,
-            files,
-            stdin,
-            metadata,
-            program_name,
-            arguments,
+            language=language,
+            timeout=timeout,
+            limits=limits,
+            allowed_domains=allowed_domains,
+            secrets=secrets,
+            env=env,
+            files=files,
+            stdin=stdin,
+            metadata=metadata,
+            program_name=program_name,
+            arguments=arguments,
         )
         from casemate.execution import pipeline
 
@@ -180,17 +181,17 @@ class Sandbox:
         """
         request = self._request(
             code,
-            language,
-            timeout,
-            limits,
-            allowed_domains,
-            secrets,
-            env,
-            files,
-            stdin,
-            metadata,
-            program_name,
-            arguments,
+            language=language,
+            timeout=timeout,
+            limits=limits,
+            allowed_domains=allowed_domains,
+            secrets=secrets,
+            env=env,
+            files=files,
+            stdin=stdin,
+            metadata=metadata,
+            program_name=program_name,
+            arguments=arguments,
         )
         async with self._slot():
             self._check_open()
@@ -213,7 +214,18 @@ class Sandbox:
     ) -> Plan:
         """The plan of a run with these arguments of :meth:`run`, as data. Nothing is started."""
         request = self._request(
-            code, language, timeout, limits, None, (), env, files, stdin, None, program_name, arguments
+            code,
+            language=language,
+            timeout=timeout,
+            limits=limits,
+            allowed_domains=None,
+            secrets=(),
+            env=env,
+            files=files,
+            stdin=stdin,
+            metadata=None,
+            program_name=program_name,
+            arguments=arguments,
         )
         from casemate.execution import pipeline
 
@@ -276,6 +288,7 @@ class Sandbox:
     def _request(
         self,
         code: str | bytes,
+        *,
         language: str,
         timeout: float | None,
         limits: Limits | None,

@@ -64,6 +64,11 @@ BROKEN = {
     "empty": "raw(b'\\0\\0\\0\\0' * 1000)",
     "no json": "frame(b'\\xff\\xfe{')",
     "deep": "frame(b'[' * 200000 + b']' * 200000)",
+    **{
+        f"surrogates {depth} deep": f'frame(b\'{{"type":"display","bundle":{{"application/json":\' + b"[" * {depth}'
+        f' + b\'"\\\\ud800"\' + b"]" * {depth} + b"}}}}")'
+        for depth in (600, 900, 3000)
+    },
     "NaN": 'frame(b\'{"type":"display","bundle":{"application/json":NaN}}\')',
     "a long number": 'frame(b\'{"type":"display","bundle":{"application/json":\' + b\'9\' * 100000 + b\'}}\')',
     "keys twice": 'frame(b\'{"type":"display","type":"end","bundle":{"text/plain":"x"}}\')',

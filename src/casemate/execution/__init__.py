@@ -1,4 +1,4 @@
-"""One execution, step by step: admit → plan → run → collect → seal, all inside record.
+"""One execution, step by step: admit → plan, then run → collect → seal inside record.
 
 `pipeline` is the list; each step takes the type that the step before makes.
 """

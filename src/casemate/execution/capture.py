@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from casemate.artifacts.content import Spool
 
 _MAX_RESULTS = 1000
+_PART_COST = 100  # bytes of the host's memory that one value in a frame may take
 _FRAME_COST = 256  # bytes that a frame counts for besides its own: reading an empty one takes time too
 _FULL_OUTPUT = "output.txt"
 
@@ -63,7 +64,7 @@ class Capture:
             self._emitter.emit(Output(stream, text, data=data), len(data))
 
     def frame(self, frame: bytes) -> None:
-        self._frame_bytes += len(frame) + _FRAME_COST
+        self._frame_bytes += len(frame) + _FRAME_COST + _PART_COST * frames.parts_of(frame)
         if self._frame_bytes > self._limits.full_output:
             self._end()
             return

@@ -33,20 +33,26 @@ class Failed:
 
 def parse(frame: bytes) -> Shown | Failed | None:
     """What the frame says, or None when it says nothing that is understood."""
-    if frame.count(b",") + frame.count(b"[") + frame.count(b"{") > _MAX_PARTS:
+    if parts_of(frame) > _MAX_PARTS:
         return None
     try:
         message = json.loads(frame, parse_constant=_refuse)
+        if _ESCAPED_SURROGATE in frame.lower():
+            message = _without_surrogates(message)
     except (ValueError, RecursionError):
         return None
     if not isinstance(message, dict):
         return None
     if message.get("type") == "display":
-        bundle = message.get("bundle")
-        return _shown(_without_surrogates(bundle) if _ESCAPED_SURROGATE in frame.lower() else bundle)
+        return _shown(message.get("bundle"))
     if message.get("type") == "error":
         return _failed(message)
     return None
+
+
+def parts_of(frame: bytes) -> int:
+    """About how many values a frame holds: each takes memory of its own, however short it is written."""
+    return frame.count(b",") + frame.count(b"[") + frame.count(b"{")
 
 
 def _without_surrogates(value: Any) -> Any:

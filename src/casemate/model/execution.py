@@ -16,7 +16,7 @@ Status = Literal["ok", "failed", "timeout", "out_of_memory", "killed", "cancelle
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why an execution did not end by itself, for programs and models.
+    """Which limit, rule or caller made an execution end as it did, for programs and models.
 
     ``code`` is stable (``timeout``, ``memory_limit``, ``cpu_limit``, ``process_limit``,
     ``output_limit``, ``disk_limit``, ``inode_limit``, ``open_files_limit``, ``cancelled``, ``killed``,

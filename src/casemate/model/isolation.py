@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Mechanism:
     """How one limit is enforced.
 
-    ``hard``: the kernel refuses or kills at the limit; otherwise best effort.
+    ``hard``: enforced from outside the program, at the limit; otherwise measured now and then, so it can be overshot.
     ``per``: ``"cell"`` when the sum over the cell counts, ``"process"`` when each process counts alone.
     """
 

@@ -79,7 +79,7 @@ class Plan:
 
     ``deadline``: seconds from the cell's start; ``control``: whether the program's guest hook holds the
     control pipe; ``reserve``: bytes its interpreter reserves and never touches. ``listeners``: IPv4 addresses and
-    ports in the cell on which the host, and nobody in the cell, answers.
+    ports in the cell on which the host, and nobody in the cell, answers: for doors, no plan of this version has any.
     """
 
     id: str

@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 _ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _OWN_INODES = 24  # folders the broker makes itself
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
-_OWN_PLACES = (  # of a cell, and the folder of the scratch that each is
-    ("/home/user/", "tmp/.home"),
-    ("/tmp/", "tmp"),
-    ("/var/tmp/", "tmp"),
-    ("/dev/shm/", "shm"),
-    ("/workspace/", "workspace"),
-)
 _COPY_CHUNK = 1 << 24
 
 
@@ -159,7 +152,7 @@ def _places(request: dict[str, Any]) -> list[dict[str, Any]]:
     for entry in request["late"]:
         place = _in_scratch(entry["target"], request["workspace"]["kind"])
         if place is not None:
-            os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
+            roots.make_parents(stage.SCRATCH, os.path.dirname(place).removeprefix(stage.SCRATCH))
         if entry["kind"] == "link":
             if place is not None:
                 os.symlink(entry["points_to"], place)
@@ -172,7 +165,7 @@ def _places(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _in_scratch(target: str, workspace: str) -> str | None:
     """Where ``target`` of the cell lies in the scratch; None when it is in a caller's folder and must be there."""
-    for prefix, folder in _OWN_PLACES:
+    for prefix, folder in wire.OWN_PLACES.items():
         if target.startswith(prefix):
             inside = workspace == "private" or folder != "workspace"
             return f"{stage.SCRATCH}/{folder}/{target.removeprefix(prefix)}" if inside else None
@@ -181,7 +174,7 @@ def _in_scratch(target: str, workspace: str) -> str | None:
 
 def _mount_point(place: str, *, is_folder: bool) -> None:
     if is_folder:
-        os.makedirs(place, 0o755, exist_ok=True)
+        roots.make_parents(stage.SCRATCH, place.removeprefix(stage.SCRATCH))
     else:
         os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
 

@@ -1,7 +1,7 @@
 """Inside the new process: build the walls, in an order that is the security argument, then start the program.
 
-    id maps (written by the supervisor) · namespaces · user sysctls · loopback · /proc and its masks ·
-    mounts · new root · resource limits · capabilities · Landlock · seccomp · program
+    cgroup · id maps (written by the supervisor) · namespaces · loopback · /proc, user sysctls and masks ·
+    bounding set · mounts · new root · resource limits · capabilities · Landlock · seccomp · program
 
 Every step needs what a later one takes away. What is the same in every cell is done before
 the request comes (`prepare`), so that it costs no one time. A step that fails ends the cell
@@ -17,7 +17,7 @@ import os
 import resource
 import struct
 
-from casemate.supervisor import init, kernel, landlock, seccomp, stage, wire
+from casemate.supervisor import enter, init, kernel, landlock, seccomp, stage, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _prepare(channel: _socket.socket, step: Step) -> None:
     _socket.sethostname("casemate")
     step.name = "proc"
     kernel.mount("proc", stage.PROC, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-    _forbid_nesting(b"0")
+    _forbid_nesting("0")
     step.name = "masks"
     _mask_proc()
     step.name = "capabilities"
@@ -188,7 +188,7 @@ def _undo(layers: list[str]) -> None:
         kernel.mount("proc", stage.PROC, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     if "namespaces" not in layers:
         kernel.mount("proc", stage.PROC, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-        _forbid_nesting(b"10000")
+        _forbid_nesting("10000")
         if "mounts" in layers:
             kernel.unmount(stage.PROC)
 
@@ -218,18 +218,10 @@ def _mask_proc() -> None:
     os.close(tree)
 
 
-def _forbid_nesting(most: bytes) -> None:
+def _forbid_nesting(most: str) -> None:
     """No user namespace can be made in here, and no inotify instance of the user's taken (namespaces(7))."""
     for name in ("max_user_namespaces", "max_inotify_instances"):
-        _write(f"{stage.PROC}/sys/user/{name}", most)
-
-
-def _write(path: str, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
+        enter.write_file(f"{stage.PROC}/sys/user/{name}", most)
 
 
 def _loopback_up() -> None:

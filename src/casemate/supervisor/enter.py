@@ -36,7 +36,7 @@ def own_namespaces() -> tuple[str, int]:
     if _can_unshare_as_root():
         return "root", cells
     with refusing("id maps"):
-        _enter_with_helper(cells)
+        _enter_mapped_from_outside(cells)
     return _with_own_mounts("contained root", cells)
 
 
@@ -87,12 +87,12 @@ def _enter_alone() -> None:
     write_maps("self", f"0 {uid} 1", f"0 {gid} 1", deny_setgroups=True)
 
 
-def _enter_with_helper(cells: int) -> None:
-    """A user namespace over root and the cells' id, so that no cell is root: a helper that stays outside maps them."""
+def _enter_mapped_from_outside(cells: int) -> None:
+    """A user namespace over root and the cells' id, so that no cell is root: a child that stays outside maps them."""
     ready_read, ready_write = os.pipe()
     us, ids = os.getpid(), f"0 0 1\n{cells} {cells} 1"
-    helper = os.fork()
-    if helper == 0:
+    outsider = os.fork()
+    if outsider == 0:
         os.close(ready_write)
         if os.read(ready_read, 1):
             write_maps(us, ids, ids, deny_setgroups=False)
@@ -104,7 +104,7 @@ def _enter_with_helper(cells: int) -> None:
         os.write(ready_write, b"x")
     finally:
         os.close(ready_write)
-        _, status = os.waitpid(helper, 0)
+        _, status = os.waitpid(outsider, 0)
     if status:
         raise OSError(1, "the ids of the cells may not be mapped")
 

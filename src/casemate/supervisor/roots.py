@@ -50,7 +50,7 @@ def build(key: str, entries: list[dict[str, Any]]) -> str:
 def _add(root: str, entry: dict[str, Any]) -> None:
     target = root + entry["target"]
     try:
-        _make_parents(root, os.path.dirname(entry["target"]))
+        make_parents(root, os.path.dirname(entry["target"]))
         if entry["kind"] == "link":
             if os.path.islink(target):  # a bound folder has it already
                 return
@@ -63,7 +63,7 @@ def _add(root: str, entry: dict[str, Any]) -> None:
         raise RootError(f"{entry['target']}: {error}") from error
 
 
-def _make_parents(root: str, folder: str) -> None:
+def make_parents(root: str, folder: str) -> None:
     """Make the folders down to ``folder`` in the tree. A link on the way would lead out to the host's own root."""
     path = root
     for name in filter(None, folder.split("/")):

@@ -168,6 +168,8 @@ class Server:
             self._start(request, fds)
         except broker.BrokerError as error:
             self._refuse(request["id"], error.part, error.errno, str(error))
+        except roots.RootError as error:
+            self._refuse(request["id"], "environment", 0, str(error))
         except (OSError, enter.Refused) as error:
             self._refuse(request["id"], "launch", getattr(error, "errno", 0) or 0, str(error))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_MAX_VISITED = 5000  # processes looked at in one cell; the limit on tasks is far below
+_MAX_VISITED = 33_000  # processes looked at in one cell; limits.processes is at most 32,768
 OFTEN = 0.02  # seconds between looks at a cell of several processes
 SELDOM = 0.1
 

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 160_000  # bytes; a unix socket's default send buffer takes 212,992 with its overhead
 MAX_DESCRIPTORS = 64  # beside one message; the kernel's own limit is 253
+# Of a cell, and the folder of its scratch that each is: what is bound below them must be put over them.
+OWN_PLACES = {
+    "/home/user/": "tmp/.home",
+    "/tmp/": "tmp",
+    "/var/tmp/": "tmp",
+    "/dev/shm/": "shm",
+    "/workspace/": "workspace",
+}
 _MAX_DEPTH = 12  # no message of ours is deeper than 5
 
 

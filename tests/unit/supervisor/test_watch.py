@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ def child(code: str) -> Iterator[int]:
     """A process that runs ``code``, says a word and waits; its number."""
     process = subprocess.Popen(
         [sys.executable, "-c", f"{code}\nprint('ready', flush=True)\nimport sys; sys.stdin.read()"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
@@ -25,7 +27,7 @@ def child(code: str) -> Iterator[int]:
         assert process.stdout.readline() == b"ready\n"
         yield process.pid
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # its children too
         process.wait()
         process.stdin.close()
         process.stdout.close()

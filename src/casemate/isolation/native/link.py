@@ -238,14 +238,21 @@ class Link:
             cell.paused.add(fd)
 
     def _deliver(self, fd: int, cell: RunningCell, data: bytes) -> None:
-        stream = cell.pipes[fd]
-        if stream is not None:
-            return cell.sink.output(stream, data)
         try:
-            for frame in cell.frames.feed(data):
-                cell.sink.frame(frame)
+            self._hand_on(cell, cell.pipes[fd], data)
         except FrameError:
             self._close_pipe(fd, cell)
+        except Exception:  # noqa: BLE001 - whatever one cell's data does, the other cells' pump goes on
+            self._close_pipe(fd, cell)
+            self._calls.append((cell.kill, ("killed",)))
+            os.eventfd_write(self._wake, 1)
+
+    def _hand_on(self, cell: RunningCell, stream: Stream | None, data: bytes) -> None:
+        if stream is not None:
+            cell.sink.output(stream, data)
+            return
+        for frame in cell.frames.feed(data):
+            cell.sink.frame(frame)
 
     def _close_pipe(self, fd: int, cell: RunningCell) -> None:
         if fd not in cell.paused:

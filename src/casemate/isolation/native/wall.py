@@ -33,7 +33,6 @@ class NativeWall:
         """``launch_probe`` says how the self-test's programs, which are Python, are started."""
         self._launch_probe = launch_probe
         self._link: Link | None = None
-        self._hello: dict[str, Any] = {}
         self._roots: dict[tuple[Entry, ...], str] = {}
         self._system: tuple[Entry, ...] | None = None
         self._report: IsolationReport | None = None
@@ -134,7 +133,6 @@ class NativeWall:
             raise Fault(f"the supervisor did not start within {_HELLO_TIMEOUT:g} s") from None
         if hello["op"] == "refused":
             raise refusal.explain(hello["stage"], hello["errno"], hello["detail"], refusal.facts()).error()
-        self._hello = hello
         return hello
 
     def _ready(self, entries: tuple[Entry, ...]) -> tuple[Link, str]:
