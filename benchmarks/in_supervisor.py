@@ -24,8 +24,6 @@ POINTS: tuple[tuple[str, str, str], ...] = (
     ("serve", "Server._take_spare", "end"),
     ("cgroups", "Group.limit", "end"),
     ("cell", "_assemble", "begin"),
-    ("cell", "_forbid_nesting", "end"),
-    ("cell", "_mask_proc", "end"),
     ("kernel", "pivot_root_here", "begin"),
     ("kernel", "pivot_root_here", "end"),
     ("cell", "_place_descriptors", "end"),

@@ -45,8 +45,6 @@ STEPS: tuple[tuple[Moment, str], ...] = (
     (("serve", "Server._take_spare", "end"), "the spare: taken, or made now if it is not there"),
     (("cgroups", "Group.limit", "end"), "limits of the cgroup"),
     (("cell", "_assemble", "begin"), "to the cell: message, waking it, request read"),
-    (("cell", "_forbid_nesting", "end"), "no namespaces in it (sysctls)"),
-    (("cell", "_mask_proc", "end"), "masks over /proc"),
     (("kernel", "pivot_root_here", "begin"), "mounts attached, devpts"),
     (("kernel", "pivot_root_here", "end"), "new root, old one detached"),
     (("cell", "_place_descriptors", "end"), "descriptors placed, others closed"),
@@ -70,7 +68,7 @@ STEPS: tuple[tuple[Moment, str], ...] = (
 _WHOLE = "the whole"
 _AHEAD = {
     "ahead: a spare made in the supervisor": ("spare", "make"),
-    "ahead: the spare's id maps, namespaces, proc": ("cell", "_prepare"),
+    "ahead: the spare's id maps, namespaces, proc, masks": ("cell", "_prepare"),
 }
 
 
