@@ -21,7 +21,8 @@ from typing import Any
 
 from casemate.errors import CasemateError, Fault, SandboxClosed
 from casemate.isolation.native import spawn
-from casemate.isolation.native.frames import FrameError, FrameReader
+from casemate.isolation.native.frames import FrameError
+from casemate.isolation.native.running import RunningCell, Unlaunched
 from casemate.isolation.wall import Ending, Sink, Stream
 from casemate.supervisor import wire
 
@@ -29,31 +30,6 @@ _READ = 1 << 16  # bytes; a pipe's usual capacity
 _MAX_DRAIN = 1 << 24  # bytes read of one pipe after its cell is dead; the kernel's largest pipe is smaller
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
 _LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
-
-
-class RunningCell:
-    """A cell behind a link."""
-
-    def __init__(self, link: Link, cell_id: str, sink: Sink, pipes: dict[int, Stream | None]) -> None:
-        self.id = cell_id
-        self.sink = sink
-        self.pipes = pipes  # descriptor to stream; None is the control pipe
-        self.paused: set[int] = set()
-        self.frames = FrameReader()
-        self.future: Future[Ending] = Future()
-        self.listening: Future[list[int]] = Future()
-        self._link = link
-
-    def kill(self, reason: str) -> None:
-        self._link.send({"op": "kill", "id": self.id, "reason": reason})
-
-    def resume(self) -> None:
-        self._link.call(self._link.resume, self)
-
-    async def ended(self) -> Ending:
-        import asyncio
-
-        return await asyncio.shield(asyncio.wrap_future(self.future))
 
 
 class Link:
@@ -356,16 +332,6 @@ class Link:
         if self._closing:
             return SandboxClosed("the sandbox was closed while this ran")
         return Fault("the supervisor was killed while this ran; the next run starts a new one")
-
-
-class Unlaunched(Exception):
-    """A cell that could not be made: at which stage, with which errno, in the supervisor's words."""
-
-    def __init__(self, stage: str, number: int, detail: str) -> None:
-        super().__init__(f"{stage}: {detail}")
-        self.stage = stage
-        self.errno = number
-        self.detail = detail
 
 
 def _ending(message: dict[str, Any], tree_fd: int) -> Ending:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable
 from casemate.isolation.native import launch, refusal, tree
-from casemate.isolation.native.link import Link, RunningCell, Unlaunched
+from casemate.isolation.native.link import Link
+from casemate.isolation.native.running import RunningCell, Unlaunched
 from casemate.isolation.wall import Ending, Reason, Sink
 from casemate.model.isolation import IsolationReport
 from casemate.model.plan import Entry, Plan

@@ -1,0 +1,47 @@
+"""A cell behind a link, as the rest of the wall sees it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from casemate.isolation.native.frames import FrameReader
+from casemate.isolation.wall import Ending, Sink, Stream
+
+if TYPE_CHECKING:
+    from casemate.isolation.native.link import Link
+
+
+class RunningCell:
+    """A cell behind a link."""
+
+    def __init__(self, link: Link, cell_id: str, sink: Sink, pipes: dict[int, Stream | None]) -> None:
+        self.id = cell_id
+        self.sink = sink
+        self.pipes = pipes  # descriptor to stream; None is the control pipe
+        self.paused: set[int] = set()
+        self.frames = FrameReader()
+        self.future: Future[Ending] = Future()
+        self.listening: Future[list[int]] = Future()
+        self._link = link
+
+    def kill(self, reason: str) -> None:
+        self._link.send({"op": "kill", "id": self.id, "reason": reason})
+
+    def resume(self) -> None:
+        self._link.call(self._link.resume, self)
+
+    async def ended(self) -> Ending:
+        import asyncio
+
+        return await asyncio.shield(asyncio.wrap_future(self.future))
+
+
+class Unlaunched(Exception):
+    """A cell that could not be made: at which stage, with which errno, in the supervisor's words."""
+
+    def __init__(self, stage: str, number: int, detail: str) -> None:
+        super().__init__(f"{stage}: {detail}")
+        self.stage = stage
+        self.errno = number
+        self.detail = detail
