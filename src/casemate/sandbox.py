@@ -95,7 +95,7 @@ class Sandbox:
         check_namespace(namespace)
         self._namespace = namespace
         self._concurrency = checked_concurrency(concurrency)
-        self._wall = NativeWall(_launch_probe)
+        self._wall = NativeWall(_launch_probe, self._concurrency)
         self._log = AuditLog(checked_path("audit", audit) if audit is not None else default_path(os.environ))
         self._house = House(
             wall=self._wall,
@@ -103,6 +103,7 @@ class Sandbox:
             limits=limits or Limits(),
             runtime_for=runtime_for,
             environment=environment,
+            preload=None if preload is None else tuple(preload),
             workspace=self._workspace,
             workspace_mode=workspace_mode,
             output_dir=output_dir,

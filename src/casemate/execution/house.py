@@ -26,13 +26,15 @@ class Log(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """``runtime_for``: the runtime of a language by its name; ``environment``: where its packages come from."""
+    """``runtime_for``: the runtime of a language by its name; ``environment``: where its packages come from;
+    ``preload``: modules to load ahead, None for the usual."""
 
     wall: Wall
     log: Log
     limits: Limits
     runtime_for: Callable[[str], Runtime]
     environment: Environment
+    preload: tuple[str, ...] | None
     workspace: Path | None
     workspace_mode: Literal["overlay", "direct"]
     output_dir: Path | None

@@ -11,10 +11,11 @@ from casemate.execution.house import House
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import recording
 from casemate.execution.run import run
+from casemate.isolation.wall import Ending
 from casemate.model.events import Done
 from casemate.model.execution import Execution
 from casemate.model.isolation import IsolationReport
-from casemate.model.plan import Plan
+from casemate.model.plan import Plan, Waiting
 from casemate.model.request import Request
 
 
@@ -34,7 +35,7 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
         from casemate.execution.seal import seal
 
         collected = await collect(finished, house)
-        execution = record.finished(seal(collected, request, report_for(plan, report)))
+        execution = record.finished(seal(collected, request, report_for(plan, report, finished.ending)))
     if emitter:
         emitter.emit(Done(execution), 0)
     return execution
@@ -59,9 +60,20 @@ _DIRECT = (
 )
 
 
-def report_for(plan: Plan, report: IsolationReport) -> IsolationReport:
-    """The wall's report with what this plan adds to it."""
-    return replace(report, notes=(*report.notes, _DIRECT)) if plan.workspace.kind == "direct" else report
+_SIBLINGS = (
+    "The cell was forked from a warmed interpreter: where its memory lies and how str values hash, it has in common "
+    "with other cells of this environment."
+)
+
+
+def report_for(plan: Plan, report: IsolationReport, ending: Ending) -> IsolationReport:
+    """The wall's report with what this plan and this cell add to it."""
+    notes = report.notes
+    if plan.workspace.kind == "direct":
+        notes = (*notes, _DIRECT)
+    if ending.start != "exec" and isinstance(plan.waiting, Waiting) and plan.waiting.preload is not None:
+        notes = (*notes, _SIBLINGS)
+    return replace(report, notes=notes, start=ending.start, start_reason=ending.start_reason)
 
 
 def explain(request: Request, house: House) -> Plan:

@@ -8,7 +8,8 @@ from casemate.execution.admit import Admitted
 from casemate.execution.house import House
 from casemate.model.limits import Limits
 from casemate.model.plan import HOME, OUTPUT, WORKSPACE, Plan, Workspace
-from casemate.runtimes.runtime import merged_env
+from casemate.runtimes.runtime import THREAD_COUNTS, merged_env
+from casemate.runtimes.waiting import Asked
 
 _BASE_ENV = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -22,22 +23,20 @@ _BASE_ENV = {
     "CASEMATE_OUTPUT": OUTPUT,
     "MPLBACKEND": "agg",
 }
-# Libraries that start a thread for each core of the host, whatever the cell may use.
-_THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-
 
 def plan(admitted: Admitted, house: House) -> Plan:
     """Decide everything about the cell. Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request
     runtime = house.runtime_for(request.language)
     launch = runtime.launch(house.environment, request.program_name, request.arguments, memory=admitted.limits.memory)
+    env = merged_env(_base_env(admitted.limits), launch, request.env)
     return Plan(
         id=request.id,
         wall=house.wall.name,
         language=request.language,
         entries=(*house.wall.system_entries(), *launch.entries),
         argv=launch.argv,
-        env=merged_env(_base_env(admitted.limits), launch, request.env),
+        env=env,
         cwd=WORKSPACE,
         program_name=request.program_name,
         code=request.code,
@@ -48,12 +47,28 @@ def plan(admitted: Admitted, house: House) -> Plan:
         deadline=admitted.deadline,
         control=runtime.reports,
         reserve=runtime.reserve,
+        waiting=runtime.waiting(
+            Asked(
+                launch=launch,
+                program_name=request.program_name,
+                arguments=request.arguments,
+                code=request.code,
+                files=request.files,
+                env=env,
+                given_env=request.env,
+                base_env=merged_env(_base_env(house.limits), launch, {}),
+                limits=admitted.limits,
+                most=house.limits,
+                folder=house.workspace,
+                preload=house.preload,
+            )
+        ),
     )
 
 
 def _base_env(limits: Limits) -> dict[str, str]:
     threads = str(max(1, math.floor(limits.cpus)))
-    return {**_BASE_ENV, **dict.fromkeys(_THREAD_COUNTS, threads)}
+    return {**_BASE_ENV, **dict.fromkeys(THREAD_COUNTS, threads)}
 
 
 def _workspace(house: House) -> Workspace:

@@ -2,6 +2,7 @@
 // What a one-shot Node program gets besides plain Node, loaded with --require before the program starts: modules that
 // are not beside the program are looked up in the working directory, and the host hears of an uncaught error.
 // Everything that costs time is loaded only when it is needed. The program's own behaviour stays plain Node's.
+// With CASEMATE_WAIT in its environment the process was started ahead: its program comes later, with an order.
 
 const fs = require('node:fs');
 const Module = require('node:module');
@@ -106,11 +107,37 @@ function isSame(pipe, now) {
   return pipe !== null && now !== null && pipe.dev === now.dev && pipe.ino === now.ino;
 }
 
+// --- waiting ---------------------------------------------------------------------------------------------------
+
+// The order is four bytes of length and JSON: {"env": the program's whole environment, "arguments": [...]}.
+function waitForOrder(descriptor) {
+  const length = read(descriptor, 4);
+  const body = length && read(descriptor, length.readUInt32BE());
+  if (!body) process.exit(0);
+  fs.closeSync(descriptor);
+  const order = JSON.parse(body.toString());
+  for (const name of Object.keys(process.env)) delete process.env[name];
+  Object.assign(process.env, order.env);
+  process.argv.push(...order.arguments);
+}
+
+// So many bytes, or null when the pipe ends before.
+function read(descriptor, size) {
+  const data = Buffer.alloc(size);
+  for (let filled = 0; filled < size; ) {
+    const count = fs.readSync(descriptor, data, filled, size - filled, null);
+    if (count === 0) return null;
+    filled += count;
+  }
+  return data;
+}
+
 // --- start -----------------------------------------------------------------------------------------------------
 
 // Node marks descriptor 3 close-on-exec by itself. A worker thread runs this file again, without a program; a
 // forked child must not: its descriptor 3 is something else.
 if (program !== '') {
+  if (process.env.CASEMATE_WAIT) waitForOrder(Number(process.env.CASEMATE_WAIT));
   process.execArgv.splice(0, process.execArgv.length, ...withoutThisFile(process.execArgv));
   requireFromWorkspaceToo();
   importFromWorkspaceToo();

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 from casemate.model.isolation import IsolationReport
 from casemate.model.plan import Entry, Plan
+from casemate.model.warmth import Warmth
 
 Stream = Literal["stdout", "stderr"]
 
@@ -24,7 +25,8 @@ class Ending:
 
     ``wait_status``: of the program (as wait(2) gives it), None when it never reported;
     ``reason``: None when the program ended by itself; ``tree_fd``: a descriptor of the folder
-    of everything the cell could write, which the receiver closes.
+    of everything the cell could write, which the receiver closes. ``start``: how the cell was made, as
+    :class:`casemate.model.isolation.IsolationReport` has it, and ``start_reason`` why.
     """
 
     wait_status: int | None
@@ -37,6 +39,8 @@ class Ending:
     space_left: int
     inodes_left: int
     tree_fd: int
+    start: str = "exec"
+    start_reason: str = ""
 
 
 class Sink(Protocol):
@@ -96,6 +100,14 @@ class Wall(Protocol):
 
     def start(self, plan: Plan, sink: Sink) -> Cell:
         """Start a cell for ``plan``; what it says goes to ``sink``."""
+        ...
+
+    def keep_ready(self, plan: Plan) -> None:
+        """Keep cells ready for programs such as that of ``plan``, without waiting for it."""
+        ...
+
+    def warmth(self) -> Warmth:
+        """What is kept ready."""
         ...
 
     async def close(self) -> None:

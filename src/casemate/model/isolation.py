@@ -36,7 +36,9 @@ class IsolationReport:
     ``wall``: its name; ``kernel_boundary``: ``"shared"``, ``"user-space"`` or ``"vm"``;
     ``layers``: what was active; ``missing``: what was not, in plain words; ``proofs`` and
     ``proved_at`` (seconds since the epoch): the self-test; ``limits``: each limit's mechanism;
-    ``start``: how the cell was made (``"exec"``); ``notes``: anything else a reader must know.
+    ``start``: how the cell was made: ``"pool"`` when it was ready before the run came, ``"zygote"`` when it was
+    forked for it from a warmed interpreter, ``"exec"`` when the interpreter was started for it, and ``start_reason``
+    why; ``notes``: anything else a reader must know.
     """
 
     wall: str
@@ -47,6 +49,7 @@ class IsolationReport:
     proved_at: float
     limits: tuple[Mechanism, ...]
     start: str = "exec"
+    start_reason: str = ""
     notes: tuple[str, ...] = ()
 
     @property

@@ -74,12 +74,33 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """How a program of this language is begun in a cell that was made before the program was known.
+
+    ``argv`` and ``env``: of the process that waits, the same for every program; ``order``: what it reads when its
+    program is there; ``limits``: what it is made with, which a run may narrow; ``preload``: the modules of the
+    zygote that it is forked from, None where it is executed; ``optional``: modules that are not installed are
+    passed over; ``stamp``: changes when the environment on the disk does; ``cost``: bytes that one holds.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    order: bytes = field(repr=False)
+    limits: Limits
+    cost: int
+    preload: tuple[str, ...] | None = None
+    optional: bool = False
+    stamp: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything about a cell that is decided before it starts.
 
     ``deadline``: seconds from the cell's start; ``control``: whether the program's guest hook holds the
     control pipe; ``reserve``: bytes its interpreter reserves and never touches. ``listeners``: IPv4 addresses and
     ports in the cell on which the host, and nobody in the cell, answers: for doors, no plan of this version has any.
+    ``waiting``: how it may be begun in a cell that is ready, or why it may not.
     """
 
     id: str
@@ -101,3 +122,4 @@ class Plan:
     network: Literal["none"] = "none"
     listeners: tuple[tuple[str, int], ...] = ()
     layers: tuple[str, ...] = LAYERS
+    waiting: Waiting | str = "nothing is kept ready for it"

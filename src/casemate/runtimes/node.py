@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casemate.errors import RuntimeMissing
-from casemate.model.plan import GUEST, PROGRAM, Entry, Launch
+from casemate.model.plan import GUEST, PROGRAM, Entry, Launch, Waiting
 from casemate.runtimes.places import entries_for, hops, is_program, is_system, too_wide, unreadable
 from casemate.runtimes.runtime import SYSTEM_PATH, Environment, Installed
+from casemate.runtimes.waiting import Asked, json_order, read_at_start, too_special
 
 _HOOK = f"{GUEST}/node_hook.cjs"
 _MIB = 2**20
 _REMEDY = "pip install 'casemate[node]'"
 _OLDEST = (18, 0)
 _TYPESCRIPT = (".ts", ".mts", ".cts")
+_READ_AT_START = re.compile(r"NODE|UV_|V8_|CASEMATE_WAIT|TERM|COLORTERM|NO_COLOR|FORCE_COLOR")
+_COST = 20 * _MIB  # bytes that one that waits holds, its init included
 _STARTS_WITHIN = 10.0
 # V8 since Node 22 makes 512 MiB of address space writable for each isolate, without touching them: the main
 # thread's and four workers'.
@@ -78,6 +81,18 @@ class NodeRuntime:
         if found is None:
             raise RuntimeMissing("node", "no Node was found", remediation=f"Get it: {_REMEDY}")
         return launch_of(found, program_name, arguments, memory)
+
+    def waiting(self, asked: Asked) -> Waiting | str:
+        """See :class:`casemate.runtimes.runtime.Runtime`: what is required before the program waits for it."""
+        why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
+        if why:
+            return why
+        order = json_order(asked.env, asked.arguments)
+        if isinstance(order, str):
+            return order
+        argv = asked.launch.argv[: len(asked.launch.argv) - len(asked.arguments)]
+        # The heap's size is given when Node starts, so that limits cannot be narrowed later.
+        return Waiting(argv, {**asked.base_env, "CASEMATE_WAIT": "6"}, order, asked.limits, _COST)
 
     def installed(self) -> Installed:
         """The Node that is used."""

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from pathlib import Path
 
 from casemate.errors import CasemateError
-from casemate.model.plan import GUEST, HOME, PROGRAM, Bind, Entry, Launch
+from casemate.model.plan import GUEST, HOME, PROGRAM, Bind, Entry, Launch, Waiting
 from casemate.runtimes import interpreters
 from casemate.runtimes.interpreters import Interpreter
-from casemate.runtimes.places import entries_for, is_system
-from casemate.runtimes.runtime import SYSTEM_PATH, Environment, Installed
+from casemate.runtimes.places import entries_for, is_inside, is_system
+from casemate.runtimes.runtime import SYSTEM_PATH, THREAD_COUNTS, Environment, Installed
+from casemate.runtimes.waiting import Asked, json_order, read_at_start, too_special
 
 _HOOK = f"{GUEST}/python"
 # The first Python that knows -P: without it the program's folder comes before the workspace on sys.path.
 _SAFE_PATH = (3, 11)
+_OLDEST_ZYGOTE = (3, 11)
+# What most programs of agents import, where it is installed; sessions run on IPython.
+PRELOADED = ("IPython.core.interactiveshell", "numpy", "pandas", "matplotlib.pyplot")
+_WATCHED = ("IPython", "numpy", "pandas", "matplotlib")
+_COST, _COST_PRELOADED = 3 << 20, 8 << 20  # bytes that one that waits holds, its init included
+# Read when Python starts, or when what is preloaded is imported.
+_READ_AT_START = re.compile(
+    r"PYTHON|CASEMATE|MPL|NPY_|PANDAS|NUMEXPR|IPYTHON|JUPYTER|OMP_|OPENBLAS|MKL_|BLIS_|VECLIB|HOME\Z|XDG_"
+)
 
 
 class PythonRuntime:
@@ -41,6 +52,27 @@ class PythonRuntime:
         """See :class:`casemate.runtimes.runtime.Runtime`."""
         return launch_of(_found(environment), program_name, arguments)
 
+    def waiting(self, asked: Asked) -> Waiting | str:
+        """See :class:`casemate.runtimes.runtime.Runtime`: a program is forked from the zygote of its environment."""
+        why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START) or _unfit(asked)
+        if why:
+            return why
+        env = {name: value for name, value in asked.env.items() if name != "PYTHONPATH"}
+        order = json_order(env, asked.arguments)
+        if isinstance(order, str):
+            return order
+        preload = _preload(asked)
+        return Waiting(
+            argv=asked.launch.argv[: len(asked.launch.argv) - len(asked.arguments)],
+            env={**asked.base_env, **dict.fromkeys(THREAD_COUNTS, "1")},
+            order=order,
+            limits=asked.most,
+            cost=_COST_PRELOADED if preload else _COST,
+            preload=preload,
+            optional=asked.preload is None,
+            stamp=_stamp_of(asked.launch),
+        )
+
     def installed(self) -> Installed:
         """The interpreter that casemate runs on."""
         try:
@@ -48,6 +80,55 @@ class PythonRuntime:
         except CasemateError as error:
             return Installed(self.language, missing=error.message, remedy="python3 -m venv ~/casemate-python")
         return Installed(self.language, version=found.version, path=str(found.executable))
+
+
+def _unfit(asked: Asked) -> str:
+    """Why its environment has no zygote; empty when it has."""
+    release = tuple(int(part) for part in asked.launch.version.split(".")[:2])
+    if release < _OLDEST_ZYGOTE:
+        return f"zygotes need Python {'.'.join(map(str, _OLDEST_ZYGOTE))} or newer"
+    if asked.folder is not None:
+        folder = asked.folder.resolve()
+        for tree in _trees(asked.launch):
+            if is_inside(tree, folder) or is_inside(folder, tree):
+                return f"its environment ({tree}) lies where cells write"
+    return ""
+
+
+def _preload(asked: Asked) -> tuple[str, ...]:
+    """The modules that the program will find loaded: those of the sandbox when it may want any of them, else none.
+
+    A wrong guess costs time and nothing else: a cell with them takes several times as long to make, and a program
+    that imports one that is not loaded waits for it as in plain Python.
+    """
+    names = PRELOADED if asked.preload is None else asked.preload
+    if asked.folder is not None:
+        return names  # what its own modules import is not known
+    texts = [asked.code, *(content for name, content in asked.files.items() if name.endswith(".py"))]
+    roots = {name.partition(".")[0].encode() for name in names}
+    named = any(not isinstance(text, bytes) or any(root in text for root in roots) for text in texts)
+    return names if named else ()
+
+
+def _trees(launch: Launch) -> list[Path]:
+    return [Path(entry.source) for entry in launch.entries if isinstance(entry, Bind)]
+
+
+@functools.lru_cache(maxsize=64)
+def _packages_of(entries: tuple[Entry, ...], executable: str, version: str) -> tuple[str, ...]:
+    """Files and folders whose times of change tell that an environment is another: packages come and go in them."""
+    name = f"python{'.'.join(version.split('.')[:2])}"
+    sources = [entry.source for entry in entries if isinstance(entry, Bind)]
+    prefixes = [executable.rpartition("/bin/")[0], *sources, *(source.rpartition("/lib")[0] for source in sources)]
+    places = [f"{prefix}/{lib}/{name}/{kind}" for prefix in dict.fromkeys(prefixes) for lib in ("lib", "lib64")
+              for kind in ("site-packages", "dist-packages")]  # fmt: skip
+    folders = [place for place in (*places, "/usr/lib/python3/dist-packages", *sources) if os.path.isdir(place)]
+    modules = [f"{folder}/{root}" for folder in folders for root in _WATCHED if os.path.isdir(f"{folder}/{root}")]
+    return (executable, *dict.fromkeys((*folders, *modules)))
+
+
+def _stamp_of(launch: Launch) -> tuple[int, ...]:
+    return tuple(_stamp(path, True) for path in _packages_of(launch.entries, launch.argv[0], launch.version))
 
 
 def launch_of(found: Interpreter, program_name: str, arguments: tuple[str, ...]) -> Launch:
@@ -102,7 +183,7 @@ def _stamps(path: Path) -> tuple[int, ...]:
     return tuple(stamp for file in files for stamp in (_stamp(file, True), _stamp(file, False)))
 
 
-def _stamp(file: Path, follow: bool) -> int:
+def _stamp(file: Path | str, follow: bool) -> int:
     try:
         return os.stat(file, follow_symlinks=follow).st_mtime_ns
     except OSError:

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Protocol
 
-from casemate.model.plan import Launch
+from casemate.model.plan import Launch, Waiting
+from casemate.runtimes.waiting import Asked
 
 # Bound in every cell as they are on the host.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+# Libraries that start a thread for each core of the host, whatever the cell may use.
+THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 Environment = str | PathLike[str] | Sequence[str] | None
 
@@ -67,6 +71,10 @@ class Runtime(Protocol):
         :class:`casemate.RuntimeMissing` when there is no interpreter, and :class:`casemate.Unavailable` for
         what this version cannot do.
         """
+        ...
+
+    def waiting(self, asked: Asked) -> Waiting | str:
+        """How a process of this language waits for such a program, or why it could not be begun in one."""
         ...
 
     def installed(self) -> Installed:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 from casemate.errors import RuntimeMissing
-from casemate.model.plan import PROGRAM, Launch
+from casemate.model.plan import GUEST, PROGRAM, Launch, Waiting
 from casemate.runtimes.places import entries_for, hops
 from casemate.runtimes.runtime import SYSTEM_PATH, Environment, Installed
+from casemate.runtimes.waiting import Asked, bounded, read_at_start, too_special
 
 _REMEDY = "apt-get install bash"
+_WAIT = f"{GUEST}/shell_wait.sh"
+_COST = 3 << 20  # bytes that one that waits holds, its init included
+# Bash sets these itself, or reads them when it starts.
+_READ_AT_START = re.compile(
+    r"BASH|SHELLOPTS|SHLVL|POSIXLY_CORRECT|PS\d|IFS|PWD|OLDPWD|_\Z|ENV\Z|HOSTNAME|HOSTTYPE|MACHTYPE|OSTYPE|"
+    r"E?UID\Z|PPID|GROUPS|DIRSTACK|FUNCNAME|LINENO|RANDOM|SRANDOM|SECONDS|EPOCH|OPT|HIST|MAIL|COLUMNS|LINES|"
+    r"TERM|TMOUT|COPROC|COMP|PIPESTATUS|REPLY|GLOBIGNORE|EXECIGNORE|FIGNORE|IGNOREEOF|INPUTRC|TIMEFORMAT"
+)
 
 
 class ShellRuntime:
@@ -45,12 +55,34 @@ class ShellRuntime:
             argv=(str(shell), f"{PROGRAM}/{program_name}", *arguments),
         )
 
+    def waiting(self, asked: Asked) -> Waiting | str:
+        """See :class:`casemate.runtimes.runtime.Runtime`: bash reads ``BASH_ENV`` before it opens its program."""
+        why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
+        if why:
+            return why
+        program, *rest = asked.launch.argv
+        if os.path.basename(program) != "bash":
+            return f"{program} cannot wait for a program"
+        if asked.arguments:
+            return "its program has arguments"
+        order = bounded(_exports(asked) + b"\0")
+        if isinstance(order, str):
+            return order
+        env = {**asked.base_env, "BASH_ENV": _WAIT}
+        return Waiting((program, *rest), env, order, asked.most, _COST)
+
     def installed(self) -> Installed:
         """The shell that is used."""
         shell = _find()
         if shell is None:
             return Installed(self.language, missing="neither bash nor sh was found", remedy=_REMEDY)
         return Installed(self.language, version=_version(shell), path=str(shell))
+
+
+def _exports(asked: Asked) -> bytes:
+    """What of the program's environment is not that of the process that waits, as shell text."""
+    changed = (item for item in asked.env.items() if asked.base_env.get(item[0]) != item[1])
+    return os.fsencode("".join(f"export {name}={shlex.quote(value)}\n" for name, value in changed))
 
 
 def _find() -> Path | None:

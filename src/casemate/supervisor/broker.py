@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _OWN_INODES = 24  # folders the broker makes itself
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
+_PROGRAM_BYTES = 1 << 16  # room that a cell has for a program that it does not know yet
 _COPY_CHUNK = 1 << 24
 
 
@@ -32,11 +33,48 @@ class BrokerError(Exception):
 
 
 class Scratch:
-    """The writable part of one cell: detached mounts to attach inside it, and the descriptor to read it by."""
+    """The writable part of one cell: detached mounts to attach inside it, and the descriptor to read it by.
+
+    ``inodes``: as many as casemate itself has made in it.
+    """
 
     def __init__(self, tree_fd: int, mounts: list[tuple[int, str]]) -> None:
         self.tree_fd = tree_fd
         self.mounts = mounts
+        self.inodes = 0
+
+    def begin(self, message: dict[str, Any], fds: dict[str, int], identity: Identity) -> None:
+        """Put the program and the given files of a cell that waited where they belong. Raises :class:`BrokerError`."""
+        program, inputs = message["program"], _index(fds)
+        with _part("program"):
+            if inputs or program["size"] > _PROGRAM_BYTES or message["narrow"]:
+                self._resize(message["limits"], program["size"], _OWN_INODES + 4 * len(inputs))
+            if "content" in program:
+                _write_program(self.tree_fd, program["name"], program["content"], identity)
+            else:
+                place = f"{_path_of(self.tree_fd)}/program/{program['name']}"
+                _copy_in(place, fds["program"], 0, program["size"], identity)
+        if inputs:
+            with _part("files"):
+                before = _inodes_made(self.tree_fd)
+                _put_files(f"{_path_of(self.tree_fd)}/workspace", inputs, fds, identity)
+                given = _inodes_made(self.tree_fd) - before
+                self._resize(message["limits"], program["size"], given)
+
+    def _resize(self, limits: dict[str, Any], program: int, given: int) -> None:
+        """Hold it to its limits, beyond what casemate itself puts there. Raises ``OSError``."""
+        size, inodes = limits["disk"] + program + _OWN_BYTES, self.inodes + 1 + given + limits["inodes"]
+        kernel.reconfigure(self.tree_fd, {"size": str(size), "nr_inodes": str(inodes)})
+
+    def files_bytes(self) -> int:
+        """Bytes of memory that the files in it take."""
+        used = os.fstatvfs(self.tree_fd)
+        return (used.f_blocks - used.f_bfree) * used.f_frsize
+
+    def space_left(self) -> dict[str, int]:
+        """What of its limits is not used, as told to the host."""
+        left = os.fstatvfs(self.tree_fd)
+        return {"space_left": left.f_bavail * left.f_frsize, "inodes_left": left.f_favail}
 
     def close_mounts(self) -> None:
         """Let go of the mounts, once the cell has them."""
@@ -80,16 +118,19 @@ class Identity:
 
 
 def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) -> Scratch:
-    """Make the scratch of a cell, with the program and the given files in it. Raises :class:`BrokerError`."""
+    """Make the scratch of a cell, with the program and the given files in it as far as they are known.
+
+    Raises :class:`BrokerError`.
+    """
     program, inputs = request["program"], _index(fds)
-    size = request["limits"]["disk"] + program["size"] + _OWN_BYTES
+    size = request["limits"]["disk"] + (program["size"] if program else _PROGRAM_BYTES) + _OWN_BYTES
     inodes = request["limits"]["inodes"] + _OWN_INODES
     with _part("scratch"):
         tmpfs = kernel.new_mount("tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, _ATTRIBUTES)
         kernel.move_mount(tmpfs, stage.SCRATCH)
         os.close(tmpfs)
     try:
-        return _fill(request, program, inputs, fds, identity)
+        return _fill(request, inputs, fds, identity)
     finally:
         kernel.unmount(stage.SCRATCH)
 
@@ -103,20 +144,20 @@ def _index(fds: dict[str, int]) -> list[Any]:
     return inputs
 
 
-def _fill(
-    request: dict[str, Any], program: dict[str, Any], inputs: list[Any], fds: dict[str, int], identity: Identity
-) -> Scratch:
+def _fill(request: dict[str, Any], inputs: list[Any], fds: dict[str, int], identity: Identity) -> Scratch:
+    program = request["program"]
     with _part("scratch"):
         for name, mode in (("tmp", 0o1777), ("tmp/.home", 0o700), ("shm", 0o1777), ("program", 0o755)):
-            _folder(name, mode, identity)
+            _folder(f"{stage.SCRATCH}/{name}", mode, identity)
     with _part("program"):
-        _copy_in(f"program/{program['name']}", fds["program"], 0, program["size"], identity)
+        if program:
+            _copy_in(f"{stage.SCRATCH}/program/{program['name']}", fds["program"], 0, program["size"], identity)
     scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
     try:
         with _part("files"):
-            before = _inodes_made()
+            before = _inodes_made(scratch.tree_fd)
             _take_files(request["workspace"]["kind"], inputs, fds, identity)
-            given = _inodes_made() - before
+            given = _inodes_made(scratch.tree_fd) - before
         with _part("workspace"):
             scratch.mounts.append((_workspace(request["workspace"], identity), "workspace"))
         with _part("scratch"):
@@ -128,22 +169,35 @@ def _fill(
             for entry in _places(request):
                 scratch.mounts.append((roots.bind(entry["source"]), entry["target"][1:]))
         with _part("scratch"):
-            _limit_inodes(_inodes_made() - given + request["limits"]["inodes"])
+            scratch.inodes = _inodes_made(scratch.tree_fd) - given
+            most = scratch.inodes + (0 if program else 1) + request["limits"]["inodes"]
+            kernel.reconfigure(scratch.tree_fd, {"nr_inodes": str(most)})
     except BaseException:
         scratch.close()
         raise
     return scratch
 
 
-def _inodes_made() -> int:
-    made = os.statvfs(stage.SCRATCH)
+def _inodes_made(tree_fd: int) -> int:
+    made = os.fstatvfs(tree_fd)
     return made.f_files - made.f_ffree
 
 
-def _limit_inodes(most: int) -> None:
-    """Hold the scratch to ``most`` files from here on."""
-    flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
-    kernel.mount("none", stage.SCRATCH, None, flags, f"nr_inodes={most}")
+def _path_of(tree_fd: int) -> str:
+    """A way to the scratch that needs no mount."""
+    return f"/proc/self/fd/{tree_fd}"
+
+
+def _write_program(tree_fd: int, name: str, content: bytes, identity: Identity) -> None:
+    """A small program, straight from the message that brought it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(f"program/{name}", flags, 0o644, dir_fd=tree_fd)
+    try:
+        os.write(fd, content)
+        if identity.mapped:
+            os.fchown(fd, identity.uid, identity.gid)
+    finally:
+        os.close(fd)
 
 
 def _places(request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -181,9 +235,13 @@ def _mount_point(place: str, *, is_folder: bool) -> None:
 
 def _take_files(kind: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
     """The given files: in a private workspace itself, over a caller's folder as a layer that nothing writes back."""
-    folder = "workspace" if kind == "private" else "inputs"
+    folder = f"{stage.SCRATCH}/{'workspace' if kind == 'private' else 'inputs'}"
     if kind == "private" or inputs:
         _folder(folder, 0o755, identity)
+    _put_files(folder, inputs, fds, identity)
+
+
+def _put_files(folder: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
     for name, offset, length in inputs:
         _parents(folder, name, identity)
         _copy_in(f"{folder}/{name}", fds["inputs"], offset, length, identity)
@@ -193,7 +251,7 @@ def _workspace(workspace: dict[str, Any], identity: Identity) -> int:
     """The mount of /workspace, detached."""
     if workspace["kind"] == "private":
         if not os.path.lexists(f"{stage.SCRATCH}/workspace/output"):
-            _folder("workspace/output", 0o755, identity)
+            _folder(f"{stage.SCRATCH}/workspace/output", 0o755, identity)
         return kernel.open_tree(f"{stage.SCRATCH}/workspace", recursive=False)
     folder = _open_folder(workspace)
     try:
@@ -215,10 +273,10 @@ def _open_folder(workspace: dict[str, Any]) -> int:
 def _overlay(folder: int, identity: Identity) -> int:
     """The caller's folder under a layer of our own: what is written stays in the scratch."""
     status = os.fstat(folder)
-    _folder("upper", status.st_mode & 0o777 | 0o700, identity)
-    _folder("work", 0o700, identity)
+    _folder(f"{stage.SCRATCH}/upper", status.st_mode & 0o777 | 0o700, identity)
+    _folder(f"{stage.SCRATCH}/work", 0o700, identity)
     if _may_have_output(folder):
-        _folder("upper/output", 0o755, identity)
+        _folder(f"{stage.SCRATCH}/upper/output", 0o755, identity)
     lower = f"/proc/self/fd/{folder}"
     given = f"{stage.SCRATCH}/inputs:" if os.path.isdir(f"{stage.SCRATCH}/inputs") else ""
     options = {"lowerdir": given + lower, "upperdir": f"{stage.SCRATCH}/upper", "workdir": f"{stage.SCRATCH}/work"}
@@ -263,30 +321,29 @@ def _direct(folder: int, identity: Identity) -> int:
     return tree
 
 
-def _folder(name: str, mode: int, identity: Identity) -> None:
-    path = f"{stage.SCRATCH}/{name}"
+def _folder(path: str, mode: int, identity: Identity) -> None:
     os.mkdir(path)
     os.chmod(path, mode)
     identity.give(path)
 
 
-def _parents(files: str, name: str, identity: Identity) -> None:
+def _parents(folder: str, name: str, identity: Identity) -> None:
     parts = name.split("/")[:-1]
     for depth in range(1, len(parts) + 1):
-        path = f"{files}/{'/'.join(parts[:depth])}"
-        if not os.path.isdir(f"{stage.SCRATCH}/{path}"):
+        path = f"{folder}/{'/'.join(parts[:depth])}"
+        if not os.path.isdir(path):
             _folder(path, 0o755, identity)
 
 
-def _copy_in(name: str, source: int, offset: int, length: int, identity: Identity) -> None:
+def _copy_in(path: str, source: int, offset: int, length: int, identity: Identity) -> None:
     """Copy bytes from a descriptor into the scratch inside the kernel; they never pass through this process."""
-    fd = os.open(f"{stage.SCRATCH}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         end = offset + length
         while offset < end:
             sent = os.sendfile(fd, source, offset, min(end - offset, _COPY_CHUNK))
             if sent == 0:
-                raise OSError(5, f"{name} ended early")
+                raise OSError(5, f"{os.path.basename(path)} ended early")
             offset += sent
         if identity.mapped:
             os.fchown(fd, identity.uid, identity.gid)

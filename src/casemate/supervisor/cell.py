@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 UID = 1000
 GID = 1000
 # Descriptors of the program and of init, placed before everything else is closed.
-CONTROL, STATUS, PAYLOAD, FIRST_FREE = 3, 4, 5, 6
-LISTENING = b"l"  # the cell's word that its listeners come with this message
-_BACKLOG = 128  # connections that wait for the host
+CONTROL, STATUS, PAYLOAD, ORDER, FIRST_FREE = 3, 4, 5, 6, 7
 PREPARED = b"p"  # the cell's word that it is in its cgroups and its namespaces stand
 MAPPED = b"m"  # the supervisor's word that the id maps are written
 
@@ -51,11 +49,12 @@ class Step:
     name = "start"
 
 
-def live(channel: _socket.socket, status: int, doors: list[int], program: bytes) -> NoReturn:
-    """The life of a cell's first process: prepare, wait for the request on ``channel``, become init. Never returns.
+def live(channel: int, status: int, doors: list[int], program: bytes) -> None:
+    """The life of a cell's first process: prepare, wait for the request on ``channel``, become init.
 
     ``status``: where a failure, or the program's end, is told; ``doors``: of its cgroups; ``program``: the
-    seccomp filter.
+    seccomp filter. Returns only where the request says that the program is forked and not executed, and only
+    in the program's process, which is then behind every wall, with its order to come on ``ORDER``.
     """
     step = Step()
     kernel.default_signal(_SIGINT)  # as pid 1 we then do not get it from inside; Python's handler would raise
@@ -64,24 +63,31 @@ def live(channel: _socket.socket, status: int, doors: list[int], program: bytes)
         step.name = "cgroup"
         for door in doors:
             os.write(door, b"0")
-        channel, status = _let_go(channel, status)
-        _prepare(channel, step)
-        request, mounts, fds = _receive(channel, step)
-        _assemble(request, mounts, channel, step)
+        link, status = _let_go(channel, status)
+        _prepare(link, step)
+        request, mounts, fds = _receive(link, step)
+        _assemble(request, mounts, link, step)
         _place_descriptors({**fds, "status": status})
         status = STATUS
-        _restrict(request, program, step)
-        step.name = "exec"
-        init.run(STATUS, PAYLOAD, CONTROL if request["control"] else None)
+        _restrict(request, step)
+        if request["forked"]:
+            pid = _fork_program(request, program, step)
+            if pid == 0:
+                return
+        else:
+            _filter(request, program, step)
+            step.name = "exec"
+            pid = init.start_program(PAYLOAD, CONTROL if request["control"] else None)
+        init.look_after(pid, STATUS, (0, 1, 2, CONTROL, PAYLOAD, ORDER))
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
         number = error.errno if isinstance(error, OSError) and error.errno else 0
         os.write(status, wire.encode({"failed": step.name, "errno": number, "detail": str(error)[:500]}))
     os._exit(125)
 
 
-def _let_go(channel: _socket.socket, status: int) -> tuple[_socket.socket, int]:
+def _let_go(channel: int, status: int) -> tuple[_socket.socket, int]:
     """Keep only our own two descriptors: what we inherited of other cells would stay alive through us."""
-    ours, told = _above(channel.detach()), _above(status)
+    ours, told = above(channel), above(status)
     os.dup2(ours, CONTROL, inheritable=False)
     os.dup2(told, STATUS, inheritable=False)
     kernel.close_from(PAYLOAD)
@@ -135,11 +141,7 @@ def _receive(channel: _socket.socket, step: Step) -> tuple[dict[str, Any], list[
 
 def _assemble(request: dict[str, Any], mounts: list[tuple[int, str]], channel: _socket.socket, step: Step) -> None:
     """Attach the root tree and everything of this cell's own below it, and make it the root."""
-    layers = request["layers"]
-    _undo(layers)
-    if request["listeners"]:
-        step.name = "listeners"
-        _listen(request["listeners"], channel)
+    _undo(request["layers"])
     channel.close()
     step.name = "mounts"
     kernel.move_mount(mounts[0][0], stage.CELL)
@@ -153,7 +155,7 @@ def _assemble(request: dict[str, Any], mounts: list[tuple[int, str]], channel: _
     kernel.pivot_root_here()
 
 
-def _restrict(request: dict[str, Any], program: bytes, step: Step) -> None:
+def _restrict(request: dict[str, Any], step: Step) -> None:
     layers = request["layers"]
     step.name = "limits"
     if "rlimits" in layers:
@@ -167,17 +169,40 @@ def _restrict(request: dict[str, Any], program: bytes, step: Step) -> None:
     step.name = "landlock"
     if "landlock" in layers and landlock.abi():
         landlock.restrict(request["readable"], _WRITABLE, _DEVICES, listable=("/",))
+
+
+def _filter(request: dict[str, Any], program: bytes, step: Step) -> None:
     step.name = "seccomp"
-    if "seccomp" in layers:
+    if "seccomp" in request["layers"]:
         seccomp.install(program)
 
 
+def _fork_program(request: dict[str, Any], program: bytes, step: Step) -> int:
+    """The program's process, out of this one, which is a warmed interpreter: 0 in it, in init its pid.
+
+    What is executed becomes readable from outside, for measuring its memory, by itself; what is forked must be
+    made so, before the filter forbids it.
+    """
+    step.name = "fork"
+    os.chdir(request["cwd"])
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    _filter(request, program, step)
+    if pid == 0:
+        os.close(STATUS)
+        os.close(PAYLOAD)
+    return pid
+
+
 def _say_prepared(channel: _socket.socket) -> None:
-    """Tell the supervisor. While the message waits there, the mounts it carries outlive us: their removal, which takes
-    the kernel half a millisecond, so comes after the result."""
-    mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    channel.sendmsg([PREPARED], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [mounts]))])
-    os.close(mounts)
+    """Tell the supervisor. While the message waits there, what it carries outlives us, our mounts and our network:
+    their removal, which takes the kernel half a millisecond, so comes after the result."""
+    namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net")]
+    channel.sendmsg([PREPARED], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", namespaces))])
+    for fd in namespaces:
+        os.close(fd)
 
 
 def _undo(layers: list[str]) -> None:
@@ -191,20 +216,6 @@ def _undo(layers: list[str]) -> None:
         _forbid_nesting("10000")
         if "mounts" in layers:
             kernel.unmount(stage.PROC)
-
-
-def _listen(listeners: list[list[Any]], channel: _socket.socket) -> None:
-    """Make listening sockets in this network namespace and give them away: whoever holds one answers on it."""
-    made = []
-    for address, port in listeners:
-        listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC, 0)
-        listener.bind((address, port))
-        listener.listen(_BACKLOG)
-        made.append(listener)
-    numbers = array.array("i", [listener.fileno() for listener in made])
-    channel.sendmsg([LISTENING], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
-    for listener in made:
-        listener.close()
 
 
 def _mask_proc() -> None:
@@ -244,13 +255,15 @@ def _limit(limits: dict[str, int | None]) -> None:
 
 def _place_descriptors(fds: dict[str, int]) -> None:
     """Put the program's descriptors at their numbers and close everything else we inherited."""
-    wanted = {0: "stdin", 1: "stdout", 2: "stderr", CONTROL: "control", STATUS: "status", PAYLOAD: "payload"}
-    high = {number: _above(fds[name]) for number, name in wanted.items()}
+    names = ("stdin", "stdout", "stderr", "control", "status", "payload", "order")
+    high = {number: above(fds[name]) for number, name in enumerate(names) if name in fds}
     for number, fd in high.items():
-        os.dup2(fd, number, inheritable=number <= CONTROL)
+        os.dup2(fd, number, inheritable=number not in (STATUS, PAYLOAD))
+    for number in {*range(FIRST_FREE)} - {*high}:
+        init.close(number)
     kernel.close_from(FIRST_FREE)
 
 
-def _above(fd: int) -> int:
+def above(fd: int) -> int:
     """A duplicate of ``fd`` that no dup2 to a low number can overwrite."""
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64)

@@ -22,18 +22,28 @@ _IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: a program expects their defau
 _MAX_PAYLOAD = 64 << 20
 
 
-def run(status: int, payload: int, control: int | None) -> NoReturn:
-    """Start the program, wait for its end, report it on ``status`` and exit as it did."""
-    pid = _start_program(payload, control)
-    for fd in (0, 1, 2, 3, payload):
-        os.close(fd)
+def look_after(pid: int, status: int, not_ours: tuple[int, ...]) -> NoReturn:
+    """Wait for the end of the program ``pid``, report it on ``status`` and exit as it did.
+
+    ``not_ours``: the program's descriptors, of which we must hold none.
+    """
+    for fd in not_ours:
+        close(fd)
     code = _reap_until(pid)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     os.write(status, REPORT.pack(b"x", code, peak))
     os._exit(os.WEXITSTATUS(code) if os.WIFEXITED(code) else 128 + os.WTERMSIG(code))
 
 
-def _start_program(payload: int, control: int | None) -> int:
+def close(fd: int) -> None:
+    """Close a descriptor that this cell may not have."""
+    try:
+        os.close(fd)
+    except OSError:
+        return
+
+
+def start_program(payload: int, control: int | None) -> int:
     """Start the command in ``payload``, a descriptor that only this cell holds; its pid.
 
     posix_spawn(3) shares our memory until the exec, which is faster than a fork.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # a clone that returns in two processes must find the lock as it left it.
 _libc = ctypes.PyDLL(None, use_errno=True)
 
+CLONE_PARENT = 0x00008000
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
@@ -49,13 +50,15 @@ _CLOEXEC = 0o2000000
 _MOVE_FROM_EMPTY = 0x4
 _FSOPEN_CLOEXEC = 1
 _FSMOUNT_CLOEXEC = 1
-_CONFIG_FLAG, _CONFIG_STRING, _CONFIG_CREATE = 0, 1, 6
+_CONFIG_FLAG, _CONFIG_STRING, _CONFIG_CREATE, _CONFIG_RECONFIGURE = 0, 1, 6, 7
+_FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 1, 8
 
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
 _SYS_FSOPEN = 430
 _SYS_FSCONFIG = 431
 _SYS_FSMOUNT = 432
+_SYS_FSPICK = 433
 _SYS_MOUNT_SETATTR = 442
 _SYS_CLOSE_RANGE = 436
 _PER_MACHINE = {  # pivot_root, clone, capset
@@ -91,6 +94,7 @@ _move_mount = _call(_SYS_MOVE_MOUNT, _int, _str, _int, _str, ctypes.c_uint)
 _fsopen = _call(_SYS_FSOPEN, _str, ctypes.c_uint)
 _fsconfig = _call(_SYS_FSCONFIG, _int, ctypes.c_uint, _str, _str, _int)
 _fsmount = _call(_SYS_FSMOUNT, _int, ctypes.c_uint, ctypes.c_uint)
+_fspick = _call(_SYS_FSPICK, _int, _str, ctypes.c_uint)
 _mount_setattr = _call(_SYS_MOUNT_SETATTR, _int, _str, ctypes.c_uint, _ptr, ctypes.c_size_t)
 _pivot_root = _call(_SYS_PIVOT_ROOT, _str, _str)
 _clone = _call(_SYS_CLONE, ctypes.c_ulong, _ptr, _ptr, _ptr, _ptr)
@@ -102,6 +106,8 @@ _umount2 = _libc["umount2"]
 _umount2.argtypes = (_str, _int)
 _unshare = _libc["unshare"]
 _unshare.argtypes = (_int,)
+_setns = _libc["setns"]
+_setns.argtypes = (_int, _int)
 _prctl = _libc["prctl"]
 _prctl.argtypes = (_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _signal = _libc["signal"]
@@ -128,6 +134,11 @@ def _checked(result: int, what: str) -> int:
 def unshare(flags: int) -> None:
     """Enter new namespaces: unshare(2)."""
     _checked(_unshare(flags), "unshare")
+
+
+def setns(namespace_fd: int, kind: int) -> None:
+    """Enter a namespace of ``kind`` (``CLONE_NEW*``): setns(2)."""
+    _checked(_setns(namespace_fd, kind), "setns")
 
 
 def clone(flags: int) -> int:
@@ -191,6 +202,17 @@ def new_mount(kind: str, options: dict[str, str], attributes: int = 0) -> int:
             )
         _checked(_fsconfig(context, _CONFIG_CREATE, None, None, 0), f"fsconfig {kind}")
         return _checked(_fsmount(context, _FSMOUNT_CLOEXEC, attributes), f"fsmount {kind}")
+    finally:
+        os.close(context)
+
+
+def reconfigure(tree_fd: int, options: dict[str, str]) -> None:
+    """Change ``options`` of the file system whose root ``tree_fd`` is, mounted or not."""
+    context = _checked(_fspick(tree_fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick")
+    try:
+        for key, value in options.items():
+            _checked(_fsconfig(context, _CONFIG_STRING, key.encode(), os.fsencode(value), 0), f"fsconfig {key}")
+        _checked(_fsconfig(context, _CONFIG_RECONFIGURE, None, None, 0), "fsconfig reconfigure")
     finally:
         os.close(context)
 

@@ -1,4 +1,4 @@
-"""The supervisor's loop: launch cells, watch their limits and deadlines, say how each ended."""
+"""The supervisor's loop: make cells, begin their programs, watch their limits, say how each ended."""
 
 from __future__ import annotations
 
@@ -9,50 +9,32 @@ import resource
 import select
 import time
 
-from casemate.supervisor import broker, cell, cgroups, enter, init, kernel, roots, seccomp, spare, watch, wire
+from casemate.supervisor import (
+    broker,
+    cells,
+    cgroups,
+    enter,
+    kernel,
+    listeners,
+    roots,
+    seccomp,
+    spare,
+    wire,
+    zygotes,
+)
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-_SIGKILL = 9
 _EPERM = 1
 _EMFILE = 24
-_FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "listeners")  # of a launch request
+_FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "forked", "cwd")  # of a request for a cell
+_GIVEN = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell gets
 _TRIAL_MEMORY = 256 << 20  # bytes; more than a waiting spare uses
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
 _REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tried again
-_FIRST_LOOK = 0.01  # seconds after the start
-_PIPE_READ = 4096
-
-
-class Cell:
-    """A living cell, as the supervisor sees it."""
-
-    def __init__(self, request: dict[str, Any], made: spare.Spare, scratch: broker.Scratch) -> None:
-        self.id: str = request["id"]
-        self.limits: dict[str, Any] = request["limits"]
-        self.pid = made.pid
-        self.pidfd = os.pidfd_open(made.pid)
-        self.scratch = scratch
-        self.group = made.group
-        self.status_fd = made.status_fd
-        self.channel = made.channel  # kept until the result is told; see cell.PREPARED
-        self.started = time.monotonic()
-        self.deadline = self.started + request["deadline"]
-        self.next_look = self.started + _FIRST_LOOK
-        self.reason: str | None = None
-        self.peak_memory = 0
-        self.peak_tasks = 0
-        self.cpu_seconds = 0.0
-
-    def kill(self, reason: str) -> None:
-        """End the cell: with its pid 1 the kernel ends everything in it (pid_namespaces(7))."""
-        if self.reason is None:
-            self.reason = reason
-        os.kill(self.pid, _SIGKILL)  # our own child, not yet reaped, so the number is still its
-        if self.group:
-            self.group.let_die()
 
 
 class Server:
@@ -66,11 +48,13 @@ class Server:
         self._broken_roots: dict[str, str] = {}
         self._programs: dict[bool, bytes] = {}
         self._spare: spare.Spare | None = None
-        self._cells: dict[int, Cell] = {}  # by pidfd
-        self._ooms: dict[int, Cell] = {}  # by eventfd
-        self._channels: dict[int, Cell] = {}  # of cells whose listeners are to come
+        self._zygotes: dict[str, zygotes.Zygote] = {}
+        self._cells: dict[str, cells.Cell] = {}
+        self._unborn: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what is to be done then
         self._removals: list[cgroups.Group] = []
         self._epoll = select.epoll()
+        self._happened: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
+        self._serving = True
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         # Descriptors that cells of this user have in flight count against us (unix(7), ETOOMANYREFS).
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -83,30 +67,27 @@ class Server:
         try:
             self._spare = self._new_spare()
             if self._spare.group:
-                if not spare.has_entered(self._spare):
-                    raise OSError(_EPERM, "a cgroup cannot be entered")
+                for fd in self._spare.namespaces():
+                    os.close(fd)
                 self._spare.group.limit(memory=_TRIAL_MEMORY, cpus=1.0)
         except OSError:
             if self._spare:
-                spare.discard(self._spare)
+                self._spare.discard()
             self._spare, self._groups = None, cgroups.Cgroups(None, None)
         return self._groups.describe()
 
     def run(self) -> None:
         """Serve until the host closes its end; then return, and with us every cell ends."""
-        self._epoll.register(self._socket.fileno(), select.EPOLLIN)
-        while True:
+        self._watch(self._socket.fileno(), self._receive)
+        while self._serving:
             for fd, _ in self._next_events():
-                if fd == self._socket.fileno():
-                    if not self._receive():
-                        return self._end_all()
-                elif fd in self._cells:
-                    self._ended(self._cells[fd])
-                elif fd in self._ooms:
-                    self._ooms[fd].kill("memory")
-                elif fd in self._channels:
-                    self._pass_on_listeners(self._channels[fd])
-            self._keep_time()
+                happened = self._happened.get(fd)
+                if happened:
+                    happened()
+            now = time.monotonic()
+            for known in list(self._cells.values()):
+                known.keep_time(now)
+        self._end_all()
 
     def _next_events(self) -> list[tuple[int, int]]:
         happened = self._epoll.poll(0)
@@ -117,42 +98,66 @@ class Server:
         self._make_spare()
         return self._epoll.poll(self._wait())
 
+    def _wait(self) -> float:
+        if self._removals:
+            return _REMOVE_AGAIN
+        next_time = min((known.next_time() for known in self._cells.values()), default=_MAX_WAIT + time.monotonic())
+        return min(max(0.0, next_time - time.monotonic()), _MAX_WAIT)
+
+    def _watch(self, fd: int, happened: Callable[[], None]) -> None:
+        self._happened[fd] = happened
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        del self._happened[fd]
+        self._epoll.unregister(fd)
+
     # -- what the host says
 
-    def _receive(self) -> bool:
-        names = array.array("i")
+    def _receive(self) -> None:
+        numbers = array.array("i")
         data, ancillary, flags, _ = self._socket.recvmsg(
-            wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * names.itemsize)
+            wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize)
         )
         for level, kind, payload in ancillary:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-                names.frombytes(payload[: len(payload) - len(payload) % names.itemsize])
+                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
         if not data:
-            return False
-        fds = list(names)
-        try:
-            message = wire.decode(data)
-            if flags & _socket.MSG_CTRUNC:
-                self._refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")
-            else:
-                self._obey(message, fds)
-        finally:
-            for fd in fds:
-                os.close(fd)
-        return True
-
-    def _obey(self, message: dict[str, Any], fds: list[int]) -> None:
-        for fd in fds:
+            self._serving = False
+            return
+        for fd in numbers:
             os.set_inheritable(fd, False)
+        message = wire.decode(data)
+        if flags & _socket.MSG_CTRUNC:
+            close_all(numbers)
+            self._refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")
+        else:
+            self._obey(message, dict(zip(message.get("fds", ()), numbers, strict=True)))
+
+    def _obey(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+        """Do what the host says; ``fds`` are ours, and closed by whoever is done with them."""
         match message["op"]:
             case "root":
                 self._build_root(message)
             case "launch":
-                self._launch(message, dict(zip(message["fds"], fds, strict=True)))
+                self._make(message, fds)
+            case "begin":
+                self._when_born(message["id"], lambda: self._begin(message, fds), lambda: close_all(fds.values()))
             case "kill":
-                for known in self._cells.values():
-                    if known.id == message["id"]:
-                        known.kill(message["reason"])
+                self._when_born(message["id"], lambda: self._cells[message["id"]].kill(message["reason"]))
+            case "zygote":
+                self._start_zygote(message)
+            case "end zygote":
+                self._end_zygote(message["key"])
+
+    def _when_born(self, cell_id: str, do: Callable[[], None], else_do: Callable[[], None] | None = None) -> None:
+        """Do it to a cell: now, when its zygote has made it, or never when it has ended."""
+        if cell_id in self._cells:
+            do()
+        elif cell_id in self._unborn:
+            self._unborn[cell_id].append(lambda: self._when_born(cell_id, do, else_do))
+        elif else_do:
+            else_do()
 
     def _build_root(self, message: dict[str, Any]) -> None:
         key = message["key"]
@@ -161,74 +166,133 @@ class Server:
         except (roots.RootError, OSError) as error:
             self._broken_roots[key] = str(error)
 
-    # -- launching
+    # -- making cells
 
-    def _launch(self, request: dict[str, Any], fds: dict[str, int]) -> None:
+    def _make(self, request: dict[str, Any], fds: dict[str, int]) -> None:
+        """A cell, from the zygote that the request names or from a spare of our own."""
+        if request["root"] not in self._roots:
+            close_all(fds.values())
+            self._refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
+            return
+        request["cpu_set"] = self._choose_cpus(request["limits"]["cpus"])
+        if not request["forked"]:
+            self._give(request, fds, None, 0)
+            return
+        zygote = self._zygotes.get(request["zygote"])
+        if zygote is None or zygote.data is None:
+            close_all(fds.values())
+            self._refuse(request["id"], "zygote", 0, "it has ended")
+            return
+        self._unborn[request["id"]] = []
         try:
-            self._start(request, fds)
+            unborn = spare.Unborn(self._groups, self._next_name())
+        except OSError as error:
+            self._born(request, fds, None, 0, error.errno or 0)
+            return
+        shared = zygote.data
+        zygote.ask(unborn, lambda made: self._born(request, fds, made, shared))
+
+    def _born(self, request: dict[str, Any], fds: dict[str, int], made: spare.Spare | None, shared: int,
+              number: int = 0) -> None:  # fmt: skip
+        waiting = self._unborn.pop(request["id"])
+        if made is None:
+            close_all(fds.values())
+            self._refuse(request["id"], "zygote", number, "it could not make a cell")
+        else:
+            self._give(request, fds, made, shared)
+        for do in waiting:
+            do()
+
+    def _give(self, request: dict[str, Any], fds: dict[str, int], made: spare.Spare | None, shared: int) -> None:
+        """Give the first process of a cell all that it needs; ``made`` by a zygote, else a spare of ours."""
+        try:
+            self._start(request, fds, made, shared)
         except broker.BrokerError as error:
             self._refuse(request["id"], error.part, error.errno, str(error))
         except roots.RootError as error:
             self._refuse(request["id"], "environment", 0, str(error))
         except (OSError, enter.Refused) as error:
             self._refuse(request["id"], "launch", getattr(error, "errno", 0) or 0, str(error))
+        finally:
+            close_all(fds.values())
 
-    def _start(self, request: dict[str, Any], fds: dict[str, int]) -> None:
-        root = self._roots.get(request["root"])
-        if root is None:
-            self._refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
-            return
-        request["cpu_set"] = self._choose_cpus(request["limits"]["cpus"])
-        for name in ("stdin", "stdout", "stderr", "control"):
-            self._identity.give_fd(fds[name])
-        scratch = broker.prepare(request, fds, self._identity)
+    def _start(self, request: dict[str, Any], fds: dict[str, int], made: spare.Spare | None, shared: int) -> None:
+        scratch = None
         try:
-            scratch.mounts.insert(0, (kernel.open_tree(root), ""))
-            self._hand_over(request, fds, scratch)
+            for name in ("stdin", "stdout", "stderr", "control"):
+                self._identity.give_fd(fds[name])
+            scratch = broker.prepare(request, fds, self._identity)
+            scratch.mounts.insert(0, (kernel.open_tree(self._roots[request["root"]]), ""))
+            made = made or self._take_spare()
+            known = self._hand_over(request, fds, made, scratch, shared)
         except BaseException:
-            scratch.close()
+            if made:
+                made.discard()
+            if scratch:
+                scratch.close()
             raise
         scratch.close_mounts()
-
-    def _hand_over(self, request: dict[str, Any], fds: dict[str, int], scratch: broker.Scratch) -> None:
-        made = self._take_spare()
-        known = None
-        try:
-            known = Cell(request, made, scratch)
-            if made.group:
-                # tmpfs pages count as memory
-                limits = request["limits"]
-                made.group.limit(memory=limits["memory"] + limits["disk"], cpus=limits["cpus"])
-            told = {name: request[name] for name in _FOR_THE_CELL}
-            its_own = {name: fds[name] for name in ("stdin", "stdout", "stderr", "control", "payload")}
-            made.hand_over(told, scratch.mounts, its_own)
-        except BaseException:
-            if known:
-                os.close(known.pidfd)
-            spare.discard(made)
-            raise
-        self._cells[known.pidfd] = known
-        self._epoll.register(known.pidfd, select.EPOLLIN)
-        if request["listeners"]:
-            self._channels[made.channel.fileno()] = known
-            self._epoll.register(made.channel.fileno(), select.EPOLLIN)
+        self._cells[known.id] = known
+        self._watch(known.pidfd, lambda: self._ended(known))
         if known.group and known.group.oom_fd is not None:
-            self._ooms[known.group.oom_fd] = known
-            self._epoll.register(known.group.oom_fd, select.EPOLLIN)
+            self._watch(known.group.oom_fd, lambda: known.kill("memory"))
 
-    def _pass_on_listeners(self, known: Cell) -> None:
-        """A cell has made its listeners: their descriptors go to the host, and stay nowhere else."""
-        fds = array.array("i")
-        data, ancillary, _, _ = known.channel.recvmsg(1, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * fds.itemsize))
-        for _, _, payload in ancillary:
-            fds.frombytes(payload)
-        if data == cell.LISTENING:
-            self._say({"op": "listening", "id": known.id}, list(fds))
-        for fd in fds:
-            os.close(fd)
-        if data != cell.PREPARED:
-            self._epoll.unregister(known.channel.fileno())
-            del self._channels[known.channel.fileno()]
+    def _hand_over(
+        self, request: dict[str, Any], fds: dict[str, int], made: spare.Spare, scratch: broker.Scratch, shared: int
+    ) -> cells.Cell:
+        if request["rlimits"]["DATA"] is not None:
+            request["rlimits"]["DATA"] += shared
+        if request["listeners"]:
+            self._listen(request, made)
+        told = {name: request[name] for name in _FOR_THE_CELL}
+        known = cells.Cell(request, made, scratch, shared)
+        try:
+            known.limit(request["limits"])
+            made.hand_over(told, scratch.mounts, {name: fds[name] for name in _GIVEN if name in fds})
+        except BaseException:
+            os.close(known.pidfd)
+            raise
+        return known
+
+    def _listen(self, request: dict[str, Any], made: spare.Spare) -> None:
+        """Make listening sockets in a cell's network; their descriptors go to the host, and stay nowhere else."""
+        mounts, network = made.namespaces()
+        try:
+            fds = listeners.make(network, request["listeners"])
+        finally:
+            close_all((mounts, network))
+        self._say({"op": "listening", "id": request["id"]}, fds)
+        close_all(fds)
+
+    def _begin(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+        """Tell a cell that waits what its program is."""
+        known = self._cells[message["id"]]
+        try:
+            if message["narrow"]:
+                known.narrow(message["limits"], message["rlimits"])
+            known.scratch.begin(message, fds, self._identity)
+            if message["listeners"]:
+                self._listen(message, known.made)
+            known.begin(message["deadline"])
+            write_all(fds["order"], message["order"])
+        except broker.BrokerError as error:
+            known.kill("unbegun")
+            self._refuse(known.id, error.part, error.errno, str(error))
+        except OSError:
+            known.kill("unbegun")  # its end is told, and that it never began
+        finally:
+            close_all(fds.values())
+
+    def _choose_cpus(self, cpus: float) -> list[int]:
+        """Without a cpu cgroup: pin the cell to so many cores, in turn. Best effort; a cell can undo it."""
+        wanted = max(1, -int(-cpus // 1))
+        if self._groups.cpu or wanted >= len(self._cpus):
+            return []
+        first = self._next_cpu
+        self._next_cpu = (first + wanted) % len(self._cpus)
+        return [self._cpus[(first + n) % len(self._cpus)] for n in range(wanted)]
+
+    # -- spares and zygotes
 
     def _make_spare(self) -> None:
         """Have a spare ready while nothing else is to be done; what fails here is told when one is needed."""
@@ -244,119 +308,90 @@ class Server:
         if made is None:
             return self._new_spare()
         if os.waitid(os.P_PID, made.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            spare.discard(made)
+            made.discard()
             return self._new_spare()
         return made
 
     def _new_spare(self) -> spare.Spare:
+        return spare.make(self._identity, spare.Unborn(self._groups, self._next_name()), self._program())
+
+    def _next_name(self) -> str:
         self._count += 1
+        return str(self._count)
+
+    def _program(self) -> bytes:
         counted = self._groups.memory is not None
         if counted not in self._programs:
             self._programs[counted] = seccomp.program(kernel.machine, memory_is_counted=counted)
-        return spare.make(self._identity, self._groups, str(self._count), self._programs[counted])
+        return self._programs[counted]
 
-    def _choose_cpus(self, cpus: float) -> list[int]:
-        """Without a cpu cgroup: pin the cell to so many cores, in turn. Best effort; a cell can undo it."""
-        wanted = max(1, -int(-cpus // 1))
-        if self._groups.cpu or wanted >= len(self._cpus):
-            return []
-        first = self._next_cpu
-        self._next_cpu = (first + wanted) % len(self._cpus)
-        return [self._cpus[(first + n) % len(self._cpus)] for n in range(wanted)]
+    def _start_zygote(self, asked: dict[str, Any]) -> None:
+        key = asked["key"]
+        root = self._roots.get(asked["root"])
+        if root is None:
+            self._say({"op": "zygote", "key": key, "problem": self._broken_roots.get(asked["root"], "unknown root")})
+            return
+        try:
+            made = zygotes.Zygote(key, root, asked, self._identity, self._program())
+        except OSError as error:
+            self._say({"op": "zygote", "key": key, "problem": str(error)})
+            return
+        self._zygotes[key] = made
+        self._watch(made.pidfd, lambda: self._end_zygote(key))
+        self._watch(made.socket.fileno(), lambda: self._hear_zygote(made))
 
-    def _refuse(self, cell_id: str, where: str, number: int, detail: str) -> None:
-        self._say({"op": "unlaunched", "id": cell_id, "stage": where, "errno": number, "detail": detail[:2000]})
+    def _hear_zygote(self, made: zygotes.Zygote) -> None:
+        try:
+            message = made.answered()
+        except (OSError, wire.WireError, KeyError, IndexError, TypeError):
+            self._end_zygote(made.key)
+            return
+        if message is not None:
+            self._say({"op": "zygote", "key": made.key, "pid": made.pid, **message})
 
-    # -- time and limits
-
-    def _wait(self) -> float:
-        if self._removals:
-            return _REMOVE_AGAIN
-        times = [min(known.deadline, known.next_look) for known in self._cells.values()]
-        return min(max(0.0, min(times, default=_MAX_WAIT + time.monotonic()) - time.monotonic()), _MAX_WAIT)
-
-    def _keep_time(self) -> None:
-        now = time.monotonic()
-        for known in list(self._cells.values()):
-            if known.reason is None and now >= known.deadline:
-                self._look(known, now)
-                known.kill("timeout")
-            elif now >= known.next_look:
-                self._look(known, now)
-
-    def _look(self, known: Cell, now: float) -> None:
-        sight = watch.look(known.pid)
-        counted = known.group is not None and known.group.counts_memory
-        known.next_look = now + (watch.OFTEN if counted or len(sight.pids) > 1 else watch.SELDOM)
-        known.peak_tasks = max(known.peak_tasks, sight.tasks)
-        known.cpu_seconds = max(known.cpu_seconds, sight.cpu)
-        memory = self._memory_in_use(known, sight, now)
-        known.peak_memory = max(known.peak_memory, memory)
-        if memory > known.limits["memory"]:
-            known.kill("memory")
-        cpu_time = known.limits["cpu_time"]
-        if cpu_time is not None and sight.cpu > cpu_time:
-            known.kill("cpu")
-
-    def _memory_in_use(self, known: Cell, sight: watch.Sight, now: float) -> int:
-        files = _files(known.scratch.tree_fd)
-        if known.group and known.group.counts_memory:
-            return known.group.memory_in_use(files)
-        memory = sight.memory(files)
-        if memory <= known.limits["memory"] or len(sight.pids) == 1:
-            return memory
-        known.next_look = now + watch.SELDOM  # the exact look takes longer
-        return watch.proportional(sight) - files
+    def _end_zygote(self, key: str) -> None:
+        """End a zygote, or take note of its end. Its cells live on."""
+        made = self._zygotes.pop(key, None)
+        if made is None:
+            return
+        self._unwatch(made.pidfd)
+        self._unwatch(made.socket.fileno())
+        self._say({"op": "zygote ended", "key": key, "detail": made.end()})
 
     # -- the end of a cell
 
-    def _ended(self, known: Cell) -> None:
-        _, code, usage = os.wait4(known.pid, 0)
-        ended = time.monotonic()
-        self._epoll.unregister(known.pidfd)
-        del self._cells[known.pidfd]
-        os.close(known.pidfd)
-        report = _read_report(known.status_fd)
-        outcome = {
-            "init": code,
-            "seconds": ended - known.started,
-            "cpu": max(usage.ru_utime + usage.ru_stime, known.cpu_seconds),
-            "tasks": known.peak_tasks,
-            "reason": known.reason,
-            **self._memory(known, report, usage.ru_maxrss * 1024),
-            **_space(known.scratch.tree_fd),
-        }
+    def _ended(self, known: cells.Cell) -> None:
+        self._unwatch(known.pidfd)
+        del self._cells[known.id]
+        report = known.report()
+        outcome = known.outcome(report)
+        if known.group:
+            if known.group.oom_fd is not None:
+                self._unwatch(known.group.oom_fd)
+            self._removals.append(known.group)  # after the result is on its way: it may wait in the kernel
         if "failed" in report:
             self._refuse(known.id, report["failed"], report["errno"], report["detail"])
+        elif known.waits or outcome["reason"] == "unbegun":
+            self._refuse(known.id, "waiting", 0, "the cell ended before its program began")
         else:
             told = {"op": "ended", "id": known.id, "main": report.get("main"), **outcome}
             self._say(told, [known.scratch.tree_fd])
-        known.scratch.close()
-        if known.channel.fileno() in self._channels:
-            del self._channels[known.channel.fileno()]
-            self._epoll.unregister(known.channel.fileno())
-        known.channel.close()
-
-    def _memory(self, known: Cell, report: dict[str, Any], fallback: int) -> dict[str, Any]:
-        peak = max(known.peak_memory, report.get("peak", fallback))
-        oom = False
-        if known.group:
-            oom = known.group.out_of_memory()
-            if known.group.oom_fd is not None:
-                self._epoll.unregister(known.group.oom_fd)
-                del self._ooms[known.group.oom_fd]
-            self._removals.append(known.group)  # after the result is on its way: it may wait in the kernel
-        return {"peak": peak, "oom": oom}
+        known.close()
 
     def _end_all(self) -> None:
+        for key in list(self._zygotes):
+            self._end_zygote(key)
         if self._spare:
-            spare.discard(self._spare)
+            self._spare.discard()
         for known in self._cells.values():
             known.kill("closed")
         for known in self._cells.values():
             os.waitpid(known.pid, 0)
             if known.group:
                 known.group.remove()
+
+    def _refuse(self, cell_id: str, where: str, number: int, detail: str) -> None:
+        self._say({"op": "unlaunched", "id": cell_id, "stage": where, "errno": number, "detail": detail[:2000]})
 
     def _say(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
@@ -366,33 +401,14 @@ class Server:
             pass  # the host is gone; the next receive ends us
 
 
-def _read_report(fd: int) -> dict[str, Any]:
-    """What init or a failed set-up wrote; {} when it said nothing that can be understood."""
-    os.set_blocking(fd, False)
-    try:
-        data = os.read(fd, _PIPE_READ)
-    except BlockingIOError:
-        data = b""
-    finally:
+def close_all(fds: Any) -> None:
+    """Close every descriptor of an iterable."""
+    for fd in fds:
         os.close(fd)
-    if len(data) == init.REPORT.size and data[:1] == b"x":
-        _, code, peak = init.REPORT.unpack(data)
-        return {"main": code, "peak": peak}
-    if data[-init.REPORT.size :][:1] == b"x":
-        data = data[: -init.REPORT.size]  # the program's own process failed to become it, and init reported that end
-    try:
-        report = wire.decode(data)
-    except wire.WireError:
-        return {}
-    return report if isinstance(report, dict) and set(report) == {"failed", "errno", "detail"} else {}
 
 
-def _files(tree_fd: int) -> int:
-    """Bytes of memory that the files of a scratch take."""
-    used = os.fstatvfs(tree_fd)
-    return (used.f_blocks - used.f_bfree) * used.f_frsize
-
-
-def _space(tree_fd: int) -> dict[str, int]:
-    left = os.fstatvfs(tree_fd)
-    return {"space_left": left.f_bavail * left.f_frsize, "inodes_left": left.f_favail}
+def write_all(fd: int, data: bytes) -> None:
+    """Write ``data`` to the pipe of a cell that reads. Raises ``OSError``."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -2,6 +2,7 @@
 
 A spare has run nothing of a guest's, serves one request and is never used again. Making one
 ahead takes the kernel's slow steps (a network namespace, entering a cgroup) off every start.
+It is forked from the supervisor itself, or from a zygote; either way the supervisor is its parent.
 """
 
 from __future__ import annotations
@@ -17,14 +18,42 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+class Unborn:
+    """Everything of a spare but its process: our ends of its channel and status, its cgroup, and ``ends`` to give it.
+
+    ``ends``: its own end of the channel, of the status pipe, and the doors of its cgroups.
+    """
+
+    def __init__(self, groups: cgroups.Cgroups, name: str) -> None:
+        self.channel, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        self.status_fd, status = os.pipe()
+        self.group = groups.create(name)
+        self.ends = [theirs.detach(), status, *(self.group.doors() if self.group else [])]
+
+    def let_go(self) -> None:
+        """Close what the process has been given."""
+        for fd in self.ends:
+            os.close(fd)
+        self.ends = []
+
+    def discard(self) -> None:
+        """There will be no process."""
+        self.let_go()
+        self.channel.close()
+        os.close(self.status_fd)
+        if self.group:
+            self.group.remove()
+
+
 class Spare:
     """A process that waits to become a cell. ``status_fd`` tells of its failure, or later of its program's end."""
 
-    def __init__(self, pid: int, channel: _socket.socket, status_fd: int, group: cgroups.Group | None) -> None:
+    def __init__(self, pid: int, unborn: Unborn) -> None:
         self.pid = pid
-        self.channel = channel
-        self.status_fd = status_fd
-        self.group = group
+        self.channel = unborn.channel
+        self.status_fd = unborn.status_fd
+        self.group = unborn.group
+        unborn.let_go()
 
     def hand_over(self, request: dict[str, Any], mounts: list[tuple[int, str]], fds: dict[str, int]) -> None:
         """Give it its request and all descriptors. Raises ``OSError`` when it is dead."""
@@ -34,41 +63,46 @@ class Spare:
             [wire.encode(message)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)], _socket.MSG_NOSIGNAL
         )
 
+    def namespaces(self) -> list[int]:
+        """Wait until it is in its cgroups and has prepared itself: its mount and network namespaces, as descriptors.
 
-def make(identity: broker.Identity, groups: cgroups.Cgroups, name: str, program: bytes) -> Spare:
-    """Fork a spare and let it prepare itself. Raises ``OSError``."""
-    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    status_read, status_write = os.pipe()
-    group = groups.create(name)
-    doors = group.doors() if group else []
+        They keep the namespaces alive and are the caller's to close. Raises ``OSError`` when it could not.
+        """
+        fds = array.array("i")
+        data, ancillary, _, _ = self.channel.recvmsg(1, _socket.CMSG_SPACE(2 * fds.itemsize))
+        for _, _, payload in ancillary:
+            fds.frombytes(payload)
+        if data != cell.PREPARED:
+            raise OSError(1, "a cell could not be prepared")
+        return list(fds)
+
+    def discard(self) -> None:
+        """End it: it is not going to be used."""
+        os.kill(self.pid, 9)
+        os.waitpid(self.pid, 0)
+        self.channel.close()
+        os.close(self.status_fd)
+        if self.group:
+            self.group.remove()
+
+
+def make(identity: broker.Identity, unborn: Unborn, program: bytes) -> Spare:
+    """Fork a spare from this process and let it prepare itself. Raises ``OSError``."""
     pid = kernel.clone(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
     if pid == 0:
-        ours.close()
-        cell.live(theirs, status_write, doors, program)
-    theirs.close()
-    for fd in (status_write, *doors):
-        os.close(fd)
-    made = Spare(pid, ours, status_read, group)
+        channel, status, *doors = unborn.ends
+        cell.live(channel, status, doors, program)
+    return adopt(pid, unborn, identity)
+
+
+def adopt(pid: int, unborn: Unborn, identity: broker.Identity) -> Spare:
+    """Our child ``pid`` is the process of ``unborn``: map its ids and let it prepare itself. Raises ``OSError``."""
+    made = Spare(pid, unborn)
     try:
         uid_map, gid_map = f"{cell.UID} {identity.uid} 1", f"{cell.GID} {identity.gid} 1"
         enter.write_maps(pid, uid_map, gid_map, deny_setgroups=True)
-        ours.send(cell.MAPPED)
+        made.channel.send(cell.MAPPED)
     except BaseException:
-        discard(made)
+        made.discard()
         raise
     return made
-
-
-def has_entered(spare: Spare) -> bool:
-    """Wait until a spare is in its cgroups and has prepared itself; False when it could not."""
-    return spare.channel.recv(1) == cell.PREPARED
-
-
-def discard(spare: Spare) -> None:
-    """End a spare that is not going to be used."""
-    os.kill(spare.pid, 9)
-    os.waitpid(spare.pid, 0)
-    spare.channel.close()
-    os.close(spare.status_fd)
-    if spare.group:
-        spare.group.remove()

@@ -27,6 +27,21 @@ def prepare() -> None:
     kernel.mount("stage", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,nr_inodes=20000,mode=0755")
     for folder in (CELL, PROC, SCRATCH, LOWER, ROOTS, EMPTY):
         os.mkdir(folder, 0o755)
+    _lay_empty(EMPTY)
+
+
+def lay_out(folder: str) -> None:
+    """At ``folder``, of a root to be, mount what a zygote's cells need of a stage, read-only."""
+    tmpfs = kernel.new_mount("tmpfs", {"size": "4k", "mode": "0755"}, kernel.ATTR_NOSUID | kernel.ATTR_NODEV)
+    kernel.move_mount(tmpfs, folder)
+    for place in (CELL, PROC, EMPTY):
+        os.mkdir(folder + place.removeprefix(STAGE), 0o755)
+    _lay_empty(folder + EMPTY.removeprefix(STAGE))
+    kernel.set_attributes(tmpfs, kernel.ATTR_RDONLY, recursive=False)
+    os.close(tmpfs)
+
+
+def _lay_empty(place: str) -> None:
     empty = kernel.new_mount("tmpfs", {"size": "4k", "mode": "0555"}, _NOTHING_WRITABLE)
-    kernel.move_mount(empty, EMPTY)  # a bind of it is read-only as well
+    kernel.move_mount(empty, place)  # a bind of it is read-only as well
     os.close(empty)

@@ -40,11 +40,11 @@ def look(init: int) -> Sight:
     """Look at every living process below ``init``."""
     sight = Sight()
     sight.cpu = _cpu_of_reaped(init)
-    waiting = _children(init)
+    waiting = children(init)
     while waiting and len(sight.pids) < _MAX_VISITED:
         pid = waiting.pop()
         _add(pid, sight)
-        waiting.extend(_children(pid))
+        waiting.extend(children(pid))
     return sight
 
 
@@ -98,7 +98,7 @@ def _fields(pid: int) -> list[bytes]:
     return statistics[statistics.rindex(b")") + 2 :].split()
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """Children by any thread of ``pid``."""
     found: list[int] = []
     try:

@@ -8,7 +8,7 @@ import stat
 import termios
 import time
 
-from _casemate import control  # type: ignore[import-not-found]
+import _casemate  # type: ignore[import-not-found]
 
 FRAME_LIMIT = 16 * 2**20
 ORDER_TRIES, ORDER_PAUSE = 100, 0.0005  # a twentieth of a second in all
@@ -26,6 +26,7 @@ def is_open() -> bool:
 
     Frames of several processes would mix; and a program may have closed the pipe and opened a file in its place.
     """
+    control = _casemate.control
     if control is None or os.getpid() != control[3]:
         return False
     try:
@@ -45,10 +46,10 @@ def send(payload: bytes) -> bool:
         _wait_until_read(1, 2)
         try:
             while data:
-                data = data[os.write(control[0], data) :]
+                data = data[os.write(_casemate.control[0], data) :]
         except OSError:
             return False
-        _wait_until_read(control[0])
+        _wait_until_read(_casemate.control[0])
     return True
 
 

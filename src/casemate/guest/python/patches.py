@@ -2,7 +2,7 @@
 
 import sys
 
-from _casemate import display  # type: ignore[import-not-found]
+import _casemate  # type: ignore[import-not-found]
 from _casemate.channel import is_open  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
@@ -53,13 +53,13 @@ def _patch_pyplot(pyplot: "Any") -> None:
         if not is_open():
             return show_windows(*args, **kwargs)
         managers = sys.modules["matplotlib._pylab_helpers"].Gcf.get_all_fig_managers()
-        display(*(manager.canvas.figure for manager in managers))
+        _casemate.display(*(manager.canvas.figure for manager in managers))
         return pyplot.close("all")
 
     def show_one(figure: "Any", *args: "Any", **kwargs: "Any") -> "Any":
         if figure.canvas.manager is None or not is_open():
             return show_window(figure, *args, **kwargs)
-        display(figure)
+        _casemate.display(figure)
         return pyplot.close(figure)
 
     pyplot.show = _like(show, show_windows)
@@ -74,7 +74,7 @@ def _patch_display_functions(module: "Any") -> None:
         shell = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
         if (shell is not None and shell.initialized()) or not is_open():
             return show_in_shell(*objects, **options)
-        return display(*objects, **options)
+        return _casemate.display(*objects, **options)
 
     module.display = _like(show, show_in_shell)
 

@@ -56,8 +56,11 @@ def _leave_the_search_path() -> None:
 
 
 def _open_package() -> None:
-    """Make this folder importable as ``_casemate``, and remember whose the control pipe is."""
-    package = type(sys)("_casemate")
+    """Make this folder importable as ``_casemate``, and remember whose the control pipe is.
+
+    A warm interpreter has it already, with modules that were loaded before there was a pipe.
+    """
+    package = sys.modules.get("_casemate") or type(sys)("_casemate")
     package.__path__ = [_HERE]
     try:
         os.set_inheritable(_CONTROL, False)

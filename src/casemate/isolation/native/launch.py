@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.isolation.native.memory import memory_file
 from casemate.model.limits import Limits
-from casemate.model.plan import Bind, Entry, Link, Plan, Workspace
+from casemate.model.plan import Bind, Entry, Link, Plan, Waiting, Workspace
 from casemate.model.sizes import format_size
 from casemate.supervisor import wire
 
@@ -47,20 +49,16 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
         "id": plan.id,
         "root": root,
         "program": {"name": plan.program_name, "size": len(plan.code)},
+        "cwd": plan.cwd,
+        "forked": False,
         "workspace": _workspace(plan.workspace),
         "deadline": plan.deadline,
         "layers": list(plan.layers),
         "control": plan.control,
         "readable": _readable(plan.entries),
-        "limits": {
-            "memory": limits.memory,
-            "disk": limits.disk,
-            "inodes": limits.inodes,
-            "cpus": limits.cpus,
-            "cpu_time": limits.cpu_time,
-        },
+        "limits": _counted(limits),
         "rlimits": rlimits(limits, plan.reserve),
-        "late": [_entry(entry) for entry in plan.entries if _is_late(entry)],
+        "late": late_entries(plan.entries),
         "listeners": [list(listener) for listener in plan.listeners],
     }
 
@@ -86,23 +84,52 @@ def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
 def _workspace(workspace: Workspace) -> dict[str, Any]:
     if workspace.folder is None:
         return {"kind": workspace.kind}
+    return {"kind": workspace.kind, "folder": workspace.folder, "inode": list(inode(workspace))}
+
+
+def inode(workspace: Workspace) -> tuple[int, ...]:
+    """Which folder a caller's workspace is now: another may take its name. Raises ``OSError``."""
+    if workspace.folder is None:
+        return ()
     status = os.stat(workspace.folder)
-    return {"kind": workspace.kind, "folder": workspace.folder, "inode": [status.st_dev, status.st_ino]}
+    return status.st_dev, status.st_ino
 
 
-def payload(plan: Plan) -> int:
-    """The command of the cell in a descriptor that only the program's own process reads."""
-    return memory_file(wire.encode({"argv": list(plan.argv), "env": dict(plan.env), "cwd": plan.cwd}))
+def late_entries(entries: tuple[Entry, ...]) -> list[dict[str, Any]]:
+    """The entries that lie where every cell has something of its own, as the supervisor takes them."""
+    return [_entry(entry) for entry in entries if _is_late(entry)]
 
 
-def memory_file(data: bytes) -> int:
-    """An anonymous file that holds ``data``, positioned at its start."""
-    fd = os.memfd_create("casemate", os.MFD_CLOEXEC)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
+def _counted(limits: Limits) -> dict[str, Any]:
+    """The limits that are no ``RLIMIT_*``, or are more than that."""
+    names = ("memory", "disk", "inodes", "cpus", "cpu_time")
+    return {name: getattr(limits, name) for name in names}
+
+
+def waiting_request(plan: Plan, waiting: Waiting, root: str) -> dict[str, Any]:
+    """The request for a cell that waits for a program such as that of ``plan``: the same for all of the kind."""
+    asked = request(replace(plan, limits=waiting.limits), root)
+    del asked["id"]
+    return {**asked, "program": None, "deadline": 0.0, "listeners": [], "order": True, "forked": waiting.preload is not None}
+
+
+def begin_request(plan: Plan, waiting: Waiting) -> dict[str, Any]:
+    """What turns a cell that waits into that of ``plan``."""
+    return {
+        "op": "begin",
+        "deadline": plan.deadline,
+        "narrow": plan.limits != waiting.limits,
+        "limits": _counted(plan.limits),
+        "rlimits": rlimits(plan.limits, plan.reserve),
+        "program": {"name": plan.program_name, "size": len(plan.code)},
+        "order": waiting.order,
+        "listeners": [list(listener) for listener in plan.listeners],
+    }
+
+
+def payload(argv: tuple[str, ...], env: Mapping[str, str], cwd: str) -> int:
+    """The command of a cell in a descriptor that only the program's own process reads."""
+    return memory_file(wire.encode({"argv": list(argv), "env": dict(env), "cwd": cwd}))
 
 
 def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, int]:

@@ -14,14 +14,16 @@ import resource
 import select
 import socket
 import threading
+import time
 import weakref
 from collections import deque
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 from casemate.errors import CasemateError, Fault, SandboxClosed
 from casemate.isolation.native import spawn
 from casemate.isolation.native.frames import FrameError
+from casemate.isolation.native.memory import seal
 from casemate.isolation.native.running import RunningCell, Unlaunched
 from casemate.isolation.wall import Ending, Sink, Stream
 from casemate.supervisor import wire
@@ -32,10 +34,19 @@ _STOP_GRACE = 2.0  # seconds the pump has to see the end
 _LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
 
 
+class Keeper(Protocol):
+    """Who keeps cells ready: is told of zygotes, and when the time comes that it asked for. In the pump thread."""
+
+    def hear(self, message: dict[str, Any]) -> None: ...
+    def next_time(self) -> float | None: ...
+    def on_time(self) -> None: ...
+
+
 class Link:
     """One running supervisor."""
 
     def __init__(self) -> None:
+        self.keeper: Keeper | None = None
         self.hello: Future[dict[str, Any]] = Future()
         self._supervisor = spawn.take()
         self._socket, self._log = self._supervisor.socket, self._supervisor.log
@@ -87,6 +98,51 @@ class Link:
 
     def launch(self, request: dict[str, Any], fds: dict[str, int], sink: Sink) -> RunningCell:
         """Launch a cell with ``fds`` (given away) and fresh pipes for its output."""
+        cell = self._new_cell(request["id"], fds, sink)
+        if self._enter(cell, fds):
+            self.call(self._watch, cell)
+            self.send({**request, "op": "launch", "fds": list(fds)}, list(fds.values()))
+        return cell
+
+    def prepare(self, request: dict[str, Any], payload: int) -> RunningCell:
+        """Launch a cell that waits for its program, with ``payload`` (given away). Raises ``OSError``."""
+        fds = {"payload": payload}
+        try:
+            stdin = os.memfd_create("casemate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            fds["stdin"] = os.open(f"/proc/self/fd/{stdin}", os.O_RDONLY | os.O_CLOEXEC)
+            fds["order"], order = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            _close_all(list(fds.values()))
+            raise
+        cell = self._new_cell(os.urandom(8).hex(), fds, None)
+        cell.order, cell.stdin = order, stdin
+        os.set_blocking(order, False)  # a cell that does not read must not hold the supervisor up
+        if self._enter(cell, fds):
+            self.send({**request, "op": "launch", "id": cell.id, "fds": list(fds)}, list(fds.values()))
+        return cell
+
+    def begin(
+        self, cell: RunningCell, message: dict[str, Any], fds: dict[str, int], stdin: bytes, sink: Sink
+    ) -> bool:
+        """Give a cell that waits its program: ``message``, with ``fds`` (given away), and its standard input.
+
+        False when the cell has ended meanwhile; then nothing has begun.
+        """
+        with self._lock:
+            alive = self.alive and cell.id in self._cells
+            if alive:
+                cell.sink = sink
+                fds["order"], cell.order = cell.order, -1
+        if not alive:
+            _close_all(list(fds.values()))
+            return False
+        seal(cell.stdin, stdin)
+        cell.close_ways_in()
+        self.call(self._watch, cell)
+        self.send({**message, "id": cell.id, "fds": list(fds)}, list(fds.values()))
+        return True
+
+    def _new_cell(self, cell_id: str, fds: dict[str, int], sink: Sink | None) -> RunningCell:
         pipes: dict[int, Stream | None] = {}
         try:
             for name in ("stdout", "stderr", "control"):
@@ -96,18 +152,18 @@ class Link:
         except OSError:
             _close_all([*fds.values(), *pipes])
             raise
-        cell = RunningCell(self, request["id"], sink, pipes)
+        return RunningCell(self, cell_id, sink, pipes)
+
+    def _enter(self, cell: RunningCell, fds: dict[str, int]) -> bool:
         with self._lock:
             alive = self.alive
             if alive:
                 self._cells[cell.id] = cell
         if not alive:
-            _close_all([*fds.values(), *pipes])
+            _close_all([*fds.values(), *cell.pipes])
+            cell.close_ways_in()
             cell.future.set_exception(SandboxClosed("the sandbox was closed"))
-            return cell
-        self.call(self._watch, cell)
-        self.send({**request, "fds": list(fds)}, list(fds.values()))
-        return cell
+        return alive
 
     def close(self) -> None:
         """End the supervisor and with it every cell. Returns when all is gone; bounded."""
@@ -130,7 +186,7 @@ class Link:
             self._lost()
 
     def _turn(self) -> bool:
-        for fd, _ in self._epoll.poll():
+        for fd, _ in self._epoll.poll(self._wait()):
             if fd == self._socket.fileno():
                 if not self._receive():
                     return False
@@ -138,7 +194,13 @@ class Link:
                 self._catch_up()
             elif fd in self._readers:
                 self._read(fd, self._readers[fd])
+        if self.keeper:
+            self.keeper.on_time()
         return True
+
+    def _wait(self) -> float | None:
+        when = self.keeper.next_time() if self.keeper else None
+        return None if when is None else max(0.0, when - time.monotonic())
 
     def _catch_up(self) -> None:
         os.eventfd_read(self._wake)
@@ -209,7 +271,7 @@ class Link:
             self._close_pipe(fd, cell)
             return
         self._deliver(fd, cell, data)
-        if fd in cell.pipes and cell.sink.is_full():
+        if fd in cell.pipes and cell.sink and cell.sink.is_full():
             self._epoll.unregister(fd)
             cell.paused.add(fd)
 
@@ -224,6 +286,7 @@ class Link:
             os.eventfd_write(self._wake, 1)
 
     def _hand_on(self, cell: RunningCell, stream: Stream | None, data: bytes) -> None:
+        assert cell.sink is not None
         if stream is not None:
             cell.sink.output(stream, data)
             return
@@ -268,6 +331,9 @@ class Link:
             self.hello.set_result(message)
         elif message["op"] == "listening":
             self._listening(message["id"], fds)
+        elif message["op"] in ("zygote", "zygote ended"):
+            if self.keeper:
+                self.keeper.hear(message)
         elif flags & socket.MSG_CTRUNC:
             lost = {
                 "op": "unlaunched",
@@ -294,9 +360,13 @@ class Link:
         if cell is None:
             _close_all(fds)
             return
-        if cell.pipes and next(iter(cell.pipes)) not in self._readers:
-            self._watch(cell)  # it ended before we came to watch it
-        self._drain(cell)
+        if cell.sink is None:
+            _close_all(list(cell.pipes))
+            cell.close_ways_in()
+        else:
+            if cell.pipes and next(iter(cell.pipes)) not in self._readers:
+                self._watch(cell)  # it ended before we came to watch it
+            self._drain(cell)
         cell.listening.cancel()
         if message["op"] == "ended":
             cell.future.set_result(_ending(message, fds[0]))
@@ -315,6 +385,7 @@ class Link:
         for cell in cells:
             for fd in list(cell.pipes):
                 os.close(fd)
+            cell.close_ways_in()
             cell.future.set_exception(error)
         if not self.hello.done():
             self.hello.set_exception(error)

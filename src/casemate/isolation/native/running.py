@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
 
 
 class RunningCell:
-    """A cell behind a link."""
+    """A cell behind a link. Without a ``sink`` it waits for its program, and ``order`` and ``stdin`` lead to it."""
 
-    def __init__(self, link: Link, cell_id: str, sink: Sink, pipes: dict[int, Stream | None]) -> None:
+    def __init__(self, link: Link, cell_id: str, sink: Sink | None, pipes: dict[int, Stream | None]) -> None:
         self.id = cell_id
         self.sink = sink
+        self.order = self.stdin = -1
         self.pipes = pipes  # descriptor to stream; None is the control pipe
         self.paused: set[int] = set()
         self.frames = FrameReader()
@@ -30,6 +32,17 @@ class RunningCell:
 
     def resume(self) -> None:
         self._link.call(self._link.resume, self)
+
+    def discard(self) -> None:
+        """End a cell that waits and will not be used."""
+        self.kill("closed")
+
+    def close_ways_in(self) -> None:
+        """Close what only a cell that waits has."""
+        for fd in (self.order, self.stdin):
+            if fd >= 0:
+                os.close(fd)
+        self.order = self.stdin = -1
 
     async def ended(self) -> Ending:
         import asyncio

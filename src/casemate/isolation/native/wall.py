@@ -6,15 +6,19 @@ import errno
 import hashlib
 import os
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable
 from casemate.isolation.native import launch, refusal, tree
 from casemate.isolation.native.link import Link
+from casemate.isolation.native.memory import seal
 from casemate.isolation.native.running import RunningCell, Unlaunched
+from casemate.isolation.native.warm import Warm
 from casemate.isolation.wall import Ending, Reason, Sink
 from casemate.model.isolation import IsolationReport
-from casemate.model.plan import Entry, Plan
+from casemate.model.plan import Entry, Plan, Waiting
+from casemate.model.warmth import Warmth
 from casemate.supervisor import wire
 
 if TYPE_CHECKING:
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
     from casemate.isolation.native.selftest import LaunchProgram
 
+_INLINE = 1 << 15  # bytes of a program that travel in a message; more in a file
+_GONE = "the cell that was ready had ended"
 _HELLO_TIMEOUT = 20.0  # seconds a supervisor has to start, on a machine under heavy load
 
 
@@ -30,10 +36,13 @@ class NativeWall:
 
     name = "native"
 
-    def __init__(self, launch_probe: LaunchProgram) -> None:
-        """``launch_probe`` says how the self-test's programs, which are Python, are started."""
+    def __init__(self, launch_probe: LaunchProgram, concurrency: int) -> None:
+        """``launch_probe`` says how the self-test's programs, which are Python, are started; ``concurrency``: the most
+        cells at once, for which others may be kept ready."""
         self._launch_probe = launch_probe
+        self._concurrency = concurrency
         self._link: Link | None = None
+        self._warm: Warm | None = None
         self._roots: dict[tuple[Entry, ...], str] = {}
         self._system: tuple[Entry, ...] | None = None
         self._report: IsolationReport | None = None
@@ -70,7 +79,42 @@ class NativeWall:
             return self._report
 
     def start(self, plan: Plan, sink: Sink) -> NativeCell:
-        link, root = self._ready(plan.entries)
+        link, warm, root = self._ready(plan.entries)
+        if isinstance(plan.waiting, str):
+            return NativeCell(self, plan, sink, self._launch(link, root, plan, sink), "exec", plan.waiting)
+        try:
+            taken = warm.take(plan, plan.waiting, root)
+        except OSError as error:
+            raise _why_unprepared(error) from None
+        reason = taken
+        if not isinstance(taken, str):
+            cell, how = taken
+            if self._begin(link, cell, plan, plan.waiting, sink):
+                return NativeCell(self, plan, sink, cell, how, "")
+            reason = _GONE
+        return NativeCell(self, plan, sink, self._launch(link, root, plan, sink), "exec", str(reason))
+
+    def relaunch(self, plan: Plan, sink: Sink) -> RunningCell:
+        """Start a cell for ``plan`` that need not be ready: one that was ended before its program began."""
+        link, _, root = self._ready(plan.entries)
+        return self._launch(link, root, plan, sink)
+
+    def ended(self, plan: Plan) -> None:
+        """Take note that a run has ended."""
+        warm = self._warm
+        key = self._roots.get(plan.entries)
+        if warm is not None and key is not None and not isinstance(plan.waiting, str):
+            warm.ended(plan, plan.waiting, key)
+
+    def keep_ready(self, plan: Plan) -> None:
+        if not isinstance(plan.waiting, str):
+            _, warm, root = self._ready(plan.entries)
+            warm.start(plan, plan.waiting, root)
+
+    def warmth(self) -> Warmth:
+        return self._warm.states() if self._warm else Warmth()
+
+    def _launch(self, link: Link, root: str, plan: Plan, sink: Sink) -> RunningCell:
         fds: dict[str, int] = {}
         try:
             self._open_for(plan, fds)
@@ -82,14 +126,35 @@ class NativeWall:
             _close(fds)
             raise
         try:
-            return NativeCell(link.launch(request, fds, sink))
+            return link.launch(request, fds, sink)
         except OSError as error:
             raise _why_unprepared(error) from None
 
+    def _begin(self, link: Link, cell: RunningCell, plan: Plan, waiting: Waiting, sink: Sink) -> bool:
+        """Give a cell that is ready its program; False when it has ended meanwhile."""
+        fds: dict[str, int] = {}
+        message = launch.begin_request(plan, waiting)
+        try:
+            if len(plan.code) <= _INLINE:
+                message["program"]["content"] = plan.code
+            else:
+                fds["program"] = launch.memory_file(plan.code)
+            if plan.files:
+                fds["inputs"], fds["index"] = launch.pack(plan.files, plan.limits.disk)
+        except OSError as error:
+            cell.discard()
+            _close(fds)
+            raise _why_unprepared(error) from None
+        except CasemateError:
+            cell.discard()
+            _close(fds)
+            raise
+        return link.begin(cell, message, fds, plan.stdin, sink)
+
     def _open_for(self, plan: Plan, fds: dict[str, int]) -> None:
         """Put what the cell is given into ``fds``."""
-        fds["stdin"] = launch.memory_file(plan.stdin) if plan.stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        fds["payload"] = launch.payload(plan)
+        fds["stdin"] = _stdin(plan.stdin)
+        fds["payload"] = launch.payload(plan.argv, plan.env, plan.cwd)
         fds["program"] = launch.memory_file(plan.code)
         if plan.files:
             fds["inputs"], fds["index"] = launch.pack(plan.files, plan.limits.disk)
@@ -114,6 +179,7 @@ class NativeWall:
             if refused:
                 raise refused.error()
             self._roots.clear()
+            self._warm = None
             try:
                 self._link = Link()
             except OSError as error:
@@ -121,6 +187,7 @@ class NativeWall:
                     "supervisor", error.errno or 0, f"starting the supervisor: {error}", refusal.facts()
                 )
                 raise why.error() from None
+            self._warm = self._link.keeper = Warm(self._link, self._concurrency)
         return self._link
 
     async def _facts(self) -> dict[str, Any]:
@@ -136,8 +203,8 @@ class NativeWall:
             raise refusal.explain(hello["stage"], hello["errno"], hello["detail"], refusal.facts()).error()
         return hello
 
-    def _ready(self, entries: tuple[Entry, ...]) -> tuple[Link, str]:
-        """The link, and the key of the root tree of ``entries``, which the supervisor has been told."""
+    def _ready(self, entries: tuple[Entry, ...]) -> tuple[Link, Warm, str]:
+        """The link, what it keeps ready, and the key of the root tree of ``entries``, which the supervisor knows."""
         with self._lock:
             link = self._open()
             key = self._roots.get(entries)
@@ -146,16 +213,24 @@ class NativeWall:
                 key = hashlib.sha256(wire.encode(described)).hexdigest()[:24]
                 link.send({"op": "root", "key": key, "entries": described})
                 self._roots[entries] = key
-            return link, key
+            assert self._warm is not None
+            return link, self._warm, key
 
 
 class NativeCell:
     """A running cell of the native wall."""
 
-    def __init__(self, cell: RunningCell) -> None:
+    def __init__(self, wall: NativeWall, plan: Plan, sink: Sink, cell: RunningCell, how: str, why: str) -> None:
+        self._wall = wall
+        self._plan = plan
+        self._sink = sink
         self._cell = cell
+        self._how = how
+        self._why = why
+        self._killed: Reason | None = None
 
     def kill(self, reason: Reason) -> None:
+        self._killed = reason
         self._cell.kill(reason)
 
     def resume(self) -> None:
@@ -168,9 +243,33 @@ class NativeCell:
 
     async def ended(self) -> Ending:
         try:
-            return await self._cell.ended()
+            return replace(await self._ended(), start=self._how, start_reason=self._why)
         except Unlaunched as error:
             raise why_unlaunched(error) from None
+        finally:
+            self._wall.ended(self._plan)
+
+    async def _ended(self) -> Ending:
+        """The end, of a second cell where the first ended before its program began: nobody is to notice."""
+        try:
+            return await self._cell.ended()
+        except Unlaunched as error:
+            if self._how == "exec" or error.stage not in ("zygote", "waiting"):
+                raise
+        self._how, self._why = "exec", _GONE
+        self._cell = self._wall.relaunch(self._plan, self._sink)
+        if self._killed:
+            self._cell.kill(self._killed)
+        return await self._cell.ended()
+
+
+def _stdin(data: bytes) -> int:
+    """Standard input that holds ``data``."""
+    if not data:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    fd = launch.memory_file(data)
+    seal(fd)
+    return fd
 
 
 def _close(fds: dict[str, int]) -> None:

@@ -1,0 +1,197 @@
+"""Makes a forked child of a warm interpreter the fresh process that its program expects.
+
+The warm interpreter imports this before anything else that it loads ahead: what is registered here for the end of the
+process then comes after everything that libraries register. Only what is loaded already is renewed.
+"""
+
+import atexit
+import gc
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+ORDER_LIMIT = 4 * 2**20
+
+_SETTERS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
+_UUID_STATE = {
+    "_node": None,
+    "_last_timestamp": None,
+    "_last_timestamp_v6": None,
+    "_last_timestamp_v7": None,
+    "_last_counter_v7": 0,
+}
+_blas: "list[Any]" = []
+_loaded: "dict[str, ModuleType]" = {}
+
+
+def read_order(descriptor: int) -> "dict[str, Any]":
+    """The order that arrives at ``descriptor``, which is closed: the program's whole environment and its arguments.
+
+    Ends the process when the other end is closed before an order came. Raises ``ValueError`` for what is no order.
+    """
+    size = int.from_bytes(_read(descriptor, 4), "big")
+    if size > ORDER_LIMIT:
+        raise ValueError(f"an order of {size} bytes")
+    order: "dict[str, Any]" = json.loads(_read(descriptor, size).decode("utf-8"))
+    os.close(descriptor)
+    texts = [*order["arguments"], *order["env"].keys(), *order["env"].values()]
+    if set(order) != {"env", "arguments"} or not all(isinstance(text, str) for text in texts):
+        raise ValueError("an order is env and arguments, and these are texts")
+    return order
+
+
+def become(order: "dict[str, Any]") -> None:
+    """Be the process that ``order`` asks for, with nothing random, timed or named that a sibling has as well."""
+    _take_environment(order["env"])
+    sys.argv += order["arguments"]
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv += order["arguments"]
+    for path in (os.getcwd(), os.path.dirname(sys.argv[0])):
+        sys.path_importer_cache.pop(path, None)
+    _renew_streams()
+    _renew_randomness()
+    _renew_names()
+    _renew_matplotlib()
+    _set_threads(order["env"])
+    gc.enable()
+    _hold_what_is_loaded()
+
+
+def find_blas() -> None:
+    """Look for the function that sets the number of OpenBLAS' threads. The warm interpreter does it ahead."""
+    if "numpy" not in sys.modules or _blas:
+        return
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(None, 5)[-1].rstrip("\n") for line in maps if "openblas" in line}
+    for path in sorted(paths):
+        import ctypes
+
+        library = ctypes.CDLL(path)
+        _blas.extend(getattr(library, name) for name in _SETTERS if hasattr(library, name))
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    """So many bytes; ends the process when the pipe ends before."""
+    data = b""
+    while len(data) < size:
+        piece = os.read(descriptor, size - len(data))
+        if not piece:
+            os._exit(0)
+        data += piece
+    return data
+
+
+def _take_environment(env: "dict[str, str]") -> None:
+    """Only these variables, in this order, for C code too; and their time zone."""
+    os.environ.clear()
+    os.environ.update(env)
+    at_start: "Any" = sys.modules["posix"]
+    at_start.environ.clear()
+    at_start.environ.update(os.environb)
+    time.tzset()
+
+
+def _renew_streams() -> None:
+    """A stream remembers whether its file can be sought; open those anew that had another file before."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        old: "Any" = getattr(sys, name)
+        raw = getattr(getattr(old, "buffer", None), "raw", None)
+        if raw is None or raw.seekable() == _is_seekable(descriptor):
+            continue
+        mode = "r" if descriptor == 0 else "w"
+        buffer: "Any" = open(descriptor, mode + "b", closefd=False)  # noqa: SIM115 - it stays open
+        buffer.raw.name = f"<{name}>"
+        new: "Any" = type(old)(buffer, old.encoding, old.errors, "\n", old.line_buffering, old.write_through)
+        new.mode = mode
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+
+
+def _is_seekable(descriptor: int) -> bool:
+    try:
+        os.lseek(descriptor, 0, os.SEEK_CUR)
+    except OSError:
+        return False
+    return True
+
+
+def _renew_randomness() -> None:
+    """What the siblings would draw alike. They may have the same process id too, so libraries cannot see the fork."""
+    loaded: Any = sys.modules
+    if "random" in loaded:
+        loaded["random"].seed()
+    if "numpy.random.mtrand" in loaded:
+        loaded["numpy.random.mtrand"]._rand.seed()
+    if "_ssl" in loaded:
+        loaded["_ssl"].RAND_add(os.urandom(64), 64.0)
+    if "tempfile" in loaded:
+        vars(loaded["tempfile"]).update(_name_sequence=None, tempdir=None)
+    if "multiprocessing.synchronize" in loaded:
+        loaded["multiprocessing.synchronize"].SemLock._rand = loaded["tempfile"]._RandomNameSequence()
+    if "multiprocessing.process" in loaded:
+        loaded["multiprocessing.process"].current_process().authkey = os.urandom(32)
+
+
+def _renew_names() -> None:
+    """Identities, times, counters and places of the process that was there before."""
+    loaded: Any = sys.modules
+    if "uuid" in loaded:
+        known = vars(loaded["uuid"])
+        known.update({name: value for name, value in _UUID_STATE.items() if name in known})
+    if "logging" in loaded:
+        logging = loaded["logging"]
+        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
+    if "platform" in loaded:
+        loaded["platform"]._uname_cache = None
+        loaded["platform"]._platform_cache.clear()
+    if "threading" in loaded:
+        loaded["threading"]._counter = loaded["threading"]._count(1).__next__
+    if "multiprocessing.process" in loaded:
+        loaded["multiprocessing.process"].ORIGINAL_DIR = os.path.abspath(os.getcwd())
+
+
+def _renew_matplotlib() -> None:
+    """Its settings beside the program count, and its folders are this cell's."""
+    matplotlib: "Any" = sys.modules.get("matplotlib")
+    if matplotlib is None:
+        return
+    for name in ("get_configdir", "get_cachedir"):
+        forget = getattr(getattr(matplotlib, name, None), "cache_clear", None)
+        if forget is not None:
+            forget()
+    if os.path.isfile("matplotlibrc"):
+        matplotlib.rc_file("matplotlibrc")
+
+
+def _set_threads(env: "dict[str, str]") -> None:
+    """As many threads for OpenBLAS as it would have taken from ``env``; the warm interpreter has one."""
+    asked = env.get("OPENBLAS_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
+    if asked.isdecimal() and int(asked) > 1:
+        find_blas()
+        for setter in _blas:
+            setter(min(int(asked), len(os.sched_getaffinity(0))))
+
+
+def _hold_what_is_loaded() -> None:
+    """Keep every object that is there now out of the end of the process: it would write to all of their memory, which
+    is shared with the warm interpreter. A ring that the garbage collector leaves alone is never freed."""
+    _loaded.update(sys.modules)
+    ring: "list[object]" = [dict(_loaded)]
+    ring.append(ring)
+    gc.freeze()
+
+
+def _let_go_of_what_is_loaded() -> None:
+    """The interpreter clears what it still finds among the modules. Those of the program are not in ``_loaded``."""
+    for name, module in _loaded.items():
+        if name not in ("__main__", "sys", "builtins") and sys.modules.get(name) is module:
+            del sys.modules[name]
+
+
+atexit.register(_let_go_of_what_is_loaded)

@@ -1,0 +1,48 @@
+"""How many cells of one kind should be ready. Pure.
+
+A run takes a ready cell in a millisecond where making one takes several; but each that waits holds
+memory, and making one takes time from the runs that go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SHARE = 0.1  # of the memory that is free, for all cells that wait
+_REMEMBERED = 10.0  # seconds for which the most runs at once count as demand
+IDLE = 30.0  # seconds without a run of its kind, after which a ready cell is ended
+ZYGOTE_IDLE = 600.0  # seconds without a run, after which a zygote is ended
+MOST_MAKING = 2  # cells made ahead at once: more would take time from runs
+
+
+@dataclass(slots=True)
+class Demand:
+    """How one kind of cell was asked for: ``running`` now, the ``most`` at once lately, and ``since`` when that counts.
+
+    Times are monotonic seconds.
+    """
+
+    running: int = 0
+    most: int = 0
+    since: float = 0.0
+    last: float = 0.0
+
+    def begin(self, now: float) -> None:
+        """A run of this kind begins."""
+        self.running += 1
+        self.last = now
+        if self.running >= self.most or now - self.since > _REMEMBERED:
+            self.most, self.since = self.running, now
+
+    def end(self, now: float) -> None:
+        """A run of this kind has ended."""
+        self.running -= 1
+        self.last = now
+
+
+def wanted(demand: Demand, now: float, concurrency: int, free: int, cost: int) -> int:
+    """Cells to have ready besides those that run, ``free`` bytes of memory being available and each taking ``cost``."""
+    if now - demand.last > IDLE:
+        return 0
+    affordable = int(free * _SHARE / max(1, cost))
+    return max(0, min(demand.most, concurrency - demand.running, affordable))

@@ -1,0 +1,312 @@
+"""Cells that are ready before they are needed, and the zygotes that they come from.
+
+Above is the wall, which asks for one with `take`; below is the link. What is ready was made for nobody, serves one
+run and is never given to another. The pump thread keeps time here, and any thread may take.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from casemate.isolation.native import launch, pool
+from casemate.isolation.native.running import RunningCell
+from casemate.model.plan import Plan, Waiting
+from casemate.model.warmth import PoolState, Warmth, ZygoteState
+
+if TYPE_CHECKING:
+    from casemate.isolation.native.link import Link
+
+_SOON = 0.05  # seconds after the first run: who runs one program and goes pays for nothing
+_AFTER = 0.001  # seconds after a run until others are made ready in the place of what it took
+_OFTEN = 1.0  # seconds between looks at what is ready
+_DEATHS = 3  # of a zygote in a row, each within seconds of its start: then its environment goes without
+_SHORT_LIFE = 10.0
+_SHORTENED = 80  # characters
+
+
+@dataclass(slots=True)
+class _Zygote:
+    key: str
+    waiting: Waiting
+    state: str = "wanted"  # then starting, ready, or ruled out
+    problem: str = ""
+    pid: int = 0
+    data: int = 0
+    deaths: int = 0
+    asked: float = 0.0
+    ready: float = 0.0
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """Cells of one kind. ``request`` makes another; ``waiting`` says how."""
+
+    language: str
+    request: dict[str, Any]
+    waiting: Waiting
+    entries: Any
+    cwd: str
+    zygote: _Zygote | None
+    demand: pool.Demand = field(default_factory=pool.Demand)
+    ready: deque[RunningCell] = field(default_factory=deque)
+    taken: int = 0
+    made: int = 0
+
+
+class Warm:
+    """What one link keeps ready, for at most ``concurrency`` runs at once."""
+
+    def __init__(self, link: Link, concurrency: int) -> None:
+        self._link = link
+        self._concurrency = concurrency
+        self._lock = threading.Lock()
+        self._shelves: dict[Any, _Shelf] = {}
+        self._zygotes: dict[Any, _Zygote] = {}
+        self._runs = 0
+        self._due: float | None = None
+        self._closed = False
+
+    # -- from any thread
+
+    def take(self, plan: Plan, waiting: Waiting, root: str) -> tuple[RunningCell, str] | str:
+        """A cell that waits for such a program and how it came about, or why there is none. Its run ends by `ended`."""
+        now = time.monotonic()
+        with self._lock:
+            shelf = self._shelf(plan, waiting, root)
+            shelf.demand.begin(now)
+            self._runs += 1
+            if self._runs > 1:
+                self._want_zygote(shelf, now)
+            return self._taken(shelf)
+
+    def _taken(self, shelf: _Shelf) -> tuple[RunningCell, str] | str:
+        while shelf.ready:
+            cell = shelf.ready.popleft()
+            if not cell.future.done():
+                shelf.taken += 1
+                return cell, "pool"
+        if shelf.zygote is None:
+            return "no cell of its kind was ready"
+        if shelf.zygote.state != "ready":
+            return _why_not(shelf.zygote)
+        try:
+            return self._make(shelf), "zygote"
+        except OSError as error:
+            return f"a cell could not be made ready: {error.strerror}"
+
+    def ended(self, plan: Plan, waiting: Waiting, root: str) -> None:
+        """A run that `take` was asked about has ended."""
+        with self._lock:
+            shelf = self._shelves.get(_kind(plan, waiting, root))
+            if shelf is not None:
+                now = time.monotonic()
+                shelf.demand.end(now)
+                self._set_due(now + (_SOON if self._runs == 1 else _AFTER))  # not now: the result is on its way
+
+    def start(self, plan: Plan, waiting: Waiting, root: str) -> None:
+        """Keep cells for such programs ready, from now on."""
+        now = time.monotonic()
+        with self._lock:
+            shelf = self._shelf(plan, waiting, root)
+            shelf.demand.last = shelf.demand.since = now
+            shelf.demand.most = max(1, shelf.demand.most)
+            self._want_zygote(shelf, now)
+            self._fill(shelf)
+            self._set_due(now + _OFTEN)
+
+    def states(self) -> Warmth:
+        """What there is, for people."""
+        with self._lock:
+            pools = tuple(_pool_state(shelf) for shelf in self._shelves.values())
+            return Warmth(pools, tuple(_zygote_state(zygote) for zygote in self._zygotes.values()))
+
+    # -- in the pump thread
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """The supervisor tells of a zygote."""
+        with self._lock:
+            zygote = next((one for one in self._zygotes.values() if one.key == message["key"]), None)
+            if zygote is None:
+                return
+            if message["op"] == "zygote ended":
+                self._lost(zygote, message["detail"])
+            elif message["problem"] is not None:
+                zygote.state, zygote.problem = "ruled out", message["problem"]
+            else:
+                zygote.state, zygote.pid, zygote.data = "ready", message["pid"], message["data"]
+                zygote.ready = time.monotonic()
+                for shelf in self._shelves.values():
+                    if shelf.zygote is zygote:
+                        self._fill(shelf)
+
+    def next_time(self) -> float | None:
+        """When `on_time` wants to be called (monotonic seconds)."""
+        return self._due
+
+    def on_time(self) -> None:
+        """Start what is wanted, end what is no longer."""
+        now = time.monotonic()
+        if self._due is None or now < self._due:
+            return
+        with self._lock:
+            for shelf in list(self._shelves.values()):
+                self._want_zygote(shelf, now)
+                self._fill(shelf)
+            self._drop_idle(now)
+            self._due = now + _OFTEN if self._shelves or self._zygotes else None
+
+    # -- under the lock
+
+    def _shelf(self, plan: Plan, waiting: Waiting, root: str) -> _Shelf:
+        kind = _kind(plan, waiting, root)
+        shelf = self._shelves.get(kind)
+        if shelf is None:
+            zygote = None if waiting.preload is None else self._zygote(plan, waiting, root)
+            request = launch.waiting_request(plan, waiting, root)
+            request["zygote"] = zygote.key if zygote else ""
+            shelf = _Shelf(plan.language, request, waiting, plan.entries, plan.cwd, zygote)
+            self._shelves[kind] = shelf
+        return shelf
+
+    def _zygote(self, plan: Plan, waiting: Waiting, root: str) -> _Zygote:
+        kind = (root, waiting.argv, tuple(waiting.env.items()), waiting.preload, waiting.optional)
+        zygote = self._zygotes.get(kind)
+        if zygote is not None and zygote.waiting.stamp != waiting.stamp:
+            self._retire(zygote)  # its environment has changed on the disk
+            zygote = None
+        if zygote is None:
+            zygote = self._zygotes[kind] = _Zygote(os.urandom(6).hex(), waiting)
+        return zygote
+
+    def _retire(self, zygote: _Zygote) -> None:
+        for kind, shelf in list(self._shelves.items()):
+            if shelf.zygote is zygote:
+                self._empty(shelf)
+                del self._shelves[kind]
+        for name, known in list(self._zygotes.items()):
+            if known is zygote:
+                del self._zygotes[name]
+        self._link.send({"op": "end zygote", "key": zygote.key})
+
+    def _want_zygote(self, shelf: _Shelf, now: float) -> None:
+        zygote = shelf.zygote
+        if zygote is None or zygote.state != "wanted":
+            return
+        zygote.state, zygote.asked = "starting", now
+        self._link.send(
+            {
+                "op": "zygote",
+                "key": zygote.key,
+                "root": shelf.request["root"],
+                "argv": list(shelf.waiting.argv),
+                "env": dict(shelf.waiting.env),
+                "late": shelf.request["late"],
+                "preload": list(shelf.waiting.preload or ()),
+                "optional": shelf.waiting.optional,
+            }
+        )
+
+    def _lost(self, zygote: _Zygote, detail: str) -> None:
+        if zygote.state == "ruled out":
+            return
+        now = time.monotonic()
+        zygote.deaths = zygote.deaths + 1 if now - zygote.asked < _SHORT_LIFE else 1
+        zygote.state, zygote.problem = "wanted", detail
+        if zygote.deaths >= _DEATHS:
+            zygote.state, zygote.problem = "ruled out", f"it ended {zygote.deaths} times: {detail}"
+        self._set_due(now + _SOON)
+
+    def _make(self, shelf: _Shelf) -> RunningCell:
+        waiting = shelf.waiting
+        cell = self._link.prepare(shelf.request, launch.payload(waiting.argv, waiting.env, shelf.cwd))
+        shelf.made += 1
+        return cell
+
+    def _fill(self, shelf: _Shelf) -> None:
+        """Make cells ready, a few at a time, and end those that are too many."""
+        if self._closed or (shelf.zygote is not None and shelf.zygote.state != "ready"):
+            return
+        now = time.monotonic()
+        while shelf.ready and shelf.ready[0].future.done():
+            shelf.ready.popleft()
+        target = pool.wanted(shelf.demand, now, self._concurrency, _free_memory(), shelf.waiting.cost)
+        try:
+            for _ in range(min(target - len(shelf.ready), pool.MOST_MAKING)):
+                shelf.ready.append(self._make(shelf))
+        except OSError:
+            return  # there are too few descriptors for now
+        while len(shelf.ready) > target:
+            shelf.ready.pop().discard()
+
+    def _empty(self, shelf: _Shelf) -> None:
+        while shelf.ready:
+            shelf.ready.pop().discard()
+
+    def _drop_idle(self, now: float) -> None:
+        for kind, shelf in list(self._shelves.items()):
+            if not shelf.demand.running and now - shelf.demand.last > pool.ZYGOTE_IDLE:
+                self._empty(shelf)
+                del self._shelves[kind]
+        used = {shelf.zygote.key for shelf in self._shelves.values() if shelf.zygote}
+        for zygote in list(self._zygotes.values()):
+            if zygote.key not in used:
+                self._retire(zygote)
+
+    def _set_due(self, when: float) -> None:
+        if self._due is None or when < self._due:
+            self._due = when
+            self._link.call(_nothing)  # the pump looks at its clock
+
+
+def _nothing() -> None:
+    """Wakes the pump."""
+
+
+def _kind(plan: Plan, waiting: Waiting, root: str) -> Any:
+    """Cells of one kind can begin each other's programs."""
+    return (
+        root,
+        waiting.argv,
+        tuple(waiting.env.items()),
+        waiting.preload,
+        waiting.stamp,
+        waiting.limits,
+        plan.workspace,
+        launch.inode(plan.workspace),
+        plan.layers,
+        plan.control,
+        plan.reserve,
+    )
+
+
+def _why_not(zygote: _Zygote) -> str:
+    if zygote.state == "ruled out":
+        return f"its environment goes without a zygote: {zygote.problem}"
+    return "the zygote of its environment is not ready yet"
+
+
+def _free_memory() -> int:
+    """Bytes that can be had without swapping (proc(5), MemAvailable)."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                if line.startswith(b"MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _pool_state(shelf: _Shelf) -> PoolState:
+    waiting = sum(not cell.future.done() for cell in shelf.ready)
+    return PoolState(shelf.language, shelf.waiting.preload, waiting, shelf.demand.running, shelf.taken, shelf.made)
+
+
+def _zygote_state(zygote: _Zygote) -> ZygoteState:
+    took = zygote.ready - zygote.asked if zygote.ready else None
+    return ZygoteState(zygote.waiting.preload or (), zygote.state, zygote.problem, zygote.pid or None, took, zygote.data)

@@ -1,0 +1,165 @@
+"""A living cell, as the supervisor sees it: its limits, its clock, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+
+from casemate.supervisor import broker, init, spare, watch, wire
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any
+
+_SIGKILL = 9
+_FIRST_LOOK = 0.01  # seconds after the start
+_PIPE_READ = 4096
+_NEVER = float("inf")
+
+
+class Cell:
+    """A cell from its request to its end.
+
+    ``id``: the host's name for it; ``shared``: bytes that it holds in common with its zygote from the start.
+    While ``waits`` is true its program is not known yet and no clock runs.
+    """
+
+    def __init__(self, request: dict[str, Any], made: spare.Spare, scratch: broker.Scratch, shared: int) -> None:
+        self.id: str = request["id"]
+        self.limits: dict[str, Any] = request["limits"]
+        self.shared = shared
+        self.pid = made.pid
+        self.pidfd = os.pidfd_open(made.pid)
+        self.scratch = scratch
+        self.group = made.group
+        self.status_fd = made.status_fd
+        self.made = made  # its channel is kept until the result is told; see cell.PREPARED
+        self.waits: bool = request.get("order", False)
+        self.started = time.monotonic()
+        self.deadline = self.next_look = _NEVER
+        if not self.waits:
+            self.begin(request["deadline"])
+        self.reason: str | None = None
+        self.peak_memory = 0
+        self.peak_tasks = 0
+        self.cpu_seconds = 0.0
+
+    def begin(self, deadline: float) -> None:
+        """Its program starts now and has ``deadline`` seconds."""
+        self.waits = False
+        self.started = time.monotonic()
+        self.deadline = self.started + deadline
+        self.next_look = self.started + _FIRST_LOOK
+
+    def limit(self, limits: dict[str, Any]) -> None:
+        """Hold it to ``limits``, which are the request's, as far as a cgroup counts them. Raises ``OSError``."""
+        self.limits = limits
+        if self.group:
+            # tmpfs pages count as memory
+            self.group.limit(memory=limits["memory"] + limits["disk"], cpus=limits["cpus"])
+
+    def narrow(self, limits: dict[str, Any], rlimits: dict[str, int | None]) -> None:
+        """Hold a cell that waits to less than it was made with. Raises ``OSError``."""
+        self.limit(limits)
+        for pid in (self.pid, *watch.children(self.pid)):
+            for name, value in rlimits.items():
+                if value is not None:
+                    kind = getattr(resource, f"RLIMIT_{name}")
+                    value += self.shared if name == "DATA" else 0
+                    hardest = resource.prlimit(pid, kind)[1]
+                    least = value if hardest == resource.RLIM_INFINITY else min(value, hardest)
+                    resource.prlimit(pid, kind, (least, least))
+
+    def kill(self, reason: str) -> None:
+        """End the cell: with its pid 1 the kernel ends everything in it (pid_namespaces(7))."""
+        if self.reason is None:
+            self.reason = reason
+        os.kill(self.pid, _SIGKILL)  # our own child, not yet reaped, so the number is still its
+        if self.group:
+            self.group.let_die()
+
+    # -- limits that nothing enforces by itself
+
+    def next_time(self) -> float:
+        """When it wants to be looked at again (monotonic seconds)."""
+        return min(self.deadline, self.next_look)
+
+    def keep_time(self, now: float) -> None:
+        """End it when its time is up, and look at it when that is due."""
+        if self.reason is None and now >= self.deadline:
+            self._look(now)
+            self.kill("timeout")
+        elif now >= self.next_look:
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        sight = watch.look(self.pid)
+        counted = self.group is not None and self.group.counts_memory
+        self.next_look = now + (watch.OFTEN if counted or len(sight.pids) > 1 else watch.SELDOM)
+        self.peak_tasks = max(self.peak_tasks, sight.tasks)
+        self.cpu_seconds = max(self.cpu_seconds, sight.cpu)
+        memory = self._memory_in_use(sight, now)
+        self.peak_memory = max(self.peak_memory, memory)
+        if memory > self.limits["memory"]:
+            self.kill("memory")
+        cpu_time = self.limits["cpu_time"]
+        if cpu_time is not None and sight.cpu > cpu_time:
+            self.kill("cpu")
+
+    def _memory_in_use(self, sight: watch.Sight, now: float) -> int:
+        files = self.scratch.files_bytes()
+        if self.group and self.group.counts_memory:
+            return self.group.memory_in_use(files)
+        memory = sight.memory(files)
+        alone = len(sight.pids) == 1 and not self.shared
+        if memory <= self.limits["memory"] or alone:
+            return memory
+        self.next_look = now + watch.SELDOM  # the exact look takes longer
+        return watch.proportional(sight) - files
+
+    # -- the end
+
+    def report(self) -> dict[str, Any]:
+        """What its init or a failed set-up wrote; {} when it said nothing that can be understood."""
+        return _read_report(self.status_fd)
+
+    def outcome(self, report: dict[str, Any]) -> dict[str, Any]:
+        """How it ended and what it used, as told to the host. Reaps its first process."""
+        _, code, usage = os.wait4(self.pid, 0)
+        return {
+            "init": code,
+            "seconds": time.monotonic() - self.started,
+            "cpu": max(usage.ru_utime + usage.ru_stime, self.cpu_seconds),
+            "tasks": self.peak_tasks,
+            "reason": self.reason,
+            "peak": max(self.peak_memory, report.get("peak", usage.ru_maxrss * 1024)),
+            "oom": self.group.out_of_memory() if self.group else False,
+            **self.scratch.space_left(),
+        }
+
+    def close(self) -> None:
+        """Let go of everything but the cgroup, which may take the kernel a moment."""
+        os.close(self.pidfd)
+        self.scratch.close()
+        self.made.channel.close()
+
+
+def _read_report(fd: int) -> dict[str, Any]:
+    os.set_blocking(fd, False)
+    try:
+        data = os.read(fd, _PIPE_READ)
+    except BlockingIOError:
+        data = b""
+    finally:
+        os.close(fd)
+    if len(data) == init.REPORT.size and data[:1] == b"x":
+        _, code, peak = init.REPORT.unpack(data)
+        return {"main": code, "peak": peak}
+    if data[-init.REPORT.size :][:1] == b"x":
+        data = data[: -init.REPORT.size]  # the program's own process failed to become it, and init reported that end
+    try:
+        report = wire.decode(data)
+    except wire.WireError:
+        return {}
+    return report if isinstance(report, dict) and set(report) == {"failed", "errno", "detail"} else {}

@@ -1,0 +1,19 @@
+"""Stops an interpreter's start where every cell's program begins: the zygote waits here, and its children go on.
+
+The site module runs this last thing before the program. What returns from `wait` is a process of a
+cell, forked and walled in, and the interpreter itself then runs the program as it runs any other.
+"""
+
+import sys
+
+sys.path.append("/run")  # where the zygote, and no cell, sees casemate
+try:
+    from casemate.supervisor import zygote
+
+    zygote.wait()
+except BaseException:
+    import os
+    import traceback
+
+    traceback.print_exc()  # into the zygote's own log, or a cell's: either way it has no program to run
+    os._exit(125)

@@ -1,0 +1,163 @@
+"""The zygote's own process: a warmed interpreter without capabilities that every warm Python cell is forked from.
+
+It runs in the start-up of the environment's interpreter (start/sitecustomize.py), in a read-only root of its
+own with an empty network. It has never run code of a guest's and is told nothing of one: it makes processes, which
+build their own walls as every cell does, and are the supervisor's children, so that they outlive it.
+"""
+
+from __future__ import annotations
+
+import _signal
+import _socket
+import array
+import gc
+import os
+import sys
+
+from casemate.supervisor import cell, kernel, wire
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+SOCKET = 3
+PACKAGES = "/run"  # where casemate lies in a zygote
+GUEST = "/opt/casemate/python"
+_SIGINT = 2
+_MAX_ENDS = 8  # descriptors of one unborn cell: channel, status, doors
+# What a program's start, its pictures and its end need; the guest's own come below.
+_NEEDED = ("atexit", "binascii", "encodings.utf_8", "fcntl", "io", "json", "linecache", "stat", "termios", "time",
+           "tokenize", "traceback", "types")  # fmt: skip
+_GUEST_MODULES = ("fresh", "bundles", "channel", "failure", "patches", "show")
+
+
+def wait() -> None:
+    """Warm up, then make cells until the supervisor is gone. Returns only in a cell's program, once it has its order.
+
+    Told by the supervisor: which modules to preload, and the filter of system calls. Tells it what came of that.
+    """
+    socket = _socket.socket(fileno=SOCKET)
+    told = wire.decode(socket.recv(wire.MAX_MESSAGE))
+    begin = _begin_of_programs()
+    problem = _preload(told["preload"], optional=told["optional"])
+    _rehearse(begin)
+    if problem is None and len(os.listdir("/proc/self/task")) > 1:
+        problem = "preloading started threads, and a process with threads cannot be forked safely"
+    socket.send(wire.encode({"problem": problem, "data": _data_bytes(), "preloaded": told["preload"]}))
+    if problem is not None:
+        os._exit(0)
+    sys.modules["_casemate.fresh"].find_blas()
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a collection in a cell that waits would copy the whole heap's pages
+    _make_cells(socket, told["program"])
+    _become_the_program(begin)
+
+
+def _begin_of_programs() -> CodeType:
+    """What a program's start runs in every Python cell, compiled once; and the modules that it may need."""
+    package = type(sys)("_casemate")
+    package.__path__ = [GUEST]
+    vars(package).update(control=None, display=None)
+    sys.modules["_casemate"] = package
+    for name in _GUEST_MODULES:
+        __import__(f"_casemate.{name}")
+    for name in _NEEDED:
+        __import__(name)
+    with open(f"{GUEST}/sitecustomize.py", encoding="utf-8") as file:
+        return compile(file.read(), file.name, "exec")
+
+
+def _preload(names: list[str], *, optional: bool) -> str | None:
+    """Import what programs of this environment will; what is wrong with it, or None.
+
+    ``optional``: what is not installed is passed over.
+    """
+    sys.meta_path.insert(0, _Patched)
+    for name in names:
+        try:
+            __import__(name)
+        except ModuleNotFoundError as error:
+            if not (optional and error.name and name.startswith(error.name)):
+                return f"{name} cannot be preloaded: {error}"
+        except BaseException as error:  # noqa: BLE001 - the operator's libraries may do anything when they are imported
+            return f"{name} cannot be preloaded: {type(error).__name__}: {error}"[:500]
+    return None
+
+
+class _Patched:
+    """What is preloaded shows its pictures, too; a program's own finder takes this one's place."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: object = None) -> Any:
+        """The real finder's answer, with the patch that the module gets in every cell."""
+        patches = sys.modules["_casemate.patches"]
+        return patches.patched_spec(name, path, target, _Patched) if name in patches._PATCHES else None
+
+
+def _rehearse(begin: CodeType) -> None:
+    """Run one throwaway program, so that what the first step of any loads late is loaded and shared by all."""
+    try:
+        eval("rehearse()", {})  # fails on purpose
+    except NameError as error:
+        import traceback
+
+        traceback.format_exception(type(error), error, error.__traceback__)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile("value = [n for n in range(3)]\nf'{value!r} {1.5:.1f}'.encode().decode()\n", "main.py", "exec"), namespace)
+    sys.modules["_casemate"].bundles.bundle_of(value=begin.co_name)
+
+
+def _data_bytes() -> int:
+    """What RLIMIT_DATA counts of us, and so of each cell from its start: memory it shares with us."""
+    with open("/proc/self/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"VmData:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _make_cells(socket: _socket.socket, program: bytes) -> None:
+    """Fork a cell for each message, which brings its ends. Returns in a cell's program."""
+    while True:
+        ends = array.array("i")
+        data, ancillary, _, _ = socket.recvmsg(1, _socket.CMSG_SPACE(_MAX_ENDS * ends.itemsize))
+        for _, _, payload in ancillary:
+            ends.frombytes(payload)
+        if not data:
+            os._exit(0)
+        pid = _make_cell(socket, list(ends), program)
+        if pid == 0:
+            return
+        for fd in ends:
+            os.close(fd)
+        socket.send(wire.encode({"pid": pid}))
+
+
+def _make_cell(socket: _socket.socket, ends: list[int], program: bytes) -> int:
+    """The pid of a new cell's first process, which is our sibling; 0 in a program."""
+    try:
+        pid = kernel.clone(kernel.CLONE_PARENT | kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
+    except OSError as error:
+        return -(error.errno or 1)
+    if pid == 0:
+        socket.detach()  # cell.live closes it with everything else that is not the cell's
+        channel, status, *doors = ends
+        cell.live(channel, status, doors, program)
+    return pid
+
+
+def _become_the_program(begin: CodeType) -> None:
+    """Wait for the order, forget all this, and begin as every Python program in a cell begins."""
+    fresh = sys.modules["_casemate.fresh"]
+    _signal.signal(_SIGINT, _signal.default_int_handler)
+    order = fresh.read_order(cell.ORDER)
+    for place in (PACKAGES, f"{PACKAGES}/casemate/supervisor/start"):
+        if place in sys.path:
+            sys.path.remove(place)
+    for name in [name for name in sys.modules if name == "casemate" or name.startswith("casemate.")]:
+        del sys.modules[name]
+    sys.meta_path.remove(_Patched)
+    fresh.become(order)
+    exec(begin, {"__name__": "sitecustomize", "__file__": f"{GUEST}/sitecustomize.py"})

@@ -1,0 +1,169 @@
+"""Starting a zygote and talking to it, from the supervisor. What runs in it is in `zygote`."""
+
+from __future__ import annotations
+
+import _socket
+import array
+import os
+
+from casemate.supervisor import broker, cell, kernel, roots, spare, stage, wire, zygote
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+    Done = Callable[[spare.Spare | None], None]
+
+_NAMESPACES = (
+    kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWCGROUP
+)
+_LOG_BYTES = 65536
+_LOG_TAIL = 600  # characters of its own error text that are passed on
+_WRITABLE_BYTES = "64m"  # what libraries write when they are imported: caches, mostly
+_SIGKILL, _SIGINT = 9, 2
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_QUIET = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
+_START = f"{zygote.PACKAGES}/casemate/supervisor/start"
+
+
+class Zygote:
+    """A running zygote. ``data``: bytes that each of its cells holds from the start; None until it is ready."""
+
+    def __init__(self, key: str, root: str, asked: dict[str, Any], identity: broker.Identity, program: bytes) -> None:
+        self.key = key
+        self.data: int | None = None
+        self.asked: list[tuple[spare.Unborn, Done]] = []  # cells that it was asked for, in order
+        self._identity = identity
+        self.socket, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        # A pipe, as its cells have, because streams remember what they were opened on; nobody waits at it.
+        self.log, words = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        nothing = os.memfd_create("casemate-no-input", os.MFD_CLOEXEC)
+        self.pid = kernel.clone(_NAMESPACES)
+        if self.pid == 0:
+            _live(root, asked, identity, {0: nothing, 1: words, 2: words, zygote.SOCKET: theirs.fileno()})
+        theirs.close()
+        os.close(nothing)
+        os.close(words)
+        self.pidfd = os.pidfd_open(self.pid)
+        self.socket.send(
+            wire.encode({"preload": asked["preload"], "optional": asked["optional"], "program": program}),
+            _socket.MSG_NOSIGNAL,
+        )
+
+    def ask(self, unborn: spare.Unborn, done: Done) -> None:
+        """Ask for a cell's process; ``done`` gets the spare, or None when there will be none."""
+        self.asked.append((unborn, done))
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", unborn.ends))]
+        try:
+            self.socket.sendmsg([b"c"], rights, _socket.MSG_NOSIGNAL)
+        except OSError:
+            return  # it is dead, which its pidfd tells, and `end` then answers
+
+    def answered(self) -> dict[str, Any] | None:
+        """Take its next message. The first says that it is ready, or its problem; a cell's pid is dealt with here."""
+        data = self.socket.recv(wire.MAX_MESSAGE)
+        if not data:
+            return None
+        message: dict[str, Any] = wire.decode(data)
+        if "pid" not in message:
+            self.data = message["data"]
+            return message
+        unborn, done = self.asked.pop(0)
+        done(self._born(message["pid"], unborn))
+        return None
+
+    def _born(self, pid: int, unborn: spare.Unborn) -> spare.Spare | None:
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # it must be our child: OSError
+            return spare.adopt(pid, unborn, self._identity)
+        except (OSError, OverflowError):
+            unborn.discard()
+            return None
+
+    def end(self) -> str:
+        """End it, and answer everybody who waits for a cell of it; its last words. Its cells live on."""
+        os.kill(self.pid, _SIGKILL)
+        os.waitpid(self.pid, 0)
+        try:
+            words = os.read(self.log, _LOG_BYTES)
+        except BlockingIOError:
+            words = b""
+        for fd in (self.pidfd, self.log):
+            os.close(fd)
+        self.socket.close()
+        for unborn, done in self.asked:
+            unborn.discard()
+            done(None)
+        self.asked = []
+        return words.decode("utf-8", "replace").strip()[-_LOG_TAIL:]
+
+
+def _live(root: str, asked: dict[str, Any], identity: broker.Identity, fds: dict[int, int]) -> NoReturn:
+    """In the new process: go into a root of its own, give up every right, become the interpreter."""
+    try:
+        os.setsid()
+        kernel.default_signal(_SIGINT)
+        _own_root(root, asked["late"], identity)
+        _socket.sethostname("casemate")
+        _give_up_rights(identity)
+        _place(fds)
+        env = {**asked["env"], "PYTHONPATH": _START}
+        os.execve(asked["argv"][0], asked["argv"], env)
+    except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
+        os.write(fds[2], f"{type(error).__name__}: {error}".encode())
+    os._exit(125)
+
+
+def _own_root(root: str, late: list[dict[str, Any]], identity: broker.Identity) -> None:
+    """The environment's read-only tree as its cells see it, with casemate, scratch space and an unmasked /proc."""
+    kernel.move_mount(kernel.open_tree(root), stage.CELL)
+    os.chdir(stage.CELL)
+    for place in ("tmp", "workspace", "dev/shm"):
+        kernel.move_mount(kernel.new_mount("tmpfs", {"size": _WRITABLE_BYTES, "mode": "1777"}, _QUIET), place)
+    os.mkdir("tmp/.home", 0o700)
+    identity.give("tmp/.home")
+    kernel.move_mount(kernel.new_mount("tmpfs", {"size": "4k", "mode": "0755"}, _QUIET), "run")
+    os.mkdir("run/casemate", 0o755)
+    kernel.move_mount(roots.bind(_PACKAGE), "run/casemate")
+    for entry in late:
+        _bring(entry)
+    stage.lay_out("sys")
+    kernel.mount("proc", "proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    kernel.pivot_root_here()
+
+
+def _bring(entry: dict[str, Any]) -> None:
+    """What lies where each cell has something of its own, in our own."""
+    for prefix, folder in wire.OWN_PLACES.items():
+        if entry["target"].startswith(prefix):
+            inside = f"{'dev/shm' if folder == 'shm' else folder}/{entry['target'].removeprefix(prefix)}"
+            break
+    else:
+        raise OSError(22, f"{entry['target']} is not in what is a cell's own")
+    os.makedirs(os.path.dirname(inside), 0o755, exist_ok=True)
+    if entry["kind"] == "link":
+        os.symlink(entry["points_to"], inside)
+        return
+    if os.path.isdir(entry["source"]):
+        os.makedirs(inside, 0o755, exist_ok=True)
+    else:
+        os.close(os.open(inside, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    kernel.move_mount(roots.bind(entry["source"]), inside)
+
+
+def _give_up_rights(identity: broker.Identity) -> None:
+    kernel.drop_bounding_set()
+    if identity.mapped:
+        os.setgroups([])
+        os.setresgid(identity.gid, identity.gid, identity.gid)
+        os.setresuid(identity.uid, identity.uid, identity.uid)
+    kernel.drop_capabilities()
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _place(fds: dict[int, int]) -> None:
+    high = {number: cell.above(fd) for number, fd in fds.items()}
+    for number, fd in high.items():
+        os.dup2(fd, number)
+    kernel.close_from(zygote.SOCKET + 1)
