@@ -37,9 +37,18 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.plan import Launch, Plan
     from casemate.model.request import Request
+    from casemate.model.warmth import Warmth
     from casemate.runtimes.runtime import Environment
 
 _WALLS = ("native",)
+# Programs of each kind for which other cells are kept ready: those that want what is preloaded, and those that do not.
+_EXAMPLES = {"python": ("pass", "import numpy, pandas"), "node": ("0",), "shell": (":",)}
+_NOTHING_MORE: dict[str, Any] = {
+    "timeout": None, "limits": None, "allowed_domains": None, "secrets": (), "env": None, "files": None,
+    "stdin": None, "metadata": None, "program_name": None, "arguments": (),
+}  # fmt: skip
+_LOOK_AGAIN = 0.01
+_SETTLED_WITHIN = 15.0  # seconds a zygote may take to load everything, for doctor to wait
 
 
 class Sandbox:
@@ -53,7 +62,8 @@ class Sandbox:
     ``output_dir``: a folder that artifacts are copied to. ``environment``: None for the interpreter and packages
     that casemate runs on, or the path of a virtual environment or interpreter. ``isolation``: ``"auto"`` for the
     strongest wall that its self-test proves, or a wall's name. ``limits``: the most any run may use.
-    ``preload``, ``approve`` and ``approval_timeout`` have no effect yet: nothing of this version preloads or asks.
+    ``preload``: modules that Python programs find loaded; None for IPython, numpy, pandas and matplotlib where they
+    are installed. ``approve`` and ``approval_timeout`` have no effect yet: nothing of this version asks.
     ``audit``: path of the record, by default in the user's state folder. ``concurrency``: cells at once.
 
     Raises :class:`casemate.InvalidArgument` naming the argument, and :class:`casemate.Unavailable` for what
@@ -237,10 +247,13 @@ class Sandbox:
         import platform
 
         from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
+        from casemate.model.warmth import Warmth
 
         walls = []
+        warmth = Warmth()
         try:
             walls.append(WallState(self._wall.name, await self._wall.prove()))
+            warmth = await self._settled_warmth()
         except WallUnavailable as error:
             walls.append(WallState(self._wall.name, None, error.reason, error.message, error.remediation))
         found = [runtime.installed() for runtime in RUNTIMES]
@@ -249,16 +262,36 @@ class Sandbox:
         advice = [one.remedy for one in languages if one.missing]
         for wall in walls:
             advice += wall.report.missing if wall.report else [wall.remedy]
-        return Diagnosis(__version__, system, tuple(walls), languages, tuple(line for line in advice if line))
+        return Diagnosis(__version__, system, tuple(walls), languages, tuple(line for line in advice if line), warmth)
+
+    async def _settled_warmth(self) -> Warmth:
+        """What is kept ready, once everything that can be is."""
+        import asyncio
+
+        self.warm_up(*(one.language for one in (runtime.installed() for runtime in RUNTIMES) if not one.missing))
+        deadline = asyncio.get_running_loop().time() + _SETTLED_WITHIN
+        while not (warmth := self._wall.warmth()).settled and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_LOOK_AGAIN)
+        return warmth
 
     @staticmethod
     def language_of(file_name: str) -> str | None:
         """The language of a program by its file's ending, or None."""
         return language_of(file_name)
 
-    def warm_up(self) -> None:
-        """Start what the first run needs, without waiting for it."""
+    def warm_up(self, *languages: str) -> None:
+        """Start what the first run needs, without waiting for it; and keep cells ready for programs in ``languages``.
+
+        A sandbox does the latter by itself from its second run on. Raises as :meth:`run` does.
+        """
         self._wall.warm_up()
+        if languages:
+            from casemate.execution import pipeline
+
+            for language in languages:
+                for code in _EXAMPLES[runtime_for(language).language]:
+                    request = self._request(code, language=language, **_NOTHING_MORE)
+                    self._wall.keep_ready(pipeline.explain(request, self._house))
 
     async def close(self) -> None:
         """End every cell and everything this sandbox started. Bounded; harmless when repeated."""

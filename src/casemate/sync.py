@@ -70,9 +70,9 @@ class Sandbox:
         """See :meth:`casemate.Sandbox.language_of`."""
         return asynchronous.Sandbox.language_of(file_name)
 
-    def warm_up(self) -> None:
+    def warm_up(self, *languages: str) -> None:
         """See :meth:`casemate.Sandbox.warm_up`."""
-        self._sandbox.warm_up()
+        self._sandbox.warm_up(*languages)
 
     def close(self) -> None:
         """End every cell and the sandbox's own thread. Harmless when repeated."""

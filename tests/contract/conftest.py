@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.warmth import start
 
 from casemate import sync
+
+__all__ = ["start"]
 
 WALLS = ("native",)
 LANGUAGES = (
@@ -30,7 +33,7 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def sandbox(wall: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sync.Sandbox]:
+def sandbox(wall: str, start: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sync.Sandbox]:
     """One sandbox for all tests of a file: that they do not disturb each other is part of the contract."""
     with sync.Sandbox(isolation=wall, audit=_audit(tmp_path_factory)) as one:
         yield one

@@ -10,6 +10,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.warmth import is_casemates_own, waits
+
 from casemate import Event
 
 SUPERVISOR = b"casemate-supervisor"
@@ -63,8 +65,9 @@ def serving(host: int | None = None) -> list[int]:
 
 
 def cells(host: int | None = None) -> list[int]:
-    """The init of each cell in which something runs (a supervisor may hold a spare one, empty, in readiness)."""
-    return [pid for server in serving(host) for pid in children(server) if children(pid)]
+    """The init of each cell in which a program runs (others are ready for one, or empty)."""
+    inits = (pid for server in serving(host) for pid in children(server) if is_casemates_own(pid))
+    return [pid for pid in inits if any(not waits(child) for child in children(pid))]
 
 
 def in_cells(host: int | None = None) -> list[int]:

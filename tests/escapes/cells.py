@@ -22,7 +22,7 @@ from casemate.execution.admit import Admitted
 from casemate.execution.house import House
 from casemate.isolation.native import launch
 from casemate.model.events import Done, Output
-from casemate.model.plan import Bind, Plan
+from casemate.model.plan import Bind, Plan, Waiting
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -187,7 +187,11 @@ def without(*layers: str, entries: tuple[Bind, ...] = (), unruled: tuple[str, ..
     def weakened_plan(admitted: Admitted, house: House) -> Plan:
         plan = real_plan(admitted, house)
         kept = tuple(layer for layer in plan.layers if layer not in layers)
-        return replace(plan, layers=kept, entries=(*plan.entries, *entries))
+        weakened = replace(plan, layers=kept, entries=(*plan.entries, *entries))
+        if isinstance(plan.waiting, Waiting):  # of another kind than those that have all rules
+            stamp = (*plan.waiting.stamp, *map(hash, unruled))
+            weakened = replace(weakened, waiting=replace(plan.waiting, stamp=stamp))
+        return weakened
 
     def weakened_request(*arguments: Any, **options: Any) -> dict[str, Any]:
         request = real_request(*arguments, **options)

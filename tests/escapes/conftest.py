@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 from tests.escapes import host
 from tests.escapes.listeners import Listeners, listening
+from tests.warmth import start
 
 from casemate import sync
+
+__all__ = ["start"]
 
 LANGUAGES = (
     pytest.param("python"),
@@ -40,7 +43,7 @@ def scratch() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def sandbox(scratch: Path) -> Iterator[sync.Sandbox]:
+def sandbox(start: str, scratch: Path) -> Iterator[sync.Sandbox]:
     """Started in a working directory and with an environment that hold secrets; see `canaries`."""
     with sync.Sandbox(audit=scratch / "audit.db") as one:
         one.run("pass")

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.warmth import is_casemates_own, waits
+
 DEADLINE = 20.0  # seconds a wait may take on a busy machine before the test gives up
 
 _VICTIM = """
@@ -79,7 +81,8 @@ def guests(of: int | None = None) -> list[int]:
         pid
         for pid in descendants(of or os.getpid())
         if state(pid) not in ("", "Z", "X") and (argv := command(pid)) and not argv.startswith(b"casemate-supervisor")
-    ]
+        and not is_casemates_own(pid) and not waits(pid)
+    ]  # fmt: skip
 
 
 def tasks_of(pids: list[int]) -> int:

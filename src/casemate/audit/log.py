@@ -28,6 +28,7 @@ from casemate.audit.storage import open_database, transaction, unavailable
 from casemate.errors import Fault, RecordUnavailable
 
 Clock = Callable[[], tuple[int, int]]
+_FOLD_AFTER = 1000  # rows; SQLite's own measure is 1,000 pages, and a row changes about two
 _COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
 
 
@@ -51,6 +52,10 @@ def default_path(environ: Mapping[str, str]) -> Path:
     )
 
 
+class _Busy(Exception):
+    """It would have to wait, and shall not."""
+
+
 class AuditLog:
     """The record in the file ``path``, made with its folder if need be (file 0600, new folders 0700).
 
@@ -62,16 +67,23 @@ class AuditLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._process = os.getpid()
+        self._patience = patience
+        self._waits = True  # whether SQLite waits for other processes, as it was last told
+        self._unfolded = 0  # rows since the write-ahead log was last folded into the file
         self._database: sqlite3.Connection | None = open_database(self.path, patience)
         self._file = self._file_there()
 
-    def intent(self, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
-        """Record that an execution is about to start. ``detail`` is stored bounded (64 KiB)."""
-        self._append("intent", execution_id, namespace, detail)
+    def intent(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
+        """Record that an execution is about to start. ``detail`` is stored bounded (64 KiB).
 
-    def outcome(self, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
-        """Record how an execution ended. ``detail`` is stored bounded (64 KiB)."""
-        self._append("outcome", execution_id, namespace, detail)
+        Without ``wait`` it is False, and nothing recorded, when that would take longer than a write to memory:
+        when others hold the record, or when it is time to fold the log into its file.
+        """
+        return self._append("intent", execution_id, namespace, detail, wait)
+
+    def outcome(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
+        """Record how an execution ended, as :meth:`intent` does."""
+        return self._append("outcome", execution_id, namespace, detail, wait)
 
     def tail(self, limit: int, namespace: str | None = None) -> list[Row]:
         """The last ``limit`` rows, oldest first; of one namespace, or of all."""
@@ -115,9 +127,28 @@ class AuditLog:
                 self._database.close()
             self._database = None
 
-    def _append(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
+    def _append(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object], wait: bool) -> bool:
         text = bounded(detail)
-        with self._opened() as database, transaction(database, "BEGIN IMMEDIATE"):
+        if not wait and self._unfolded >= _FOLD_AFTER:
+            return False
+        try:
+            with self._opened(wait=wait) as database:
+                self._let_wait(database, wait)
+                self._insert(database, kind, execution_id, namespace, text)
+                if wait and self._unfolded >= _FOLD_AFTER:
+                    database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                    self._unfolded = 0
+        except _Busy:
+            return False
+        return True
+
+    def _let_wait(self, database: sqlite3.Connection, wait: bool) -> None:
+        if wait != self._waits:
+            database.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000) if wait else 0}")
+            self._waits = wait
+
+    def _insert(self, database: sqlite3.Connection, kind: str, execution_id: str, namespace: str, text: str) -> None:
+        with transaction(database, "BEGIN IMMEDIATE"):
             head = _head(database)
             wall, monotonic = self._clock()
             row = Row(head.count + 1, wall, monotonic, kind, execution_id, namespace, text, head.last, "")
@@ -127,23 +158,30 @@ class AuditLog:
             except sqlite3.IntegrityError as error:
                 raise Fault(f"execution {execution_id!r} cannot have another {kind} row: {error}") from error
             database.execute("UPDATE head SET count = ?, last = ?", (row.sequence, row.hash))
+        self._unfolded += 1
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
+    def _opened(self, *, wait: bool = True) -> Iterator[sqlite3.Connection]:
+        if not self._lock.acquire(blocking=wait):
+            raise _Busy
+        try:
             if self._database is None or self._process != os.getpid():
                 why = "it was closed" if self._database is None else "it was opened before a fork"
                 raise RecordUnavailable(
                     f"the audit record {self.path} cannot be used: {why}", remediation="Open a new AuditLog."
                 )
-            try:
-                if self._file_there() != self._file:
-                    raise FileNotFoundError(errno.ENOENT, "its file was removed or replaced while it was open")
-                yield self._database
-            except (sqlite3.Error, OSError) as error:
-                raise unavailable(self.path, error) from error
-            except UnicodeEncodeError as error:
-                raise Fault(f"an identifier of the record is not valid Unicode: {error}") from error
+            if self._file_there() != self._file:
+                raise FileNotFoundError(errno.ENOENT, "its file was removed or replaced while it was open")
+            yield self._database
+        except (sqlite3.Error, OSError) as error:
+            code = getattr(error, "sqlite_errorcode", None)
+            if not wait and code is not None and code & 0xFF == sqlite3.SQLITE_BUSY:
+                raise _Busy from None
+            raise unavailable(self.path, error) from error
+        except UnicodeEncodeError as error:
+            raise Fault(f"an identifier of the record is not valid Unicode: {error}") from error
+        finally:
+            self._lock.release()
 
     def _file_there(self) -> tuple[int, int] | None:
         try:

@@ -69,6 +69,7 @@ def open_database(path: str, patience: float) -> sqlite3.Connection:
         database.text_factory = _text
         _write_ahead(database, patience)
         database.execute("PRAGMA synchronous = NORMAL")
+        database.execute("PRAGMA wal_autocheckpoint = 0")  # it writes to the disk, which a commit must not wait for
         _prepare(database)
         _close_to_others(path)
     except (sqlite3.Error, OSError, ValueError) as error:

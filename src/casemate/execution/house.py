@@ -15,12 +15,12 @@ from casemate.runtimes.runtime import Environment, Runtime
 class Log(Protocol):
     """The audit record, as the steps use it. Raises ``RecordUnavailable``."""
 
-    def intent(self, execution_id: str, namespace: str, detail: dict[str, Any]) -> None:
-        """Write the row before an execution."""
+    def intent(self, execution_id: str, namespace: str, detail: dict[str, Any], *, wait: bool = True) -> bool:
+        """Write the row before an execution. Without ``wait``, False where that would take time."""
         ...
 
-    def outcome(self, execution_id: str, namespace: str, detail: dict[str, Any]) -> None:
-        """Write the row after it."""
+    def outcome(self, execution_id: str, namespace: str, detail: dict[str, Any], *, wait: bool = True) -> bool:
+        """Write the row after it, in the same way."""
         ...
 
 

@@ -24,6 +24,7 @@ _BASE_ENV = {
     "MPLBACKEND": "agg",
 }
 
+
 def plan(admitted: Admitted, house: House) -> Plan:
     """Decide everything about the cell. Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request

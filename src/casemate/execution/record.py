@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +37,10 @@ async def recording(log: Log, request: Request, plan: Plan) -> AsyncIterator[Rec
     """Write the intent, then exactly one outcome. Raises ``RecordUnavailable``: then nothing has run."""
     record = Record()
     try:
-        await finishing(log.intent, request.id, request.namespace, _intent(request, plan))
+        await _write(log.intent, request.id, request.namespace, _intent(request, plan))
     except asyncio.CancelledError:
         with contextlib.suppress(CasemateError):  # there may be no intent, because it could not be written
-            await finishing(log.outcome, request.id, request.namespace, {"status": "cancelled"})
+            await _write(log.outcome, request.id, request.namespace, {"status": "cancelled"})
         raise
     try:
         yield record
@@ -52,7 +52,13 @@ async def recording(log: Log, request: Request, plan: Plan) -> AsyncIterator[Rec
         raise
     finally:
         outcome = record.outcome or {"status": "error", "kind": "fault"}
-        await finishing(log.outcome, request.id, request.namespace, outcome)
+        await _write(log.outcome, request.id, request.namespace, outcome)
+
+
+async def _write(row: Callable[..., bool], *arguments: object) -> None:
+    """Write a row here, which takes no longer than handing it to a thread; in a thread where it has to wait."""
+    if not row(*arguments, wait=False):
+        await finishing(row, *arguments)
 
 
 def _intent(request: Request, plan: Plan) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from casemate.model.isolation import IsolationReport
+from casemate.model.warmth import Warmth
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,16 @@ class LanguageState:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Everything ``casemate doctor`` shows. ``advice``: what would make it better, with the command, in plain words."""
+    """Everything ``casemate doctor`` shows. ``advice``: what would make it better, with the command, in plain words.
+    ``warmth``: what could be kept ready.
+    """
 
     version: str
     system: str
     walls: tuple[WallState, ...]
     languages: tuple[LanguageState, ...]
     advice: tuple[str, ...]
+    warmth: Warmth = Warmth()
 
     @property
     def ok(self) -> bool:

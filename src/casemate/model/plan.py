@@ -81,6 +81,7 @@ class Waiting:
     program is there; ``limits``: what it is made with, which a run may narrow; ``preload``: the modules of the
     zygote that it is forked from, None where it is executed; ``optional``: modules that are not installed are
     passed over; ``stamp``: changes when the environment on the disk does; ``cost``: bytes that one holds.
+    ``fuller``: the modules that other programs of the same environment want, and ``fuller_cost`` what those hold.
     """
 
     argv: tuple[str, ...]
@@ -91,6 +92,8 @@ class Waiting:
     preload: tuple[str, ...] | None = None
     optional: bool = False
     stamp: tuple[int, ...] = ()
+    fuller: tuple[str, ...] = ()
+    fuller_cost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

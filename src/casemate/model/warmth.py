@@ -42,3 +42,11 @@ class Warmth:
 
     pools: tuple[PoolState, ...] = ()
     zygotes: tuple[ZygoteState, ...] = ()
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is on its way any more."""
+        states = {zygote.preload: zygote.state for zygote in self.zygotes}
+        return all(pool.ready or states.get(pool.preload or ()) == "ruled out" for pool in self.pools) and all(
+            state in ("ready", "ruled out") for state in states.values()
+        )

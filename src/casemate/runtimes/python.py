@@ -71,6 +71,8 @@ class PythonRuntime:
             preload=preload,
             optional=asked.preload is None,
             stamp=_stamp_of(asked.launch),
+            fuller=() if preload else _wanted(asked),
+            fuller_cost=_COST_PRELOADED,
         )
 
     def installed(self) -> Installed:
@@ -101,13 +103,17 @@ def _preload(asked: Asked) -> tuple[str, ...]:
     A wrong guess costs time and nothing else: a cell with them takes several times as long to make, and a program
     that imports one that is not loaded waits for it as in plain Python.
     """
-    names = PRELOADED if asked.preload is None else asked.preload
+    names = _wanted(asked)
     if asked.folder is not None:
         return names  # what its own modules import is not known
     texts = [asked.code, *(content for name, content in asked.files.items() if name.endswith(".py"))]
     roots = {name.partition(".")[0].encode() for name in names}
     named = any(not isinstance(text, bytes) or any(root in text for root in roots) for text in texts)
     return names if named else ()
+
+
+def _wanted(asked: Asked) -> tuple[str, ...]:
+    return PRELOADED if asked.preload is None else asked.preload
 
 
 def _trees(launch: Launch) -> list[Path]:
@@ -153,6 +159,7 @@ def _entries(found: Interpreter) -> tuple[Entry, ...]:
     return binds
 
 
+@functools.lru_cache(maxsize=64)
 def _env_of(found: Interpreter) -> dict[str, str]:
     """The hook is found by PYTHONPATH (and removes it); no __pycache__ is left among the program's files; ``python``
     means this interpreter for the program's children too."""
@@ -166,9 +173,9 @@ def _env_of(found: Interpreter) -> dict[str, str]:
 def _found(environment: Environment) -> Interpreter:
     if isinstance(environment, str | os.PathLike):
         path = os.path.abspath(os.path.expanduser(os.fspath(environment)))
-        return _remembered(path, _stamps(Path(path)))
+        return _remembered(path, _stamps(path))
     if environment is None:
-        return _remembered(None, _stamps(Path(sys.executable)))
+        return _remembered(None, _stamps(sys.executable))
     return interpreters.find(environment)
 
 
@@ -177,13 +184,14 @@ def _remembered(path: str | None, stamps: tuple[int, ...]) -> Interpreter:  # no
     return interpreters.find(path)
 
 
-def _stamps(path: Path) -> tuple[int, ...]:
+def _stamps(path: str) -> tuple[int, ...]:
     """Changes when what is there is replaced: the interpreter itself, its link, or the environment's settings."""
-    files = (path, path / "bin/python", path / "pyvenv.cfg", path.parent.parent / "pyvenv.cfg")
+    home = os.path.dirname(os.path.dirname(path))
+    files = (path, f"{path}/bin/python", f"{path}/pyvenv.cfg", f"{home}/pyvenv.cfg")
     return tuple(stamp for file in files for stamp in (_stamp(file, True), _stamp(file, False)))
 
 
-def _stamp(file: Path | str, follow: bool) -> int:
+def _stamp(file: str, follow: bool) -> int:
     try:
         return os.stat(file, follow_symlinks=follow).st_mtime_ns
     except OSError:

@@ -39,6 +39,7 @@ _MASKED_FOLDERS = sorted(_PROC & {"acpi", "scsi", "bus", "fs", "irq", "driver", 
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts")
 _SIGINT = 2
+_NAME = b"casemate-init"
 _SIOCSIFFLAGS = 0x8914  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
 
@@ -57,6 +58,7 @@ def live(channel: int, status: int, doors: list[int], program: bytes) -> None:
     in the program's process, which is then behind every wall, with its order to come on ``ORDER``.
     """
     step = Step()
+    kernel.set_name(_NAME)
     kernel.default_signal(_SIGINT)  # as pid 1 we then do not get it from inside; Python's handler would raise
     try:
         # The kernel may take ten milliseconds for this, so it is the cell and not the supervisor that waits.
@@ -180,7 +182,7 @@ def _filter(request: dict[str, Any], program: bytes, step: Step) -> None:
 def _fork_program(request: dict[str, Any], program: bytes, step: Step) -> int:
     """The program's process, out of this one, which is a warmed interpreter: 0 in it, in init its pid.
 
-    What is executed becomes readable from outside, for measuring its memory, by itself; what is forked must be
+    ``forked`` is the interpreter's path, which names the process. What is executed becomes readable from outside, for measuring its memory, by itself; what is forked must be
     made so, before the filter forbids it.
     """
     step.name = "fork"
@@ -188,6 +190,7 @@ def _fork_program(request: dict[str, Any], program: bytes, step: Step) -> int:
     pid = os.fork()
     if pid == 0:
         os.setsid()
+        kernel.set_name(os.path.basename(request["forked"]).encode())
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     _filter(request, program, step)
     if pid == 0:

@@ -72,6 +72,7 @@ _SYS_PIVOT_ROOT, _SYS_CLONE, _SYS_CAPSET = _PER_MACHINE[machine]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
@@ -225,6 +226,12 @@ def close_from(first: int) -> None:
 def prctl(option: int, argument: int = 0, second: int = 0) -> None:
     """prctl(2)."""
     _checked(_prctl(option, argument, second, 0, 0), f"prctl {option}")
+
+
+def set_name(name: bytes) -> None:
+    """What ``ps`` and ``top`` call this process; at most 15 bytes."""
+    buffer = ctypes.create_string_buffer(name)
+    _prctl(_PR_SET_NAME, ctypes.addressof(buffer), 0, 0, 0)
 
 
 def default_signal(number: int) -> None:

@@ -55,6 +55,7 @@ class Server:
         self._epoll = select.epoll()
         self._happened: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
         self._serving = True
+        self._buffer = memoryview(bytearray(wire.MAX_MESSAGE))
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         # Descriptors that cells of this user have in flight count against us (unix(7), ETOOMANYREFS).
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -116,18 +117,18 @@ class Server:
 
     def _receive(self) -> None:
         numbers = array.array("i")
-        data, ancillary, flags, _ = self._socket.recvmsg(
-            wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize)
+        size, ancillary, flags, _ = self._socket.recvmsg_into(
+            [self._buffer], _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize)
         )
         for level, kind, payload in ancillary:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
                 numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
-        if not data:
+        if not size:
             self._serving = False
             return
         for fd in numbers:
             os.set_inheritable(fd, False)
-        message = wire.decode(data)
+        message = wire.decode(bytes(self._buffer[:size]))
         if flags & _socket.MSG_CTRUNC:
             close_all(numbers)
             self._refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")

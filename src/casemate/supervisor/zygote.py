@@ -37,6 +37,7 @@ def wait() -> None:
 
     Told by the supervisor: which modules to preload, and the filter of system calls. Tells it what came of that.
     """
+    kernel.set_name(b"casemate-zygote")
     socket = _socket.socket(fileno=SOCKET)
     told = wire.decode(socket.recv(wire.MAX_MESSAGE))
     begin = _begin_of_programs()
@@ -105,7 +106,10 @@ def _rehearse(begin: CodeType) -> None:
 
         traceback.format_exception(type(error), error, error.__traceback__)
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile("value = [n for n in range(3)]\nf'{value!r} {1.5:.1f}'.encode().decode()\n", "main.py", "exec"), namespace)
+    exec(
+        compile("value = [n for n in range(3)]\nf'{value!r} {1.5:.1f}'.encode().decode()\n", "main.py", "exec"),
+        namespace,
+    )
     sys.modules["_casemate"].bundles.bundle_of(value=begin.co_name)
 
 

@@ -19,6 +19,7 @@ _NAMESPACES = (
     kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWCGROUP
 )
 _LOG_BYTES = 65536
+_MAX_ANSWER = 8192  # bytes
 _LOG_TAIL = 600  # characters of its own error text that are passed on
 _WRITABLE_BYTES = "64m"  # what libraries write when they are imported: caches, mostly
 _SIGKILL, _SIGINT = 9, 2
@@ -62,7 +63,7 @@ class Zygote:
 
     def answered(self) -> dict[str, Any] | None:
         """Take its next message. The first says that it is ready, or its problem; a cell's pid is dealt with here."""
-        data = self.socket.recv(wire.MAX_MESSAGE)
+        data = self.socket.recv(_MAX_ANSWER)
         if not data:
             return None
         message: dict[str, Any] = wire.decode(data)

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
 from casemate.model.isolation import IsolationReport
+from casemate.model.warmth import ZygoteState
 from casemate.sandbox import Sandbox
 from casemate.surfaces import documents
 from casemate.surfaces.explain import columns
 from casemate.surfaces.terminal import inert, visible
 
 _UNAVAILABLE = 69
+_KEPT_HEADS = ("language", "", "how")
 _WIDTH_OF_DETAIL = 60  # characters shown of what a self-test case saw
 
 
@@ -55,6 +57,8 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
         if wall.report is not None:
             yield from _report_sections(wall.report)
     yield Section("languages", tuple(_language(one) for one in diagnosis.languages), ("language", "version", "where"))
+    if diagnosis.warmth.pools:
+        yield Section("kept ready by a library or service that lives on", tuple(_kept_ready(diagnosis)), _KEPT_HEADS)
     if diagnosis.advice:
         yield Section("what would help", tuple((line,) for line in diagnosis.advice))
 
@@ -87,6 +91,24 @@ def _language(state: LanguageState) -> tuple[str, str, str]:
     if state.missing:
         return state.language, "missing", f"{state.missing}: {state.remedy}"
     return state.language, state.version, state.path
+
+
+def _kept_ready(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
+    zygotes = {zygote.preload: zygote for zygote in diagnosis.warmth.zygotes}
+    for pool in diagnosis.warmth.pools:
+        zygote = None if pool.preload is None else zygotes.get(pool.preload)
+        state = "ready" if pool.ready else "not here"
+        if zygote is None:
+            yield pool.language, state, "an interpreter that waits for its program"
+        elif zygote.state == "ready":
+            took = f"in {zygote.seconds or 0:.2f} s, its cells share {zygote.data >> 20} MiB"
+            yield pool.language, state, f"forked from a zygote that was ready {took}: {_preloaded(zygote)}"
+        else:
+            yield pool.language, state, f"its zygote is {zygote.state}: {zygote.problem}"
+
+
+def _preloaded(zygote: ZygoteState) -> str:
+    return ", ".join(zygote.preload) or "nothing preloaded"
 
 
 def _plain(diagnosis: Diagnosis) -> Iterator[str]:
@@ -125,6 +147,7 @@ def _print_rich(diagnosis: Diagnosis) -> None:
 _STYLES = {
     "held": "green",
     "works": "green",
+    "ready": "green",
     "hard": "green",
     "best effort": "yellow",
     "FAILED": "red",

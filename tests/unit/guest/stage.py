@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,13 @@ class Stage:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return path
 
-    def run(self, command: list[str], env: Mapping[str, str], program: Path, stdin: str = "") -> Outcome:
-        """Start ``command`` in the working directory with a pipe as descriptor 3, and nothing else that is open."""
+    def run(
+        self, command: list[str], env: Mapping[str, str], program: Path, stdin: str = "", order: bytes | None = None
+    ) -> Outcome:
+        """Start ``command`` in the working directory with a pipe as descriptor 3, and nothing else that is open.
+
+        With an ``order`` there is also descriptor 6, from which it can be read.
+        """
         workspace = self.folder / "workspace"
         workspace.mkdir(parents=True, exist_ok=True)
         read, write = os.pipe()
@@ -73,7 +78,9 @@ class Stage:
         os.close(write)
         received: list[bytes] = []
         reader = threading.Thread(target=lambda: received.append(_all_of(read)))
-        wrapped = ["bash", "-c", f'exec "$@" 3>&{high} {high}>&-', "-", *command]
+        ordered = _pipe_of(order) if order is not None else None
+        more = "" if ordered is None else f"6<&{ordered} {ordered}<&-"
+        wrapped = ["bash", "-c", f'exec "$@" 3>&{high} {high}>&- {more}', "-", *command]
         with subprocess.Popen(
             wrapped,
             env={**BASE_ENV, "HOME": str(self.folder), **env},
@@ -81,9 +88,11 @@ class Stage:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=[high],
+            pass_fds=[descriptor for descriptor in (high, ordered) if descriptor is not None],
         ) as process:
             os.close(high)
+            if ordered is not None:
+                os.close(ordered)
             reader.start()
             try:
                 stdout, stderr = process.communicate(stdin.encode(), timeout=SECONDS)
@@ -143,6 +152,63 @@ def guest(
     old = subprocess.call([python, "-c", "import sys; sys.exit(sys.version_info >= (3, 11))"]) == 0
     whole = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(HOOK), **(env or {})}
     return stage.run([python, *([] if old else ["-P"]), str(path), *arguments], whole, path, stdin)
+
+
+_WARM = """
+import os, sys
+sys.path.remove({here!r})
+package = sys.modules["_casemate"] = type(sys)("_casemate")
+package.__path__ = [{hook!r}]
+from _casemate import channel, failure, fresh, patches, show
+for name in {ahead!r}:
+    __import__(name)
+sys.path_importer_cache.pop({here!r}, None)
+with open({hook!r} + "/sitecustomize.py") as file:
+    code = compile(file.read(), file.name, "exec")
+{before}
+fresh.become(fresh.read_order(6))
+exec(code, {{"__name__": "sitecustomize", "__file__": code.co_filename}})
+"""
+
+
+def warm(
+    folder: Path,
+    python: str,
+    program: str | bytes,
+    *arguments: str,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
+    ahead: Iterable[str] = (),
+    before: str = "",
+    order: bytes | None = None,
+) -> Outcome:
+    """As from a warm interpreter: modules are loaded ``ahead``, code runs ``before``, and the order comes then."""
+    stage = Stage(folder / "guest")
+    path = stage.put("program/main.py", program)
+    for name, content in (files or {}).items():
+        stage.put(f"workspace/{name}.py", content)
+    here = str(stage.folder / "start")
+    stage.put("start/sitecustomize.py", _WARM.format(here=here, hook=str(HOOK), ahead=list(ahead), before=before))
+    wanted = {**BASE_ENV, "HOME": str(stage.folder), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    whole = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": here, "ONLY_BEFORE": "1"}
+    sent = framed({"env": wanted, "arguments": list(arguments)}) if order is None else order
+    return stage.run([python, "-P", str(path)], whole, path, stdin, order=sent)
+
+
+def framed(order: object) -> bytes:
+    """The order as it is sent to a warm interpreter."""
+    body = json.dumps(order).encode()
+    return len(body).to_bytes(4, "big") + body
+
+
+def _pipe_of(data: bytes) -> int:
+    read, write = os.pipe()
+    os.write(write, data)
+    os.close(write)
+    high = fcntl.fcntl(read, fcntl.F_DUPFD, 10)
+    os.close(read)
+    return high
 
 
 def _all_of(descriptor: int) -> bytes:

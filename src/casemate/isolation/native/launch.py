@@ -50,7 +50,7 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
         "root": root,
         "program": {"name": plan.program_name, "size": len(plan.code)},
         "cwd": plan.cwd,
-        "forked": False,
+        "forked": "",
         "workspace": _workspace(plan.workspace),
         "deadline": plan.deadline,
         "layers": list(plan.layers),
@@ -110,7 +110,14 @@ def waiting_request(plan: Plan, waiting: Waiting, root: str) -> dict[str, Any]:
     """The request for a cell that waits for a program such as that of ``plan``: the same for all of the kind."""
     asked = request(replace(plan, limits=waiting.limits), root)
     del asked["id"]
-    return {**asked, "program": None, "deadline": 0.0, "listeners": [], "order": True, "forked": waiting.preload is not None}
+    return {
+        **asked,
+        "program": None,
+        "deadline": 0.0,
+        "listeners": [],
+        "order": True,
+        "forked": "" if waiting.preload is None else waiting.argv[0],
+    }
 
 
 def begin_request(plan: Plan, waiting: Waiting) -> dict[str, Any]:

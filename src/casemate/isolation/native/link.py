@@ -121,9 +121,7 @@ class Link:
             self.send({**request, "op": "launch", "id": cell.id, "fds": list(fds)}, list(fds.values()))
         return cell
 
-    def begin(
-        self, cell: RunningCell, message: dict[str, Any], fds: dict[str, int], stdin: bytes, sink: Sink
-    ) -> bool:
+    def begin(self, cell: RunningCell, message: dict[str, Any], fds: dict[str, int], stdin: bytes, sink: Sink) -> bool:
         """Give a cell that waits its program: ``message``, with ``fds`` (given away), and its standard input.
 
         False when the cell has ended meanwhile; then nothing has begun.

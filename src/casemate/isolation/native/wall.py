@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable
 from casemate.isolation.native import launch, refusal, tree
 from casemate.isolation.native.link import Link
-from casemate.isolation.native.memory import seal
+from casemate.isolation.native.memory import memory_file, seal
 from casemate.isolation.native.running import RunningCell, Unlaunched
 from casemate.isolation.native.warm import Warm
 from casemate.isolation.wall import Ending, Reason, Sink
@@ -138,7 +138,7 @@ class NativeWall:
             if len(plan.code) <= _INLINE:
                 message["program"]["content"] = plan.code
             else:
-                fds["program"] = launch.memory_file(plan.code)
+                fds["program"] = memory_file(plan.code)
             if plan.files:
                 fds["inputs"], fds["index"] = launch.pack(plan.files, plan.limits.disk)
         except OSError as error:
@@ -155,7 +155,7 @@ class NativeWall:
         """Put what the cell is given into ``fds``."""
         fds["stdin"] = _stdin(plan.stdin)
         fds["payload"] = launch.payload(plan.argv, plan.env, plan.cwd)
-        fds["program"] = launch.memory_file(plan.code)
+        fds["program"] = memory_file(plan.code)
         if plan.files:
             fds["inputs"], fds["index"] = launch.pack(plan.files, plan.limits.disk)
 
@@ -267,7 +267,7 @@ def _stdin(data: bytes) -> int:
     """Standard input that holds ``data``."""
     if not data:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    fd = launch.memory_file(data)
+    fd = memory_file(data)
     seal(fd)
     return fd
 

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.isolation.native import launch, pool
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 _SOON = 0.05  # seconds after the first run: who runs one program and goes pays for nothing
 _AFTER = 0.001  # seconds after a run until others are made ready in the place of what it took
+_LATER = 1.0  # seconds after the first run, until the zygote of programs that want more is started as well
 _OFTEN = 1.0  # seconds between looks at what is ready
 _DEATHS = 3  # of a zygote in a row, each within seconds of its start: then its environment goes without
 _SHORT_LIFE = 10.0
-_SHORTENED = 80  # characters
 
 
 @dataclass(slots=True)
@@ -46,12 +46,12 @@ class _Zygote:
 class _Shelf:
     """Cells of one kind. ``request`` makes another; ``waiting`` says how."""
 
-    language: str
+    plan: Plan
+    root: str
     request: dict[str, Any]
     waiting: Waiting
-    entries: Any
-    cwd: str
     zygote: _Zygote | None
+    born: float
     demand: pool.Demand = field(default_factory=pool.Demand)
     ready: deque[RunningCell] = field(default_factory=deque)
     taken: int = 0
@@ -69,7 +69,8 @@ class Warm:
         self._zygotes: dict[Any, _Zygote] = {}
         self._runs = 0
         self._due: float | None = None
-        self._closed = False
+        self._looked = 0.0
+        self._free_bytes = 0
 
     # -- from any thread
 
@@ -155,6 +156,8 @@ class Warm:
             return
         with self._lock:
             for shelf in list(self._shelves.values()):
+                if shelf.waiting.fuller and now - shelf.born > _LATER:
+                    self._want_fuller(shelf)
                 self._want_zygote(shelf, now)
                 self._fill(shelf)
             self._drop_idle(now)
@@ -169,8 +172,8 @@ class Warm:
             zygote = None if waiting.preload is None else self._zygote(plan, waiting, root)
             request = launch.waiting_request(plan, waiting, root)
             request["zygote"] = zygote.key if zygote else ""
-            shelf = _Shelf(plan.language, request, waiting, plan.entries, plan.cwd, zygote)
-            self._shelves[kind] = shelf
+            like = replace(plan, code=b"", files={}, stdin=b"")  # a program's own is not kept
+            shelf = self._shelves[kind] = _Shelf(like, root, request, waiting, zygote, time.monotonic())
         return shelf
 
     def _zygote(self, plan: Plan, waiting: Waiting, root: str) -> _Zygote:
@@ -211,6 +214,13 @@ class Warm:
             }
         )
 
+    def _want_fuller(self, shelf: _Shelf) -> None:
+        """Sooner or later a program comes that wants more modules: their zygote takes a second to start."""
+        waiting = replace(shelf.waiting, preload=shelf.waiting.fuller, fuller=(), cost=shelf.waiting.fuller_cost)
+        if _kind(shelf.plan, waiting, shelf.root) not in self._shelves:
+            demand = self._shelf(shelf.plan, waiting, shelf.root).demand
+            demand.last, demand.most = shelf.demand.last, 1
+
     def _lost(self, zygote: _Zygote, detail: str) -> None:
         if zygote.state == "ruled out":
             return
@@ -223,18 +233,18 @@ class Warm:
 
     def _make(self, shelf: _Shelf) -> RunningCell:
         waiting = shelf.waiting
-        cell = self._link.prepare(shelf.request, launch.payload(waiting.argv, waiting.env, shelf.cwd))
+        cell = self._link.prepare(shelf.request, launch.payload(waiting.argv, waiting.env, shelf.plan.cwd))
         shelf.made += 1
         return cell
 
     def _fill(self, shelf: _Shelf) -> None:
         """Make cells ready, a few at a time, and end those that are too many."""
-        if self._closed or (shelf.zygote is not None and shelf.zygote.state != "ready"):
+        if shelf.zygote is not None and shelf.zygote.state != "ready":
             return
         now = time.monotonic()
         while shelf.ready and shelf.ready[0].future.done():
             shelf.ready.popleft()
-        target = pool.wanted(shelf.demand, now, self._concurrency, _free_memory(), shelf.waiting.cost)
+        target = pool.wanted(shelf.demand, now, self._concurrency, self._free(now), shelf.waiting.cost)
         try:
             for _ in range(min(target - len(shelf.ready), pool.MOST_MAKING)):
                 shelf.ready.append(self._make(shelf))
@@ -242,6 +252,12 @@ class Warm:
             return  # there are too few descriptors for now
         while len(shelf.ready) > target:
             shelf.ready.pop().discard()
+
+    def _free(self, now: float) -> int:
+        """Bytes that can be had, looked up now and then."""
+        if now - self._looked > _OFTEN:
+            self._looked, self._free_bytes = now, _free_memory()
+        return self._free_bytes
 
     def _empty(self, shelf: _Shelf) -> None:
         while shelf.ready:
@@ -304,9 +320,11 @@ def _free_memory() -> int:
 
 def _pool_state(shelf: _Shelf) -> PoolState:
     waiting = sum(not cell.future.done() for cell in shelf.ready)
-    return PoolState(shelf.language, shelf.waiting.preload, waiting, shelf.demand.running, shelf.taken, shelf.made)
+    return PoolState(shelf.plan.language, shelf.waiting.preload, waiting, shelf.demand.running, shelf.taken, shelf.made)
 
 
 def _zygote_state(zygote: _Zygote) -> ZygoteState:
     took = zygote.ready - zygote.asked if zygote.ready else None
-    return ZygoteState(zygote.waiting.preload or (), zygote.state, zygote.problem, zygote.pid or None, took, zygote.data)
+    return ZygoteState(
+        zygote.waiting.preload or (), zygote.state, zygote.problem, zygote.pid or None, took, zygote.data
+    )
