@@ -91,9 +91,6 @@ def _take_environment(env: "dict[str, str]") -> None:
     """Only these variables, in this order, for C code too; and their time zone."""
     os.environ.clear()
     os.environ.update(env)
-    at_start: "Any" = sys.modules["posix"]
-    at_start.environ.clear()
-    at_start.environ.update(os.environb)
     time.tzset()
 
 
@@ -182,15 +179,21 @@ def _hold_what_is_loaded() -> None:
     """Keep every object that is there now out of the end of the process: it would write to all of their memory, which
     is shared with the warm interpreter. A ring that the garbage collector leaves alone is never freed."""
     _loaded.update(sys.modules)
+    for name in ("__main__", "sys", "builtins"):
+        del _loaded[name]
     ring: "list[object]" = [dict(_loaded)]
     ring.append(ring)
     gc.freeze()
+    # The program's own module must not be among what the collector leaves alone: what it holds is freed at the end.
+    main = type(sys)("__main__")
+    vars(main).update(vars(sys.modules["__main__"]))
+    sys.modules["__main__"] = main
 
 
 def _let_go_of_what_is_loaded() -> None:
     """The interpreter clears what it still finds among the modules. Those of the program are not in ``_loaded``."""
     for name, module in _loaded.items():
-        if name not in ("__main__", "sys", "builtins") and sys.modules.get(name) is module:
+        if sys.modules.get(name) is module:
             del sys.modules[name]
 
 
