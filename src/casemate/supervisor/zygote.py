@@ -29,7 +29,7 @@ _MAX_ENDS = 8  # descriptors of one unborn cell: channel, status, doors
 # What a program's start, its pictures and its end need; the guest's own come below.
 _NEEDED = ("atexit", "binascii", "encodings.utf_8", "fcntl", "io", "json", "linecache", "stat", "termios", "time",
            "tokenize", "traceback", "types")  # fmt: skip
-_GUEST_MODULES = ("fresh", "bundles", "channel", "failure", "patches", "show")
+_GUEST_MODULES = ("leaving", "fresh", "bundles", "channel", "failure", "patches", "show")
 
 
 def wait() -> None:
@@ -153,15 +153,13 @@ def _make_cell(socket: _socket.socket, ends: list[int], program: bytes) -> int:
 
 
 def _become_the_program(begin: CodeType) -> None:
-    """Wait for the order, forget all this, and begin as every Python program in a cell begins."""
+    """Forget all this, wait for the order, and begin as every Python program in a cell begins."""
     fresh = sys.modules["_casemate.fresh"]
     _signal.signal(_SIGINT, _signal.default_int_handler)
-    order = fresh.read_order(cell.ORDER)
-    for place in (PACKAGES, f"{PACKAGES}/casemate/supervisor/start"):
-        if place in sys.path:
-            sys.path.remove(place)
+    sys.path[:] = [place for place in sys.path if not place.startswith(PACKAGES)]
     for name in [name for name in sys.modules if name == "casemate" or name.startswith("casemate.")]:
         del sys.modules[name]
     sys.meta_path.remove(_Patched)
-    fresh.become(order)
-    exec(begin, {"__name__": "sitecustomize", "__file__": f"{GUEST}/sitecustomize.py"})
+    fresh.prepare()
+    fresh.become(fresh.read_order(cell.ORDER))
+    exec(begin, {"__name__": "sitecustomize", "__file__": f"{GUEST}/sitecustomize.py"})  # noqa: S102 - our own

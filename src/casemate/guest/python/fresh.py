@@ -1,19 +1,19 @@
 """Makes a forked child of a warm interpreter the fresh process that its program expects.
 
-The warm interpreter imports this before anything else that it loads ahead: what is registered here for the end of the
-process then comes after everything that libraries register. Only what is loaded already is renewed.
+The warm interpreter imports this before anything else that it loads ahead, and so `leaving`, whose part comes last.
+Only what is loaded already is renewed.
 """
 
-import atexit
 import gc
 import json
 import os
 import sys
 import time
 
+from _casemate import leaving  # type: ignore[import-not-found]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Any
 
 ORDER_LIMIT = 4 * 2**20
@@ -27,7 +27,7 @@ _UUID_STATE = {
     "_last_counter_v7": 0,
 }
 _blas: "list[Any]" = []
-_loaded: "dict[str, ModuleType]" = {}
+_prepared: "list[bool]" = []
 
 
 def read_order(descriptor: int) -> "dict[str, Any]":
@@ -46,21 +46,31 @@ def read_order(descriptor: int) -> "dict[str, Any]":
     return order
 
 
+def prepare() -> None:
+    """Everything that needs no order, so that it is done while the process waits for one."""
+    _prepared.append(True)
+    _renew_streams()
+    _renew_randomness()
+    _renew_names()
+    _renew_matplotlib()
+    leaving.hold_what_is_loaded()
+
+
 def become(order: "dict[str, Any]") -> None:
     """Be the process that ``order`` asks for, with nothing random, timed or named that a sibling has as well."""
+    if not _prepared:
+        prepare()
     _take_environment(order["env"])
     sys.argv += order["arguments"]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv += order["arguments"]
     for path in (os.getcwd(), os.path.dirname(sys.argv[0])):
         sys.path_importer_cache.pop(path, None)
-    _renew_streams()
-    _renew_randomness()
-    _renew_names()
-    _renew_matplotlib()
+    _renew_times()
+    if "matplotlib" in sys.modules and os.path.isfile("matplotlibrc"):
+        sys.modules["matplotlib"].rc_file("matplotlibrc")
     _set_threads(order["env"])
     gc.enable()
-    _hold_what_is_loaded()
 
 
 def find_blas() -> None:
@@ -141,9 +151,6 @@ def _renew_names() -> None:
     if "uuid" in loaded:
         known = vars(loaded["uuid"])
         known.update({name: value for name, value in _UUID_STATE.items() if name in known})
-    if "logging" in loaded:
-        logging = loaded["logging"]
-        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
     if "platform" in loaded:
         loaded["platform"]._uname_cache = None
         loaded["platform"]._platform_cache.clear()
@@ -154,7 +161,7 @@ def _renew_names() -> None:
 
 
 def _renew_matplotlib() -> None:
-    """Its settings beside the program count, and its folders are this cell's."""
+    """Its folders are this cell's."""
     matplotlib: "Any" = sys.modules.get("matplotlib")
     if matplotlib is None:
         return
@@ -162,8 +169,13 @@ def _renew_matplotlib() -> None:
         forget = getattr(getattr(matplotlib, name, None), "cache_clear", None)
         if forget is not None:
             forget()
-    if os.path.isfile("matplotlibrc"):
-        matplotlib.rc_file("matplotlibrc")
+
+
+def _renew_times() -> None:
+    """The program starts now."""
+    logging: Any = sys.modules.get("logging")
+    if logging is not None:
+        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
 
 
 def _set_threads(env: "dict[str, str]") -> None:
@@ -173,28 +185,3 @@ def _set_threads(env: "dict[str, str]") -> None:
         find_blas()
         for setter in _blas:
             setter(min(int(asked), len(os.sched_getaffinity(0))))
-
-
-def _hold_what_is_loaded() -> None:
-    """Keep every object that is there now out of the end of the process: it would write to all of their memory, which
-    is shared with the warm interpreter. A ring that the garbage collector leaves alone is never freed."""
-    _loaded.update(sys.modules)
-    for name in ("__main__", "sys", "builtins"):
-        del _loaded[name]
-    ring: "list[object]" = [dict(_loaded)]
-    ring.append(ring)
-    gc.freeze()
-    # The program's own module must not be among what the collector leaves alone: what it holds is freed at the end.
-    main = type(sys)("__main__")
-    vars(main).update(vars(sys.modules["__main__"]))
-    sys.modules["__main__"] = main
-
-
-def _let_go_of_what_is_loaded() -> None:
-    """The interpreter clears what it still finds among the modules. Those of the program are not in ``_loaded``."""
-    for name, module in _loaded.items():
-        if sys.modules.get(name) is module:
-            del sys.modules[name]
-
-
-atexit.register(_let_go_of_what_is_loaded)

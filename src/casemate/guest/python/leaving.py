@@ -1,0 +1,115 @@
+"""How a process that was forked from a warm interpreter ends: as any other, but leaving alone what it shares.
+
+The interpreter takes every object apart when it ends. That would copy the pages of all that was loaded ahead, only to
+throw them away. What was loaded ahead is kept out of it; and after a program that went through to its last line
+what is the program's own is taken apart here, in the interpreter's order, and the process ends.
+"""
+
+import _thread
+import _weakref
+import atexit
+import ctypes
+import gc
+import io
+import sys
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_loaded: "dict[str, ModuleType]" = {}
+# The C library's, which runs what C code has registered and writes out its streams. Called with the interpreter's
+# lock held, so that no thread goes on meanwhile.
+_exit = ctypes.PyDLL(None).exit
+
+
+def hold_what_is_loaded() -> None:
+    """Keep every object that is there now out of the end of the process: it would write to all of their memory, which
+    is shared with the warm interpreter. A ring that the garbage collector leaves alone is never freed."""
+    _loaded.update(sys.modules)
+    for name in ("__main__", "sys", "builtins"):
+        del _loaded[name]
+    ring: "list[object]" = [dict(_loaded)]
+    ring.append(ring)
+    gc.freeze()
+    # The program's own module must not be among what the collector leaves alone: what it holds is freed at the end.
+    main = type(sys)("__main__")
+    vars(main).update(vars(sys.modules["__main__"]))
+    sys.modules["__main__"] = main
+
+
+def _leave() -> None:
+    """The last thing that the interpreter calls before it takes itself apart."""
+    for name, module in _loaded.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+    if _went_through() and _has_flushed():
+        _take_apart([name for name in sys.modules if name not in ("sys", "builtins")])
+        if _has_flushed():
+            _exit(0)
+
+
+def _went_through() -> bool:
+    """Whether the program has ended after its last line, and nothing but the interpreter's own end is left.
+
+    The interpreter removes both names when it has run a program, also one that failed, but not when that called
+    sys.exit; and it keeps the exception that ended a program, unless a hook of the program's has removed it.
+    """
+    main = vars(sys.modules.get("__main__", sys))
+    return (
+        "__file__" not in main
+        and "__cached__" not in main
+        and vars(sys).get("last_value") is None
+        and sys.excepthook is sys.__excepthook__
+        and not sys.flags.inspect
+        and _thread._count() == 0
+    )
+
+
+def _has_flushed() -> bool:
+    """Whether the standard streams are written out; what cannot be is the interpreter's to complain about."""
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+    except Exception:
+        return False
+    return True
+
+
+def _take_apart(names: "list[str]") -> None:
+    """As the interpreter does: forget the modules, collect, and clear those that something still holds."""
+    references = [_weakref.ref(sys.modules[name]) for name in names if isinstance(sys.modules[name], type(sys))]
+    for name in names:
+        del sys.modules[name]
+    gc.collect()
+    for reference in reversed(references):
+        module = reference()
+        if module is not None:
+            _clear(vars(module))
+    gc.collect()
+    for value in gc.get_objects():
+        if isinstance(value, (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)):
+            _write_out(value)
+
+
+def _clear(namespace: "dict[str, object]") -> None:
+    """Names with one underscore first, then the others, as ``_PyModule_Clear`` does it."""
+    for name, value in list(namespace.items()):
+        if value is not None and name[:1] == "_" and name[1:2] != "_":
+            namespace[name] = None
+    for name, value in list(namespace.items()):
+        if value is not None and name != "__builtins__":
+            namespace[name] = None
+
+
+def _write_out(stream: "io.IOBase") -> None:
+    try:
+        if not stream.closed:
+            stream.flush()
+    except Exception:
+        return
+
+
+atexit.register(_leave)
