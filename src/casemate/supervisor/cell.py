@@ -71,13 +71,13 @@ def live(channel: int, status: int, doors: list[int], program: bytes) -> None:
         _assemble(request, mounts, link, step)
         _place_descriptors({**fds, "status": status})
         status = STATUS
-        _restrict(request, step)
+        _restrict(request, program, step)
         if request["forked"]:
-            pid = _fork_program(request, program, step)
+            step.name = "fork"
+            pid = _fork_program(request)
             if pid == 0:
                 return
         else:
-            _filter(request, program, step)
             step.name = "exec"
             pid = init.start_program(PAYLOAD, CONTROL if request["control"] else None)
         init.look_after(pid, STATUS, (0, 1, 2, CONTROL, PAYLOAD, ORDER))
@@ -157,7 +157,7 @@ def _assemble(request: dict[str, Any], mounts: list[tuple[int, str]], channel: _
     kernel.pivot_root_here()
 
 
-def _restrict(request: dict[str, Any], step: Step) -> None:
+def _restrict(request: dict[str, Any], program: bytes, step: Step) -> None:
     layers = request["layers"]
     step.name = "limits"
     if "rlimits" in layers:
@@ -171,29 +171,23 @@ def _restrict(request: dict[str, Any], step: Step) -> None:
     step.name = "landlock"
     if "landlock" in layers and landlock.abi():
         landlock.restrict(request["readable"], _WRITABLE, _DEVICES, listable=("/",))
-
-
-def _filter(request: dict[str, Any], program: bytes, step: Step) -> None:
     step.name = "seccomp"
-    if "seccomp" in request["layers"]:
+    if "seccomp" in layers:
         seccomp.install(program)
 
 
-def _fork_program(request: dict[str, Any], program: bytes, step: Step) -> int:
+def _fork_program(request: dict[str, Any]) -> int:
     """The program's process, out of this one, which is a warmed interpreter: 0 in it, in init its pid.
 
-    ``forked`` is the interpreter's path, which names the process. What is executed becomes readable from outside, for measuring its memory, by itself; what is forked must be
-    made so, before the filter forbids it.
+    ``forked`` is the interpreter's path, which names the process. What is executed becomes readable from outside,
+    for measuring its memory, by itself; what is forked is made so.
     """
-    step.name = "fork"
     os.chdir(request["cwd"])
     pid = os.fork()
     if pid == 0:
         os.setsid()
         kernel.set_name(os.path.basename(request["forked"]).encode())
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
-    _filter(request, program, step)
-    if pid == 0:
         os.close(STATUS)
         os.close(PAYLOAD)
     return pid

@@ -41,6 +41,7 @@ class Cell:
         if not self.waits:
             self.begin(request["deadline"])
         self.reason: str | None = None
+        self.reported: dict[str, Any] | None = None  # by its init
         self.peak_memory = 0
         self.peak_tasks = 0
         self.cpu_seconds = 0.0
@@ -121,22 +122,31 @@ class Cell:
     # -- the end
 
     def report(self) -> dict[str, Any]:
-        """What its init or a failed set-up wrote; {} when it said nothing that can be understood."""
+        """What its init or a failed set-up wrote; {} when it said nothing that can be understood. Once."""
         return _read_report(self.status_fd)
 
+    def is_empty(self) -> bool:
+        """Whether nothing but its init is left in it. Orphans become init's children before their parent counts as
+        dead (exit(2)), so that there is nothing that its children do not lead to."""
+        return not watch.children(self.pid)
+
     def outcome(self, report: dict[str, Any]) -> dict[str, Any]:
-        """How it ended and what it used, as told to the host. Reaps its first process."""
-        _, code, usage = os.wait4(self.pid, 0)
+        """How it ended and what it used, as told to the host."""
         return {
-            "init": code,
+            "main": report.get("main"),
             "seconds": time.monotonic() - self.started,
-            "cpu": max(usage.ru_utime + usage.ru_stime, self.cpu_seconds),
+            "cpu": max(report.get("cpu", 0.0), self.cpu_seconds),
             "tasks": self.peak_tasks,
             "reason": self.reason,
-            "peak": max(self.peak_memory, report.get("peak", usage.ru_maxrss * 1024)),
+            "peak": max(self.peak_memory, report.get("peak", 0)),
             "oom": self.group.out_of_memory() if self.group else False,
             **self.scratch.space_left(),
         }
+
+    def reap(self) -> dict[str, Any]:
+        """Reap its first process, which has ended; what the kernel says that it and all below it used."""
+        _, _, usage = os.wait4(self.pid, 0)
+        return {"peak": usage.ru_maxrss * 1024, "cpu": usage.ru_utime + usage.ru_stime}
 
     def close(self) -> None:
         """Let go of everything but the cgroup, which may take the kernel a moment."""
@@ -154,8 +164,8 @@ def _read_report(fd: int) -> dict[str, Any]:
     finally:
         os.close(fd)
     if len(data) == init.REPORT.size and data[:1] == b"x":
-        _, code, peak = init.REPORT.unpack(data)
-        return {"main": code, "peak": peak}
+        _, code, peak, cpu = init.REPORT.unpack(data)
+        return {"main": code, "peak": peak, "cpu": cpu / 1e6}
     if data[-init.REPORT.size :][:1] == b"x":
         data = data[: -init.REPORT.size]  # the program's own process failed to become it, and init reported that end
     try:

@@ -142,6 +142,11 @@ def setns(namespace_fd: int, kind: int) -> None:
     _checked(_setns(namespace_fd, kind), "setns")
 
 
+def bare_clone(flags: int) -> int:
+    """As `clone`, of a process without threads whose libraries need not hear of it yet: another fork follows."""
+    return _checked(_clone(flags | 17, None, None, None, None), "clone")
+
+
 def clone(flags: int) -> int:
     """Fork with new namespaces: the child's pid, or 0 in the child. SIGCHLD tells of its end."""
     ctypes.pythonapi.PyOS_BeforeFork()

@@ -235,6 +235,7 @@ class Server:
         scratch.close_mounts()
         self._cells[known.id] = known
         self._watch(known.pidfd, lambda: self._ended(known))
+        self._watch(known.status_fd, lambda: self._reported(known))
         if known.group and known.group.oom_fd is not None:
             self._watch(known.group.oom_fd, lambda: known.kill("memory"))
 
@@ -361,23 +362,38 @@ class Server:
 
     # -- the end of a cell
 
+    def _reported(self, known: cells.Cell) -> None:
+        """A cell's init has written something. When the program has ended and nothing else is left in the cell, its end
+        is told at once; init's own takes the kernel as long again."""
+        self._unwatch(known.status_fd)
+        known.reported = known.report()
+        if "main" in known.reported and known.reason is None and known.is_empty():
+            self._tell_end(known, known.outcome(known.reported))
+
     def _ended(self, known: cells.Cell) -> None:
+        """A cell's first process has ended, and so has everything in it."""
         self._unwatch(known.pidfd)
-        del self._cells[known.id]
-        report = known.report()
-        outcome = known.outcome(report)
+        used = known.reap()
+        if known.reported is None:
+            self._unwatch(known.status_fd)
+            known.reported = known.report()
+        if known.id in self._cells:
+            self._tell_end(known, known.outcome({**used, **known.reported}))
         if known.group:
-            if known.group.oom_fd is not None:
-                self._unwatch(known.group.oom_fd)
             self._removals.append(known.group)  # after the result is on its way: it may wait in the kernel
+        known.close()
+
+    def _tell_end(self, known: cells.Cell, outcome: dict[str, Any]) -> None:
+        del self._cells[known.id]
+        if known.group and known.group.oom_fd is not None:
+            self._unwatch(known.group.oom_fd)
+        report = known.reported or {}
         if "failed" in report:
             self._refuse(known.id, report["failed"], report["errno"], report["detail"])
         elif known.waits or outcome["reason"] == "unbegun":
             self._refuse(known.id, "waiting", 0, "the cell ended before its program began")
         else:
-            told = {"op": "ended", "id": known.id, "main": report.get("main"), **outcome}
-            self._say(told, [known.scratch.tree_fd])
-        known.close()
+            self._say({"op": "ended", "id": known.id, **outcome}, [known.scratch.tree_fd])
 
     def _end_all(self) -> None:
         for key in list(self._zygotes):

@@ -25,6 +25,7 @@ SOCKET = 3
 PACKAGES = "/run"  # where casemate lies in a zygote
 GUEST = "/opt/casemate/python"
 _SIGINT = 2
+_hidden: list[object] = []  # freeing it would write to the memory that holds it
 _MAX_ENDS = 8  # descriptors of one unborn cell: channel, status, doors
 # What a program's start, its pictures and its end need; the guest's own come below.
 _NEEDED = ("atexit", "binascii", "encodings.utf_8", "fcntl", "io", "json", "linecache", "stat", "termios", "time",
@@ -42,7 +43,9 @@ def wait() -> None:
     told = wire.decode(socket.recv(wire.MAX_MESSAGE))
     begin = _begin_of_programs()
     problem = _preload(told["preload"], optional=told["optional"])
-    _rehearse(begin)
+    own = _has_own_sitecustomize()
+    _rehearse()
+    _rehearse_failing()
     if problem is None and len(os.listdir("/proc/self/task")) > 1:
         problem = "preloading started threads, and a process with threads cannot be forked safely"
     socket.send(wire.encode({"problem": problem, "data": _data_bytes(), "preloaded": told["preload"]}))
@@ -50,10 +53,10 @@ def wait() -> None:
         os._exit(0)
     sys.modules["_casemate.fresh"].find_blas()
     gc.collect()
-    gc.freeze()
+    sys.modules["_casemate.leaving"].hold_what_is_loaded()
     gc.disable()  # a collection in a cell that waits would copy the whole heap's pages
     _make_cells(socket, told["program"])
-    _become_the_program(begin)
+    _become_the_program(begin, own)
 
 
 def _begin_of_programs() -> CodeType:
@@ -97,20 +100,22 @@ class _Patched:
         return patches.patched_spec(name, path, target, _Patched) if name in patches._PATCHES else None
 
 
-def _rehearse(begin: CodeType) -> None:
-    """Run one throwaway program, so that what the first step of any loads late is loaded and shared by all."""
-    try:
-        eval("rehearse()", {})  # fails on purpose
-    except NameError as error:
-        import traceback
+def _rehearse() -> None:
+    """Run a throwaway program: what the first step of any loads late is then loaded, and shared by all; and in a
+    process that waits, pages that every program writes to are its own by then."""
+    code = "import sys\nvalue = [f'{n!r} {n / 2:.1f}' for n in range(3)]\ndef f(x): return x\nf(value).sort()\n"
+    namespace = {"__name__": "__main__", "__builtins__": __builtins__}
+    exec(compile(code, "main.py", "exec"), namespace)  # noqa: S102
+    sys.modules["json"].loads('{"env": {"A": "b"}, "arguments": []}')
 
-        traceback.format_exception(type(error), error, error.__traceback__)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(
-        compile("value = [n for n in range(3)]\nf'{value!r} {1.5:.1f}'.encode().decode()\n", "main.py", "exec"),
-        namespace,
-    )
-    sys.modules["_casemate"].bundles.bundle_of(value=begin.co_name)
+
+def _rehearse_failing() -> None:
+    """The same for a program that fails, and for one that shows something."""
+    try:
+        raise NameError("rehearsal")  # noqa: TRY301
+    except NameError as error:
+        sys.modules["traceback"].format_exception(type(error), error, error.__traceback__)
+    sys.modules["_casemate.bundles"].bundle_of([1, "two"])
 
 
 def _data_bytes() -> int:
@@ -142,7 +147,7 @@ def _make_cells(socket: _socket.socket, program: bytes) -> None:
 def _make_cell(socket: _socket.socket, ends: list[int], program: bytes) -> int:
     """The pid of a new cell's first process, which is our sibling; 0 in a program."""
     try:
-        pid = kernel.clone(kernel.CLONE_PARENT | kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
+        pid = kernel.bare_clone(kernel.CLONE_PARENT | kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
     except OSError as error:
         return -(error.errno or 1)
     if pid == 0:
@@ -152,14 +157,30 @@ def _make_cell(socket: _socket.socket, ends: list[int], program: bytes) -> int:
     return pid
 
 
-def _become_the_program(begin: CodeType) -> None:
-    """Forget all this, wait for the order, and begin as every Python program in a cell begins."""
+def _become_the_program(begin: CodeType, own: bool) -> None:
+    """Forget all this, wait for the order, and begin as every Python program in a cell begins.
+
+    What can be done before the order comes is, so that it costs no run time. ``own``: the environment has a
+    sitecustomize of its own, which must see the program's variables.
+    """
     fresh = sys.modules["_casemate.fresh"]
     _signal.signal(_SIGINT, _signal.default_int_handler)
     sys.path[:] = [place for place in sys.path if not place.startswith(PACKAGES)]
     for name in [name for name in sys.modules if name == "casemate" or name.startswith("casemate.")]:
-        del sys.modules[name]
+        _hidden.append(sys.modules.pop(name))
     sys.meta_path.remove(_Patched)
     fresh.prepare()
+    namespace = {"__name__": "sitecustomize", "__file__": f"{GUEST}/sitecustomize.py"}
+    if not own:
+        exec(begin, namespace)  # noqa: S102 - our own
+    _rehearse()
     fresh.become(fresh.read_order(cell.ORDER))
-    exec(begin, {"__name__": "sitecustomize", "__file__": f"{GUEST}/sitecustomize.py"})  # noqa: S102 - our own
+    if own:
+        exec(begin, namespace)  # noqa: S102
+
+
+def _has_own_sitecustomize() -> bool:
+    """Whether the environment has one, besides ours."""
+    finder = sys.modules["_frozen_importlib_external"].PathFinder
+    places = [place for place in sys.path if not place.startswith(PACKAGES)]
+    return finder.find_spec("sitecustomize", places) is not None

@@ -53,7 +53,7 @@ def prepare() -> None:
     _renew_randomness()
     _renew_names()
     _renew_matplotlib()
-    leaving.hold_what_is_loaded()
+    leaving.make_room_for_the_program()
 
 
 def become(order: "dict[str, Any]") -> None:
@@ -66,6 +66,7 @@ def become(order: "dict[str, Any]") -> None:
         sys.orig_argv += order["arguments"]
     for path in (os.getcwd(), os.path.dirname(sys.argv[0])):
         sys.path_importer_cache.pop(path, None)
+    sys.path_importer_cache[sys.argv[0]] = None  # what the interpreter finds out of every file that is no archive
     _renew_times()
     if "matplotlib" in sys.modules and os.path.isfile("matplotlibrc"):
         sys.modules["matplotlib"].rc_file("matplotlibrc")
@@ -98,9 +99,12 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 def _take_environment(env: "dict[str, str]") -> None:
-    """Only these variables, in this order, for C code too; and their time zone."""
-    os.environ.clear()
-    os.environ.update(env)
+    """Only these variables, for C code too; and their time zone. What is right already is left alone."""
+    for name in [name for name in os.environ if name not in env]:
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
     time.tzset()
 
 
@@ -155,6 +159,9 @@ def _renew_names() -> None:
         loaded["platform"]._uname_cache = None
         loaded["platform"]._platform_cache.clear()
     if "threading" in loaded:
+        main = loaded["threading"].main_thread()
+        if hasattr(main, "_set_native_id"):
+            main._set_native_id()
         loaded["threading"]._counter = loaded["threading"]._count(1).__next__
     if "multiprocessing.process" in loaded:
         loaded["multiprocessing.process"].ORIGINAL_DIR = os.path.abspath(os.getcwd())

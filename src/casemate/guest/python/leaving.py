@@ -33,7 +33,13 @@ def hold_what_is_loaded() -> None:
     ring: "list[object]" = [dict(_loaded)]
     ring.append(ring)
     gc.freeze()
-    # The program's own module must not be among what the collector leaves alone: what it holds is freed at the end.
+
+
+def make_room_for_the_program() -> None:
+    """The program's own module must not be among what the collector leaves alone: what it holds is freed at the end."""
+    if not _loaded:
+        hold_what_is_loaded()
+    gc.freeze()
     main = type(sys)("__main__")
     vars(main).update(vars(sys.modules["__main__"]))
     sys.modules["__main__"] = main
@@ -41,13 +47,24 @@ def hold_what_is_loaded() -> None:
 
 def _leave() -> None:
     """The last thing that the interpreter calls before it takes itself apart."""
+    if _went_through() and _has_flushed():
+        _take_apart([*_imported_since(), "__main__"])
+        if _has_flushed():
+            _exit(0)
     for name, module in _loaded.items():
         if sys.modules.get(name) is module:
             del sys.modules[name]
-    if _went_through() and _has_flushed():
-        _take_apart([name for name in sys.modules if name not in ("sys", "builtins")])
-        if _has_flushed():
-            _exit(0)
+
+
+def _imported_since() -> "list[str]":
+    """What the program has imported, the last first. Asking after every module would write to all of their names."""
+    names = []
+    for name in reversed(sys.modules):
+        if name in _loaded:
+            break
+        if name not in ("sys", "builtins", "__main__"):
+            names.append(name)
+    return names
 
 
 def _went_through() -> bool:

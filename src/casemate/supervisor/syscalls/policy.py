@@ -231,8 +231,9 @@ _IOCTLS = (
     0x8921, 0x8927, 0x8933, 0x8942,  # SIOCGIFMTU, SIOCGIFHWADDR, SIOCGIFINDEX, SIOCGIFTXQLEN
 )
 
-# Not PR_SET_DUMPABLE (what is not dumpable cannot be measured from outside), PR_SET_MM
+# PR_SET_DUMPABLE only in one direction: what is not dumpable cannot be measured from outside. Not PR_SET_MM
 # (a process would lie about its command line), PR_SET_SECCOMP, PR_SET_SPECULATION_CTRL.
+_SET_DUMPABLE, _DUMPABLE = 4, 1
 _PRCTLS = (
     1, 2, 3,  # PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_GET_DUMPABLE
     7, 8,  # PR_GET_KEEPCAPS, PR_SET_KEEPCAPS
@@ -333,7 +334,11 @@ CHECKED = (
     (
         "what a process may set about itself",
         "prctl",
-        (not_among(0, _PRCTLS, errno.EINVAL),),
+        (
+            among(0, _PRCTLS, ALLOW),
+            not_among(0, (_SET_DUMPABLE,), errno.EINVAL),
+            not_among(1, (_DUMPABLE,), errno.EINVAL),
+        ),
     ),
     (
         "it may be read, and left as it is",
