@@ -1,8 +1,8 @@
 """Ten thousand runs from sixteen tasks in one sandbox: is any lost, and does anything grow?
 
-Every run prints a number that only it was given. Before and after, once everything has come to rest, memory, descriptors
-and mounts of the host's process, the supervisor and the zygotes are counted, and processes and cgroups of all. Ends with 1
-when a run was lost or something stayed.
+Every run prints a number that only it was given. Before and after, once everything has come to rest, memory,
+descriptors and mounts of the host's process, the supervisor and the zygotes are counted, and processes and cgroups of
+all. Ends with 1 when a run was lost or something stayed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def _endure(run: measure.Run, folder: str, number: int) -> bool:
         statuses, starts, wrong = await _crowd(sandbox, number)
         took = time.perf_counter() - start
         after = await _at_rest(run.quick)
-    rows = [("", "runs"), *((f"status {name}", str(count)) for name, count in statuses.items())]
+    rows: list[tuple[str, ...]] = [("", "runs"), *((f"status {name}", str(count)) for name, count in statuses.items())]
     rows += [(f"started by {name}", str(count)) for name, count in starts.items()]
     rows += [("with another's output, or none", str(wrong)), ("a second", f"{number / took:.0f}")]
     run.table(

@@ -1,9 +1,9 @@
-"""Ten minutes of sudden deaths: SIGKILL for zygotes, supervisors, inits of cells and the host itself, at random moments.
+"""Ten minutes of sudden deaths: SIGKILL for zygotes, supervisors, inits of cells and the host, at random moments.
 
-A host process runs programs in sixteen tasks the whole time. This process kills, and starts another host where it killed
-one. Every run must end: "ok" with exactly its own output, "killed" (its init was), or with an error that says that the
-supervisor died. Nothing may stay behind when a host is gone, and runs must succeed again after each death. Ends with 1
-when anything of that is not so.
+A host process runs programs in sixteen tasks the whole time. This process kills, and starts another host where it
+killed one. Every run must end: "ok" with exactly its own output, "killed" (its init was), or with an error that says
+that the supervisor died. Nothing may stay behind when a host is gone, and runs must succeed again after each death.
+Ends with 1 when anything of that is not so.
 
     python benchmarks/faults.py [--quick] [--seconds 600]
 """
@@ -71,7 +71,10 @@ async def _host(audit: str) -> None:
                 try:
                     execution = await sandbox.run(code, language=language, timeout=30)
                     right = execution.stdout == f"{n}\nend\n"
-                    how, detail = execution.status, execution.cause.message if execution.cause else execution.stderr
+                    how, detail = (
+                        str(execution.status),
+                        execution.cause.message if execution.cause else execution.stderr,
+                    )
                     start = execution.isolation.start
                 except CasemateError as error:
                     how, detail, right, start = f"error {error.kind}", error.message, False, ""
@@ -158,6 +161,7 @@ class _Trial:
 
     def _expect_gone(self, own_before: set[int], groups_before: set[str]) -> None:
         deadline = time.monotonic() + _GONE_WITHIN
+        left: list[looking.Process] = []
         while time.monotonic() < deadline:
             left = [one for one in looking.casemates_own() if one.pid not in own_before]
             if not left:

@@ -270,7 +270,8 @@ class Sandbox:
 
         self.warm_up(*(one.language for one in (runtime.installed() for runtime in RUNTIMES) if not one.missing))
         deadline = asyncio.get_running_loop().time() + _SETTLED_WITHIN
-        while not (warmth := self._wall.warmth()).settled and asyncio.get_running_loop().time() < deadline:
+        # A state of the wall's own thread, looked at now and then.
+        while not (warmth := self._wall.warmth()).settled and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_AGAIN)
         return warmth
 

@@ -111,14 +111,28 @@ function isSame(pipe, now) {
 
 // The order is four bytes of length and JSON: {"env": the program's whole environment, "arguments": [...]}.
 function waitForOrder(descriptor) {
+  rehearse();
   const length = read(descriptor, 4);
   const body = length && read(descriptor, length.readUInt32BE());
   if (!body) process.exit(0);
   fs.closeSync(descriptor);
   const order = JSON.parse(body.toString());
-  for (const name of Object.keys(process.env)) delete process.env[name];
-  Object.assign(process.env, order.env);
+  // What is right already is left alone: setting TZ, even to what it was, makes Node look for its time zone anew.
+  for (const name of Object.keys(process.env)) if (!Object.hasOwn(order.env, name)) delete process.env[name];
+  for (const [name, value] of Object.entries(order.env)) if (process.env[name] !== value) process.env[name] = value;
   process.argv.push(...order.arguments);
+}
+
+// What every program's first lines load and compile late is done while nobody waits for it.
+function rehearse() {
+  for (const stream of [process.stdout, process.stderr]) void stream.writable;
+  const { inspect } = require('node:util');
+  inspect({ a: [1, 'b'] });
+  JSON.parse('{"a": 1}');
+  const module = new Module(`${programFolder}/rehearsal.js`, null);
+  module.paths = [];
+  module._compile('"use strict"; module.exports = [1].map((n) => `${n}`);', module.filename ?? module.id);
+  fs.existsSync(program);
 }
 
 // So many bytes, or null when the pipe ends before.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from casemate.model.isolation import IsolationReport
 from casemate.model.warmth import Warmth
@@ -45,7 +45,7 @@ class Diagnosis:
     walls: tuple[WallState, ...]
     languages: tuple[LanguageState, ...]
     advice: tuple[str, ...]
-    warmth: Warmth = Warmth()
+    warmth: Warmth = field(default_factory=Warmth)
 
     @property
     def ok(self) -> bool:

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 from casemate.errors import CasemateError
@@ -24,6 +25,7 @@ _OLDEST_ZYGOTE = (3, 11)
 PRELOADED = ("IPython.core.interactiveshell", "numpy", "pandas", "matplotlib.pyplot")
 _WATCHED = ("IPython", "numpy", "pandas", "matplotlib")
 _COST, _COST_PRELOADED = 3 << 20, 8 << 20  # bytes that one that waits holds, its init included
+_LOOKS_A_SECOND = 10  # at an environment on the disk
 # Read when Python starts, or when what is preloaded is imported.
 _READ_AT_START = re.compile(
     r"PYTHON|CASEMATE|MPL|NPY_|PANDAS|NUMEXPR|IPYTHON|JUPYTER|OMP_|OPENBLAS|MKL_|BLIS_|VECLIB|HOME\Z|XDG_"
@@ -70,7 +72,7 @@ class PythonRuntime:
             cost=_COST_PRELOADED if preload else _COST,
             preload=preload,
             optional=asked.preload is None,
-            stamp=_stamp_of(asked.launch),
+            stamp=_stamp_of(asked.launch.entries, asked.launch.argv[0], asked.launch.version, _now()),
             fuller=() if preload else _wanted(asked),
             fuller_cost=_COST_PRELOADED,
         )
@@ -133,10 +135,12 @@ def _packages_of(entries: tuple[Entry, ...], executable: str, version: str) -> t
     return (executable, *dict.fromkeys((*folders, *modules)))
 
 
-def _stamp_of(launch: Launch) -> tuple[int, ...]:
-    return tuple(_stamp(path, True) for path in _packages_of(launch.entries, launch.argv[0], launch.version))
+@functools.lru_cache(maxsize=8)
+def _stamp_of(entries: tuple[Entry, ...], executable: str, version: str, now: int) -> tuple[int, ...]:  # noqa: ARG001
+    return tuple(_stamp(path, True) for path in _packages_of(entries, executable, version))
 
 
+@functools.lru_cache(maxsize=64)
 def launch_of(found: Interpreter, program_name: str, arguments: tuple[str, ...]) -> Launch:
     """How ``found`` starts a program: decided from what is known of it alone."""
     flags = ("-P",) if found.release >= _SAFE_PATH else ()
@@ -168,6 +172,11 @@ def _env_of(found: Interpreter) -> dict[str, str]:
     if not is_system(folder):
         env["PATH"] = f"{folder}:{SYSTEM_PATH}"
     return env
+
+
+def _now() -> int:
+    """Changes a few times a second: for how long an environment's packages are not looked at again."""
+    return int(time.monotonic() * _LOOKS_A_SECOND)
 
 
 def _found(environment: Environment) -> Interpreter:

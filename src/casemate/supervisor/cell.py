@@ -17,11 +17,11 @@ import os
 import resource
 import struct
 
-from casemate.supervisor import enter, init, kernel, landlock, seccomp, stage, wire
+from casemate.supervisor import enter, filters, init, kernel, landlock, stage, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
 UID = 1000
 GID = 1000
@@ -173,7 +173,7 @@ def _restrict(request: dict[str, Any], program: bytes, step: Step) -> None:
         landlock.restrict(request["readable"], _WRITABLE, _DEVICES, listable=("/",))
     step.name = "seccomp"
     if "seccomp" in layers:
-        seccomp.install(program)
+        filters.install(program)
 
 
 def _fork_program(request: dict[str, Any]) -> int:

@@ -67,9 +67,9 @@ class Cell:
             for name, value in rlimits.items():
                 if value is not None:
                     kind = getattr(resource, f"RLIMIT_{name}")
-                    value += self.shared if name == "DATA" else 0
+                    most = value + self.shared if name == "DATA" else value
                     hardest = resource.prlimit(pid, kind)[1]
-                    least = value if hardest == resource.RLIM_INFINITY else min(value, hardest)
+                    least = most if hardest == resource.RLIM_INFINITY else min(most, hardest)
                     resource.prlimit(pid, kind, (least, least))
 
     def kill(self, reason: str) -> None:

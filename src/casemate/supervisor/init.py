@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # typing itself is not imported: it would take half of th
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-# Mark, wait status of the program, its peak resident memory in bytes, microseconds of cpu that it and its children used.
+# Mark, wait status of the program, its peak resident memory in bytes, microseconds of cpu of it and its children.
 REPORT = struct.Struct("<cIQQ")
 _IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: a program expects their default actions
 _MAX_PAYLOAD = 64 << 20

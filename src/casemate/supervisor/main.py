@@ -35,6 +35,8 @@ def main() -> None:
 def _serve(socket: _socket.socket, mode: str, cell_id: int, groups: cgroups.Cgroups) -> None:
     try:
         enter.settle()
+        if mode != "user":
+            os.setgroups([])  # what root is a member of, its cells are not
         with enter.refusing("stage"):
             stage.prepare()
         server = serve.Server(socket, mode, cell_id, groups)

@@ -11,11 +11,9 @@ Sources: seccomp(2), Documentation/userspace-api/seccomp_filter.rst, linux/audit
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import os
 
-from .bpf import ANY_BIT, EQUAL, INSTRUCTION_BYTES, Assembler
+from .bpf import ANY_BIT, EQUAL, Assembler
 from .syscalls import policy
 from .syscalls.numbers import numbers
 
@@ -34,15 +32,6 @@ _ARGUMENT_BYTES = 8
 
 _RETURN_ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW
 _RETURN_ERRNO = 0x00050000  # SECCOMP_RET_ERRNO
-
-# Once for each cell, so that the whole table is not read for it.
-_SECCOMP = {"x86_64": 317, "aarch64": 277}
-_PR_SET_NO_NEW_PRIVS = 38
-_SET_MODE_FILTER = 1  # SECCOMP_SET_MODE_FILTER
-_ALL_THREADS = 1  # SECCOMP_FILTER_FLAG_TSYNC: a thread left out would be a way out
-
-_libc = ctypes.PyDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
 
 
 def program(machine: str, *, memory_is_counted: bool) -> bytes:
@@ -69,38 +58,6 @@ def program(machine: str, *, memory_is_counted: bool) -> bytes:
         assembler.label(_answer(outcome))
         assembler.answer(_RETURN_ERRNO | outcome if outcome else _RETURN_ALLOW)
     return assembler.assemble()
-
-
-def install(program: bytes) -> None:
-    """Put the filter in force, for good, for all threads of this process and its children.
-
-    Sets no_new_privs, without which an unprivileged process may not install a filter.
-    Raises OSError: EINVAL for a program that the kernel refuses, ENOSYS without seccomp,
-    EBUSY when a thread already has a filter that this process has not.
-    """
-    buffer = ctypes.create_string_buffer(program, len(program))
-    filter_ = _SockFprog(len(program) // INSTRUCTION_BYTES, ctypes.addressof(buffer))
-    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
-        raise _last_error("no_new_privs")
-    done = _libc.syscall(
-        ctypes.c_long(_SECCOMP[os.uname().machine]),
-        ctypes.c_ulong(_SET_MODE_FILTER),
-        ctypes.c_ulong(_ALL_THREADS),
-        ctypes.byref(filter_),
-    )
-    if done > 0:
-        raise OSError(errno.EBUSY, f"thread {done} has a filter of its own")
-    if done < 0:
-        raise _last_error("seccomp")
-
-
-class _SockFprog(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-
-def _last_error(what: str) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def _cases(table: dict[str, int], *, memory_is_counted: bool) -> Iterator[tuple[int, str]]:

@@ -17,8 +17,8 @@ from casemate.supervisor import (
     kernel,
     listeners,
     roots,
-    seccomp,
     spare,
+    spares,
     wire,
     zygotes,
 )
@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_EPERM = 1
 _EMFILE = 24
 _FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "forked", "cwd")  # of a request for a cell
 _GIVEN = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell gets
-_TRIAL_MEMORY = 256 << 20  # bytes; more than a waiting spare uses
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
 _REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tried again
 
@@ -42,12 +40,10 @@ class Server:
 
     def __init__(self, socket: _socket.socket, mode: str, cell_id: int, groups: cgroups.Cgroups) -> None:
         self._socket = socket
-        self._groups = groups
         self._identity = broker.Identity(cell_id, cell_id, mapped=mode != "user")
         self._roots: dict[str, str] = {}
         self._broken_roots: dict[str, str] = {}
-        self._programs: dict[bool, bytes] = {}
-        self._spare: spare.Spare | None = None
+        self._spares = spares.Spares(self._identity, groups)
         self._zygotes: dict[str, zygotes.Zygote] = {}
         self._cells: dict[str, cells.Cell] = {}
         self._unborn: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what is to be done then
@@ -59,23 +55,10 @@ class Server:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         # Descriptors that cells of this user have in flight count against us (unix(7), ETOOMANYREFS).
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        self._cpus = sorted(os.sched_getaffinity(0))
-        self._next_cpu = 0
-        self._count = 0
 
     def try_cgroups(self) -> dict[str, str | None]:
-        """Make the first spare and try on it whether cgroups can be used; without them from now on where not."""
-        try:
-            self._spare = self._new_spare()
-            if self._spare.group:
-                for fd in self._spare.namespaces():
-                    os.close(fd)
-                self._spare.group.limit(memory=_TRIAL_MEMORY, cpus=1.0)
-        except OSError:
-            if self._spare:
-                self._spare.discard()
-            self._spare, self._groups = None, cgroups.Cgroups(None, None)
-        return self._groups.describe()
+        """Whether cgroups can be used here, for memory and for cpu, as tried on a spare."""
+        return self._spares.try_cgroups()
 
     def run(self) -> None:
         """Serve until the host closes its end; then return, and with us every cell ends."""
@@ -96,7 +79,7 @@ class Server:
             return happened
         # There is nothing else to do.
         self._removals = [group for group in self._removals if not group.remove()]
-        self._make_spare()
+        self._spares.prepare()
         return self._epoll.poll(self._wait())
 
     def _wait(self) -> float:
@@ -175,7 +158,7 @@ class Server:
             close_all(fds.values())
             self._refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
             return
-        request["cpu_set"] = self._choose_cpus(request["limits"]["cpus"])
+        request["cpu_set"] = self._spares.choose_cpus(request["limits"]["cpus"])
         if not request["forked"]:
             self._give(request, fds, None, 0)
             return
@@ -186,7 +169,7 @@ class Server:
             return
         self._unborn[request["id"]] = []
         try:
-            unborn = spare.Unborn(self._groups, self._next_name())
+            unborn = self._spares.unborn()
         except OSError as error:
             self._born(request, fds, None, 0, error.errno or 0)
             return
@@ -224,7 +207,7 @@ class Server:
                 self._identity.give_fd(fds[name])
             scratch = broker.prepare(request, fds, self._identity)
             scratch.mounts.insert(0, (kernel.open_tree(self._roots[request["root"]]), ""))
-            made = made or self._take_spare()
+            made = made or self._spares.take()
             known = self._hand_over(request, fds, made, scratch, shared)
         except BaseException:
             if made:
@@ -285,47 +268,7 @@ class Server:
         finally:
             close_all(fds.values())
 
-    def _choose_cpus(self, cpus: float) -> list[int]:
-        """Without a cpu cgroup: pin the cell to so many cores, in turn. Best effort; a cell can undo it."""
-        wanted = max(1, -int(-cpus // 1))
-        if self._groups.cpu or wanted >= len(self._cpus):
-            return []
-        first = self._next_cpu
-        self._next_cpu = (first + wanted) % len(self._cpus)
-        return [self._cpus[(first + n) % len(self._cpus)] for n in range(wanted)]
-
-    # -- spares and zygotes
-
-    def _make_spare(self) -> None:
-        """Have a spare ready while nothing else is to be done; what fails here is told when one is needed."""
-        if self._spare is None:
-            try:
-                self._spare = self._new_spare()
-            except OSError:
-                self._spare = None
-
-    def _take_spare(self) -> spare.Spare:
-        """The spare if it lives, else a new one."""
-        made, self._spare = self._spare, None
-        if made is None:
-            return self._new_spare()
-        if os.waitid(os.P_PID, made.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            made.discard()
-            return self._new_spare()
-        return made
-
-    def _new_spare(self) -> spare.Spare:
-        return spare.make(self._identity, spare.Unborn(self._groups, self._next_name()), self._program())
-
-    def _next_name(self) -> str:
-        self._count += 1
-        return str(self._count)
-
-    def _program(self) -> bytes:
-        counted = self._groups.memory is not None
-        if counted not in self._programs:
-            self._programs[counted] = seccomp.program(kernel.machine, memory_is_counted=counted)
-        return self._programs[counted]
+    # -- zygotes
 
     def _start_zygote(self, asked: dict[str, Any]) -> None:
         key = asked["key"]
@@ -334,7 +277,7 @@ class Server:
             self._say({"op": "zygote", "key": key, "problem": self._broken_roots.get(asked["root"], "unknown root")})
             return
         try:
-            made = zygotes.Zygote(key, root, asked, self._identity, self._program())
+            made = zygotes.Zygote(key, root, asked, self._identity, self._spares.program())
         except OSError as error:
             self._say({"op": "zygote", "key": key, "problem": str(error)})
             return
@@ -398,8 +341,7 @@ class Server:
     def _end_all(self) -> None:
         for key in list(self._zygotes):
             self._end_zygote(key)
-        if self._spare:
-            self._spare.discard()
+        self._spares.discard()
         for known in self._cells.values():
             known.kill("closed")
         for known in self._cells.values():

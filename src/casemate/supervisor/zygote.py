@@ -7,11 +7,12 @@ build their own walls as every cell does, and are the supervisor's children, so 
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 import array
 import gc
 import os
+import select
 import sys
 
 from casemate.supervisor import cell, kernel, wire
@@ -25,7 +26,7 @@ SOCKET = 3
 PACKAGES = "/run"  # where casemate lies in a zygote
 GUEST = "/opt/casemate/python"
 _SIGINT = 2
-_hidden: list[object] = []  # freeing it would write to the memory that holds it
+_hidden: list[object] = []
 _MAX_ENDS = 8  # descriptors of one unborn cell: channel, status, doors
 # What a program's start, its pictures and its end need; the guest's own come below.
 _NEEDED = ("atexit", "binascii", "encodings.utf_8", "fcntl", "io", "json", "linecache", "stat", "termios", "time",
@@ -43,7 +44,6 @@ def wait() -> None:
     told = wire.decode(socket.recv(wire.MAX_MESSAGE))
     begin = _begin_of_programs()
     problem = _preload(told["preload"], optional=told["optional"])
-    own = _has_own_sitecustomize()
     _rehearse()
     _rehearse_failing()
     if problem is None and len(os.listdir("/proc/self/task")) > 1:
@@ -51,12 +51,12 @@ def wait() -> None:
     socket.send(wire.encode({"problem": problem, "data": _data_bytes(), "preloaded": told["preload"]}))
     if problem is not None:
         os._exit(0)
-    sys.modules["_casemate.fresh"].find_blas()
+    program = _Program(begin)
     gc.collect()
     sys.modules["_casemate.leaving"].hold_what_is_loaded()
     gc.disable()  # a collection in a cell that waits would copy the whole heap's pages
     _make_cells(socket, told["program"])
-    _become_the_program(begin, own)
+    program.start()
 
 
 def _begin_of_programs() -> CodeType:
@@ -101,18 +101,16 @@ class _Patched:
 
 
 def _rehearse() -> None:
-    """Run a throwaway program: what the first step of any loads late is then loaded, and shared by all; and in a
-    process that waits, pages that every program writes to are its own by then."""
+    """Run a throwaway program: what the first step of any loads late is loaded then, for all."""
     code = "import sys\nvalue = [f'{n!r} {n / 2:.1f}' for n in range(3)]\ndef f(x): return x\nf(value).sort()\n"
-    namespace = {"__name__": "__main__", "__builtins__": __builtins__}
-    exec(compile(code, "main.py", "exec"), namespace)  # noqa: S102
+    exec(compile(code, "main.py", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own
     sys.modules["json"].loads('{"env": {"A": "b"}, "arguments": []}')
 
 
 def _rehearse_failing() -> None:
     """The same for a program that fails, and for one that shows something."""
     try:
-        raise NameError("rehearsal")  # noqa: TRY301
+        raise NameError("rehearsal")
     except NameError as error:
         sys.modules["traceback"].format_exception(type(error), error, error.__traceback__)
     sys.modules["_casemate.bundles"].bundle_of([1, "two"])
@@ -157,30 +155,44 @@ def _make_cell(socket: _socket.socket, ends: list[int], program: bytes) -> int:
     return pid
 
 
-def _become_the_program(begin: CodeType, own: bool) -> None:
-    """Forget all this, wait for the order, and begin as every Python program in a cell begins.
+class _Program:
+    """How a cell's program starts. What is the same for all is done here, in the zygote, as far as it can be."""
 
-    What can be done before the order comes is, so that it costs no run time. ``own``: the environment has a
-    sitecustomize of its own, which must see the program's variables.
-    """
-    fresh = sys.modules["_casemate.fresh"]
-    _signal.signal(_SIGINT, _signal.default_int_handler)
+    def __init__(self, begin: CodeType) -> None:
+        self._begin = begin
+        self._namespace: dict[str, Any] = {"__name__": "sitecustomize", "__file__": f"{GUEST}/sitecustomize.py"}
+        _hide_casemate()
+        os.chdir("/workspace")
+        # An environment's own sitecustomize must see the program's variables, and so runs in its process.
+        self._begun = not _has_own_sitecustomize()
+        if self._begun:
+            exec(begin, self._namespace)  # noqa: S102 - our own
+
+    def start(self) -> None:
+        """Wait for the order, and begin as every Python program in a cell begins."""
+        fresh = sys.modules["_casemate.fresh"]
+        _signal.signal(_SIGINT, _signal.default_int_handler)
+        fresh.prepare()
+        if self._begun:
+            self._namespace["_open_package"]()  # its control pipe
+        if not select.select([cell.ORDER], [], [], 0)[0]:
+            _rehearse()  # pages that every program writes to are this one's own by then
+        fresh.become(fresh.read_order(cell.ORDER))
+        if not self._begun:
+            exec(self._begin, self._namespace)  # noqa: S102
+
+
+def _hide_casemate() -> None:
+    """A program shall not find it imported. Freeing it would write to the memory that holds it: it is kept."""
     sys.path[:] = [place for place in sys.path if not place.startswith(PACKAGES)]
-    for name in [name for name in sys.modules if name == "casemate" or name.startswith("casemate.")]:
-        _hidden.append(sys.modules.pop(name))
+    for place in [place for place in sys.path_importer_cache if place.startswith(PACKAGES)]:
+        del sys.path_importer_cache[place]
+    ours = [name for name in sys.modules if name == "casemate" or name.startswith("casemate.")]
+    _hidden.extend(sys.modules.pop(name) for name in ours)
     sys.meta_path.remove(_Patched)
-    fresh.prepare()
-    namespace = {"__name__": "sitecustomize", "__file__": f"{GUEST}/sitecustomize.py"}
-    if not own:
-        exec(begin, namespace)  # noqa: S102 - our own
-    _rehearse()
-    fresh.become(fresh.read_order(cell.ORDER))
-    if own:
-        exec(begin, namespace)  # noqa: S102
 
 
 def _has_own_sitecustomize() -> bool:
-    """Whether the environment has one, besides ours."""
+    """Whether the environment has one."""
     finder = sys.modules["_frozen_importlib_external"].PathFinder
-    places = [place for place in sys.path if not place.startswith(PACKAGES)]
-    return finder.find_spec("sitecustomize", places) is not None
+    return finder.find_spec("sitecustomize") is not None

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[3] / "src"
 
 BEGINNING = """
 import ctypes, errno, json, os, sys
-from casemate.supervisor import landlock, seccomp
+from casemate.supervisor import filters, landlock, seccomp
 from casemate.supervisor.syscalls.numbers import numbers
 
 NUMBERS = numbers(os.uname().machine)
@@ -41,10 +41,10 @@ def tell(what):
 """
 
 FILTER = """
-seccomp.install(seccomp.program(os.uname().machine, memory_is_counted=False))
+filters.install(seccomp.program(os.uname().machine, memory_is_counted=False))
 """
 FILTER_WHEN_COUNTED = """
-seccomp.install(seccomp.program(os.uname().machine, memory_is_counted=True))
+filters.install(seccomp.program(os.uname().machine, memory_is_counted=True))
 """
 NO_FILTER = ""
 

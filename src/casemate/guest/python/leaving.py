@@ -13,7 +13,6 @@ import gc
 import io
 import sys
 
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType

@@ -10,7 +10,6 @@ from __future__ import annotations
 import array
 import errno
 import os
-import resource
 import select
 import socket
 import threading
@@ -18,28 +17,22 @@ import time
 import weakref
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 from casemate.errors import CasemateError, Fault, SandboxClosed
 from casemate.isolation.native import spawn
+from casemate.isolation.native.carrying import carry
 from casemate.isolation.native.frames import FrameError
+from casemate.isolation.native.keeping import Keeper
 from casemate.isolation.native.memory import seal
-from casemate.isolation.native.running import RunningCell, Unlaunched
-from casemate.isolation.wall import Ending, Sink, Stream
+from casemate.isolation.native.running import RunningCell, Unlaunched, ending_of
+from casemate.isolation.wall import Sink, Stream
 from casemate.supervisor import wire
 
 _READ = 1 << 16  # bytes; a pipe's usual capacity
 _MAX_DRAIN = 1 << 24  # bytes read of one pipe after its cell is dead; the kernel's largest pipe is smaller
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
 _LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
-
-
-class Keeper(Protocol):
-    """Who keeps cells ready: is told of zygotes, and when the time comes that it asked for. In the pump thread."""
-
-    def hear(self, message: dict[str, Any]) -> None: ...
-    def next_time(self) -> float | None: ...
-    def on_time(self) -> None: ...
 
 
 class Link:
@@ -61,7 +54,9 @@ class Link:
         self.alive = True
         self._thread = threading.Thread(target=self._pump, name="casemate-native", daemon=True)
         self._thread.start()
-        _close_in_forked_children(self)
+        reference = weakref.ref(self)
+        # A forked child of the application must not keep the cells alive after the application is gone.
+        os.register_at_fork(after_in_child=lambda: _let_go(reference()))
 
     # -- from any thread
 
@@ -216,29 +211,13 @@ class Link:
             data, fds = self._outbox[0]
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
             try:
-                self._carry(data, rights)
+                carry(self._socket, data, rights)
             except BlockingIOError:
                 return
             except OSError as error:
                 self._unsent(data, error)  # else the supervisor is gone, and the pump notices
             self._outbox.popleft()
             _close_all(fds)
-
-    def _carry(self, data: bytes, rights: list[Any]) -> None:
-        """Send one message. Descriptors that cells of this user have in flight count against our own soft limit on open
-        files (unix(7), ETOOMANYREFS), which is then raised for the moment of sending."""
-        flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-        try:
-            self._socket.sendmsg([data], rights, flags)
-        except OSError as error:
-            if error.errno != errno.ETOOMANYREFS:
-                raise
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            try:
-                self._socket.sendmsg([data], rights, flags)
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     def _unsent(self, data: bytes, error: OSError) -> None:
         """A launch that the kernel does not carry, because cells of this user hold too many descriptors in flight."""
@@ -367,7 +346,7 @@ class Link:
             self._drain(cell)
         cell.listening.cancel()
         if message["op"] == "ended":
-            cell.future.set_result(_ending(message, fds[0]))
+            cell.future.set_result(ending_of(message, fds[0]))
         else:
             _close_all(fds)
             cell.future.set_exception(Unlaunched(message["stage"], message["errno"], message["detail"]))
@@ -403,34 +382,13 @@ class Link:
         return Fault("the supervisor was killed while this ran; the next run starts a new one")
 
 
-def _ending(message: dict[str, Any], tree_fd: int) -> Ending:
-    return Ending(
-        wait_status=message["main"],
-        reason=message["reason"],
-        seconds=message["seconds"],
-        cpu_seconds=message["cpu"],
-        peak_memory=message["peak"],
-        tasks=message["tasks"],
-        oom=message["oom"],
-        space_left=message["space_left"],
-        inodes_left=message["inodes_left"],
-        tree_fd=tree_fd,
-    )
-
-
 def _close_all(fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
 
 
-def _close_in_forked_children(link: Link) -> None:
-    """A forked child of the application must not keep the cells alive after the application is gone."""
-    reference = weakref.ref(link)
-
-    def close() -> None:
-        known = reference()
-        if known is not None and known.alive:
-            known.alive = False
-            known._socket.close()
-
-    os.register_at_fork(after_in_child=close)
+def _let_go(link: Link | None) -> None:
+    """In a forked child of the application: the link is its parent's."""
+    if link is not None and link.alive:
+        link.alive = False
+        link._socket.close()

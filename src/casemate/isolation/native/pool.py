@@ -12,6 +12,8 @@ _SHARE = 0.1  # of the memory that is free, for all cells that wait
 _REMEMBERED = 10.0  # seconds for which the most runs at once count as demand
 IDLE = 30.0  # seconds without a run of its kind, after which a ready cell is ended
 ZYGOTE_IDLE = 600.0  # seconds without a run, after which a zygote is ended
+PAUSE = 0.02  # seconds without a run, after which there is time to make more
+_SPARE = 1  # cells more than were ever used at once: the next run may come before another is made
 MOST_MAKING = 2  # cells made ahead at once: more would take time from runs
 
 
@@ -41,8 +43,17 @@ class Demand:
 
 
 def wanted(demand: Demand, now: float, concurrency: int, free: int, cost: int) -> int:
-    """Cells to have ready besides those that run, ``free`` bytes of memory being available and each taking ``cost``."""
+    """Cells to have ready besides those that run, ``free`` bytes of memory being available and each taking ``cost``.
+
+    While runs come one after the other only half of them are made up for: making more takes time from the runs.
+    """
     if now - demand.last > IDLE:
         return 0
     affordable = int(free * _SHARE / max(1, cost))
-    return max(0, min(demand.most, concurrency - demand.running, affordable))
+    most = max(0, min(demand.most + _SPARE, concurrency - demand.running, affordable))
+    return -(-most // 2) if is_busy(demand, now) else most
+
+
+def is_busy(demand: Demand, now: float) -> bool:
+    """Whether runs go on, or have done so a moment ago."""
+    return demand.running > 0 or now - demand.last < PAUSE

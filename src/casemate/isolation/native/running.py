@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from casemate.isolation.native.frames import FrameReader
 from casemate.isolation.wall import Ending, Sink, Stream
@@ -14,12 +15,17 @@ if TYPE_CHECKING:
 
 
 class RunningCell:
-    """A cell behind a link. Without a ``sink`` it waits for its program, and ``order`` and ``stdin`` lead to it."""
+    """A cell behind a link.
+
+    Without a ``sink`` it waits for its program; ``order`` and ``stdin`` then lead to its process, and ``tree``, once
+    everything is in place, to its files.
+    """
 
     def __init__(self, link: Link, cell_id: str, sink: Sink | None, pipes: dict[int, Stream | None]) -> None:
         self.id = cell_id
         self.sink = sink
-        self.order = self.stdin = -1
+        self.order = self.stdin = self.tree = -1
+        self.owner: int | None = None  # of files that it may change; None where that is this process's user
         self.pipes = pipes  # descriptor to stream; None is the control pipe
         self.paused: set[int] = set()
         self.frames = FrameReader()
@@ -39,10 +45,22 @@ class RunningCell:
 
     def close_ways_in(self) -> None:
         """Close what only a cell that waits has."""
-        for fd in (self.order, self.stdin):
+        for fd in (self.order, self.stdin, self.tree):
             if fd >= 0:
                 os.close(fd)
-        self.order = self.stdin = -1
+        self.order = self.stdin = self.tree = -1
+
+    def place_program(self, name: str, code: bytes) -> None:
+        """Put the program of a cell that waits where it reads it from. Raises ``OSError``."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(f"program/{name}", flags, 0o644, dir_fd=self.tree)
+        try:
+            if os.write(fd, code) != len(code):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self.owner is not None:
+                os.fchown(fd, self.owner, self.owner)
+        finally:
+            os.close(fd)
 
     async def ended(self) -> Ending:
         import asyncio
@@ -58,3 +76,19 @@ class Unlaunched(Exception):
         self.stage = stage
         self.errno = number
         self.detail = detail
+
+
+def ending_of(message: dict[str, Any], tree_fd: int) -> Ending:
+    """How a cell ended, as the supervisor tells it."""
+    return Ending(
+        wait_status=message["main"],
+        reason=message["reason"],
+        seconds=message["seconds"],
+        cpu_seconds=message["cpu"],
+        peak_memory=message["peak"],
+        tasks=message["tasks"],
+        oom=message["oom"],
+        space_left=message["space_left"],
+        inodes_left=message["inodes_left"],
+        tree_fd=tree_fd,
+    )

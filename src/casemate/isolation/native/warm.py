@@ -161,7 +161,8 @@ class Warm:
                 self._want_zygote(shelf, now)
                 self._fill(shelf)
             self._drop_idle(now)
-            self._due = now + _OFTEN if self._shelves or self._zygotes else None
+            pause = pool.PAUSE if any(pool.is_busy(one.demand, now) for one in self._shelves.values()) else _OFTEN
+            self._due = now + pause if self._shelves or self._zygotes else None
 
     # -- under the lock
 
@@ -169,14 +170,14 @@ class Warm:
         kind = _kind(plan, waiting, root)
         shelf = self._shelves.get(kind)
         if shelf is None:
-            zygote = None if waiting.preload is None else self._zygote(plan, waiting, root)
+            zygote = None if waiting.preload is None else self._zygote(waiting, root)
             request = launch.waiting_request(plan, waiting, root)
             request["zygote"] = zygote.key if zygote else ""
             like = replace(plan, code=b"", files={}, stdin=b"")  # a program's own is not kept
             shelf = self._shelves[kind] = _Shelf(like, root, request, waiting, zygote, time.monotonic())
         return shelf
 
-    def _zygote(self, plan: Plan, waiting: Waiting, root: str) -> _Zygote:
+    def _zygote(self, waiting: Waiting, root: str) -> _Zygote:
         kind = (root, waiting.argv, tuple(waiting.env.items()), waiting.preload, waiting.optional)
         zygote = self._zygotes.get(kind)
         if zygote is not None and zygote.waiting.stamp != waiting.stamp:
@@ -250,7 +251,7 @@ class Warm:
                 shelf.ready.append(self._make(shelf))
         except OSError:
             return  # there are too few descriptors for now
-        while len(shelf.ready) > target:
+        while len(shelf.ready) > target and not pool.is_busy(shelf.demand, now):
             shelf.ready.pop().discard()
 
     def _free(self, now: float) -> int:

@@ -11,7 +11,7 @@ try:
     from casemate.supervisor import zygote
 
     zygote.wait()
-except BaseException:
+except BaseException:  # noqa: BLE001 - nobody is left to tell
     import os
     import traceback
 
