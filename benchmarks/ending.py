@@ -1,8 +1,8 @@
 """After a limit: how long until everything in the cell is dead, as the host sees it.
 
 The cell is a hard one: forty processes, most of them in sessions of their own, deaf to SIGTERM, or stopped. The host
-finds them in its own /proc by their pid namespace, below the supervisor, and holds a pidfd of each before the limit
-comes. What is timed to the last of them:
+finds them in its own /proc, below the cell's init, and holds a pidfd of each before the limit comes. What is timed, to
+the last of them:
 
 - deadline: from call + timeout, so that the cell's making counts against casemate (the most it can be)
 - deadline by the supervisor: ``Execution.duration`` beyond the timeout (its clock from the cell's start)
@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
 
-from benchmarks import measure
+from benchmarks import looking, measure
 from benchmarks.measure import Goal, Series
 from casemate import Limits, Sandbox
 
@@ -108,11 +108,14 @@ def _watch(deaths: Deaths) -> None:
     members: set[int] = set()
     while len(members) <= _PROCESSES + 1 and time.monotonic() < until:  # its init and the program itself, too
         time.sleep(0.02)
-        members = _largest_namespace(_below(os.getpid()))
+        members = _largest_cell()
     watched = {}
     poll = select.poll()
     for pid in members:
-        fd = os.pidfd_open(pid)
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue  # too late: the number is then too small, which is an error
         watched[fd] = pid
         poll.register(fd, select.POLLIN)
     deaths.number = len(watched)
@@ -127,30 +130,14 @@ def _watch(deaths: Deaths) -> None:
         deaths.number = -len(watched)
 
 
-def _below(pid: int) -> set[int]:
-    """Every process below ``pid``, by the host's numbers."""
-    parents: dict[int, int] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # it has ended
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+def _largest_cell() -> set[int]:
+    """Every process of the cell below us that has most of them, its init included, by the host's numbers.
 
-
-def _largest_namespace(pids: set[int]) -> set[int]:
-    """Those of ``pids`` that share the pid namespace which most of them are in: the cell's."""
-    namespaces: dict[int, set[int]] = {}
-    for pid in pids:
-        try:
-            namespaces.setdefault(os.stat(f"/proc/{pid}/ns/pid").st_ino, set()).add(pid)
-        except OSError:
-            continue
-    return max(namespaces.values(), key=len, default=set())
+    Found by who started whom, which anybody may see: which namespaces an init is in is hidden from an ordinary user.
+    """
+    inits = [one for one in looking.below(os.getpid()) if one.is_init]
+    cells = ({init.pid, *(one.pid for one in looking.below(init.pid))} for init in inits)
+    return max(cells, key=len, default=set())
 
 
 if __name__ == "__main__":

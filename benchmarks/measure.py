@@ -28,13 +28,22 @@ _BUSY = 0.5  # load for each core from which absolute times are not to be truste
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """At most ``times`` x the reference's median ``plus`` so many seconds; without ``times`` just the seconds."""
+    """At most ``times`` x the reference's median ``plus`` so many seconds; without ``times`` just the seconds.
+
+    ``tail``: the p99 may be so many times the reference's median; 0 for any.
+    """
 
     times: float = 0.0
     plus: float = 0.0
+    tail: float = 0.0
 
     def seconds(self, reference: float) -> float:
         return self.times * reference + self.plus
+
+    def told(self, reference: float) -> str:
+        """The goal and what it comes to."""
+        told = f"{self} = {duration(self.seconds(reference))}"
+        return f"{told}, p99 {self.tail:g} x = {duration(self.tail * reference)}" if self.tail else told
 
     def __str__(self) -> str:
         parts = [f"{self.times:g} x"] if self.times else []
@@ -59,7 +68,11 @@ class Series:
         return sorted(self.seconds)[math.ceil(len(self.seconds) * 0.99) - 1]
 
     def reaches(self, reference: float) -> bool | None:
-        return None if self.goal is None else self.median <= self.goal.seconds(reference)
+        """Whether the median does, and the p99 where there is a goal for it."""
+        if self.goal is None:
+            return None
+        in_tail = not self.goal.tail or self.p99 <= self.goal.tail * reference
+        return in_tail and self.median <= self.goal.seconds(reference)
 
 
 def in_turn(things: dict[str, Thing], rounds: int, goals: dict[str, Goal] | None = None) -> list[Series]:
@@ -116,7 +129,7 @@ class Run:
         rows: list[tuple[str, ...]] = [("", "n", "least", "p50", "p99", f"x {series[0].name}", "goal", "")]
         for one in series:
             figures = [duration(value) for value in (min(one.seconds), one.median, one.p99)]
-            goal = "" if one.goal is None else f"{one.goal} = {duration(one.goal.seconds(reference))}"
+            goal = "" if one.goal is None else one.goal.told(reference)
             rows.append(
                 (
                     one.name,
@@ -124,7 +137,7 @@ class Run:
                     *figures,
                     f"{one.median / reference:.2f}",
                     goal,
-                    _word(one.reaches(reference)),
+                    word(one.reaches(reference)),
                 )
             )
         self._print(title, rows, [_document(one, reference) for one in series])
@@ -172,12 +185,13 @@ def start_and_wait(argv: Sequence[str], env: dict[str, str] | None = None) -> No
         raise RuntimeError(f"{' '.join(argv)} ended with {os.waitstatus_to_exitcode(status)}")
 
 
-def _word(reached: bool | None) -> str:
+def word(reached: bool | None) -> str:
+    """How a table says whether a goal was reached."""
     return "" if reached is None else ("reached" if reached else "MISSED")
 
 
 def _document(one: Series, reference: float) -> dict[str, Any]:
-    goal = None if one.goal is None else {"text": str(one.goal), "seconds": one.goal.seconds(reference)}
+    goal = None if one.goal is None else {"text": one.goal.told(reference), "seconds": one.goal.seconds(reference)}
     return {
         "name": one.name,
         "n": len(one.seconds),

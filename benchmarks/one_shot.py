@@ -6,7 +6,14 @@ The things that take turns, all with nothing running before but the library itse
 - file: the same from a file, started the same way: what casemate's program does once it runs
 - subprocess: the file by ``asyncio.create_subprocess_exec``, its output captured: what one writes without a sandbox
 - bwrap: that, in the system's bubblewrap with all namespaces and the same folders bound; no limits, filter or record
-- casemate: ``await sandbox.run(code)``: plan, record, a fresh cell, output, files, record
+- casemate, exec: ``await sandbox.run(code)`` where nothing is kept ready: plan, record, a fresh cell in which the
+  program's interpreter is started, output, files, record
+- casemate, warm: the same call on a sandbox that has cells ready. Every sample is of a program that began in one. While
+  the others have their turns there is time to make another ready, as between the calls of somebody who waits for results;
+  what calls without such pauses get is in the tables with sixteen at once
+- ipykernel, a cell (Python, one at a time, where it and jupyter_client are installed): ``pass`` in a kernel that runs
+  already, until its reply. It isolates nothing: the next cell finds what this one left. And ipykernel, a new one:
+  from the start of a kernel to its first reply; a few rounds by themselves
 
 All have the same small environment: variables such as NODE_EXTRA_CA_CERTS make a bare start slower.
 """
@@ -18,6 +25,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,28 +33,91 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
 
-from benchmarks import measure
+from benchmarks import kernel, measure, ready
 from benchmarks.measure import Goal, Series, Thing
 from casemate import Sandbox
 from casemate.model.plan import Bind, Link, Plan
 
 _GOAL = Goal(times=1.6, plus=4e-3)
+_WARM_GOALS = {"python": Goal(times=0.25, tail=2.0), "node": Goal(times=0.3), "shell": Goal(times=1.0)}
 _AT_ONCE = 16
+_WARM_AT_ONCE = {"python": 1.5}  # goal: so many times as many a second as bare starts
+_TRIES = 5  # for a sample that began in a cell which was ready
 _ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TZ": "UTC"}
 _PROGRAMS = {"shell": ("-c", "true", ".sh"), "python": ("-c", "pass", ".py"), "node": ("-e", "0", ".js")}
+_PANDAS = "import pandas"
 
 Once = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Casemate:
+    """Two sandboxes, of which one keeps nothing ready and the other cells for ``languages``.
+
+    ``starts`` counts how the other one's programs began.
+    """
+
+    def __init__(self, runner: asyncio.Runner, folder: str) -> None:
+        self.runner = runner
+        self.cold = Sandbox(audit=f"{folder}/cold.db", concurrency=_AT_ONCE)
+        self.warm = Sandbox(audit=f"{folder}/warm.db", concurrency=_AT_ONCE)
+        self.languages: list[str] = []
+        self.starts: Counter[str] = Counter()
+        ready.keep_nothing(self.cold)
+
+    def settle(self) -> None:
+        """Have everything ready; what was kept may have been ended since, because nobody used it."""
+        self.runner.run(ready.settle(self.warm, *self.languages))
+
+    async def by_exec(self, code: str, language: str) -> None:
+        """Run it in a fresh cell. Raises ``RuntimeError`` when it was not one."""
+        execution = await self.cold.run(code, language=language)
+        execution.raise_for_status()
+        if execution.isolation.start != "exec":
+            raise RuntimeError(f"a cell that should be started by exec came from the {execution.isolation.start}")
+
+    async def anyhow(self, code: str, language: str) -> str:
+        """Run it as the sandbox that keeps cells ready does, and say why not where it did not begin in one."""
+        execution = await self.warm.run(code, language=language)
+        execution.raise_for_status()
+        self.starts[execution.isolation.start] += 1
+        return "" if execution.isolation.start in ready.WARM else execution.isolation.start_reason or "by exec"
+
+    def from_ready(self, code: str, language: str) -> Thing:
+        """Timed once it did begin in one. What did not is counted as well, and done again."""
+
+        async def timed() -> float:
+            why = ""
+            for _ in range(_TRIES):
+                start = time.perf_counter()
+                why = await self.anyhow(code, language)
+                took = time.perf_counter() - start
+                if not why:
+                    return took
+                await ready.settle(self.warm, *self.languages)
+            raise RuntimeError(f"no cell was ready for {language}: {why}")
+
+        return lambda: self.runner.run(timed())
+
+    def tell_starts(self, run: measure.Run, what: str, of_others: str) -> None:
+        """Say how those programs began, and count anew; ``of_others``: what became of those that began by exec."""
+        counts = ", ".join(f"{self.starts[kind]} from the {kind}" for kind in ready.WARM)
+        run.note(f"casemate, warm, {what}: {counts}, {self.starts['exec']} by exec{of_others}")
+        self.starts.clear()
 
 
 def main() -> None:
     run = measure.Run("one_shot", __doc__ or "")
     with asyncio.Runner() as runner, tempfile.TemporaryDirectory(prefix="casemate-one-shot-") as folder:
-        sandbox = Sandbox(audit=f"{folder}/audit.db", concurrency=_AT_ONCE)
-        for language in _PROGRAMS:
-            plan = _plan(runner, sandbox, language, run)
-            if plan is not None:
-                _measure(run, runner, sandbox, plan, Path(folder))
-        runner.run(sandbox.close())
+        ours = Casemate(runner, folder)
+        plans = [plan for language in _PROGRAMS if (plan := _plan(runner, ours.warm, language, run)) is not None]
+        ours.languages = [plan.language for plan in plans]
+        for plan in plans:
+            _one_at_a_time(run, ours, plan, Path(folder))
+            _at_once(run, ours, plan, Path(folder))
+            if plan.language == "python":
+                _with_pandas(run, ours, plan)
+        runner.run(ours.cold.close())
+        runner.run(ours.warm.close())
     run.finish()
 
 
@@ -61,36 +132,105 @@ def _plan(runner: asyncio.Runner, sandbox: Sandbox, language: str, run: measure.
         return None
 
 
-def _measure(run: measure.Run, runner: asyncio.Runner, sandbox: Sandbox, plan: Plan, folder: Path) -> None:
-    flag, code, suffix = _PROGRAMS[plan.language]
-    program = plan.argv[0]
+def _captured_things(plan: Plan, folder: Path) -> dict[str, Once]:
+    """The same from a file, its output captured: plainly, and in bubblewrap where there is one."""
+    _, code, suffix = _PROGRAMS[plan.language]
     file = folder / f"main{suffix}"
     file.write_text(code, encoding="utf-8")
-    argv = [program, str(file)]
-
-    async def casemate() -> None:
-        (await sandbox.run(code, language=plan.language)).raise_for_status()
-
+    argv = [plan.argv[0], str(file)]
     captured: dict[str, Once] = {f"subprocess {plan.language}": lambda: _captured(argv)}
     bwrap = shutil.which("bwrap")
     if bwrap:
         wrapped = [bwrap, *_bwrap_options(plan, file), "--", *argv]
         captured[f"bwrap {plan.language}"] = lambda: _captured(wrapped)
-    captured[f"casemate {plan.language}"] = casemate
-    bare = [program, flag, code]
-    things: dict[str, Thing] = {
-        f"bare {plan.language}": lambda: measure.start_and_wait(bare, _ENV),
-        f"file {plan.language}": lambda: measure.start_and_wait(argv, _ENV),
-    }
-    things |= {name: _quiet(runner, once) for name, once in captured.items()}
-    goals = {f"casemate {plan.language}": _GOAL}
-    run.compare(f"{plan.language}, one at a time", measure.in_turn(things, run.rounds(200), goals))
+    return captured
 
-    crowd = 4 * _AT_ONCE
+
+def _one_at_a_time(run: measure.Run, ours: Casemate, plan: Plan, folder: Path) -> None:
+    language = plan.language
+    flag, code, suffix = _PROGRAMS[language]
+    captured = _captured_things(plan, folder)
+    bare, file = [plan.argv[0], flag, code], [plan.argv[0], str(folder / f"main{suffix}")]
+    things: dict[str, Thing] = {
+        f"bare {language}": lambda: measure.start_and_wait(bare, _ENV),
+        f"file {language}": lambda: measure.start_and_wait(file, _ENV),
+    }
+    things |= {name: _quiet(ours.runner, once) for name, once in captured.items()}
+    things |= _ours(ours, code, language)
+    goals = {f"casemate, exec {language}": _GOAL, f"casemate, warm {language}": _WARM_GOALS[language]}
+    ours.settle()
+    rounds = run.rounds(200)
+    if language == "python":
+        series = _beside_a_kernel(run, things, rounds, goals)
+    else:
+        series = measure.in_turn(things, rounds, goals)
+    run.compare(f"{language}, one at a time", series)
+    ours.tell_starts(run, f"{language}, one at a time", " and done again")
+
+
+def _ours(ours: Casemate, code: str, language: str) -> dict[str, Thing]:
+    """casemate in both ways."""
+    return {
+        f"casemate, exec {language}": _quiet(ours.runner, lambda: ours.by_exec(code, language)),
+        f"casemate, warm {language}": ours.from_ready(code, language),
+    }
+
+
+def _beside_a_kernel(run: measure.Run, things: dict[str, Thing], rounds: int, goals: dict[str, Goal]) -> list[Series]:
+    """Those things and a kernel in turn, then a few new kernels; without any where it is not installed."""
+    missing = kernel.missing()
+    if missing:
+        run.note(f"ipykernel left out: {missing} not installed")
+        return measure.in_turn(things, rounds, goals)
+    running = kernel.Kernel()
+    try:
+        series = measure.in_turn({**things, "ipykernel, a cell": lambda: running.execute("pass")}, rounds, goals)
+    finally:
+        running.close()
+    return [*series, *measure.in_turn({"ipykernel, a new one": _new_kernel}, run.rounds(5, 1))]
+
+
+def _new_kernel() -> float:
+    """Seconds until a kernel that is started now has answered; its end is not counted."""
+    start = time.perf_counter()
+    new = kernel.Kernel()
+    took = time.perf_counter() - start
+    new.close()
+    return took
+
+
+def _with_pandas(run: measure.Run, ours: Casemate, plan: Plan) -> None:
+    """A program that imports what takes longer to load than Python itself."""
+    bare = [plan.argv[0], "-c", _PANDAS]
+    try:
+        measure.start_and_wait(bare, _ENV)
+    except RuntimeError:
+        run.note(f"pandas left out: {plan.argv[0]} cannot import it")
+        return
+    things: dict[str, Thing] = {"bare python": lambda: measure.start_and_wait(bare, _ENV)}
+    ours.settle()
+    series = measure.in_turn(things | _ours(ours, _PANDAS, "python"), run.rounds(30, 3))
+    run.compare(f"python, {_PANDAS}, one at a time", series)
+    ours.tell_starts(run, _PANDAS, " and done again")
+
+
+def _at_once(run: measure.Run, ours: Casemate, plan: Plan, folder: Path) -> None:
+    language, crowd = plan.language, 4 * _AT_ONCE
+    flag, code, _ = _PROGRAMS[language]
+    bare = [plan.argv[0], flag, code]
+
+    async def warm() -> None:
+        await ours.anyhow(code, language)
+
+    captured = _captured_things(plan, folder)
+    captured[f"casemate, exec {language}"] = lambda: ours.by_exec(code, language)
+    captured[f"casemate, warm {language}"] = warm
+    ours.settle()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        many: dict[str, Thing] = {f"bare {plan.language}": lambda: _bare_crowd(pool, bare, crowd)}
-        many |= {name: _crowd(runner, once, crowd) for name, once in captured.items()}
-        _throughput(run, plan.language, measure.in_turn(many, run.rounds(10, 1)), crowd)
+        many: dict[str, Thing] = {f"bare {language}": lambda: _bare_crowd(pool, bare, crowd)}
+        many |= {name: _crowd(ours.runner, once, crowd) for name, once in captured.items()}
+        _throughput(run, language, measure.in_turn(many, run.rounds(10, 1)), crowd)
+    ours.tell_starts(run, f"{language}, {_AT_ONCE} at once", ", all counted")
 
 
 def _quiet(runner: asyncio.Runner, once: Once) -> Thing:
@@ -130,12 +270,16 @@ def _bare_crowd(pool: ThreadPoolExecutor, argv: list[str], number: int) -> None:
 def _throughput(run: measure.Run, language: str, series: list[Series], crowd: int) -> None:
     """The same samples as rates; a sample is a whole crowd."""
     bare = series[0].median
-    rows: list[tuple[str, ...]] = [("", "crowds", "a second", f"x {series[0].name}")]
-    data = []
+    rows: list[tuple[str, ...]] = [("", "crowds", "a second", f"x {series[0].name}", "goal", "")]
+    data: list[dict[str, Any]] = []
     for one in series:
         rate, ratio = crowd / one.median, bare / one.median
-        rows.append((one.name, str(len(one.seconds)), f"{rate:.0f}", f"{ratio:.2f}"))
-        data.append({"name": one.name, "crowd": crowd, "a second": rate, "ratio": ratio, "seconds": one.seconds})
+        goal = _WARM_AT_ONCE.get(language) if one.name.startswith("casemate, warm") else None
+        told = "" if goal is None else f"{goal:g} x = {goal * crowd / bare:.0f}"
+        reached = None if goal is None else ratio >= goal
+        rows.append((one.name, str(len(one.seconds)), f"{rate:.0f}", f"{ratio:.2f}", told, measure.word(reached)))
+        figures = {"a second": rate, "ratio": ratio, "goal": goal, "reached": reached}
+        data.append({"name": one.name, "crowd": crowd, **figures, "seconds": one.seconds})
     run.table(f"{language}, {_AT_ONCE} at once, {crowd} in all", rows, data)
 
 

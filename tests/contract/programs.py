@@ -29,10 +29,10 @@ ECHO_STDIN: Programs = {
     "node": "process.stdin.pipe(process.stdout)",
     "shell": "cat",
 }
-ENVIRONMENT: Programs = {  # NUL-separated, exactly as the kernel handed it over
-    "python": "import sys; sys.stdout.buffer.write(open('/proc/self/environ', 'rb').read())",
-    "node": "process.stdout.write(require('fs').readFileSync('/proc/self/environ'))",
-    "shell": "cat /proc/$$/environ",
+ENVIRONMENT: Programs = {  # NUL-separated, as the kernel hands it over to a program that this one starts
+    "python": "import os; os.execv('/usr/bin/env', ['env', '-0'])",
+    "node": "process.stdout.write(require('child_process').execFileSync('/usr/bin/env', ['-0']))",
+    "shell": "exec env -0",
 }
 VARIABLE: Programs = {
     "python": "import os; print(os.environ['GREETING'], end='')",

@@ -80,14 +80,17 @@ def test_time_and_use_are_measured(sandbox: sync.Sandbox) -> None:
     assert execution.usage.processes >= 1
 
 
-def test_the_report_says_what_held_the_cell_and_that_it_was_proved(sandbox: sync.Sandbox, language: str) -> None:
+def test_the_report_says_what_held_the_cell_and_that_it_was_proved(
+    sandbox: sync.Sandbox, language: str, start: str
+) -> None:
     report = sandbox.run(programs.HELLO[language], language=language).isolation
     assert report.wall == "native"
     assert report.proved
     assert len(report.proofs) >= 10
     assert 0 < report.proved_at <= time.time()
     assert report.layers
-    assert report.start == "exec"
+    assert (report.start == "exec") == (start == "exec")
+    assert bool(report.start_reason) == (start == "exec")
     named = {mechanism.limit for mechanism in report.limits}
     assert named == {"memory", "cpus", "cpu_time", "processes", "wall", "output", "full_output", "disk", "inodes",
                      "open_files"}  # fmt: skip

@@ -71,7 +71,7 @@ from matplotlib import font_manager
 plt.plot([1, 2, 3]); plt.title("übung"); plt.savefig("output/plot.png"); plt.savefig("output/plot.pdf"); plt.show()
 import os
 assert font_manager.findfont("DejaVu Sans")
-assert os.listdir(matplotlib.get_cachedir())
+open(os.path.join(matplotlib.get_cachedir(), "kept"), "w").close()
 print("pictures")
 """
 

@@ -18,6 +18,7 @@ from tests.escapes import host
 from tests.escapes.cells import ROOT, Attack, attack, held
 
 from casemate import Execution, Limits, sync
+from casemate.isolation.native import pool
 
 MIB = 1 << 20
 
@@ -312,7 +313,8 @@ def test_descriptors_in_flight_do_not_stop_other_runs(scratch: Path) -> None:
 
 
 @pytest.fixture
-def fresh(scratch: Path) -> Iterator[sync.Sandbox]:
+def fresh(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sync.Sandbox]:
+    monkeypatch.setattr(pool, "IDLE", 0.2)  # what is ready for later runs goes soon
     with sync.Sandbox(audit=scratch / "audit-fresh.db") as one:
         one.run("pass")
         yield one

@@ -186,6 +186,7 @@ def _fork_program(request: dict[str, Any]) -> int:
     pid = os.fork()
     if pid == 0:
         os.setsid()
+        kernel.drop_capabilities()  # as exec would, whatever init had
         kernel.set_name(os.path.basename(request["forked"]).encode())
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
         os.close(STATUS)

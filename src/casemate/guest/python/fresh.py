@@ -168,14 +168,15 @@ def _renew_names() -> None:
 
 
 def _renew_matplotlib() -> None:
-    """Its folders are this cell's."""
+    """It made its folders when it was imported, elsewhere, and knows only their names."""
     matplotlib: "Any" = sys.modules.get("matplotlib")
     if matplotlib is None:
         return
     for name in ("get_configdir", "get_cachedir"):
-        forget = getattr(getattr(matplotlib, name, None), "cache_clear", None)
-        if forget is not None:
-            forget()
+        try:
+            os.makedirs(getattr(matplotlib, name)(), exist_ok=True)
+        except (AttributeError, OSError):
+            continue
 
 
 def _renew_times() -> None:

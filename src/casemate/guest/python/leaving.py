@@ -97,9 +97,11 @@ def _has_flushed() -> bool:
 def _take_apart(names: "list[str]") -> None:
     """As the interpreter does: forget the modules, collect, and clear those that something still holds."""
     references = [_weakref.ref(sys.modules[name]) for name in names if isinstance(sys.modules[name], type(sys))]
+    held = sys.modules.get("__main__")  # as the interpreter holds it
     for name in names:
         del sys.modules[name]
     gc.collect()
+    del held
     for reference in reversed(references):
         module = reference()
         if module is not None:

@@ -1,0 +1,66 @@
+"""An ipykernel of our own, where it and jupyter_client are installed, as something to compare with.
+
+It is talked to through sockets in a folder: nothing listens on a network. What it writes goes into that folder too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from typing import Any
+
+_PATIENCE = 60.0  # seconds for an answer
+NEEDED = ("ipykernel", "jupyter_client")
+
+
+def missing() -> str:
+    """What is not installed of what is needed; empty when all is there."""
+    return ", ".join(name for name in NEEDED if importlib.util.find_spec(name) is None)
+
+
+class Kernel:
+    """A kernel that has answered once."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="casemate-kernel-")
+        places = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
+        env = os.environ | {place: f"{self._folder}/{place.lower()}" for place in places}
+        manager = importlib.import_module("jupyter_client.manager").KernelManager
+        self._manager: Any = manager(
+            transport="ipc", ip=f"{self._folder}/socket", connection_file=f"{self._folder}/connection.json"
+        )
+        self._client: Any = None
+        try:
+            self._manager.start_kernel(env=env)
+            self._client = self._manager.blocking_client()
+            self._client.start_channels(iopub=False, stdin=False, hb=False, control=False)
+            self.execute("pass")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return int(self._manager.provisioner.pid)
+
+    def execute(self, code: str) -> None:
+        """Execute ``code`` and wait for its reply. Raises ``RuntimeError`` when it fails, or without an answer."""
+        asked = self._client.execute(code)
+        while True:
+            reply = self._client.get_shell_msg(timeout=_PATIENCE)
+            if reply["parent_header"].get("msg_id") == asked:
+                break
+        if reply["content"]["status"] != "ok":
+            raise RuntimeError(f"the kernel says {reply['content']}")
+
+    def close(self) -> None:
+        """End it, and remove what it wrote."""
+        with contextlib.ExitStack() as ends:
+            ends.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            ends.callback(self._manager.shutdown_kernel, now=True)
+            if self._client is not None:
+                ends.callback(self._client.stop_channels)
