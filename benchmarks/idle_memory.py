@@ -193,11 +193,11 @@ def _alone(pid: int) -> Pair:
 
 def _bare(code: str, number: int) -> list[Pair]:
     """The same for plain processes of the interpreter, as many at once."""
-    silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    argv = [sys.executable, "-c", code]
     with contextlib.ExitStack() as ends:
         started = []
         for _ in range(number):
-            process = ends.enter_context(subprocess.Popen([sys.executable, "-c", code], **silent))
+            process = ends.enter_context(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
             ends.callback(process.kill)
             started.append(process)
         _rest(lambda: [looking.private_bytes(one.pid) for one in started])
@@ -238,8 +238,8 @@ def _print(run: measure.Run, found: dict[str, list[Pair]]) -> None:
         goal = f"{_GOAL / _MB:g} MB" if has_goal else ""
         figures = (_text(init) if init != 0 else "", _text(program), _text(together), _text(proportional))
         rows.append((name, str(len(pairs)), *figures, goal, measure.word(reached)))
-        data.append({"name": name, "n": len(pairs), "init": init, "program": program, "together": together,
-                     "proportional": proportional, "goal": _GOAL if has_goal else None, "reached": reached})  # fmt: skip
+        figure = {"init": init, "program": program, "together": together, "proportional": proportional}
+        data.append({"name": name, "n": len(pairs), **figure, "goal": _GOAL if has_goal else None, "reached": reached})
     run.table("private memory, MB of a million bytes, medians", rows, data)
 
 

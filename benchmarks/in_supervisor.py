@@ -2,7 +2,8 @@
 
 It is imported by the supervisor in place of its usual start, wraps functions of the supervisor's modules in its
 memory, and starts it. Times go into a shared mapping, which a forked cell keeps until it executes the program: a
-plain write to memory, possible behind the filter too. The clock is CLOCK_MONOTONIC, the same on the host.
+plain write to memory, possible behind the filter too. What a zygote makes does not have it: a zygote is another
+program. The clock is CLOCK_MONOTONIC, the same on the host.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any
 SLOT = 8  # bytes: one time in nanoseconds
 # What is noted, by number of its slot: a module of the supervisor, a name in it, and which end of it.
 POINTS: tuple[tuple[str, str, str], ...] = (
-    ("serve", "Server._obey", "begin"),
+    ("serve", "Server._make", "begin"),
     ("broker", "prepare", "begin"),
     ("broker", "prepare", "end"),
-    ("serve", "Server._take_spare", "end"),
+    ("spares", "Spares.take", "end"),
     ("cgroups", "Group.limit", "end"),
     ("cell", "_assemble", "begin"),
     ("kernel", "pivot_root_here", "begin"),
@@ -30,13 +31,20 @@ POINTS: tuple[tuple[str, str, str], ...] = (
     ("cell", "_limit", "end"),
     ("kernel", "drop_capabilities", "end"),
     ("landlock", "restrict", "end"),
-    ("seccomp", "install", "end"),
-    ("init", "_start_program", "end"),
+    ("filters", "install", "end"),
+    ("init", "start_program", "end"),
     ("init", "_reap_until", "end"),
-    ("serve", "Server._ended", "begin"),
+    ("serve", "Server._begin", "begin"),
+    ("broker", "Scratch.begin", "end"),
+    ("serve", "write_all", "begin"),
+    ("serve", "Server._reported", "begin"),
     ("serve", "Server._say", "begin"),
     ("spare", "make", "begin"),
     ("spare", "make", "end"),
+    ("spare", "Unborn.__init__", "begin"),
+    ("spare", "adopt", "begin"),
+    ("spare", "adopt", "end"),
+    ("serve", "Server._give", "end"),
     ("cell", "_prepare", "begin"),
     ("cell", "_prepare", "end"),
 )

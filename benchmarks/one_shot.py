@@ -8,9 +8,9 @@ The things that take turns, all with nothing running before but the library itse
 - bwrap: that, in the system's bubblewrap with all namespaces and the same folders bound; no limits, filter or record
 - casemate, exec: ``await sandbox.run(code)`` where nothing is kept ready: plan, record, a fresh cell in which the
   program's interpreter is started, output, files, record
-- casemate, warm: the same call on a sandbox that has cells ready. Every sample is of a program that began in one. While
-  the others have their turns there is time to make another ready, as between the calls of somebody who waits for results;
-  what calls without such pauses get is in the tables with sixteen at once
+- casemate, warm: the same call on a sandbox that has cells ready. Every sample is of a program that began in one. The
+  turns of the others are gaps in which another is made ready, as there are between the calls of somebody who reads the
+  results; what calls without gaps get is in the tables with sixteen at once
 - ipykernel, a cell (Python, one at a time, where it and jupyter_client are installed): ``pass`` in a kernel that runs
   already, until its reply. It isolates nothing: the next cell finds what this one left. And ipykernel, a new one:
   from the start of a kernel to its first reply; a few rounds by themselves
@@ -99,7 +99,10 @@ class Casemate:
         return lambda: self.runner.run(timed())
 
     def tell_starts(self, run: measure.Run, what: str, of_others: str) -> None:
-        """Say how those programs began, and count anew; ``of_others``: what became of those that began by exec."""
+        """Say how those programs began, those of the round that warms up included, and count anew.
+
+        ``of_others``: what became of those that began by exec.
+        """
         counts = ", ".join(f"{self.starts[kind]} from the {kind}" for kind in ready.WARM)
         run.note(f"casemate, warm, {what}: {counts}, {self.starts['exec']} by exec{of_others}")
         self.starts.clear()

@@ -18,15 +18,16 @@ _REST = 0.3  # seconds: what counts as ready may still be on its last steps
 
 
 def keep_nothing(sandbox: Sandbox) -> None:
-    """From now on the plans of ``sandbox``, and of no other, say that nothing is kept ready: each cell begins by exec."""
+    """From now on the plans of ``sandbox`` alone say that nothing is kept ready, so that its cells begin by exec."""
     house = sandbox._house
-    real = pipeline.make_plan  # type: ignore[attr-defined]
+    steps: Any = pipeline
+    real = steps.make_plan
 
     def cold_plan(admitted: Any, asking: Any) -> Plan:
         plan: Plan = real(admitted, asking)
         return replace(plan, waiting="this benchmark wants it so") if asking is house else plan
 
-    pipeline.make_plan = cold_plan  # type: ignore[attr-defined]
+    steps.make_plan = cold_plan
 
 
 async def settle(sandbox: Sandbox, *languages: str) -> None:

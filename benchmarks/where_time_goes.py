@@ -1,10 +1,12 @@
-"""Where the time of a one-shot goes, step by step, from the call to its result.
+"""Where the time of a one-shot goes, step by step, from the call to its result: by exec, and in a cell that is ready.
 
 How it is taken: functions are wrapped at run time, in this process and, by starting the supervisor through
-in_supervisor.py, in the supervisor and in the cell's first process, up to the exec of the program. Nothing in the
-sources knows of it, and no other process watches. Each step is the time from one noted moment to the next on one
-clock, so the steps follow each other without gaps and add up to the whole. A noted moment costs about a microsecond;
-the same runs without them are timed beside it. What a spare does ahead of a run is below the table.
+in_supervisor.py, in the supervisor and in the first process of the cells that it makes itself, up to the exec of the
+program. Programs that begin in a cell which is ready say themselves when their first and last line ran. Nothing in the
+sources knows of it. Each step is the time from one noted moment to the next on one clock, so the steps follow each
+other without gaps: their means add up to the whole. A noted moment costs about a microsecond; the same runs without
+them are timed beside it. What was done ahead of a run is below its table; when the new cell began to wait is seen from
+outside, to a millisecond.
 """
 
 from __future__ import annotations
@@ -14,35 +16,51 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
 
-from benchmarks import in_supervisor, measure
+from benchmarks import in_supervisor, measure, ready
 from benchmarks.measure import duration
 from benchmarks.noted import Moment, Noted
+from benchmarks.waits import Waits
 from casemate import Sandbox
 from casemate.audit.log import AuditLog
 from casemate.execution import collect as collecting
 from casemate.execution import pipeline
 from casemate.execution import seal as sealing
-from casemate.isolation.native import link, wall
+from casemate.isolation.native import link, wall, warm
 
-_PROGRAMS = {"shell": "true", "python": "pass"}
-# What came to its end at each moment; in the order in which they happen.
-STEPS: tuple[tuple[Moment, str], ...] = (
+Step = tuple[Moment, str]  # a moment, and what came to its end then
+
+_BEFORE: tuple[Step, ...] = (
     (("host", "call", "begin"), ""),
     (("host", "request", "end"), "request: arguments checked"),
     (("host", "plan", "end"), "plan: runtime, entries, environment"),
-    (("host", "intent", "begin"), "record: to a thread"),
     (("host", "intent", "end"), "record: the intent row"),
-    (("host", "start", "begin"), "record: back from the thread"),
-    (("serve", "Server._obey", "begin"), "to the supervisor: message, memory files, pipes, waking it"),
+    (("host", "start", "begin"), "to the wall"),
+)
+_AFTER: tuple[Step, ...] = (
+    (("serve", "Server._reported", "begin"), "init's report, supervisor awake"),
+    (("serve", "Server._say", "begin"), "is it empty, what it used, what is left"),
+    (("host", "finish", "begin"), "message to the host, its pump awake"),
+    (("host", "finish", "end"), "rest of the output read, pipes closed"),
+    (("host", "run", "end"), "to the event loop"),
+    (("host", "collect", "end"), "collect: what it left"),
+    (("host", "seal", "end"), "seal: the result made"),
+    (("host", "outcome", "end"), "record: the outcome row"),
+    (("host", "call", "end"), "to the caller"),
+)
+STEPS: tuple[Step, ...] = (
+    *_BEFORE,
+    (("serve", "Server._make", "begin"), "to the supervisor: message, memory files, pipes, waking it"),
     (("broker", "prepare", "begin"), "its request: read, descriptors given away"),
     (("broker", "prepare", "end"), "the cell's tmpfs, folders, program, mounts"),
-    (("serve", "Server._take_spare", "end"), "the spare: taken, or made now if it is not there"),
+    (("spares", "Spares.take", "end"), "the spare: taken, or made now if it is not there"),
     (("cgroups", "Group.limit", "end"), "limits of the cgroup"),
     (("cell", "_assemble", "begin"), "to the cell: message, waking it, request read"),
     (("kernel", "pivot_root_here", "begin"), "mounts attached, devpts"),
@@ -51,118 +69,242 @@ STEPS: tuple[tuple[Moment, str], ...] = (
     (("cell", "_limit", "end"), "resource limits"),
     (("kernel", "drop_capabilities", "end"), "capabilities"),
     (("landlock", "restrict", "end"), "Landlock"),
-    (("seccomp", "install", "end"), "seccomp"),
-    (("init", "_start_program", "end"), "exec of the program"),
+    (("filters", "install", "end"), "seccomp"),
+    (("init", "start_program", "end"), "exec of the program"),
     (("init", "_reap_until", "end"), "THE PROGRAM ITSELF"),
-    (("serve", "Server._ended", "begin"), "init exits, death of the namespaces, supervisor awake"),
-    (("serve", "Server._say", "begin"), "counted: what it used, what is left"),
-    (("host", "finish", "begin"), "message to the host, its pump awake"),
-    (("host", "finish", "end"), "rest of the output read, pipes closed"),
-    (("host", "run", "end"), "to the event loop"),
-    (("host", "collect", "end"), "collect: what it left"),
-    (("host", "seal", "end"), "seal: the result made"),
-    (("host", "outcome", "begin"), "record: to a thread again"),
-    (("host", "outcome", "end"), "record: the outcome row"),
-    (("host", "call", "end"), "record: back, and to the caller"),
+    *_AFTER,
+)
+WARM_STEPS: tuple[Step, ...] = (
+    *_BEFORE,
+    (("host", "take", "end"), "a cell that is ready, taken"),
+    (("host", "begin", "begin"), "the message for it put together"),
+    (("serve", "Server._begin", "begin"), "to the supervisor: message, waking it"),
+    (("broker", "Scratch.begin", "end"), "the program placed in its tmpfs"),
+    (("serve", "write_all", "begin"), "its clock started"),
+    (("host", "first line", "end"), "to the program's process: waking it, order read, program found"),
+    (("host", "last line", "end"), "THE PROGRAM ITSELF, from its first to its last line"),
+    (("init", "_reap_until", "end"), "its output written, its process ends, init awake"),
+    *_AFTER,
+)
+# The same where a zygote made the cell's init, in which nothing can be noted.
+FORKED_STEPS: tuple[Step, ...] = (
+    *(step for step in WARM_STEPS if step[0][0] != "init" and step not in _AFTER),
+    (_AFTER[0][0], "its output written, its process ends, init's report, supervisor awake"),
+    *_AFTER[1:],
+)
+# How the next cell was made ready. From a zygote, whose cells nobody sees but the supervisor; and from a spare.
+FORKED: tuple[Step, ...] = (
+    (("spare", "Unborn.__init__", "begin"), ""),
+    (("spare", "adopt", "begin"), "channel, cgroup, the zygote's fork"),
+    (("spare", "adopt", "end"), "id maps"),
+    (("serve", "Server._give", "end"), "its tmpfs, mounts, limits; all handed over"),
+    (("host", "waits", "end"), "namespaces, walls, the program's process forked, prepared and asleep"),
+)
+STARTED: tuple[Step, ...] = (
+    (("serve", "Server._make", "begin"), ""),
+    (("serve", "Server._give", "end"), "its tmpfs, mounts, limits; a spare taken, all handed over"),
+    (("host", "waits", "end"), "walls, the interpreter started and asleep"),
+)
+SPARE = ((("spare", "make", "begin"), ""), (("spare", "make", "end"), "a spare made in the supervisor"))
+PREPARED = (
+    (("cell", "_prepare", "begin"), ""),
+    (("cell", "_prepare", "end"), "the spare's id maps, namespaces, proc, masks"),
+)
+# What is wrapped in this process, and what its moments are called.
+NOTED: tuple[tuple[Any, str, str], ...] = (
+    (Sandbox, "_request", "request"),
+    (pipeline, "make_plan", "plan"),
+    (AuditLog, "intent", "intent"),
+    (wall.NativeWall, "start", "start"),
+    (warm.Warm, "take", "take"),
+    (link.Link, "begin", "begin"),
+    (link.Link, "_finish", "finish"),
+    (pipeline, "run", "run"),
+    (collecting, "collect", "collect"),
+    (sealing, "seal", "seal"),
+    (AuditLog, "outcome", "outcome"),
 )
 _WHOLE = "the whole"
-_AHEAD = {
-    "ahead: a spare made in the supervisor": ("spare", "make"),
-    "ahead: the spare's id maps, namespaces, proc, masks": ("cell", "_prepare"),
-}
+_PAUSE = 0.02  # seconds between runs
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One way to begin; by language: its programs, the ``steps`` of a run, and the chains that are done ``ahead``."""
+
+    title: str
+    is_warm: bool
+    programs: dict[str, str]
+    steps: dict[str, tuple[Step, ...]]
+    ahead: dict[str, tuple[tuple[Step, ...], ...]]
+
+
+_PYTHON_TELLS = "import time\nfirst = time.monotonic_ns()\nprint(first, time.monotonic_ns())"
+_SHELL_TELLS = 'first=$EPOCHREALTIME; echo "$first $EPOCHREALTIME"'  # bash has no other clock
+BY_EXEC = Profile(
+    "by exec",
+    is_warm=False,
+    programs={"shell": "true", "python": "pass"},
+    steps={"shell": STEPS, "python": STEPS},
+    ahead={"shell": (SPARE, PREPARED), "python": (SPARE, PREPARED)},
+)
+READY = Profile(
+    "in a cell that was ready",
+    is_warm=True,
+    programs={"python": _PYTHON_TELLS, "shell": _SHELL_TELLS},
+    steps={"python": FORKED_STEPS, "shell": WARM_STEPS},
+    ahead={"python": (FORKED,), "shell": (STARTED,)},
+)
+
+
+class Taken:
+    """The seconds of each step, by its text, of the runs of one language; and of what was done ahead."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, list[float]] = {}
+        self.ahead: dict[str, list[float]] = {}
+        self.left_out = 0
 
 
 def main() -> None:
     run = measure.Run("where_time_goes", __doc__ or "")
+    rounds = run.rounds(200, 10)
     with tempfile.TemporaryDirectory(prefix="casemate-steps-") as folder:
-        rounds = run.rounds(200, 10)
-        plain = asyncio.run(_plain(f"{folder}/plain.db", rounds))
+        plain = [asyncio.run(_plain(profile, f"{folder}/plain.db", rounds)) for profile in (BY_EXEC, READY)]
         noted = Noted(f"{folder}/moments")
         _wrap_host(noted, f"{folder}/moments")
-        for language, spans in asyncio.run(_profile(noted, f"{folder}/audit.db", rounds)).items():
-            _print(run, language, spans, plain[language])
+        for profile, unobserved in zip((BY_EXEC, READY), plain, strict=True):
+            taken = asyncio.run(_profile(profile, noted, f"{folder}/audit.db", rounds))
+            for language, one in taken.items():
+                _print(run, profile, language, one, unobserved[language])
     run.finish()
 
 
 def _wrap_host(noted: Noted, path: str) -> None:
     in_supervisor.observe(path)
-    for holder, attribute, name in (
-        (Sandbox, "_request", "request"),
-        (pipeline, "make_plan", "plan"),
-        (AuditLog, "intent", "intent"),
-        (wall.NativeWall, "start", "start"),
-        (link.Link, "_finish", "finish"),
-        (pipeline, "run", "run"),
-        (collecting, "collect", "collect"),
-        (sealing, "seal", "seal"),
-        (AuditLog, "outcome", "outcome"),
-    ):
+    for holder, attribute, name in NOTED:
         noted.wrap(holder, attribute, name)
 
 
-async def _plain(audit: str, rounds: int) -> dict[str, float]:
+async def _opened(profile: Profile, audit: str) -> Sandbox:
+    """A sandbox that begins as ``profile`` says; with no modules preloaded, there is one kind of cells a language."""
+    sandbox = Sandbox(audit=audit, preload=())
+    if not profile.is_warm:
+        ready.keep_nothing(sandbox)
+    await sandbox.run("true", language="shell")
+    if profile.is_warm:
+        await ready.settle(sandbox, *profile.programs)
+    return sandbox
+
+
+async def _plain(profile: Profile, audit: str, rounds: int) -> dict[str, float]:
     """The medians with nothing wrapped."""
     samples: dict[str, list[float]] = {}
-    async with Sandbox(audit=audit) as sandbox:
-        async for language, code in _programs(rounds):
+    async with await _opened(profile, audit) as sandbox:
+        waits = Waits()
+        async for language, code in _programs(profile, rounds):
+            before = waits.programs()
             start = time.perf_counter()
             await sandbox.run(code, language=language)
             samples.setdefault(language, []).append(time.perf_counter() - start)
+            if profile.is_warm:
+                await waits.next_one(before)
     return {language: statistics.median(taken[1:]) for language, taken in samples.items()}
 
 
-async def _profile(noted: Noted, audit: str, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """The seconds of each step, by language and name of the step."""
-    found: dict[str, dict[str, list[float]]] = {language: {} for language in _PROGRAMS}
-    async with Sandbox(audit=audit) as sandbox:
-        await sandbox.run("true", language="shell")
-        async for language, code in _programs(rounds):
-            spans = {text: _span(noted, (*name, "begin"), (*name, "end")) for text, name in _AHEAD.items()}
-            noted.host.clear()
-            noted.note("call", "begin")
-            await sandbox.run(code, language=language)
-            noted.note("call", "end")
-            if not noted.at(("serve", "Server._obey", "begin")):
-                raise RuntimeError("the supervisor was not started with in_supervisor.py in it")
-            for name, seconds in (spans | _spans(noted)).items():
-                found[language].setdefault(name, []).append(seconds)
+async def _profile(profile: Profile, noted: Noted, audit: str, rounds: int) -> dict[str, Taken]:
+    """What was noted, by language."""
+    found = {language: Taken() for language in profile.programs}
+    async with await _opened(profile, audit) as sandbox:
+        if not noted.at(("serve", "Server._make", "begin")):
+            raise RuntimeError("the supervisor was not started with in_supervisor.py in it")
+        waits = Waits()
+        async for language, code in _programs(profile, rounds):
+            one = found[language]
+            if not profile.is_warm:
+                _add_ahead(profile, language, noted, one)  # the spare that this run is going to take
+            before = waits.programs()
+            start = await _run(sandbox, noted, language, code)
+            if start != ("pool" if profile.is_warm else "exec"):
+                one.left_out += 1
+                await ready.settled(sandbox)
+                continue
+            _add(one.steps, noted, profile.steps[language])
+            if profile.is_warm:
+                called = noted.at(("host", "call", "end"))
+                noted.host["waits", "end"] = await waits.next_one(before)
+                _add_ahead(profile, language, noted, one, called)
     return found
 
 
-async def _programs(rounds: int) -> AsyncIterator[tuple[str, str]]:
+async def _run(sandbox: Sandbox, noted: Noted, language: str, code: str) -> str:
+    """Run it and note it; how it was begun."""
+    noted.host.clear()
+    clocks = time.monotonic_ns() - time.time_ns()
+    noted.note("call", "begin")
+    execution = await sandbox.run(code, language=language)
+    noted.note("call", "end")
+    execution.raise_for_status()
+    said = execution.stdout.split()
+    for line, text in zip(("first line", "last line"), said, strict=False):
+        whole, _, part = text.replace(",", ".").partition(".")
+        noted.host[line, "end"] = int(whole) * 10**9 + int(part) * 1000 + clocks if part else int(whole)
+    return execution.isolation.start
+
+
+async def _programs(profile: Profile, rounds: int) -> AsyncIterator[tuple[str, str]]:
     """Each program again and again, with pauses in which the next spare gets ready."""
     for _ in range(rounds):
-        for program in _PROGRAMS.items():
-            await asyncio.sleep(0.02)
+        for program in profile.programs.items():
+            await asyncio.sleep(_PAUSE)
             yield program
 
 
-def _spans(noted: Noted) -> dict[str, float]:
-    """Every step; what did not happen, or happened ahead of the run, is part of the next."""
-    called = noted.at(STEPS[0][0])
-    happened = [step for step in STEPS if noted.at(step[0]) >= called]
-    return {text: _span(noted, before, after) for (before, _), (after, text) in pairwise(happened)} | {
-        _WHOLE: _span(noted, STEPS[0][0], STEPS[-1][0])
-    }
+def _add(taken: dict[str, list[float]], noted: Noted, steps: Sequence[Step]) -> None:
+    """Every step; what did not happen, or happened before the first, is part of the next."""
+    first = noted.at(steps[0][0])
+    happened = [step for step in steps if noted.at(step[0]) >= first]
+    for (before, _), (after, text) in pairwise(happened):
+        taken.setdefault(text, []).append((noted.at(after) - noted.at(before)) / 1e9)
+    if len(steps) > 2:  # else it is that one step
+        taken.setdefault(_WHOLE, []).append((noted.at(steps[-1][0]) - first) / 1e9)
 
 
-def _span(noted: Noted, before: Moment, after: Moment) -> float:
-    return (noted.at(after) - noted.at(before)) / 1e9
+def _add_ahead(profile: Profile, language: str, noted: Noted, taken: Taken, since: int = 0) -> None:
+    """What was done for the next cell, if all of that has happened, and after ``since``."""
+    for chain in profile.ahead[language]:
+        times = [noted.at(moment) for moment, _ in chain]
+        if times[0] > since and times == sorted(times):
+            _add(taken.ahead, noted, chain)
 
 
-def _print(run: measure.Run, language: str, spans: dict[str, list[float]], plain: float) -> None:
-    middle_of_whole = statistics.median(spans[_WHOLE])
-    rows: list[tuple[str, ...]] = [("", "least, us", "p50, us", "p99, us", "share")]
+def _print(run: measure.Run, profile: Profile, language: str, taken: Taken, plain: float) -> None:
+    title = f"{language} {profile.title}"
+    if not taken.steps:
+        raise RuntimeError(f"none of the runs of {title} began so")
+    number = len(taken.steps[_WHOLE])
+    left_out = f", {taken.left_out} that began otherwise left out" if taken.left_out else ""
+    heading = f"{title}: {number} runs{left_out}; unobserved they take {duration(plain)} (p50)"
+    _table(run, heading, taken.steps, profile.steps[language])
+    if taken.ahead:
+        ahead = [step for chain in profile.ahead[language] for step in chain]
+        _table(run, f"{title}: what was done ahead for such a cell", taken.ahead, ahead)
+
+
+def _table(run: measure.Run, title: str, spans: dict[str, list[float]], steps: Sequence[Step]) -> None:
+    """The spans in the order of ``steps``, and the whole where they make one. The shares are those of the means."""
+    whole = statistics.mean(spans[_WHOLE]) if _WHOLE in spans else None
+    rows: list[tuple[str, ...]] = [("", "n", "least, us", "p50, us", "p99, us", "mean, us", "share")]
     data = []
-    for name in (*(text for _, text in STEPS), _WHOLE, *_AHEAD):
+    for name in (*(text for _, text in steps), _WHOLE):
         if name in spans:
             one = measure.Series(name, tuple(spans[name]))
-            figures = [f"{seconds * 1e6:.0f}" for seconds in (min(one.seconds), one.median, one.p99)]
-            rows.append((name, *figures, f"{one.median / middle_of_whole:.0%}"))
-            data.append(
-                {"name": name, "n": len(one.seconds), "p50": one.median, "p99": one.p99, "seconds": one.seconds}
-            )
-    title = f"{language}, {len(spans[_WHOLE])} runs; unobserved they take {duration(plain)} (p50)"
+            mean = statistics.mean(one.seconds)
+            figures = [f"{seconds * 1e6:.0f}" for seconds in (min(one.seconds), one.median, one.p99, mean)]
+            share = "" if whole is None else f"{sum(one.seconds) / len(spans[_WHOLE]) / whole:.0%}"
+            rows.append((name, str(len(one.seconds)), *figures, share))
+            figure = {"n": len(one.seconds), "p50": one.median, "p99": one.p99, "mean": mean}
+            data.append({"name": name, **figure, "seconds": one.seconds})
     run.table(title, rows, data)
 
 

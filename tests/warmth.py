@@ -20,7 +20,6 @@ from casemate.model.plan import Plan, Waiting
 STARTS = ("exec", "warm")
 _PATIENCE = 60.0  # seconds a zygote has to be ready, on a machine under heavy load
 _PAUSE = 0.002
-_READ = {"x86_64": 0, "aarch64": 63}  # number of read(2)
 
 
 @contextlib.contextmanager
@@ -47,13 +46,13 @@ def _warm() -> Iterator[None]:
     def take(warm: Warm, plan: Plan, waiting: Waiting, root: str) -> Any:
         warm.start(plan, waiting, root)
         deadline = time.monotonic() + _PATIENCE
-        while (taken := real(warm, plan, waiting, root)) and isinstance(taken, str):
-            warm.ended(plan, waiting, root)
-            if "not ready yet" not in taken and "no cell" not in taken:
-                return taken
-            assert time.monotonic() < deadline, taken
+        while (turn := real(warm, plan, waiting, root)).cell is None:
+            if "not ready yet" not in turn.why and "no cell" not in turn.why:
+                break
+            turn.end()
+            assert time.monotonic() < deadline, turn.why
             time.sleep(_PAUSE)
-        return taken
+        return turn
 
     real = Warm.take
     with mock.patch.object(Warm, "take", take):
@@ -61,12 +60,29 @@ def _warm() -> Iterator[None]:
 
 
 def waits(pid: int) -> bool:
-    """Whether ``pid`` is an interpreter that waits in a cell for its program: it reads from descriptor 6."""
+    """Whether ``pid`` is an interpreter that waits in a cell for its program, or is about to.
+
+    The host, which it descends from, then holds the other end of its descriptor 6.
+    """
     with contextlib.suppress(OSError, ValueError):
-        called, first, *_ = Path(f"/proc/{pid}/syscall").read_text().split()
-        if (int(called), int(first, 16)) == (_READ[os.uname().machine], 6):
-            return b"/program/main." in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pipe = os.readlink(f"/proc/{pid}/fd/6")
+        return pipe.startswith("pipe:") and any(pipe in _open(ancestor) for ancestor in _ancestors(pid))
     return False
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:
+        status = Path(f"/proc/{pid}/stat").read_text()
+        pid = int(status[status.rindex(")") + 2 :].split()[1])
+        yield pid
+
+
+def _open(pid: int) -> set[str]:
+    links = set()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            links.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return links
 
 
 def is_casemates_own(pid: int) -> bool:

@@ -18,7 +18,7 @@ from tests.warmth import waits
 from casemate import Execution, sync
 from casemate.model.warmth import Warmth
 
-PATIENCE = 60.0  # seconds until something that must happen is taken as not happening
+PATIENCE = 15.0  # seconds until something that must happen is taken as not happening
 _PAUSE = 0.003
 ZYGOTE = "casemate-zygote"
 
@@ -39,6 +39,17 @@ def warmth(sandbox: sync.Sandbox) -> Warmth:
 def settle(sandbox: sync.Sandbox, *languages: str) -> Warmth:
     """Have cells for programs in ``languages`` kept ready, and wait until everything that can be is."""
     sandbox.warm_up(*(languages or ("python",)))
+    deadline = time.monotonic() + PATIENCE
+    while not warmth(sandbox).settled:
+        assert time.monotonic() < deadline, warmth(sandbox)
+        time.sleep(_PAUSE)
+    return warmth(sandbox)
+
+
+def settle_for(sandbox: sync.Sandbox, code: str) -> Warmth:
+    """The same for programs such as ``code``, and for those that name none of the preloaded modules."""
+    sandbox.warm_up("python")
+    sandbox._sandbox._wall.keep_ready(sandbox.explain(code))
     until(lambda: warmth(sandbox).settled)
     return warmth(sandbox)
 
@@ -82,6 +93,12 @@ def ready_inits(host: int | None = None) -> list[int]:
 def ours(host: int | None = None) -> list[int]:
     """Everything below ``host`` that is casemate's or in one of its cells."""
     return [pid for first in witness.supervisors(host) for pid in (first, *witness.descendants(first))]
+
+
+def all_ready(sandbox: sync.Sandbox) -> list[int]:
+    """The same once every cell that is being made is ready, too."""
+    until(lambda: len(ready_inits()) == sum(pool.ready for pool in warmth(sandbox).pools))
+    return ready_inits()
 
 
 def field(pid: int, name: str) -> str:

@@ -58,19 +58,18 @@ def by_exec(shared: sync.Sandbox) -> Callable[..., tuple[Execution, str]]:
 
 
 ENV = {
-    "python": "import os, subprocess\nprint(os.environ.get('ASKED'), flush=True)\nsubprocess.run(['sh', '-c', '%s'])",
-    "node": "console.log(process.env.ASKED ?? 'None'); require('child_process').spawnSync('sh', ['-c', '%s'],"
-    " {stdio: 'inherit'})",
-    "shell": "echo ${ASKED-None}; sh -c '%s'",
+    "python": "import os, subprocess\nprint(os.environ.get('ASKED'), flush=True)\nsubprocess.run(['printenv', 'ASKED'])",
+    "node": "console.log(process.env.ASKED ?? 'None');"
+    "require('child_process').spawnSync('printenv', ['ASKED'], {stdio: 'inherit'})",
+    "shell": 'echo "${ASKED-None}"; printenv ASKED',
 }
-VALUE = "é = \"x\" 'y'\nz $HOME `id` \\"
+VALUE = "é = \"x\" 'y'\nz $HOME `id` !"
 
 
 @every_language
 def test_a_variable_is_there_for_its_run_and_gone_in_the_next(warm: Run, language: str) -> None:
-    code = ENV[language] % "echo ${ASKED-None}"
-    assert warm(code, language=language, env={"ASKED": VALUE}).stdout == f"{VALUE}\n{VALUE}\n"
-    assert warm(code, language=language).stdout == "None\nNone\n"
+    assert warm(ENV[language], language=language, env={"ASKED": VALUE}).stdout == f"{VALUE}\n{VALUE}\n"
+    assert warm(ENV[language], language=language).stdout == "None\n"
 
 
 CLOCK = {
@@ -136,7 +135,7 @@ def test_python_is_started_in_the_locale_that_is_asked_for(by_exec: Callable[...
 @pytest.mark.parametrize(("name", "language"), [
     ("PYTHONHASHSEED", "python"), ("OMP_NUM_THREADS", "python"), ("MPLBACKEND", "python"), ("HOME", "python"),
     ("LD_PRELOAD", "python"), pytest.param("NODE_OPTIONS", "node", marks=pytest.mark.needs("node")),
-    ("BASH_ENV", "shell"), ("IFS", "shell"), ("LD_LIBRARY_PATH", "shell")])  # fmt: skip
+    ("BASH_ENV", "shell"), ("PS4", "shell"), ("LD_LIBRARY_PATH", "shell")])  # fmt: skip
 def test_a_variable_that_is_read_at_the_start_takes_a_new_process(
     by_exec: Callable[..., tuple[Execution, str]], name: str, language: str
 ) -> None:
@@ -367,15 +366,34 @@ NARROW = {
 
 @pytest.mark.parametrize("preloaded", [False, True], ids=["light", "preloaded"])
 @pytest.mark.parametrize("name", NARROW)
-def test_a_limit_of_the_run_is_in_force_in_a_cell_that_was_made_with_more(
-    warm: Run, name: str, preloaded: bool
+def test_a_limit_of_the_run_is_in_force_whatever_the_cell_was_made_with(
+    shared: sync.Sandbox, name: str, preloaded: bool
 ) -> None:
     limits, code, status, cause = NARROW[name]
-    execution = warm(f"{code}\n# {'numpy' if preloaded else ''}", limits=limits, timeout=20)
+    execution = shared.run(f"{code}\n# {'numpy' if preloaded else ''}", limits=limits, timeout=20)
     assert execution.status == status, execution
     assert execution.cause is not None
     assert execution.cause.code == cause
-    assert warm("print(1)").stdout == "1\n"
+    assert shared.run("print(1)").stdout == "1\n"
+
+
+@every_language
+@pytest.mark.parametrize("open_files", [200, 40])
+def test_a_run_with_narrower_limits_begins_in_a_cell_that_was_made_with_more(
+    warm: Run, language: str, open_files: int
+) -> None:
+    code = {"python": "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[1])",
+            "node": "console.log(require('child_process').execSync('ulimit -Hn') + '')",
+            "shell": "ulimit -Hn"}[language]  # fmt: skip
+    assert warm(code, language=language, limits=Limits(open_files=open_files)).stdout.split() == [str(open_files)]
+
+
+@every_language
+def test_limits_may_be_narrow_while_the_cell_is_still_being_made(audit: Path, language: str) -> None:
+    with sync.Sandbox(audit=audit) as sandbox, starting("warm"):
+        for _ in range(6):
+            program = {"python": "pass", "node": "0", "shell": ":"}[language]
+            assert sandbox.run(program, language=language, limits=Limits(open_files=40)).ok
 
 
 def test_a_timeout_of_the_run_is_in_force(warm: Run) -> None:
@@ -384,7 +402,7 @@ def test_a_timeout_of_the_run_is_in_force(warm: Run) -> None:
 
 RLIMITS = """
 import resource
-print([resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in ("NOFILE", "NPROC", "DATA", "CPU", "CORE")])
+print([resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in ("NOFILE", "NPROC", "CPU", "CORE")])
 """
 
 

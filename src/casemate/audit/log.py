@@ -28,7 +28,7 @@ from casemate.audit.storage import open_database, transaction, unavailable
 from casemate.errors import Fault, RecordUnavailable
 
 Clock = Callable[[], tuple[int, int]]
-_FOLD_AFTER = 1000  # rows; SQLite's own measure is 1,000 pages, and a row changes about two
+_FOLD_BYTES = 8 << 20  # twice SQLite's own measure
 _COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
 
 
@@ -69,7 +69,7 @@ class AuditLog:
         self._process = os.getpid()
         self._patience = patience
         self._waits = True  # whether SQLite waits for other processes, as it was last told
-        self._unfolded = 0  # rows since the write-ahead log was last folded into the file
+        self._long_after = _FOLD_BYTES  # of the write-ahead log, which is then folded into the file
         self._database: sqlite3.Connection | None = open_database(self.path, patience)
         self._file = self._file_there()
 
@@ -129,15 +129,14 @@ class AuditLog:
 
     def _append(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object], wait: bool) -> bool:
         text = bounded(detail)
-        if not wait and self._unfolded >= _FOLD_AFTER:
+        if not wait and self._is_long():
             return False
         try:
             with self._opened(wait=wait) as database:
                 self._let_wait(database, wait)
                 self._insert(database, kind, execution_id, namespace, text)
-                if wait and self._unfolded >= _FOLD_AFTER:
-                    database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                    self._unfolded = 0
+                if wait and self._is_long():
+                    self._fold(database)
         except _Busy:
             return False
         return True
@@ -158,7 +157,24 @@ class AuditLog:
             except sqlite3.IntegrityError as error:
                 raise Fault(f"execution {execution_id!r} cannot have another {kind} row: {error}") from error
             database.execute("UPDATE head SET count = ?, last = ?", (row.sequence, row.hash))
-        self._unfolded += 1
+
+    def _is_long(self) -> bool:
+        """Whether the write-ahead log, which all processes share, has grown long."""
+        try:
+            return os.stat(f"{self.path}-wal").st_size >= self._long_after
+        except OSError:
+            return False
+
+    def _fold(self, database: sqlite3.Connection) -> None:
+        """Fold the log into the file, so that it begins anew. What the row says is written already: a disk that is full
+        is no reason to say that it is not; then the log grows on."""
+        try:
+            database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error:
+            self._long_after += _FOLD_BYTES
+            return
+        self._long_after = _FOLD_BYTES if not self._is_long() else self._long_after + _FOLD_BYTES
 
     @contextmanager
     def _opened(self, *, wait: bool = True) -> Iterator[sqlite3.Connection]:

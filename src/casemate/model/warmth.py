@@ -25,15 +25,21 @@ class ZygoteState:
 class PoolState:
     """Cells of one kind: how many are ``ready`` and ``running``, and how many were ``taken`` and ``made`` so far.
 
-    ``preload``: of the zygote that they are forked from; None where they are executed.
+    ``zygote``: what they are forked from; None where they are executed. ``problem``: why there are none any more.
     """
 
     language: str
-    preload: tuple[str, ...] | None
+    zygote: ZygoteState | None
     ready: int
     running: int
     taken: int
     made: int
+    problem: str = ""
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is on its way."""
+        return bool(self.ready or self.problem or (self.zygote and self.zygote.state == "ruled out"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,5 @@ class Warmth:
     @property
     def settled(self) -> bool:
         """Whether nothing is on its way any more."""
-        states = {zygote.preload: zygote.state for zygote in self.zygotes}
-        return all(pool.ready or states.get(pool.preload or ()) == "ruled out" for pool in self.pools) and all(
-            state in ("ready", "ruled out") for state in states.values()
-        )
+        ended = ("ready", "ruled out")
+        return all(pool.settled for pool in self.pools) and all(zygote.state in ended for zygote in self.zygotes)

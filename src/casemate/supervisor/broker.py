@@ -109,6 +109,11 @@ class Identity:
         if self.mapped and (stat.S_ISFIFO(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 0)):
             os.fchown(fd, self.uid, self.gid)
 
+    def as_cell(self) -> _AsCell:
+        """A block in which our real ids are a cell's: root without CAP_SYS_RESOURCE may lower limits only of processes
+        that have the same (prlimit(2))."""
+        return _AsCell(self)
+
     def namespace_for(self, owner: tuple[int, int]) -> int:
         """A user namespace that shows the files of ``owner`` as the cell's own (mount_setattr(2), idmapped mounts)."""
         if owner not in self._namespaces:
@@ -193,7 +198,8 @@ def _write_program(tree_fd: int, name: str, content: bytes, identity: Identity) 
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(f"program/{name}", flags, 0o644, dir_fd=tree_fd)
     try:
-        os.write(fd, content)
+        if os.write(fd, content) != len(content):
+            raise OSError(28, os.strerror(28))
         if identity.mapped:
             os.fchown(fd, identity.uid, identity.gid)
     finally:
@@ -361,3 +367,18 @@ class _part:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
             raise BrokerError(self.name, error) from error
+
+
+class _AsCell:
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+
+    def __enter__(self) -> None:
+        if self.identity.mapped:
+            os.setresgid(self.identity.gid, -1, -1)
+            os.setresuid(self.identity.uid, -1, -1)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self.identity.mapped:
+            os.setresuid(0, -1, -1)
+            os.setresgid(0, -1, -1)

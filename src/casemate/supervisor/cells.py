@@ -41,6 +41,7 @@ class Cell:
         if not self.waits:
             self.begin(request["deadline"])
         self.reason: str | None = None
+        self.problem = ""  # why its program could not begin
         self.reported: dict[str, Any] | None = None  # by its init
         self.peak_memory = 0
         self.peak_tasks = 0
@@ -60,17 +61,29 @@ class Cell:
             # tmpfs pages count as memory
             self.group.limit(memory=limits["memory"] + limits["disk"], cpus=limits["cpus"])
 
-    def narrow(self, limits: dict[str, Any], rlimits: dict[str, int | None]) -> None:
-        """Hold a cell that waits to less than it was made with. Raises ``OSError``."""
+    def narrow(
+        self, limits: dict[str, Any], rlimits: dict[str, int | None], cpus: list[int], identity: broker.Identity
+    ) -> None:
+        """Hold a cell that waits to less than it was made with. Raises ``OSError``.
+
+        Its init first: what it forks from then on is held already.
+        """
         self.limit(limits)
-        for pid in (self.pid, *watch.children(self.pid)):
-            for name, value in rlimits.items():
-                if value is not None:
-                    kind = getattr(resource, f"RLIMIT_{name}")
-                    most = value + self.shared if name == "DATA" else value
-                    hardest = resource.prlimit(pid, kind)[1]
-                    least = most if hardest == resource.RLIM_INFINITY else min(most, hardest)
-                    resource.prlimit(pid, kind, (least, least))
+        with identity.as_cell():
+            self._lower(self.pid, rlimits, cpus)
+            for pid in watch.children(self.pid):
+                self._lower(pid, rlimits, cpus)
+
+    def _lower(self, pid: int, rlimits: dict[str, int | None], cpus: list[int]) -> None:
+        for name, value in rlimits.items():
+            if value is not None:
+                kind = getattr(resource, f"RLIMIT_{name}")
+                most = value + self.shared if name == "DATA" else value
+                hardest = resource.prlimit(pid, kind)[1]
+                least = most if hardest == resource.RLIM_INFINITY else min(most, hardest)
+                resource.prlimit(pid, kind, (least, least))
+        if cpus:
+            os.sched_setaffinity(pid, cpus)
 
     def kill(self, reason: str) -> None:
         """End the cell: with its pid 1 the kernel ends everything in it (pid_namespaces(7))."""
@@ -128,7 +141,7 @@ class Cell:
     def is_empty(self) -> bool:
         """Whether nothing but its init is left in it. Orphans become init's children before their parent counts as
         dead (exit(2)), so that there is nothing that its children do not lead to."""
-        return not watch.children(self.pid)
+        return watch.has_no_children(self.pid)
 
     def outcome(self, report: dict[str, Any]) -> dict[str, Any]:
         """How it ended and what it used, as told to the host."""

@@ -45,6 +45,7 @@ def _listen(network: int, addresses: list[list[object]], told: _socket.socket) -
             made.append(listener)
         numbers = array.array("i", [listener.fileno() for listener in made])
         told.sendmsg([b"n"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
-    except OSError as error:
-        told.send(wire.encode(error.errno or 0))
-    os._exit(0)
+    except BaseException as error:  # noqa: BLE001 - this process must end here, whatever happened
+        told.send(wire.encode(getattr(error, "errno", None) or 22))
+    finally:
+        os._exit(0)

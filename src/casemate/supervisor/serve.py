@@ -32,6 +32,7 @@ _EMFILE = 24
 _FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "forked", "cwd")  # of a request for a cell
 _GIVEN = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell gets
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
+_ASK_AGAIN = 1.0  # seconds until zygotes that do not answer are looked at again
 _REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tried again
 
 
@@ -71,6 +72,8 @@ class Server:
             now = time.monotonic()
             for known in list(self._cells.values()):
                 known.keep_time(now)
+            for key in [made.key for made in self._zygotes.values() if made.is_silent(now)]:
+                self._end_zygote(key)
         self._end_all()
 
     def _next_events(self) -> list[tuple[int, int]]:
@@ -85,6 +88,8 @@ class Server:
     def _wait(self) -> float:
         if self._removals:
             return _REMOVE_AGAIN
+        if self._unborn:
+            return _ASK_AGAIN
         next_time = min((known.next_time() for known in self._cells.values()), default=_MAX_WAIT + time.monotonic())
         return min(max(0.0, next_time - time.monotonic()), _MAX_WAIT)
 
@@ -254,7 +259,8 @@ class Server:
         known = self._cells[message["id"]]
         try:
             if message["narrow"]:
-                known.narrow(message["limits"], message["rlimits"])
+                cpus = self._spares.choose_cpus(message["limits"]["cpus"])
+                known.narrow(message["limits"], message["rlimits"], cpus, self._identity)
             known.scratch.begin(message, fds, self._identity)
             if message["listeners"]:
                 self._listen(message, known.made)
@@ -263,7 +269,8 @@ class Server:
         except broker.BrokerError as error:
             known.kill("unbegun")
             self._refuse(known.id, error.part, error.errno, str(error))
-        except OSError:
+        except OSError as error:
+            known.problem = str(error)
             known.kill("unbegun")  # its end is told, and that it never began
         finally:
             close_all(fds.values())
@@ -292,7 +299,7 @@ class Server:
             self._end_zygote(made.key)
             return
         if message is not None:
-            self._say({"op": "zygote", "key": made.key, "pid": made.pid, **message})
+            self._say({**message, "op": "zygote", "key": made.key, "pid": made.pid})
 
     def _end_zygote(self, key: str) -> None:
         """End a zygote, or take note of its end. Its cells live on."""
@@ -334,7 +341,7 @@ class Server:
         if "failed" in report:
             self._refuse(known.id, report["failed"], report["errno"], report["detail"])
         elif known.waits or outcome["reason"] == "unbegun":
-            self._refuse(known.id, "waiting", 0, "the cell ended before its program began")
+            self._refuse(known.id, "waiting", 0, known.problem or "it ended before its program began")
         else:
             self._say({"op": "ended", "id": known.id, **outcome}, [known.scratch.tree_fd])
 

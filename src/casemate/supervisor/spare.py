@@ -26,9 +26,16 @@ class Unborn:
 
     def __init__(self, groups: cgroups.Cgroups, name: str) -> None:
         self.channel, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        self.status_fd, status = os.pipe()
-        self.group = groups.create(name)
-        self.ends = [theirs.detach(), status, *(self.group.doors() if self.group else [])]
+        self.ends = [theirs.detach()]
+        self.status_fd, self.group = -1, None
+        try:
+            self.status_fd, status = os.pipe()
+            self.ends.append(status)
+            self.group = groups.create(name)
+            self.ends += self.group.doors() if self.group else []
+        except OSError:
+            self.discard()
+            raise
 
     def let_go(self) -> None:
         """Close what the process has been given."""
@@ -40,7 +47,8 @@ class Unborn:
         """There will be no process."""
         self.let_go()
         self.channel.close()
-        os.close(self.status_fd)
+        if self.status_fd >= 0:
+            os.close(self.status_fd)
         if self.group:
             self.group.remove()
 
@@ -88,7 +96,11 @@ class Spare:
 
 def make(identity: broker.Identity, unborn: Unborn, program: bytes) -> Spare:
     """Fork a spare from this process and let it prepare itself. Raises ``OSError``."""
-    pid = kernel.clone(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
+    try:
+        pid = kernel.clone(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
+    except OSError:
+        unborn.discard()
+        raise
     if pid == 0:
         channel, status, *doors = unborn.ends
         cell.live(channel, status, doors, program)
@@ -96,7 +108,10 @@ def make(identity: broker.Identity, unborn: Unborn, program: bytes) -> Spare:
 
 
 def adopt(pid: int, unborn: Unborn, identity: broker.Identity) -> Spare:
-    """Our child ``pid`` is the process of ``unborn``: map its ids and let it prepare itself. Raises ``OSError``."""
+    """Our child ``pid`` is the process of ``unborn``: map its ids and let it prepare itself.
+
+    Raises ``OSError`` when that fails; then nothing of either is left.
+    """
     made = Spare(pid, unborn)
     try:
         uid_map, gid_map = f"{cell.UID} {identity.uid} 1", f"{cell.GID} {identity.gid} 1"

@@ -109,6 +109,14 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def has_no_children(pid: int) -> bool:
+    """Whether ``pid`` certainly has no child, dead or alive; False where the kernel does not say."""
+    try:
+        return not any(_read(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return False
+
+
 def _read(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

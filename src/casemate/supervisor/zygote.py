@@ -48,7 +48,7 @@ def wait() -> None:
     _rehearse_failing()
     if problem is None and len(os.listdir("/proc/self/task")) > 1:
         problem = "preloading started threads, and a process with threads cannot be forked safely"
-    socket.send(wire.encode({"problem": problem, "data": _data_bytes(), "preloaded": told["preload"]}))
+    socket.send(wire.encode({"problem": problem, "data": _data_bytes()}))
     if problem is not None:
         os._exit(0)
     program = _Program(begin)
@@ -184,12 +184,16 @@ class _Program:
 
 def _hide_casemate() -> None:
     """A program shall not find it imported. Freeing it would write to the memory that holds it: it is kept."""
-    sys.path[:] = [place for place in sys.path if not place.startswith(PACKAGES)]
-    for place in [place for place in sys.path_importer_cache if place.startswith(PACKAGES)]:
+    sys.path[:] = [place for place in sys.path if not _is_ours(place)]
+    for place in [place for place in sys.path_importer_cache if _is_ours(place)]:
         del sys.path_importer_cache[place]
     ours = [name for name in sys.modules if name == "casemate" or name.startswith("casemate.")]
     _hidden.extend(sys.modules.pop(name) for name in ours)
     sys.meta_path.remove(_Patched)
+
+
+def _is_ours(place: str) -> bool:
+    return place == PACKAGES or place.startswith(f"{PACKAGES}/casemate")
 
 
 def _has_own_sitecustomize() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import array
 import os
+import time
 
 from casemate.supervisor import broker, cell, kernel, roots, spare, stage, wire, zygote
 
@@ -21,6 +22,7 @@ _NAMESPACES = (
 _LOG_BYTES = 65536
 _MAX_ANSWER = 8192  # bytes
 _LOG_TAIL = 600  # characters of its own error text that are passed on
+_ANSWERS_WITHIN = 10.0  # seconds; it takes a few milliseconds, on a machine under heavy load longer
 _WRITABLE_BYTES = "64m"  # what libraries write when they are imported: caches, mostly
 _SIGKILL, _SIGINT = 9, 2
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -35,6 +37,7 @@ class Zygote:
         self.key = key
         self.data: int | None = None
         self.asked: list[tuple[spare.Unborn, Done]] = []  # cells that it was asked for, in order
+        self.waited_since = 0.0
         self._identity = identity
         self.socket, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         # A pipe, as its cells have, because streams remember what they were opened on; nobody waits at it.
@@ -54,12 +57,20 @@ class Zygote:
 
     def ask(self, unborn: spare.Unborn, done: Done) -> None:
         """Ask for a cell's process; ``done`` gets the spare, or None when there will be none."""
-        self.asked.append((unborn, done))
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", unborn.ends))]
         try:
-            self.socket.sendmsg([b"c"], rights, _socket.MSG_NOSIGNAL)
+            self.socket.sendmsg([b"c"], rights, _socket.MSG_NOSIGNAL | _socket.MSG_DONTWAIT)
         except OSError:
-            return  # it is dead, which its pidfd tells, and `end` then answers
+            unborn.discard()
+            done(None)
+            return
+        if not self.asked:
+            self.waited_since = time.monotonic()
+        self.asked.append((unborn, done))
+
+    def is_silent(self, now: float) -> bool:
+        """Whether it has not answered for so long that it will not."""
+        return bool(self.asked) and now - self.waited_since > _ANSWERS_WITHIN
 
     def answered(self) -> dict[str, Any] | None:
         """Take its next message. The first says that it is ready, or its problem; a cell's pid is dealt with here."""
@@ -71,15 +82,19 @@ class Zygote:
             self.data = message["data"]
             return message
         unborn, done = self.asked.pop(0)
+        self.waited_since = time.monotonic()
         done(self._born(message["pid"], unborn))
         return None
 
     def _born(self, pid: int, unborn: spare.Unborn) -> spare.Spare | None:
         try:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # it must be our child: OSError
-            return spare.adopt(pid, unborn, self._identity)
         except (OSError, OverflowError):
             unborn.discard()
+            return None
+        try:
+            return spare.adopt(pid, unborn, self._identity)
+        except OSError:
             return None
 
     def end(self) -> str:

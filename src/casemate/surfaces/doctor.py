@@ -94,12 +94,10 @@ def _language(state: LanguageState) -> tuple[str, str, str]:
 
 
 def _kept_ready(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
-    zygotes = {zygote.preload: zygote for zygote in diagnosis.warmth.zygotes}
     for pool in diagnosis.warmth.pools:
-        zygote = None if pool.preload is None else zygotes.get(pool.preload)
-        state = "ready" if pool.ready else "not here"
+        state, zygote = "ready" if pool.ready else "not here", pool.zygote
         if zygote is None:
-            yield pool.language, state, "an interpreter that waits for its program"
+            yield pool.language, state, pool.problem or "an interpreter that waits for its program"
         elif zygote.state == "ready":
             took = f"in {zygote.seconds or 0:.2f} s, its cells share {zygote.data >> 20} MiB"
             yield pool.language, state, f"forked from a zygote that was ready {took}: {_preloaded(zygote)}"

@@ -101,37 +101,47 @@ class Link:
 
     def prepare(self, request: dict[str, Any], payload: int) -> RunningCell:
         """Launch a cell that waits for its program, with ``payload`` (given away). Raises ``OSError``."""
-        fds = {"payload": payload}
+        fds, ours = {"payload": payload}, []
         try:
-            stdin = os.memfd_create("casemate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            fds["stdin"] = os.open(f"/proc/self/fd/{stdin}", os.O_RDONLY | os.O_CLOEXEC)
+            ours.append(os.memfd_create("casemate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+            fds["stdin"] = os.open(f"/proc/self/fd/{ours[0]}", os.O_RDONLY | os.O_CLOEXEC)
             fds["order"], order = os.pipe2(os.O_CLOEXEC)
+            ours.append(order)
         except OSError:
-            _close_all(list(fds.values()))
+            _close_all([*fds.values(), *ours])
             raise
-        cell = self._new_cell(os.urandom(8).hex(), fds, None)
-        cell.order, cell.stdin = order, stdin
-        os.set_blocking(order, False)  # a cell that does not read must not hold the supervisor up
+        try:
+            cell = self._new_cell(os.urandom(8).hex(), fds, None)
+        except OSError:
+            _close_all(ours)
+            raise
+        cell.stdin, cell.order = ours
+        os.set_blocking(cell.order, False)  # a cell that does not read must not hold the supervisor up
         if self._enter(cell, fds):
             self.send({**request, "op": "launch", "id": cell.id, "fds": list(fds)}, list(fds.values()))
         return cell
 
     def begin(self, cell: RunningCell, message: dict[str, Any], fds: dict[str, int], stdin: bytes, sink: Sink) -> bool:
-        """Give a cell that waits its program: ``message``, with ``fds`` (given away), and its standard input.
+        """Give a cell that waits its program: ``message``, with ``fds``, and its standard input.
 
-        False when the cell has ended meanwhile; then nothing has begun.
+        Takes ``fds`` over and gives True; or gives False when the cell has ended meanwhile, and nothing has begun.
+        Raises ``OSError`` when there is no memory for ``stdin``; then the cell ends.
         """
         with self._lock:
-            alive = self.alive and cell.id in self._cells
-            if alive:
-                cell.sink = sink
-                fds["order"], cell.order = cell.order, -1
-        if not alive:
-            _close_all(list(fds.values()))
-            return False
-        seal(cell.stdin, stdin)
-        cell.close_ways_in()
+            if not self.alive or cell.id not in self._cells:
+                return False
+            cell.sink = sink
+            order, way_in = cell.order, cell.stdin
+            cell.order = cell.stdin = -1
         self.call(self._watch, cell)
+        try:
+            seal(way_in, stdin)
+        except OSError:
+            os.close(order)  # which ends it
+            raise
+        finally:
+            os.close(way_in)
+        fds["order"] = order
         self.send({**message, "id": cell.id, "fds": list(fds)}, list(fds.values()))
         return True
 
@@ -329,6 +339,9 @@ class Link:
         if cell is None:
             _close_all(fds)
         else:
+            if not cell.listening.set_running_or_notify_cancel():
+                _close_all(fds)
+                return
             cell.listening.set_result(fds)
 
     def _finish(self, message: dict[str, Any], fds: list[int]) -> None:

@@ -11,8 +11,12 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 def memory_file(data: bytes) -> int:
     """An anonymous file that holds ``data``, positioned at its start."""
     fd = os.memfd_create("casemate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    _write(fd, data)
-    os.lseek(fd, 0, os.SEEK_SET)
+    try:
+        _write(fd, data)
+        os.lseek(fd, 0, os.SEEK_SET)
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 

@@ -39,7 +39,7 @@ class Demand:
     def end(self, now: float) -> None:
         """A run of this kind has ended."""
         self.running -= 1
-        self.last = now
+        self.last = max(self.last, now)
 
 
 def wanted(demand: Demand, now: float, concurrency: int, free: int, cost: int) -> int:
@@ -52,6 +52,11 @@ def wanted(demand: Demand, now: float, concurrency: int, free: int, cost: int) -
     affordable = int(free * _SHARE / max(1, cost))
     most = max(0, min(demand.most + _SPARE, concurrency - demand.running, affordable))
     return -(-most // 2) if is_busy(demand, now) else most
+
+
+def has_just_ended(demand: Demand, now: float) -> bool:
+    """Whether a run has ended a moment ago, so that there will soon be time."""
+    return now - demand.last < 2 * PAUSE
 
 
 def is_busy(demand: Demand, now: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -17,15 +16,13 @@ if TYPE_CHECKING:
 class RunningCell:
     """A cell behind a link.
 
-    Without a ``sink`` it waits for its program; ``order`` and ``stdin`` then lead to its process, and ``tree``, once
-    everything is in place, to its files.
+    Without a ``sink`` it waits for its program; ``order`` and ``stdin`` then lead to its process.
     """
 
     def __init__(self, link: Link, cell_id: str, sink: Sink | None, pipes: dict[int, Stream | None]) -> None:
         self.id = cell_id
         self.sink = sink
-        self.order = self.stdin = self.tree = -1
-        self.owner: int | None = None  # of files that it may change; None where that is this process's user
+        self.order = self.stdin = -1
         self.pipes = pipes  # descriptor to stream; None is the control pipe
         self.paused: set[int] = set()
         self.frames = FrameReader()
@@ -45,22 +42,10 @@ class RunningCell:
 
     def close_ways_in(self) -> None:
         """Close what only a cell that waits has."""
-        for fd in (self.order, self.stdin, self.tree):
+        for fd in (self.order, self.stdin):
             if fd >= 0:
                 os.close(fd)
-        self.order = self.stdin = self.tree = -1
-
-    def place_program(self, name: str, code: bytes) -> None:
-        """Put the program of a cell that waits where it reads it from. Raises ``OSError``."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(f"program/{name}", flags, 0o644, dir_fd=self.tree)
-        try:
-            if os.write(fd, code) != len(code):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if self.owner is not None:
-                os.fchown(fd, self.owner, self.owner)
-        finally:
-            os.close(fd)
+        self.order = self.stdin = -1
 
     async def ended(self) -> Ending:
         import asyncio

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from casemate.isolation.native import launch, refusal, tree
 from casemate.isolation.native.link import Link
 from casemate.isolation.native.memory import memory_file, seal
 from casemate.isolation.native.running import RunningCell, Unlaunched
-from casemate.isolation.native.warm import Warm
+from casemate.isolation.native.warm import Turn, Warm
 from casemate.isolation.wall import Ending, Reason, Sink
 from casemate.model.isolation import IsolationReport
 from casemate.model.plan import Entry, Plan, Waiting
@@ -80,84 +82,74 @@ class NativeWall:
 
     def start(self, plan: Plan, sink: Sink) -> NativeCell:
         link, warm, root = self._ready(plan.entries)
-        if isinstance(plan.waiting, str):
-            return NativeCell(self, plan, sink, self._launch(link, root, plan, sink), "exec", plan.waiting)
-        try:
-            taken = warm.take(plan, plan.waiting, root)
-        except OSError as error:
-            raise _why_unprepared(error) from None
-        reason = taken
-        if not isinstance(taken, str):
-            cell, how = taken
-            if self._begin(link, cell, plan, plan.waiting, sink):
-                return NativeCell(self, plan, sink, cell, how, "")
-            reason = _GONE
-        return NativeCell(self, plan, sink, self._launch(link, root, plan, sink), "exec", str(reason))
+        with _explained():
+            files = _files_of(plan)
+            if isinstance(plan.waiting, str):
+                return NativeCell(self, plan, sink, self._launch(link, root, plan, files, sink), None, plan.waiting)
+            try:
+                turn = warm.take(plan, plan.waiting, root)
+            except BaseException:
+                _close(files)
+                raise
+            try:
+                cell, why_exec = self._begin(link, turn, plan, plan.waiting, files, sink), ""
+                if cell is None:
+                    cell, why_exec = self._launch(link, root, plan, files, sink), turn.why or _GONE
+                return NativeCell(self, plan, sink, cell, turn, why_exec)
+            except BaseException:
+                turn.end()
+                raise
 
     def relaunch(self, plan: Plan, sink: Sink) -> RunningCell:
         """Start a cell for ``plan`` that need not be ready: one that was ended before its program began."""
         link, _, root = self._ready(plan.entries)
-        return self._launch(link, root, plan, sink)
-
-    def ended(self, plan: Plan) -> None:
-        """Take note that a run has ended."""
-        warm = self._warm
-        key = self._roots.get(plan.entries)
-        if warm is not None and key is not None and not isinstance(plan.waiting, str):
-            warm.ended(plan, plan.waiting, key)
+        with _explained():
+            return self._launch(link, root, plan, _files_of(plan), sink)
 
     def keep_ready(self, plan: Plan) -> None:
         if not isinstance(plan.waiting, str):
             _, warm, root = self._ready(plan.entries)
-            warm.start(plan, plan.waiting, root)
+            with _explained():
+                warm.start(plan, plan.waiting, root)
 
     def warmth(self) -> Warmth:
         return self._warm.states() if self._warm else Warmth()
 
-    def _launch(self, link: Link, root: str, plan: Plan, sink: Sink) -> RunningCell:
-        fds: dict[str, int] = {}
+    def _launch(self, link: Link, root: str, plan: Plan, files: dict[str, int], sink: Sink) -> RunningCell:
+        """Start a cell of its own for ``plan``, with the given ``files`` (given away). Raises ``OSError``."""
+        fds = dict(files)
         try:
-            self._open_for(plan, fds)
+            fds["stdin"] = _stdin(plan.stdin)
+            fds["payload"] = launch.payload(plan.argv, plan.env, plan.cwd)
+            fds["program"] = memory_file(plan.code)
             request = launch.request(plan, root)
-        except OSError as error:
-            _close(fds)
-            raise _why_unprepared(error) from None
-        except CasemateError:
+        except OSError:
             _close(fds)
             raise
-        try:
-            return link.launch(request, fds, sink)
-        except OSError as error:
-            raise _why_unprepared(error) from None
+        return link.launch(request, fds, sink)
 
-    def _begin(self, link: Link, cell: RunningCell, plan: Plan, waiting: Waiting, sink: Sink) -> bool:
-        """Give a cell that is ready its program; False when it has ended meanwhile."""
-        fds: dict[str, int] = {}
+    def _begin(
+        self, link: Link, turn: Turn, plan: Plan, waiting: Waiting, files: dict[str, int], sink: Sink
+    ) -> RunningCell | None:
+        """The cell that is ready, with the program in it and ``files`` taken over; None when there is none any more."""
+        if turn.cell is None:
+            return None
         message = launch.begin_request(plan, waiting)
+        fds = dict(files)
         try:
             if len(plan.code) <= _INLINE:
                 message["program"]["content"] = plan.code
             else:
                 fds["program"] = memory_file(plan.code)
-            if plan.files:
-                fds["inputs"], fds["index"] = launch.pack(plan.files, plan.limits.disk)
-        except OSError as error:
-            cell.discard()
-            _close(fds)
-            raise _why_unprepared(error) from None
-        except CasemateError:
-            cell.discard()
+            begun = link.begin(turn.cell, message, fds, plan.stdin, sink)
+        except OSError:
+            turn.cell.discard()
             _close(fds)
             raise
-        return link.begin(cell, message, fds, plan.stdin, sink)
-
-    def _open_for(self, plan: Plan, fds: dict[str, int]) -> None:
-        """Put what the cell is given into ``fds``."""
-        fds["stdin"] = _stdin(plan.stdin)
-        fds["payload"] = launch.payload(plan.argv, plan.env, plan.cwd)
-        fds["program"] = memory_file(plan.code)
-        if plan.files:
-            fds["inputs"], fds["index"] = launch.pack(plan.files, plan.limits.disk)
+        if begun:
+            return turn.cell
+        _close({name: fd for name, fd in fds.items() if name not in files})
+        return None
 
     async def close(self) -> None:
         import asyncio
@@ -220,13 +212,16 @@ class NativeWall:
 class NativeCell:
     """A running cell of the native wall."""
 
-    def __init__(self, wall: NativeWall, plan: Plan, sink: Sink, cell: RunningCell, how: str, why: str) -> None:
+    def __init__(
+        self, wall: NativeWall, plan: Plan, sink: Sink, cell: RunningCell, turn: Turn | None, why_exec: str
+    ) -> None:
         self._wall = wall
         self._plan = plan
         self._sink = sink
         self._cell = cell
-        self._how = how
-        self._why = why
+        self._turn = turn
+        self._how = turn.how if turn and not why_exec else "exec"
+        self._why = why_exec
         self._killed: Reason | None = None
 
     def kill(self, reason: Reason) -> None:
@@ -242,12 +237,23 @@ class NativeCell:
         return await asyncio.wrap_future(self._cell.listening)
 
     async def ended(self) -> Ending:
+        import asyncio
+
         try:
-            return replace(await self._ended(), start=self._how, start_reason=self._why)
-        except Unlaunched as error:
-            raise why_unlaunched(error) from None
-        finally:
-            self._wall.ended(self._plan)
+            ending = await self._ended()
+        except asyncio.CancelledError:
+            raise  # only the waiting is over
+        except BaseException as error:
+            self._end_turn()
+            if isinstance(error, Unlaunched):
+                raise why_unlaunched(error) from None
+            raise
+        self._end_turn()
+        return replace(ending, start=self._how, start_reason=self._why)
+
+    def _end_turn(self) -> None:
+        if self._turn:
+            self._turn.end()
 
     async def _ended(self) -> Ending:
         """The end, of a second cell where the first ended before its program began: nobody is to notice."""
@@ -256,11 +262,29 @@ class NativeCell:
         except Unlaunched as error:
             if self._how == "exec" or error.stage not in ("zygote", "waiting"):
                 raise
-        self._how, self._why = "exec", _GONE
+            self._why = f"{_GONE}: {error.detail}"
+        self._how = "exec"
         self._cell = self._wall.relaunch(self._plan, self._sink)
         if self._killed:
             self._cell.kill(self._killed)
         return await self._cell.ended()
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """What goes wrong before anything has started, as what it means for the caller."""
+    try:
+        yield
+    except OSError as error:
+        raise _why_unprepared(error) from None
+
+
+def _files_of(plan: Plan) -> dict[str, int]:
+    """The given files as descriptors. Raises ``OSError`` and ``InvalidArgument``."""
+    if not plan.files:
+        return {}
+    inputs, index = launch.pack(plan.files, plan.limits.disk)
+    return {"inputs": inputs, "index": index}
 
 
 def _stdin(data: bytes) -> int:

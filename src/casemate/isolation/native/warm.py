@@ -27,6 +27,9 @@ _LATER = 1.0  # seconds after the first run, until the zygote of programs that w
 _OFTEN = 1.0  # seconds between looks at what is ready
 _DEATHS = 3  # of a zygote in a row, each within seconds of its start: then its environment goes without
 _SHORT_LIFE = 10.0
+_FAILURES = 5  # cells of one kind that ended while they waited, in a row: then it goes without
+_KINDS = 8  # that are kept at most
+_ENOUGH_FOR_ONE = 400 << 20  # bytes
 
 
 @dataclass(slots=True)
@@ -56,6 +59,30 @@ class _Shelf:
     ready: deque[RunningCell] = field(default_factory=deque)
     taken: int = 0
     made: int = 0
+    failed: int = 0  # in a row: cells that ended while they waited
+    problem: str = ""
+
+
+class Turn:
+    """One run's turn at the cells of its kind.
+
+    ``cell``: one that waits, and ``how`` it came about; None where there is none, and ``why``.
+    """
+
+    def __init__(
+        self, warm: Warm, shelf: _Shelf, cell: RunningCell | None = None, how: str = "exec", why: str = ""
+    ) -> None:
+        self.cell = cell
+        self.how = how
+        self.why = why
+        self._warm = warm
+        self._shelf: _Shelf | None = shelf
+
+    def end(self) -> None:
+        """The run is over. Once; harmless when repeated."""
+        shelf, self._shelf = self._shelf, None
+        if shelf is not None:
+            self._warm.ended(shelf)
 
 
 class Warm:
@@ -74,8 +101,8 @@ class Warm:
 
     # -- from any thread
 
-    def take(self, plan: Plan, waiting: Waiting, root: str) -> tuple[RunningCell, str] | str:
-        """A cell that waits for such a program and how it came about, or why there is none. Its run ends by `ended`."""
+    def take(self, plan: Plan, waiting: Waiting, root: str) -> Turn:
+        """A run's turn, which has a cell that waits for such a program where there is one. Raises ``OSError``."""
         now = time.monotonic()
         with self._lock:
             shelf = self._shelf(plan, waiting, root)
@@ -83,31 +110,29 @@ class Warm:
             self._runs += 1
             if self._runs > 1:
                 self._want_zygote(shelf, now)
-            return self._taken(shelf)
+            return self._turn(shelf)
 
-    def _taken(self, shelf: _Shelf) -> tuple[RunningCell, str] | str:
+    def _turn(self, shelf: _Shelf) -> Turn:
         while shelf.ready:
             cell = shelf.ready.popleft()
             if not cell.future.done():
                 shelf.taken += 1
-                return cell, "pool"
+                return Turn(self, shelf, cell, "pool")
         if shelf.zygote is None:
-            return "no cell of its kind was ready"
+            return Turn(self, shelf, why=shelf.problem or "no cell of its kind was ready")
         if shelf.zygote.state != "ready":
-            return _why_not(shelf.zygote)
+            return Turn(self, shelf, why=_why_not(shelf.zygote))
         try:
-            return self._make(shelf), "zygote"
+            return Turn(self, shelf, self._make(shelf), "zygote")
         except OSError as error:
-            return f"a cell could not be made ready: {error.strerror}"
+            return Turn(self, shelf, why=f"a cell could not be made ready: {error.strerror}")
 
-    def ended(self, plan: Plan, waiting: Waiting, root: str) -> None:
-        """A run that `take` was asked about has ended."""
+    def ended(self, shelf: _Shelf) -> None:
+        """A turn at ``shelf`` is over."""
         with self._lock:
-            shelf = self._shelves.get(_kind(plan, waiting, root))
-            if shelf is not None:
-                now = time.monotonic()
-                shelf.demand.end(now)
-                self._set_due(now + (_SOON if self._runs == 1 else _AFTER))  # not now: the result is on its way
+            now = time.monotonic()
+            shelf.demand.end(now)
+            self._set_due(now + (_SOON if self._runs == 1 else _AFTER))  # not now: the result is on its way
 
     def start(self, plan: Plan, waiting: Waiting, root: str) -> None:
         """Keep cells for such programs ready, from now on."""
@@ -161,8 +186,8 @@ class Warm:
                 self._want_zygote(shelf, now)
                 self._fill(shelf)
             self._drop_idle(now)
-            pause = pool.PAUSE if any(pool.is_busy(one.demand, now) for one in self._shelves.values()) else _OFTEN
-            self._due = now + pause if self._shelves or self._zygotes else None
+            soon = any(pool.has_just_ended(shelf.demand, now) for shelf in self._shelves.values())
+            self._due = now + (pool.PAUSE if soon else _OFTEN) if self._shelves or self._zygotes else None
 
     # -- under the lock
 
@@ -173,16 +198,21 @@ class Warm:
             zygote = None if waiting.preload is None else self._zygote(waiting, root)
             request = launch.waiting_request(plan, waiting, root)
             request["zygote"] = zygote.key if zygote else ""
-            like = replace(plan, code=b"", files={}, stdin=b"")  # a program's own is not kept
-            shelf = self._shelves[kind] = _Shelf(like, root, request, waiting, zygote, time.monotonic())
+            # A program's own is not kept.
+            like = replace(plan, code=b"", files={}, stdin=b"", env={}, argv=(), waiting="")
+            waiting = replace(waiting, order=b"")
+            now = time.monotonic()
+            shelf = self._shelves[kind] = _Shelf(like, root, request, waiting, zygote, now)
+            shelf.demand.last = now
+            self._drop_least_used()
         return shelf
 
     def _zygote(self, waiting: Waiting, root: str) -> _Zygote:
         kind = (root, waiting.argv, tuple(waiting.env.items()), waiting.preload, waiting.optional)
+        for known in [one for one in self._zygotes.values() if one.waiting.argv == waiting.argv]:
+            if known.waiting.stamp != waiting.stamp:
+                self._retire(known)  # their environment has changed on the disk
         zygote = self._zygotes.get(kind)
-        if zygote is not None and zygote.waiting.stamp != waiting.stamp:
-            self._retire(zygote)  # its environment has changed on the disk
-            zygote = None
         if zygote is None:
             zygote = self._zygotes[kind] = _Zygote(os.urandom(6).hex(), waiting)
         return zygote
@@ -227,7 +257,7 @@ class Warm:
             return
         now = time.monotonic()
         zygote.deaths = zygote.deaths + 1 if now - zygote.asked < _SHORT_LIFE else 1
-        zygote.state, zygote.problem = "wanted", detail
+        zygote.state, zygote.problem, zygote.ready = "wanted", detail, 0.0
         if zygote.deaths >= _DEATHS:
             zygote.state, zygote.problem = "ruled out", f"it ended {zygote.deaths} times: {detail}"
         self._set_due(now + _SOON)
@@ -240,12 +270,14 @@ class Warm:
 
     def _fill(self, shelf: _Shelf) -> None:
         """Make cells ready, a few at a time, and end those that are too many."""
-        if shelf.zygote is not None and shelf.zygote.state != "ready":
-            return
         now = time.monotonic()
-        while shelf.ready and shelf.ready[0].future.done():
-            shelf.ready.popleft()
-        target = pool.wanted(shelf.demand, now, self._concurrency, self._free(now), shelf.waiting.cost)
+        self._drop_dead(shelf)
+        if shelf.problem or (shelf.zygote is not None and shelf.zygote.state != "ready"):
+            return
+        others = [one for one in self._shelves.values() if one is not shelf]
+        room = self._concurrency - sum(len(one.ready) for one in others)
+        taken = sum(len(one.ready) * one.waiting.cost for one in others)
+        target = pool.wanted(shelf.demand, now, room, self._free(now) - taken, shelf.waiting.cost)
         try:
             for _ in range(min(target - len(shelf.ready), pool.MOST_MAKING)):
                 shelf.ready.append(self._make(shelf))
@@ -253,6 +285,21 @@ class Warm:
             return  # there are too few descriptors for now
         while len(shelf.ready) > target and not pool.is_busy(shelf.demand, now):
             shelf.ready.pop().discard()
+
+    def _drop_dead(self, shelf: _Shelf) -> None:
+        """Forget cells that have ended; after many in a row their kind goes without."""
+        living = deque(cell for cell in shelf.ready if not cell.future.done())
+        dead = len(shelf.ready) - len(living)
+        shelf.ready = living
+        shelf.failed = shelf.failed + dead if dead else (0 if living else shelf.failed)
+        if shelf.failed >= _FAILURES:
+            shelf.problem = f"cells of its kind ended {shelf.failed} times while they waited"
+
+    def _drop_least_used(self) -> None:
+        """Keep a bounded number of kinds: a caller may ask for another with each run."""
+        idle = [kind for kind, shelf in self._shelves.items() if not shelf.demand.running]
+        for kind in sorted(idle, key=lambda one: self._shelves[one].demand.last)[: max(0, len(self._shelves) - _KINDS)]:
+            self._empty(self._shelves.pop(kind))
 
     def _free(self, now: float) -> int:
         """Bytes that can be had, looked up now and then."""
@@ -308,7 +355,7 @@ def _why_not(zygote: _Zygote) -> str:
 
 
 def _free_memory() -> int:
-    """Bytes that can be had without swapping (proc(5), MemAvailable)."""
+    """Bytes that can be had without swapping (proc(5), MemAvailable); a little where the kernel does not say."""
     try:
         with open("/proc/meminfo", "rb") as file:
             for line in file:
@@ -316,12 +363,13 @@ def _free_memory() -> int:
                     return int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass
-    return 0
+    return _ENOUGH_FOR_ONE
 
 
 def _pool_state(shelf: _Shelf) -> PoolState:
     waiting = sum(not cell.future.done() for cell in shelf.ready)
-    return PoolState(shelf.plan.language, shelf.waiting.preload, waiting, shelf.demand.running, shelf.taken, shelf.made)
+    zygote = None if shelf.zygote is None else _zygote_state(shelf.zygote)
+    return PoolState(shelf.plan.language, zygote, waiting, shelf.demand.running, shelf.taken, shelf.made, shelf.problem)
 
 
 def _zygote_state(zygote: _Zygote) -> ZygoteState:

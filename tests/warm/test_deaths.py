@@ -1,0 +1,147 @@
+"""Sudden deaths of what is kept ready: no run notices, and what died is replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+from tests.contract import witness
+from tests.warm.ready import all_ready, ready_inits, settle, start_of, until, warmth, zygote_of, zygotes
+
+from casemate import CasemateError, Execution, sync
+
+LANGUAGES = (pytest.param("python"), pytest.param("node", marks=pytest.mark.needs("node")), pytest.param("shell"))
+HELLO = {"python": "print('hello')", "node": "console.log('hello')", "shell": "echo hello"}
+
+
+def kill(pid: int) -> None:
+    """End it suddenly, and wait for that."""
+    with witness.watching([pid]) as watched:
+        os.kill(pid, signal.SIGKILL)
+        assert watched.wait()
+
+
+def check(execution: Execution) -> Execution:
+    assert (execution.stdout, execution.status, execution.cause) == ("hello\n", "ok", None), execution
+    return execution
+
+
+def is_back(sandbox: sync.Sandbox, language: str = "python") -> bool:
+    """Whether a run finds a cell that was ready."""
+    return start_of(check(sandbox.run(HELLO[language], language=language)))[0] == "pool"
+
+
+def test_a_zygote_that_dies_between_runs_is_replaced_and_no_run_fails(sandbox: sync.Sandbox) -> None:
+    settle(sandbox)
+    first = zygote_of(sandbox)
+    kill(first)
+    check(sandbox.run(HELLO["python"]))
+    until(lambda: len(zygotes()) == 2)
+    assert first not in zygotes()
+    until(lambda: is_back(sandbox))
+
+
+def test_a_zygote_that_dies_while_runs_wait_for_cells_of_it_is_noticed_by_none(sandbox: sync.Sandbox) -> None:
+    settle(sandbox)
+    pid = zygote_of(sandbox)
+    os.kill(pid, signal.SIGSTOP)  # cells that are asked for now will never be made
+    with ThreadPoolExecutor(8) as threads:
+        before = warmth(sandbox)
+        runs = [threads.submit(sandbox.run, HELLO["python"]) for _ in range(8)]
+        until(lambda: sum(pool.running for pool in warmth(sandbox).pools) + sum(one.done() for one in runs) >= 8)
+        kill(pid)
+        ended = [check(run.result(witness.PATIENCE)) for run in runs]
+    assert before.settled
+    assert any(start_of(one)[0] == "exec" for one in ended), "nobody had to wait for the zygote"
+    until(lambda: is_back(sandbox))
+
+
+@pytest.mark.parametrize("which", ["init", "what waits"])
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_ready_cell_that_dies_is_not_missed(sandbox: sync.Sandbox, language: str, which: str) -> None:
+    settle(sandbox, language)
+    inits = all_ready(sandbox)
+    for init in inits:
+        with suppress(ProcessLookupError):
+            os.kill(init if which == "init" else witness.children(init)[0], signal.SIGKILL)
+    check(sandbox.run(HELLO[language], language=language))
+    until(lambda: is_back(sandbox, language))
+    until(lambda: not set(ready_inits()) & set(inits))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_ready_cell_whose_program_was_stopped_is_ended_by_the_time_limit(
+    sandbox: sync.Sandbox, language: str
+) -> None:
+    settle(sandbox, language)
+    for init in all_ready(sandbox):
+        for pid in witness.children(init):
+            os.kill(pid, signal.SIGSTOP)
+    execution = sandbox.run(HELLO[language], language=language, timeout=0.5)
+    assert (execution.status, execution.stdout) == ("timeout", "")
+
+
+@pytest.mark.parametrize("which", ["the one that waits", "the one that serves"])
+def test_when_the_supervisor_dies_the_next_run_works_and_cells_are_kept_ready_again(
+    sandbox: sync.Sandbox, which: str
+) -> None:
+    settle(sandbox)
+    below = witness.descendants(witness.supervisors()[0])
+    with witness.watching(below) as watched:
+        kill(witness.supervisors()[0] if which == "the one that waits" else witness.serving()[0])
+        assert watched.wait(), "zygotes or ready cells live on"
+    ended: Execution | None = None
+    while ended is None:  # a run that came before that was noticed fails; the next one starts another
+        with suppress(CasemateError):
+            ended = sandbox.run(HELLO["python"])
+    check(ended)
+    until(lambda: is_back(sandbox))
+    until(lambda: len(zygotes()) == 2)
+
+
+def test_a_program_lives_on_when_its_zygote_dies(sandbox: sync.Sandbox) -> None:
+    settle(sandbox)
+    said: Future[str] = Future()
+    gone = threading.Event()
+
+    def run() -> Execution:
+        from casemate import Done, Output
+
+        for event in sandbox.stream("print('begun', flush=True)\nimport time\nfor n in range(300):\n"
+                                    "    time.sleep(0.01)\nprint('ended')"):  # fmt: skip
+            if isinstance(event, Output) and not said.done():
+                said.set_result(event.text)
+                assert gone.wait(witness.PATIENCE)
+            if isinstance(event, Done):
+                return event.execution
+        raise AssertionError("the stream has no end")
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run)
+        assert said.result(witness.PATIENCE).startswith("begun")
+        (cell,) = witness.cells()
+        kill(zygote_of(sandbox))
+        assert witness.state(cell) not in ("", "Z")
+        gone.set()
+        execution = running.result(witness.PATIENCE)
+    assert (execution.stdout, execution.status) == ("begun\nended\n", "ok")
+    assert start_of(execution)[0] == "pool"
+
+
+def test_a_zygote_that_dies_again_and_again_is_given_up_and_runs_go_on(sandbox: sync.Sandbox) -> None:
+    settle(sandbox)
+
+    def is_given_up() -> bool:
+        for pid in zygotes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return all(one.state == "ruled out" for one in warmth(sandbox).zygotes)
+
+    until(is_given_up)
+    execution = check(sandbox.run(HELLO["python"]))
+    assert start_of(execution)[0] == "exec"
+    assert "it ended 3 times" in start_of(execution)[1]
