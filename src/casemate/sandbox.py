@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from casemate import __version__
 from casemate.audit.log import AuditLog, default_path
-from casemate.errors import InvalidArgument, SandboxClosed, WallUnavailable
+from casemate.errors import CasemateError, InvalidArgument, SandboxClosed, WallUnavailable
 from casemate.execution.given import (
     check_apart,
     check_choice,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _WALLS = ("native",)
 # Programs of each kind for which other cells are kept ready: those that want what is preloaded, and those that do not.
-_EXAMPLES = {"python": ("pass", "import numpy, pandas"), "node": ("0",), "shell": (":",)}
+_EXAMPLES = {"python": ("pass", "import numpy"), "node": ("0",), "shell": (":",)}
 _NOTHING_MORE: dict[str, Any] = {
     "timeout": None, "limits": None, "allowed_domains": None, "secrets": (), "env": None, "files": None,
     "stdin": None, "metadata": None, "program_name": None, "arguments": (),
@@ -268,7 +268,9 @@ class Sandbox:
         """What is kept ready, once everything that can be is."""
         import asyncio
 
-        self.warm_up(*(one.language for one in (runtime.installed() for runtime in RUNTIMES) if not one.missing))
+        for runtime in RUNTIMES:
+            with contextlib.suppress(CasemateError):  # what is missing is told elsewhere
+                self.warm_up(runtime.language)
         deadline = asyncio.get_running_loop().time() + _SETTLED_WITHIN
         # A state of the wall's own thread, looked at now and then.
         while not (warmth := self._wall.warmth()).settled and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
@@ -283,16 +285,23 @@ class Sandbox:
     def warm_up(self, *languages: str) -> None:
         """Start what the first run needs, without waiting for it; and keep cells ready for programs in ``languages``.
 
-        A sandbox does the latter by itself from its second run on. Raises as :meth:`run` does.
+        A sandbox does the latter by itself from a moment after its first run on. Cells that nothing runs in for half
+        a minute are ended. Raises as :meth:`run` does.
         """
         self._wall.warm_up()
         if languages:
             from casemate.execution import pipeline
 
             for language in languages:
-                for code in _EXAMPLES[runtime_for(language).language]:
+                for code in self._examples(runtime_for(language).language):
                     request = self._request(code, language=language, **_NOTHING_MORE)
                     self._wall.keep_ready(pipeline.explain(request, self._house))
+
+    def _examples(self, language: str) -> tuple[str, ...]:
+        preload = self._house.preload
+        if language == "python" and preload is not None:
+            return ("pass", f"import {preload[0]}") if preload else ("pass",)
+        return _EXAMPLES[language]
 
     async def close(self) -> None:
         """End every cell and everything this sandbox started. Bounded; harmless when repeated."""

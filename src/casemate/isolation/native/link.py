@@ -32,7 +32,6 @@ from casemate.supervisor import wire
 _READ = 1 << 16  # bytes; a pipe's usual capacity
 _MAX_DRAIN = 1 << 24  # bytes read of one pipe after its cell is dead; the kernel's largest pipe is smaller
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
-_LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
 
 
 class Link:
@@ -42,7 +41,7 @@ class Link:
         self.keeper: Keeper | None = None
         self.hello: Future[dict[str, Any]] = Future()
         self._supervisor = spawn.take()
-        self._socket, self._log = self._supervisor.socket, self._supervisor.log
+        self._socket = self._supervisor.socket
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._calls: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
@@ -165,6 +164,7 @@ class Link:
         if not alive:
             _close_all([*fds.values(), *cell.pipes])
             cell.close_ways_in()
+            cell.listening.cancel()
             cell.future.set_exception(SandboxClosed("the sandbox was closed"))
         return alive
 
@@ -376,18 +376,18 @@ class Link:
             for fd in list(cell.pipes):
                 os.close(fd)
             cell.close_ways_in()
+            cell.listening.cancel()
             cell.future.set_exception(error)
         if not self.hello.done():
             self.hello.set_exception(error)
         self._epoll.close()
         self._socket.close()
         os.close(self._wake)
-        os.close(self._log)
+        os.close(self._supervisor.log)
         self._supervisor.reap()
 
     def _why_lost(self) -> CasemateError:
-        size = os.fstat(self._log).st_size
-        text = os.pread(self._log, _LOG_TAIL, max(0, size - _LOG_TAIL)).decode("utf-8", "replace").strip()
+        text = self._supervisor.last_words()
         if text:
             return Fault(f"the supervisor failed: {text}")
         if self._closing:

@@ -12,6 +12,7 @@ import sys
 _BOOT = (
     "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); from casemate.supervisor.main import main; main()"
 )
+_LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
 _STOP_GRACE = 2.0  # seconds the supervisor has to end before it is killed
 
 _early: list[Supervisor] = []  # started before there was anybody to use it
@@ -25,6 +26,11 @@ class Supervisor:
         self.log = os.memfd_create("casemate-supervisor-log", os.MFD_CLOEXEC)
         self.pid = _spawn(theirs, self.log)
         theirs.close()
+
+    def last_words(self) -> str:
+        """The end of its own error text; empty when it has had no errors."""
+        size = os.fstat(self.log).st_size
+        return os.pread(self.log, _LOG_TAIL, max(0, size - _LOG_TAIL)).decode("utf-8", "replace").strip()
 
     def reap(self) -> None:
         """Wait for its end; kill it when it does not end by itself. Once: afterwards the number may be another's."""

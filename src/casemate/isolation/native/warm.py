@@ -6,6 +6,7 @@ run and is never given to another. The pump thread keeps time here, and any thre
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from casemate.errors import CasemateError
 from casemate.isolation.native import launch, pool
 from casemate.isolation.native.running import RunningCell
 from casemate.model.plan import Plan, Waiting
@@ -181,10 +183,8 @@ class Warm:
             return
         with self._lock:
             for shelf in list(self._shelves.values()):
-                if shelf.waiting.fuller and now - shelf.born > _LATER:
-                    self._want_fuller(shelf)
-                self._want_zygote(shelf, now)
-                self._fill(shelf)
+                with contextlib.suppress(OSError, CasemateError):  # its workspace has gone; a run will say so
+                    self._keep_up(shelf, now)
             self._drop_idle(now)
             soon = any(pool.has_just_ended(shelf.demand, now) for shelf in self._shelves.values())
             self._due = now + (pool.PAUSE if soon else _OFTEN) if self._shelves or self._zygotes else None
@@ -244,6 +244,12 @@ class Warm:
                 "optional": shelf.waiting.optional,
             }
         )
+
+    def _keep_up(self, shelf: _Shelf, now: float) -> None:
+        if shelf.waiting.fuller and now - shelf.born > _LATER:
+            self._want_fuller(shelf)
+        self._want_zygote(shelf, now)
+        self._fill(shelf)
 
     def _want_fuller(self, shelf: _Shelf) -> None:
         """Sooner or later a program comes that wants more modules: their zygote takes a second to start."""
