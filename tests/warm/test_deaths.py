@@ -66,8 +66,7 @@ def test_a_ready_cell_that_dies_is_not_missed(sandbox: sync.Sandbox, language: s
     settle(sandbox, language)
     inits = all_ready(sandbox)
     for init in inits:
-        with suppress(ProcessLookupError):
-            os.kill(init if which == "init" else witness.children(init)[0], signal.SIGKILL)
+        kill(init if which == "init" else witness.children(init)[0])
     check(sandbox.run(HELLO[language], language=language))
     until(lambda: is_back(sandbox, language))
     until(lambda: not set(ready_inits()) & set(inits))
@@ -142,6 +141,7 @@ def test_a_zygote_that_dies_again_and_again_is_given_up_and_runs_go_on(sandbox: 
         return all(one.state == "ruled out" for one in warmth(sandbox).zygotes)
 
     until(is_given_up)
-    execution = check(sandbox.run(HELLO["python"]))
-    assert start_of(execution)[0] == "exec"
-    assert "it ended 3 times" in start_of(execution)[1]
+    left = sum(pool.ready for pool in warmth(sandbox).pools)  # cells live on, and may be used
+    starts = [start_of(check(sandbox.run(HELLO["python"]))) for _ in range(left + 1)]
+    assert starts[-1][0] == "exec"
+    assert "it ended 3 times" in starts[-1][1]

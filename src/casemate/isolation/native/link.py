@@ -25,7 +25,7 @@ from casemate.isolation.native.carrying import carry
 from casemate.isolation.native.frames import FrameError
 from casemate.isolation.native.keeping import Keeper
 from casemate.isolation.native.memory import seal
-from casemate.isolation.native.running import RunningCell, Unlaunched, ending_of
+from casemate.isolation.native.running import RunningCell, Unlaunched, ending_of, open_pipes
 from casemate.isolation.wall import Sink, Stream
 from casemate.supervisor import wire
 
@@ -92,7 +92,7 @@ class Link:
 
     def launch(self, request: dict[str, Any], fds: dict[str, int], sink: Sink) -> RunningCell:
         """Launch a cell with ``fds`` (given away) and fresh pipes for its output."""
-        cell = self._new_cell(request["id"], fds, sink)
+        cell = RunningCell(self, request["id"], sink, open_pipes(fds))
         if self._enter(cell, fds):
             self.call(self._watch, cell)
             self.send({**request, "op": "launch", "fds": list(fds)}, list(fds.values()))
@@ -110,7 +110,7 @@ class Link:
             _close_all([*fds.values(), *ours])
             raise
         try:
-            cell = self._new_cell(os.urandom(8).hex(), fds, None)
+            cell = RunningCell(self, os.urandom(8).hex(), None, open_pipes(fds))
         except OSError:
             _close_all(ours)
             raise
@@ -143,18 +143,6 @@ class Link:
         fds["order"] = order
         self.send({**message, "id": cell.id, "fds": list(fds)}, list(fds.values()))
         return True
-
-    def _new_cell(self, cell_id: str, fds: dict[str, int], sink: Sink | None) -> RunningCell:
-        pipes: dict[int, Stream | None] = {}
-        try:
-            for name in ("stdout", "stderr", "control"):
-                read, fds[name] = os.pipe()
-                os.set_blocking(read, False)
-                pipes[read] = None if name == "control" else name  # type: ignore[assignment]
-        except OSError:
-            _close_all([*fds.values(), *pipes])
-            raise
-        return RunningCell(self, cell_id, sink, pipes)
 
     def _enter(self, cell: RunningCell, fds: dict[str, int]) -> bool:
         with self._lock:

@@ -77,3 +77,22 @@ def ending_of(message: dict[str, Any], tree_fd: int) -> Ending:
         inodes_left=message["inodes_left"],
         tree_fd=tree_fd,
     )
+
+
+def open_pipes(fds: dict[str, int]) -> dict[int, Stream | None]:
+    """Fresh pipes for what a cell says: their ends for it are put into ``fds``, ours are given, by descriptor.
+
+    Raises ``OSError``, and then closes all of ``fds``.
+    """
+    pipes: dict[int, Stream | None] = {}
+    streams: tuple[Stream, ...] = ("stdout", "stderr")
+    try:
+        for name in (*streams, "control"):
+            read, fds[name] = os.pipe()
+            os.set_blocking(read, False)
+            pipes[read] = next((stream for stream in streams if stream == name), None)
+    except OSError:
+        for fd in (*fds.values(), *pipes):
+            os.close(fd)
+        raise
+    return pipes
