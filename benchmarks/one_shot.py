@@ -51,7 +51,8 @@ Once = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Casemate:
-    """Two sandboxes, of which one keeps nothing ready and the other cells for ``languages``.
+    """Two sandboxes: one keeps nothing ready, the other cells for one language. A new one for each table, so that none
+    holds what an earlier table asked for.
 
     ``starts`` counts how the other one's programs began.
     """
@@ -59,14 +60,24 @@ class Casemate:
     def __init__(self, runner: asyncio.Runner, folder: str) -> None:
         self.runner = runner
         self.cold = Sandbox(audit=f"{folder}/cold.db", concurrency=_AT_ONCE)
-        self.warm = Sandbox(audit=f"{folder}/warm.db", concurrency=_AT_ONCE)
-        self.languages: list[str] = []
+        self._audit = f"{folder}/warm.db"
+        self.warm = Sandbox(audit=self._audit, concurrency=_AT_ONCE)
         self.starts: Counter[str] = Counter()
         ready.keep_nothing(self.cold)
 
-    def settle(self) -> None:
-        """Have everything ready; what was kept may have been ended since, because nobody used it."""
-        self.runner.run(ready.settle(self.warm, *self.languages))
+    def settle(self, language: str) -> None:
+        """Have cells for ``language`` ready, in a new sandbox."""
+        self.runner.run(self._settle(language))
+
+    async def _settle(self, language: str) -> None:
+        await self.warm.close()
+        self.warm = Sandbox(audit=self._audit, concurrency=_AT_ONCE)
+        await ready.settle(self.warm, language)
+
+    async def close(self) -> None:
+        """Close both."""
+        await self.cold.close()
+        await self.warm.close()
 
     async def by_exec(self, code: str, language: str) -> None:
         """Run it in a fresh cell. Raises ``RuntimeError`` when it was not one."""
@@ -93,7 +104,7 @@ class Casemate:
                 took = time.perf_counter() - start
                 if not why:
                     return took
-                await ready.settle(self.warm, *self.languages)
+                await ready.settle(self.warm, language)
             raise RuntimeError(f"no cell was ready for {language}: {why}")
 
         return lambda: self.runner.run(timed())
@@ -113,14 +124,12 @@ def main() -> None:
     with asyncio.Runner() as runner, tempfile.TemporaryDirectory(prefix="casemate-one-shot-") as folder:
         ours = Casemate(runner, folder)
         plans = [plan for language in _PROGRAMS if (plan := _plan(runner, ours.warm, language, run)) is not None]
-        ours.languages = [plan.language for plan in plans]
         for plan in plans:
             _one_at_a_time(run, ours, plan, Path(folder))
             _at_once(run, ours, plan, Path(folder))
             if plan.language == "python":
                 _with_pandas(run, ours, plan)
-        runner.run(ours.cold.close())
-        runner.run(ours.warm.close())
+        runner.run(ours.close())
     run.finish()
 
 
@@ -161,7 +170,7 @@ def _one_at_a_time(run: measure.Run, ours: Casemate, plan: Plan, folder: Path) -
     things |= {name: _quiet(ours.runner, once) for name, once in captured.items()}
     things |= _ours(ours, code, language)
     goals = {f"casemate, exec {language}": _GOAL, f"casemate, warm {language}": _WARM_GOALS[language]}
-    ours.settle()
+    ours.settle(language)
     rounds = run.rounds(200)
     if language == "python":
         series = _beside_a_kernel(run, things, rounds, goals)
@@ -211,7 +220,7 @@ def _with_pandas(run: measure.Run, ours: Casemate, plan: Plan) -> None:
         run.note(f"pandas left out: {plan.argv[0]} cannot import it")
         return
     things: dict[str, Thing] = {"bare python": lambda: measure.start_and_wait(bare, _ENV)}
-    ours.settle()
+    ours.settle("python")
     series = measure.in_turn(things | _ours(ours, _PANDAS, "python"), run.rounds(30, 3))
     run.compare(f"python, {_PANDAS}, one at a time", series)
     ours.tell_starts(run, _PANDAS, " and done again")
@@ -228,7 +237,7 @@ def _at_once(run: measure.Run, ours: Casemate, plan: Plan, folder: Path) -> None
     captured = _captured_things(plan, folder)
     captured[f"casemate, exec {language}"] = lambda: ours.by_exec(code, language)
     captured[f"casemate, warm {language}"] = warm
-    ours.settle()
+    ours.settle(language)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         many: dict[str, Thing] = {f"bare {language}": lambda: _bare_crowd(pool, bare, crowd)}
         many |= {name: _crowd(ours.runner, once, crowd) for name, once in captured.items()}

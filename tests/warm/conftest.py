@@ -18,6 +18,6 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sandbox(audit: Path) -> Iterator[sync.Sandbox]:
-    """A sandbox that is closed at the end."""
-    with sync.Sandbox(audit=audit) as one:
+    """A sandbox with one zygote, which is ready soon; it is closed at the end."""
+    with sync.Sandbox(audit=audit, preload=()) as one:
         yield one

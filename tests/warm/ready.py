@@ -18,7 +18,7 @@ from tests.warmth import waits
 from casemate import Execution, sync
 from casemate.model.warmth import Warmth
 
-PATIENCE = 15.0  # seconds until something that must happen is taken as not happening
+PATIENCE = 60.0  # seconds until something that must happen is taken as not happening
 _PAUSE = 0.003
 ZYGOTE = "casemate-zygote"
 

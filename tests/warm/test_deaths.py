@@ -40,7 +40,7 @@ def test_a_zygote_that_dies_between_runs_is_replaced_and_no_run_fails(sandbox: s
     first = zygote_of(sandbox)
     kill(first)
     check(sandbox.run(HELLO["python"]))
-    until(lambda: len(zygotes()) == 2)
+    until(lambda: len(zygotes()) == 1)
     assert first not in zygotes()
     until(lambda: is_back(sandbox))
 
@@ -99,7 +99,7 @@ def test_when_the_supervisor_dies_the_next_run_works_and_cells_are_kept_ready_ag
             ended = sandbox.run(HELLO["python"])
     check(ended)
     until(lambda: is_back(sandbox))
-    until(lambda: len(zygotes()) == 2)
+    until(lambda: len(zygotes()) == 1)
 
 
 def test_a_program_lives_on_when_its_zygote_dies(sandbox: sync.Sandbox) -> None:

@@ -25,7 +25,8 @@ class ZygoteState:
 class PoolState:
     """Cells of one kind: how many are ``ready`` and ``running``, and how many were ``taken`` and ``made`` so far.
 
-    ``zygote``: what they are forked from; None where they are executed. ``problem``: why there are none any more.
+    ``zygote``: what they are forked from; None where they are executed. ``problem``: why there are none any more; ``idle``: none
+    is wanted, because nothing ran for a while.
     """
 
     language: str
@@ -34,12 +35,13 @@ class PoolState:
     running: int
     taken: int
     made: int
+    idle: bool = False
     problem: str = ""
 
     @property
     def settled(self) -> bool:
         """Whether nothing is on its way."""
-        return bool(self.ready or self.problem or (self.zygote and self.zygote.state == "ruled out"))
+        return bool(self.ready or self.idle or self.problem or (self.zygote and self.zygote.state == "ruled out"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import os
 import resource
 import struct
 
-from casemate.supervisor import wire
+from casemate.supervisor import kernel, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Mark, wait status of the program, its peak resident memory in bytes, microseconds of cpu of it and its children.
 REPORT = struct.Struct("<cIQQ")
 _IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: a program expects their default actions
+_SIGNALS = 65
 _MAX_PAYLOAD = 64 << 20
 
 
@@ -30,6 +31,8 @@ def look_after(pid: int, status: int, not_ours: tuple[int, ...]) -> NoReturn:
     """
     for fd in not_ours:
         close(fd)
+    for number in range(1, _SIGNALS):
+        kernel.default_signal(number)  # what a preloaded module handles must not run in here
     code = _reap_until(pid)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = int((used.ru_utime + used.ru_stime) * 1e6)

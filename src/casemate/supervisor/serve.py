@@ -47,6 +47,7 @@ class Server:
         self._spares = spares.Spares(self._identity, groups)
         self._zygotes: dict[str, zygotes.Zygote] = {}
         self._cells: dict[str, cells.Cell] = {}
+        self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
         self._unborn: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what is to be done then
         self._removals: list[cgroups.Group] = []
         self._epoll = select.epoll()
@@ -222,6 +223,7 @@ class Server:
             raise
         scratch.close_mounts()
         self._cells[known.id] = known
+        self._pids.add(known.pid)
         self._watch(known.pidfd, lambda: self._ended(known))
         self._watch(known.status_fd, lambda: self._reported(known))
         if known.group and known.group.oom_fd is not None:
@@ -284,7 +286,7 @@ class Server:
             self._say({"op": "zygote", "key": key, "problem": self._broken_roots.get(asked["root"], "unknown root")})
             return
         try:
-            made = zygotes.Zygote(key, root, asked, self._identity, self._spares.program())
+            made = zygotes.Zygote(asked, root, self._identity, self._spares.program(), self._is_known)
         except OSError as error:
             self._say({"op": "zygote", "key": key, "problem": str(error)})
             return
@@ -295,11 +297,16 @@ class Server:
     def _hear_zygote(self, made: zygotes.Zygote) -> None:
         try:
             message = made.answered()
-        except (OSError, wire.WireError, KeyError, IndexError, TypeError):
+        except (OSError, ValueError):
             self._end_zygote(made.key)
             return
         if message is not None:
             self._say({**message, "op": "zygote", "key": made.key, "pid": made.pid})
+
+    def _is_known(self, pid: int) -> bool:
+        """Whether ``pid`` is a process of somebody's already."""
+        zygotes_too = (made.pid for made in self._zygotes.values())
+        return pid in self._pids or pid in zygotes_too or self._spares.is_ready(pid)
 
     def _end_zygote(self, key: str) -> None:
         """End a zygote, or take note of its end. Its cells live on."""
@@ -324,6 +331,7 @@ class Server:
         """A cell's first process has ended, and so has everything in it."""
         self._unwatch(known.pidfd)
         used = known.reap()
+        self._pids.discard(known.pid)
         if known.reported is None:
             self._unwatch(known.status_fd)
             known.reported = known.report()

@@ -52,6 +52,10 @@ class Spares:
             return self._new()
         return made
 
+    def is_ready(self, pid: int) -> bool:
+        """Whether ``pid`` is that of the one that is ready."""
+        return self._ready is not None and self._ready.pid == pid
+
     def discard(self) -> None:
         """End the one that is ready."""
         if self._ready:

@@ -10,6 +10,8 @@ import os
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MAX_VISITED = 33_000  # processes looked at in one cell; limits.processes is at most 32,768
+_LARGE_TABLES = 8 << 20  # bytes of page tables that take the kernel a tenth of a second to walk
+_HIDDEN = 1 << 62
 OFTEN = 0.02  # seconds between looks at a cell of several processes
 SELDOM = 0.1
 
@@ -17,12 +19,17 @@ SELDOM = 0.1
 class Sight:
     """One look at a cell.
 
-    ``private`` memory of each process added up and the most ``shared`` memory of one, in bytes; ``cpu`` in seconds;
-    ``tasks`` without init; ``pids`` of the processes.
+    ``private`` memory of each process added up, page tables included, and the most ``shared`` memory of one, in bytes;
+    ``cpu`` in seconds; ``tasks`` without init; ``pids`` of the processes. ``tables``: bytes of page tables, and
+    ``unasked`` of memory in processes whose page tables are so large that asking more would take too long; ``places``:
+    where in /proc each of the others is asked.
     """
 
     def __init__(self) -> None:
         self.private = 0
+        self.tables = 0
+        self.unasked = 0
+        self.places: list[str] = []
         self.shared = 0
         self.cpu = 0.0
         self.tasks = 0
@@ -53,12 +60,12 @@ def proportional(sight: Sight) -> int:
 
     A process that cannot be read counts as more than any limit: it hides on purpose.
     """
-    total = 0
-    for pid in sight.pids:
+    total = sight.tables + sight.unasked
+    for place in sight.places:
         try:
-            rollup = _read(f"/proc/{pid}/smaps_rollup")
+            rollup = _read(f"{place}/smaps_rollup")
         except PermissionError:
-            return 1 << 62
+            return _HIDDEN
         except OSError:
             continue  # it ended
         for line in rollup.splitlines():
@@ -70,18 +77,47 @@ def proportional(sight: Sight) -> int:
 def _add(pid: int, sight: Sight) -> None:
     try:
         fields = _fields(pid)
-        sight.tasks += int(fields[17])
+        tasks = int(fields[17])
+        sight.tasks += tasks
         sight.cpu += sum(map(int, fields[11:15])) / _TICKS
         sight.pids.append(pid)
-        shared = 0
-        for line in _read(f"/proc/{pid}/status").splitlines():
-            if line.startswith(b"RssAnon:"):
-                sight.private += int(line.split()[1]) * 1024
-            elif line.startswith(b"RssShmem:"):
-                shared = int(line.split()[1]) * 1024
+        place, sizes = f"/proc/{pid}", _sizes(f"/proc/{pid}")
+        if not sizes and tasks > 1:
+            # Its first thread has ended and others live: proc(5) then tells nothing of its memory by its own number.
+            place, sizes = _living_task(pid)
+        private, shared, tables = (sizes.get(name, 0) for name in (b"RssAnon", b"RssShmem", b"VmPTE"))
+        sight.private += private + tables
         sight.shared = max(sight.shared, shared)
+        sight.tables += tables
+        if tables > _LARGE_TABLES:
+            sight.unasked += private + shared
+        else:
+            sight.places.append(place)
     except (OSError, ValueError, IndexError):
         return  # it ended between two reads
+
+
+def _sizes(place: str) -> dict[bytes, int]:
+    """Sizes in bytes that ``place``, a process or a task in /proc, tells of its memory; {} when it has none."""
+    sizes = {}
+    for line in _read(f"{place}/status").splitlines():
+        name, _, value = line.partition(b":")
+        if name in (b"RssAnon", b"RssShmem", b"VmPTE"):
+            sizes[name] = int(value.split()[0]) * 1024
+    return sizes
+
+
+def _living_task(pid: int) -> tuple[str, dict[bytes, int]]:
+    """Where a thread of ``pid`` lives, and the sizes of its memory; none where all of them are just ending."""
+    for task in os.listdir(f"/proc/{pid}/task"):
+        place = f"/proc/{pid}/task/{task}"
+        try:
+            sizes = _sizes(place)
+        except OSError:
+            continue
+        if sizes:
+            return place, sizes
+    return f"/proc/{pid}", {}
 
 
 def _cpu_of_reaped(init: int) -> float:

@@ -22,6 +22,7 @@ _NAMESPACES = (
 _LOG_BYTES = 65536
 _MAX_ANSWER = 8192  # bytes
 _LOG_TAIL = 600  # characters of its own error text that are passed on
+_MAX_DATA = 8 << 30  # bytes that preloaded modules may hold; each cell may use as much more
 _ANSWERS_WITHIN = 10.0  # seconds; it takes a few milliseconds, on a machine under heavy load longer
 _WRITABLE_BYTES = "64m"  # what libraries write when they are imported: caches, mostly
 _SIGKILL, _SIGINT = 9, 2
@@ -33,8 +34,17 @@ _START = f"{zygote.PACKAGES}/casemate/supervisor/start"
 class Zygote:
     """A running zygote. ``data``: bytes that each of its cells holds from the start; None until it is ready."""
 
-    def __init__(self, key: str, root: str, asked: dict[str, Any], identity: broker.Identity, program: bytes) -> None:
-        self.key = key
+    def __init__(
+        self,
+        asked: dict[str, Any],
+        root: str,
+        identity: broker.Identity,
+        program: bytes,
+        is_known: Callable[[int], bool],
+    ) -> None:
+        """``is_known``: whether a pid is that of another cell, spare or zygote."""
+        self.key: str = asked["key"]
+        self._is_known = is_known
         self.data: int | None = None
         self.asked: list[tuple[spare.Unborn, Done]] = []  # cells that it was asked for, in order
         self.waited_since = 0.0
@@ -73,29 +83,42 @@ class Zygote:
         return bool(self.asked) and now - self.waited_since > _ANSWERS_WITHIN
 
     def answered(self) -> dict[str, Any] | None:
-        """Take its next message. The first says that it is ready, or its problem; a cell's pid is dealt with here."""
+        """Take its next message. The first says that it is ready, or its problem; a cell's pid is dealt with here.
+
+        Raises ``ValueError`` for what it must not say: what was preloaded may have done anything to it.
+        """
         data = self.socket.recv(_MAX_ANSWER)
         if not data:
-            return None
+            raise ValueError("it closed its socket")
         message: dict[str, Any] = wire.decode(data)
-        if "pid" not in message:
-            self.data = message["data"]
+        if self.data is None:
+            self.data = _checked_greeting(message)
             return message
+        if not self.asked or set(message) != {"pid"} or type(message["pid"]) is not int:
+            raise ValueError("an answer that nobody waits for")
         unborn, done = self.asked.pop(0)
         self.waited_since = time.monotonic()
         done(self._born(message["pid"], unborn))
         return None
 
     def _born(self, pid: int, unborn: spare.Unborn) -> spare.Spare | None:
-        try:
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # it must be our child: OSError
-        except (OSError, OverflowError):
+        if not self._is_a_new_child(pid):
             unborn.discard()
             return None
         try:
             return spare.adopt(pid, unborn, self._identity)
         except OSError:
             return None
+
+    def _is_a_new_child(self, pid: int) -> bool:
+        """Whether ``pid`` is a child of ours that is nobody's yet."""
+        if pid <= 0 or self._is_known(pid):
+            return False
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except (OSError, OverflowError):
+            return False
+        return True
 
     def end(self) -> str:
         """End it, and answer everybody who waits for a cell of it; its last words. Its cells live on."""
@@ -113,6 +136,16 @@ class Zygote:
             done(None)
         self.asked = []
         return words.decode("utf-8", "replace").strip()[-_LOG_TAIL:]
+
+
+def _checked_greeting(message: Any) -> int:
+    """What a zygote's first message says of its memory. Raises ``ValueError`` for one that is not as it should be."""
+    if not isinstance(message, dict) or set(message) != {"problem", "data"}:
+        raise ValueError("no greeting")
+    problem, data = message["problem"], message["data"]
+    if not (problem is None or isinstance(problem, str)) or type(data) is not int or not 0 <= data < _MAX_DATA:
+        raise ValueError("no greeting")
+    return data
 
 
 def _live(root: str, asked: dict[str, Any], identity: broker.Identity, fds: dict[int, int]) -> NoReturn:

@@ -31,6 +31,7 @@ _DEATHS = 3  # of a zygote in a row, each within seconds of its start: then its 
 _SHORT_LIFE = 10.0
 _FAILURES = 5  # cells of one kind that ended while they waited, in a row: then it goes without
 _KINDS = 8  # that are kept at most
+_LEAST = 2  # cells of a kind, however many of others wait
 _ENOUGH_FOR_ONE = 400 << 20  # bytes
 
 
@@ -281,7 +282,7 @@ class Warm:
         if shelf.problem or (shelf.zygote is not None and shelf.zygote.state != "ready"):
             return
         others = [one for one in self._shelves.values() if one is not shelf]
-        room = self._concurrency - sum(len(one.ready) for one in others)
+        room = max(_LEAST, self._concurrency - sum(len(one.ready) for one in others))
         taken = sum(len(one.ready) * one.waiting.cost for one in others)
         target = pool.wanted(shelf.demand, now, room, self._free(now) - taken, shelf.waiting.cost)
         try:
@@ -375,7 +376,9 @@ def _free_memory() -> int:
 def _pool_state(shelf: _Shelf) -> PoolState:
     waiting = sum(not cell.future.done() for cell in shelf.ready)
     zygote = None if shelf.zygote is None else _zygote_state(shelf.zygote)
-    return PoolState(shelf.plan.language, zygote, waiting, shelf.demand.running, shelf.taken, shelf.made, shelf.problem)
+    idle = time.monotonic() - shelf.demand.last > pool.IDLE
+    counts = (waiting, shelf.demand.running, shelf.taken, shelf.made)
+    return PoolState(shelf.plan.language, zygote, *counts, idle=idle, problem=shelf.problem)
 
 
 def _zygote_state(zygote: _Zygote) -> ZygoteState:
