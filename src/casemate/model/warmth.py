@@ -25,8 +25,8 @@ class ZygoteState:
 class PoolState:
     """Cells of one kind: how many are ``ready`` and ``running``, and how many were ``taken`` and ``made`` so far.
 
-    ``zygote``: what they are forked from; None where they are executed. ``problem``: why there are none any more; ``idle``: none
-    is wanted, because nothing ran for a while.
+    ``zygote``: what they are forked from; None where they are executed. ``idle``: none is wanted, because nothing ran
+    for a while; ``problem``: why there are none any more.
     """
 
     language: str
