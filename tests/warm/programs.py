@@ -1,5 +1,7 @@
 """Programs whose whole visible end must not tell how their cell was started."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 _SAYS = (

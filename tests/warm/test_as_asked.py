@@ -58,7 +58,8 @@ def by_exec(shared: sync.Sandbox) -> Callable[..., tuple[Execution, str]]:
 
 
 ENV = {
-    "python": "import os, subprocess\nprint(os.environ.get('ASKED'), flush=True)\nsubprocess.run(['printenv', 'ASKED'])",
+    "python": "import os, subprocess\nprint(os.environ.get('ASKED'), flush=True)\n"
+    "subprocess.run(['printenv', 'ASKED'])",
     "node": "console.log(process.env.ASKED ?? 'None');"
     "require('child_process').spawnSync('printenv', ['ASKED'], {stdio: 'inherit'})",
     "shell": 'echo "${ASKED-None}"; printenv ASKED',
@@ -164,7 +165,7 @@ def test_an_environment_that_is_too_large_takes_a_new_process(
 def test_an_environment_that_just_fits_is_whole(shared: sync.Sandbox) -> None:
     found = set()
     for size in range(5000, 6400, 200):
-        execution = shared.run("import os; print(os.environ['BIG'] == 'x' * %d)" % size, env={"BIG": "x" * size})
+        execution = shared.run(f"import os; print(os.environ['BIG'] == 'x' * {size})", env={"BIG": "x" * size})
         assert execution.stdout == "True\n"
         found.add(start_of(execution)[0])
     assert found == {"exec", "pool"}, "both sides of the bound were to be tried"
@@ -262,9 +263,9 @@ def test_given_files_lie_in_a_private_workspace(warm: Run, language: str, tmp_pa
     (tmp_path / "host.bin").write_bytes(b"h" * 2_000_000)
     files = {"a.txt": "text", "deep/er/b.bin": b"\0\1", "host.bin": tmp_path / "host.bin"}
     code = {
-        "python": "import os; print(open('a.txt').read(), os.path.getsize('deep/er/b.bin'), os.path.getsize('host.bin'))",
-        "node": "const f = require('fs'); console.log(String(f.readFileSync('a.txt')), f.statSync('deep/er/b.bin').size,"
-        " f.statSync('host.bin').size)",
+        "python": "from os.path import getsize as size\nprint(open('a.txt').read(), size('deep/er/b.bin'), size('host.bin'))",
+        "node": "const f = require('fs'); const size = n => f.statSync(n).size;"
+        "console.log(String(f.readFileSync('a.txt')), size('deep/er/b.bin'), size('host.bin'))",
         "shell": "echo $(cat a.txt) $(wc -c < deep/er/b.bin) $(wc -c < host.bin)",
     }[language]
     assert warm(code, language=language, files=files).stdout == "text 2 2000000\n"
@@ -290,7 +291,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_files_over_a_callers_folder_take_a_new_process(audit: Path, folder: Path) -> None:
-    with sync.Sandbox(audit=audit, workspace=folder) as sandbox, starting("warm"):
+    with sync.Sandbox(audit=audit, preload=(), workspace=folder) as sandbox, starting("warm"):
         execution = sandbox.run("print(open('name.txt').read(), open('x').read())", files={"x": "given"})
     assert (execution.stdout, *start_of(execution)) == (
         "first given\n", "exec", "files are given over a caller's folder")  # fmt: skip
@@ -309,7 +310,7 @@ CHANGE = {
 def test_what_a_warm_cell_changes_in_a_callers_folder_is_there_afterwards(
     audit: Path, folder: Path, language: str, mode: str
 ) -> None:
-    with sync.Sandbox(audit=audit, workspace=folder, workspace_mode=mode) as sandbox, starting("warm"):
+    with sync.Sandbox(audit=audit, preload=(), workspace=folder, workspace_mode=mode) as sandbox, starting("warm"):
         execution = sandbox.run(CHANGE[language], language=language)
         assert (execution.stdout, execution.status) == ("first\n", "ok"), execution
         assert start_of(execution)[0] == "pool"
@@ -321,7 +322,7 @@ def test_what_a_warm_cell_changes_in_a_callers_folder_is_there_afterwards(
 @every_language
 @pytest.mark.parametrize("mode", ["overlay", "direct"])
 def test_what_the_caller_changes_while_cells_wait_is_seen(audit: Path, folder: Path, language: str, mode: str) -> None:
-    with sync.Sandbox(audit=audit, workspace=folder, workspace_mode=mode) as sandbox, starting("warm"):
+    with sync.Sandbox(audit=audit, preload=(), workspace=folder, workspace_mode=mode) as sandbox, starting("warm"):
         for text in ("one", "two", "three"):
             (folder / "name.txt").unlink()
             (folder / "name.txt").write_text(text)
@@ -332,7 +333,7 @@ def test_what_the_caller_changes_while_cells_wait_is_seen(audit: Path, folder: P
 @every_language
 @pytest.mark.parametrize("mode", ["overlay", "direct"])
 def test_a_folder_that_was_replaced_is_seen_as_the_new_one(audit: Path, folder: Path, language: str, mode: str) -> None:
-    with sync.Sandbox(audit=audit, workspace=folder, workspace_mode=mode) as sandbox, starting("warm"):
+    with sync.Sandbox(audit=audit, preload=(), workspace=folder, workspace_mode=mode) as sandbox, starting("warm"):
         assert sandbox.run(CHANGE[language], language=language).stdout == "first\n"
         for turn in ("second", "third"):
             folder.rename(folder.with_name(f"before {turn}"))
@@ -390,7 +391,7 @@ def test_a_run_with_narrower_limits_begins_in_a_cell_that_was_made_with_more(
 
 @every_language
 def test_limits_may_be_narrow_while_the_cell_is_still_being_made(audit: Path, language: str) -> None:
-    with sync.Sandbox(audit=audit) as sandbox, starting("warm"):
+    with sync.Sandbox(audit=audit, preload=()) as sandbox, starting("warm"):
         for _ in range(6):
             program = {"python": "pass", "node": "0", "shell": ":"}[language]
             assert sandbox.run(program, language=language, limits=Limits(open_files=40)).ok

@@ -95,14 +95,17 @@ DATA = {
     "print(np.random.rand(), np.random.default_rng(5).random(), random.random())",
     "numpy that fails": "import numpy as np\nnp.ones(2) + np.ones(3)",
     "numpy's warnings": "import numpy as np\nprint(np.array([1.0]) / 0)",
-    "numpy by fork": "import numpy as np, multiprocessing as m\ndef f(n): return float((np.ones((99, 99)) @ np.ones(99)).sum()) + n\n"
+    "numpy by fork": "import numpy as np, multiprocessing as m\n"
+    "def f(n): return float((np.ones((99, 99)) @ np.ones(99)).sum()) + n\n"
     "if __name__ == '__main__':\n    with m.get_context('fork').Pool(2) as p: print(p.map(f, range(3)))",
-    "pandas": "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']})\nprint(df.describe(), df.to_csv())",
+    "pandas": "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']})\nprint(df.describe())\n"
+    "print(df.to_csv())",
     "pandas shown": "import pandas as pd\ndisplay(pd.DataFrame({'a': [1, 2]}))",
     "IPython's display": "from IPython.display import display, HTML\nimport numpy\ndisplay(HTML('<b>x</b>'))",
     "matplotlib's file": "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.savefig('x.png'); import os\n"
     "print(os.path.getsize('x.png') > 1000, plt.get_backend(), __import__('matplotlib').get_cachedir())",
-    "matplotlib's settings": "import matplotlib\nprint({k: v for k, v in matplotlib.rcParams.items() if k != 'date.epoch'})",
+    "matplotlib's settings": "import matplotlib\n"
+    "print({k: v for k, v in matplotlib.rcParams.items() if k != 'date.epoch'})",
 }  # fmt: skip
 
 

@@ -40,7 +40,7 @@ Drawn = dict[str, list[str]]
 
 
 @pytest.fixture(scope="module", params=["listed modules", "the usual modules", "no modules", "modules in use"])
-def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drawn]:
+def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Drawn:
     """What several cells drew that ran at once, by name."""
     folder = tmp_path_factory.mktemp("drawn")
     names = list(DRAWS)
@@ -58,7 +58,7 @@ def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         executions = [*at_once(sandbox, [code] * RUNS), sandbox.run(code), sandbox.run(code)]
     assert {start_of(one)[0] for one in executions} <= {"pool", "zygote"}, [start_of(one) for one in executions]
     found = [json.loads(one.stdout) for one in executions]
-    yield {name: [one[name] for one in found] for name in names}
+    return {name: [one[name] for one in found] for name in names}
 
 
 @pytest.mark.needs("data")
