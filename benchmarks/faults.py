@@ -1,9 +1,9 @@
 """Ten minutes of sudden deaths: SIGKILL for zygotes, supervisors, inits of cells and the host, at random moments.
 
 A host process runs programs in sixteen tasks the whole time. This process kills, and starts another host where it
-killed one. Every run must end: "ok" with exactly its own output, "killed" (its init was), "failed" by SIGKILL (its process was), or with an error that says
-that the supervisor died. Nothing may stay behind when a host is gone, and runs must succeed again after each death.
-Ends with 1 when anything of that is not so.
+killed one. Every run must end: "ok" with exactly its own output, "killed" (its init was), "failed" by SIGKILL (its own
+process was), or with an error that says that the supervisor died. Nothing may stay behind when a host is gone, and runs
+must succeed again after each death. Ends with 1 when anything of that is not so.
 
     python benchmarks/faults.py [--quick] [--seconds 600]
 """

@@ -263,7 +263,8 @@ def test_given_files_lie_in_a_private_workspace(warm: Run, language: str, tmp_pa
     (tmp_path / "host.bin").write_bytes(b"h" * 2_000_000)
     files = {"a.txt": "text", "deep/er/b.bin": b"\0\1", "host.bin": tmp_path / "host.bin"}
     code = {
-        "python": "from os.path import getsize as size\nprint(open('a.txt').read(), size('deep/er/b.bin'), size('host.bin'))",
+        "python": "from os.path import getsize as size\n"
+        "print(open('a.txt').read(), size('deep/er/b.bin'), size('host.bin'))",
         "node": "const f = require('fs'); const size = n => f.statSync(n).size;"
         "console.log(String(f.readFileSync('a.txt')), size('deep/er/b.bin'), size('host.bin'))",
         "shell": "echo $(cat a.txt) $(wc -c < deep/er/b.bin) $(wc -c < host.bin)",

@@ -53,16 +53,7 @@ def compare(sandbox: sync.Sandbox, code: str) -> dict[str, object]:
 
 # What is known to be otherwise in a warm cell, and why.
 OTHERWISE = {
-    "replaces stdout": "stdout is flushed once more",
-    "frees what builtins hold": "builtins are not taken apart",
     "frees what a loaded module holds": "what was loaded ahead is not taken apart",
-    "fails in a destructor": "the line of the source is shown, which an interpreter that ends cannot find",
-    "imports in a destructor": "an import still works",
-    "hides its hook": "a program that failed and hid it ends with 0",
-    "removes its file and exits": "the exit code is lost",
-    "hides main": "the end fails for want of __main__",
-    "clears all modules": "the end fails for want of __main__",
-    "a loop that is left": "its destructor comes after its modules were cleared",
 }
 
 

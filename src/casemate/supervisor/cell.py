@@ -80,7 +80,7 @@ def live(channel: int, status: int, doors: list[int], program: bytes) -> None:
         else:
             step.name = "exec"
             pid = init.start_program(PAYLOAD, CONTROL if request["control"] else None)
-        init.look_after(pid, STATUS, (0, 1, 2, CONTROL, PAYLOAD, ORDER))
+        init.look_after(pid, STATUS, (0, 1, 2, CONTROL, PAYLOAD, ORDER), waits="order" in fds)
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
         number = error.errno if isinstance(error, OSError) and error.errno else 0
         os.write(status, wire.encode({"failed": step.name, "errno": number, "detail": str(error)[:500]}))

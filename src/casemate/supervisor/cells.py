@@ -10,6 +10,7 @@ from casemate.supervisor import broker, init, spare, watch, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _SIGKILL = 9
@@ -44,6 +45,8 @@ class Cell:
         self.reason: str | None = None
         self.problem = ""  # why its program could not begin
         self.reported: dict[str, Any] | None = None  # by its init
+        self.in_place = not self.waits
+        self.when_in_place: list[Callable[[], None]] = []
         self.peak_memory = 0
         self.peak_tasks = 0
         self.cpu_seconds = 0.0
@@ -137,9 +140,17 @@ class Cell:
 
     # -- the end
 
-    def report(self) -> dict[str, Any]:
-        """What its init or a failed set-up wrote; {} when it said nothing that can be understood. Once."""
-        return _read_report(self.status_fd)
+    def hear(self) -> bool:
+        """Take what its init, or a failed set-up, has written; whether that is a report, which is then in `reported`.
+
+        What is no report and no word that everything is in place says nothing that can be understood.
+        """
+        data = _read_now(self.status_fd)
+        if not self.in_place and data[:1] == init.IN_PLACE:
+            self.in_place, data = True, data[1:]
+        if data:
+            self.reported = _report_in(data)
+        return bool(data)
 
     def is_empty(self) -> bool:
         """Whether nothing but its init is left in it. Orphans become init's children before their parent counts as
@@ -167,18 +178,20 @@ class Cell:
     def close(self) -> None:
         """Let go of everything but the cgroup, which may take the kernel a moment."""
         os.close(self.pidfd)
+        os.close(self.status_fd)
         self.scratch.close()
         self.made.channel.close()
 
 
-def _read_report(fd: int) -> dict[str, Any]:
+def _read_now(fd: int) -> bytes:
     os.set_blocking(fd, False)
     try:
-        data = os.read(fd, _PIPE_READ)
+        return os.read(fd, _PIPE_READ)
     except BlockingIOError:
-        data = b""
-    finally:
-        os.close(fd)
+        return b""
+
+
+def _report_in(data: bytes) -> dict[str, Any]:
     if len(data) == init.REPORT.size and data[:1] == b"x":
         _, code, peak, cpu = init.REPORT.unpack(data)
         return {"main": code, "peak": peak, "cpu": cpu / 1e6}
@@ -189,3 +202,16 @@ def _read_report(fd: int) -> dict[str, Any]:
     except wire.WireError:
         return {}
     return report if isinstance(report, dict) and set(report) == {"failed", "errno", "detail"} else {}
+
+
+def close_all(fds: Any) -> None:
+    """Close every descriptor of an iterable."""
+    for fd in fds:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write ``data`` to the pipe of a cell that reads. Raises ``OSError``."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

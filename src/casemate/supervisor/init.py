@@ -18,17 +18,20 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 # Mark, wait status of the program, its peak resident memory in bytes, microseconds of cpu of it and its children.
+IN_PLACE = b"w"  # written where a cell was made ready: everything stands, and the program's process is there
 REPORT = struct.Struct("<cIQQ")
 _IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: a program expects their default actions
 _SIGNALS = 65
 _MAX_PAYLOAD = 64 << 20
 
 
-def look_after(pid: int, status: int, not_ours: tuple[int, ...]) -> NoReturn:
+def look_after(pid: int, status: int, not_ours: tuple[int, ...], *, waits: bool) -> NoReturn:
     """Wait for the end of the program ``pid``, report it on ``status`` and exit as it did.
 
-    ``not_ours``: the program's descriptors, of which we must hold none.
+    ``not_ours``: the program's descriptors, of which we must hold none; ``waits``: whether its program is to come.
     """
+    if waits:
+        os.write(status, IN_PLACE)
     for fd in not_ours:
         close(fd)
     for number in range(1, _SIGNALS):

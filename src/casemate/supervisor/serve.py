@@ -119,7 +119,7 @@ class Server:
             os.set_inheritable(fd, False)
         message = wire.decode(bytes(self._buffer[:size]))
         if flags & _socket.MSG_CTRUNC:
-            close_all(numbers)
+            cells.close_all(numbers)
             self._refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")
         else:
             self._obey(message, dict(zip(message.get("fds", ()), numbers, strict=True)))
@@ -132,7 +132,7 @@ class Server:
             case "launch":
                 self._make(message, fds)
             case "begin":
-                self._when_born(message["id"], lambda: self._begin(message, fds), lambda: close_all(fds.values()))
+                self._when_born(message["id"], lambda: self._begin(message, fds), lambda: cells.close_all(fds.values()))
             case "kill":
                 self._when_born(message["id"], lambda: self._cells[message["id"]].kill(message["reason"]))
             case "zygote":
@@ -161,7 +161,7 @@ class Server:
     def _make(self, request: dict[str, Any], fds: dict[str, int]) -> None:
         """A cell, from the zygote that the request names or from a spare of our own."""
         if request["root"] not in self._roots:
-            close_all(fds.values())
+            cells.close_all(fds.values())
             self._refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
             return
         request["cpu_set"] = self._spares.choose_cpus(request["limits"]["cpus"])
@@ -170,7 +170,7 @@ class Server:
             return
         zygote = self._zygotes.get(request["zygote"])
         if zygote is None or zygote.data is None:
-            close_all(fds.values())
+            cells.close_all(fds.values())
             self._refuse(request["id"], "zygote", 0, "it has ended")
             return
         self._unborn[request["id"]] = []
@@ -186,7 +186,7 @@ class Server:
               number: int = 0) -> None:  # fmt: skip
         waiting = self._unborn.pop(request["id"])
         if made is None:
-            close_all(fds.values())
+            cells.close_all(fds.values())
             self._refuse(request["id"], "zygote", number, "it could not make a cell")
         else:
             self._give(request, fds, made, shared)
@@ -204,7 +204,7 @@ class Server:
         except (OSError, enter.Refused) as error:
             self._refuse(request["id"], "launch", getattr(error, "errno", 0) or 0, str(error))
         finally:
-            close_all(fds.values())
+            cells.close_all(fds.values())
 
     def _start(self, request: dict[str, Any], fds: dict[str, int], made: spare.Spare | None, shared: int) -> None:
         scratch = None
@@ -252,13 +252,19 @@ class Server:
         try:
             fds = listeners.make(network, request["listeners"])
         finally:
-            close_all((mounts, network))
+            cells.close_all((mounts, network))
         self._say({"op": "listening", "id": request["id"]}, fds)
-        close_all(fds)
+        cells.close_all(fds)
 
     def _begin(self, message: dict[str, Any], fds: dict[str, int]) -> None:
-        """Tell a cell that waits what its program is."""
+        """Tell a cell that waits what its program is.
+
+        Its limits are lowered when its own set-up, which needs more than some of them, is over.
+        """
         known = self._cells[message["id"]]
+        if message["narrow"] and not known.in_place:
+            known.when_in_place.append(lambda: self._begin(message, fds))
+            return
         try:
             if message["narrow"]:
                 cpus = self._spares.choose_cpus(message["limits"]["cpus"])
@@ -267,7 +273,7 @@ class Server:
             if message["listeners"]:
                 self._listen(message, known.made)
             known.begin(message["deadline"])
-            write_all(fds["order"], message["order"])
+            cells.write_all(fds["order"], message["order"])
         except broker.BrokerError as error:
             known.kill("unbegun")
             self._refuse(known.id, error.part, error.errno, str(error))
@@ -275,7 +281,7 @@ class Server:
             known.problem = str(error)
             known.kill("unbegun")  # its end is told, and that it never began
         finally:
-            close_all(fds.values())
+            cells.close_all(fds.values())
 
     # -- zygotes
 
@@ -322,10 +328,17 @@ class Server:
     def _reported(self, known: cells.Cell) -> None:
         """A cell's init has written something. When the program has ended and nothing else is left in the cell, its end
         is told at once; init's own takes the kernel as long again."""
+        if not known.hear():
+            for do in known.when_in_place:
+                do()
+            known.when_in_place.clear()
+            if not known.in_place:
+                self._unwatch(known.status_fd)  # nobody is left to write
+            return
         self._unwatch(known.status_fd)
-        known.reported = known.report()
-        if "main" in known.reported and known.reason is None and known.is_empty():
-            self._tell_end(known, known.outcome(known.reported))
+        report = known.reported or {}
+        if "main" in report and known.reason is None and known.is_empty():
+            self._tell_end(known, known.outcome(report))
 
     def _ended(self, known: cells.Cell) -> None:
         """A cell's first process has ended, and so has everything in it."""
@@ -333,10 +346,11 @@ class Server:
         used = known.reap()
         self._pids.discard(known.pid)
         if known.reported is None:
-            self._unwatch(known.status_fd)
-            known.reported = known.report()
+            if known.status_fd in self._happened:
+                self._unwatch(known.status_fd)
+            known.hear()
         if known.id in self._cells:
-            self._tell_end(known, known.outcome({**used, **known.reported}))
+            self._tell_end(known, known.outcome({**used, **(known.reported or {})}))
         if known.group:
             self._removals.append(known.group)  # after the result is on its way: it may wait in the kernel
         known.close()
@@ -373,16 +387,3 @@ class Server:
             self._socket.sendmsg([wire.encode(message)], rights)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the host is gone; the next receive ends us
-
-
-def close_all(fds: Any) -> None:
-    """Close every descriptor of an iterable."""
-    for fd in fds:
-        os.close(fd)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write ``data`` to the pipe of a cell that reads. Raises ``OSError``."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -46,6 +46,7 @@ def wait() -> None:
     problem = _preload(told["preload"], optional=told["optional"])
     _rehearse()
     _rehearse_failing()
+    problem = problem or _flushed()
     if problem is None and len(os.listdir("/proc/self/task")) > 1:
         problem = "preloading started threads, and a process with threads cannot be forked safely"
     socket.send(wire.encode({"problem": problem, "data": _data_bytes()}))
@@ -87,6 +88,16 @@ def _preload(names: list[str], *, optional: bool) -> str | None:
                 return f"{name} cannot be preloaded: {error}"
         except BaseException as error:  # noqa: BLE001 - the operator's libraries may do anything when they are imported
             return f"{name} cannot be preloaded: {type(error).__name__}: {error}"[:500]
+    return None
+
+
+def _flushed() -> str | None:
+    """Write out what was printed meanwhile, which is no program's output; what is wrong when that cannot be."""
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except (OSError, ValueError) as error:
+        return f"preloading printed more than is kept: {error}"
     return None
 
 

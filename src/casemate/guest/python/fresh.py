@@ -21,6 +21,7 @@ ORDER_LIMIT = 4 * 2**20
 _SETTERS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
 _UUID_STATE = {
     "_node": None,
+    "_generate_time_safe": None,  # the C library remembers its own node
     "_last_timestamp": None,
     "_last_timestamp_v6": None,
     "_last_timestamp_v7": None,

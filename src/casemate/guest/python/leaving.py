@@ -17,6 +17,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
+_program: "str | None" = None
+_MOST_READ = 1 << 16  # bytes; longer programs end as any other does
+# Of what an end is known by, and of what can tell how things are taken apart.
+_WORDS = (b"__file__", b"__cached__", b"excepthook", b"sys.modules", b"__del__", b"_loop", b"exec", b"eval",
+          b"globals", b"builtins", b"sys.stdout =")  # fmt: skip
 _loaded: "dict[str, ModuleType]" = {}
 # The C library's, which runs what C code has registered and writes out its streams. Called with the interpreter's
 # lock held, so that no thread goes on meanwhile.
@@ -39,6 +44,8 @@ def make_room_for_the_program() -> None:
     if not _loaded:
         hold_what_is_loaded()
     gc.freeze()
+    global _program
+    _program = sys.argv[0]
     main = type(sys)("__main__")
     vars(main).update(vars(sys.modules["__main__"]))
     sys.modules["__main__"] = main
@@ -46,10 +53,13 @@ def make_room_for_the_program() -> None:
 
 def _leave() -> None:
     """The last thing that the interpreter calls before it takes itself apart."""
-    if _went_through() and _has_flushed():
-        _take_apart([*_imported_since(), "__main__"])
-        if _has_flushed():
-            _exit(0)
+    try:
+        if _went_through() and _has_flushed():
+            _take_apart([*_imported_since(), "__main__"])
+            if _has_flushed():
+                _exit(0)
+    except BaseException:  # whatever the program has done to what this needs: it ends as in plain Python
+        pass
     for name, module in _loaded.items():
         if sys.modules.get(name) is module:
             del sys.modules[name]
@@ -72,15 +82,28 @@ def _went_through() -> bool:
     The interpreter removes both names when it has run a program, also one that failed, but not when that called
     sys.exit; and it keeps the exception that ended a program, unless a hook of the program's has removed it.
     """
-    main = vars(sys.modules.get("__main__", sys))
+    main = sys.modules.get("__main__")
+    if main is None or _may_look_at_its_end():
+        return False
     return (
-        "__file__" not in main
-        and "__cached__" not in main
+        "__file__" not in vars(main)
+        and "__cached__" not in vars(main)
+        and "last_type" not in vars(sys)
         and vars(sys).get("last_value") is None
         and sys.excepthook is sys.__excepthook__
         and not sys.flags.inspect
         and _thread._count() == 0
     )
+
+
+def _may_look_at_its_end() -> bool:
+    """Whether the program's text has one of the words above; its end then takes a millisecond more."""
+    try:
+        with open(sys.argv[0] if _program is None else _program, "rb") as file:
+            text = file.read(_MOST_READ)
+    except OSError:
+        return True
+    return len(text) == _MOST_READ or any(word in text for word in _WORDS)
 
 
 def _has_flushed() -> bool:

@@ -188,7 +188,8 @@ class NativeWall:
         with self._lock:
             link = self._open()
         try:
-            hello = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(link.hello)), _HELLO_TIMEOUT)
+            async with asyncio.timeout(_HELLO_TIMEOUT):  # wait_for would lose a cancellation that comes with the hello
+                hello = await asyncio.shield(asyncio.wrap_future(link.hello))
         except TimeoutError:
             raise Fault(f"the supervisor did not start within {_HELLO_TIMEOUT:g} s") from None
         if hello["op"] == "refused":

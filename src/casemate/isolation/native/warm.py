@@ -282,7 +282,7 @@ class Warm:
         if shelf.problem or (shelf.zygote is not None and shelf.zygote.state != "ready"):
             return
         others = [one for one in self._shelves.values() if one is not shelf]
-        room = max(_LEAST, self._concurrency - sum(len(one.ready) for one in others))
+        room = max(min(_LEAST, self._concurrency), self._concurrency - sum(len(one.ready) for one in others))
         taken = sum(len(one.ready) * one.waiting.cost for one in others)
         target = pool.wanted(shelf.demand, now, room, self._free(now) - taken, shelf.waiting.cost)
         try:
