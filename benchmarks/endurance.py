@@ -22,7 +22,7 @@ from casemate import Sandbox
 
 _TASKS = 16
 _RUNS, _QUICK_RUNS = 10_000, 300
-_WARM_UP = 400  # runs before the first count: what is kept for later runs is there then
+_WARM_UP = 2_500  # runs before the first count: caches that are kept, SQLite's among them, are full then
 _REST = 45.0  # seconds: longer than ready cells are kept without a run
 _SLACK = 4 << 20  # bytes of memory that an allocator may keep
 _PROGRAMS = {

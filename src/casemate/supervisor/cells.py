@@ -10,7 +10,6 @@ from casemate.supervisor import broker, init, spare, watch, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 _SIGKILL = 9
@@ -46,7 +45,7 @@ class Cell:
         self.problem = ""  # why its program could not begin
         self.reported: dict[str, Any] | None = None  # by its init
         self.in_place = not self.waits
-        self.when_in_place: list[Callable[[], None]] = []
+        self.to_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is in place
         self.peak_memory = 0
         self.peak_tasks = 0
         self.cpu_seconds = 0.0

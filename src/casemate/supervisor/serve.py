@@ -263,7 +263,7 @@ class Server:
         """
         known = self._cells[message["id"]]
         if message["narrow"] and not known.in_place:
-            known.when_in_place.append(lambda: self._begin(message, fds))
+            known.to_begin = (message, fds)
             return
         try:
             if message["narrow"]:
@@ -329,9 +329,10 @@ class Server:
         """A cell's init has written something. When the program has ended and nothing else is left in the cell, its end
         is told at once; init's own takes the kernel as long again."""
         if not known.hear():
-            for do in known.when_in_place:
-                do()
-            known.when_in_place.clear()
+            if known.in_place and known.to_begin:
+                message, fds = known.to_begin
+                known.to_begin = None
+                self._begin(message, fds)
             if not known.in_place:
                 self._unwatch(known.status_fd)  # nobody is left to write
             return
@@ -351,6 +352,8 @@ class Server:
             known.hear()
         if known.id in self._cells:
             self._tell_end(known, known.outcome({**used, **(known.reported or {})}))
+        if known.to_begin:
+            cells.close_all(known.to_begin[1].values())
         if known.group:
             self._removals.append(known.group)  # after the result is on its way: it may wait in the kernel
         known.close()
