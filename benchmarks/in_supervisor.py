@@ -36,7 +36,7 @@ POINTS: tuple[tuple[str, str, str], ...] = (
     ("init", "_reap_until", "end"),
     ("serve", "Server._begin", "begin"),
     ("broker", "Scratch.begin", "end"),
-    ("serve", "write_all", "begin"),
+    ("cells", "write_all", "begin"),
     ("serve", "Server._reported", "begin"),
     ("serve", "Server._say", "begin"),
     ("spare", "make", "begin"),

@@ -47,7 +47,7 @@ def _warm() -> Iterator[None]:
         warm.start(plan, waiting, root)
         deadline = time.monotonic() + _PATIENCE
         while (turn := real(warm, plan, waiting, root)).cell is None:
-            if "not ready yet" not in turn.why and "no cell" not in turn.why:
+            if "is not ready yet" not in turn.why and "no cell" not in turn.why:
                 break
             turn.end()
             assert time.monotonic() < deadline, turn.why
@@ -78,10 +78,12 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _open(pid: int) -> set[str]:
+    """What ``pid`` has open; nothing of a process that may not be looked at, such as an init."""
     links = set()
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(OSError):
-            links.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                links.add(os.readlink(f"/proc/{pid}/fd/{number}"))
     return links
 
 

@@ -33,10 +33,19 @@ def check_namespace(namespace: object) -> None:
         raise InvalidArgument("namespace", f"{namespace!r} is not a name of 1 to {_MAX_NAMESPACE} characters")
 
 
-def check_preload(preload: Sequence[str] | None) -> None:
-    """Modules that warm cells have loaded. Every cell starts cold in this version, so nothing is loaded ahead."""
-    if preload is not None and (isinstance(preload, str) or not all(isinstance(name, str) for name in preload)):
-        raise InvalidArgument("preload", f"{preload!r} is not a list of names of modules")
+def check_preload(preload: object) -> None:
+    """Names of modules that warm cells have loaded. Raises ``InvalidArgument``."""
+    if preload is None:
+        return
+    names = list(preload) if isinstance(preload, Sequence) and not isinstance(preload, str | bytes) else None
+    if names is None or not all(isinstance(name, str) and _is_module_name(name) for name in names):
+        raise InvalidArgument(
+            "preload", f"{preload!r} is not a list of names of modules", remediation="Give a list such as ['numpy']."
+        )
+
+
+def _is_module_name(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

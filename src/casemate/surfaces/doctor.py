@@ -58,7 +58,11 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
             yield from _report_sections(wall.report)
     yield Section("languages", tuple(_language(one) for one in diagnosis.languages), ("language", "version", "where"))
     if diagnosis.warmth.pools:
-        yield Section("kept ready by a library or service that lives on", tuple(_kept_ready(diagnosis)), _KEPT_HEADS)
+        yield Section(
+            "cells that a Sandbox which lives on keeps ready (casemate run does not)",
+            tuple(_kept_ready(diagnosis)),
+            _KEPT_HEADS,
+        )
     if diagnosis.advice:
         yield Section("what would help", tuple((line,) for line in diagnosis.advice))
 
@@ -106,7 +110,7 @@ def _kept_ready(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
 
 
 def _preloaded(zygote: ZygoteState) -> str:
-    return ", ".join(zygote.preload) or "nothing preloaded"
+    return f"{', '.join(zygote.preload)} where installed" if zygote.preload else "nothing preloaded"
 
 
 def _plain(diagnosis: Diagnosis) -> Iterator[str]:

@@ -122,7 +122,7 @@ class Warm:
                 shelf.taken += 1
                 return Turn(self, shelf, cell, "pool")
         if shelf.zygote is None:
-            return Turn(self, shelf, why=shelf.problem or "no cell of its kind was ready")
+            return Turn(self, shelf, why=shelf.problem or "no cell of its kind was ready yet")
         if shelf.zygote.state != "ready":
             return Turn(self, shelf, why=_why_not(shelf.zygote))
         try:
@@ -358,7 +358,7 @@ def _kind(plan: Plan, waiting: Waiting, root: str) -> Any:
 def _why_not(zygote: _Zygote) -> str:
     if zygote.state == "ruled out":
         return f"its environment goes without a zygote: {zygote.problem}"
-    return "the zygote of its environment is not ready yet"
+    return "the zygote of its environment, which cells are forked from, is not ready yet"
 
 
 def _free_memory() -> int:
