@@ -6,7 +6,7 @@ cell, forked and walled in, and the interpreter itself then runs the program as 
 
 import sys
 
-sys.path.append("/run")  # where the zygote, and no cell, sees casemate
+sys.path.insert(0, "/run")  # where the zygote, and no cell, sees this casemate; the environment may have another
 try:
     from casemate.supervisor import zygote
 
