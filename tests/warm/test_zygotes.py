@@ -125,7 +125,7 @@ def test_a_module_that_is_changed_on_the_disk_is_seen_by_later_runs(audit: Path,
             put(venv, "mymodule", "value = 'after the change'")
             runs = runs_until(sandbox, code, "after the change\n")
             said = [one.stdout for one in runs]
-            assert said.index("after the change\n") <= 5, said
+            assert said.index("after the change\n") <= 50, said
             assert "before\n" not in said[said.index("after the change\n") :], "an old cell was used again"
             assert watched.wait(), "the old zygote lives on"
 
