@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from casemate.model.limits import Limits
     from casemate.model.result import Image, ProgramError, Result
     from casemate.sandbox import Sandbox
+    from casemate.sessions.files import FileInfo
+    from casemate.sessions.long_run import Run
+    from casemate.sessions.session import Session
+    from casemate.sessions.variables import Variable
 
 __version__ = "0.1.0"
 
@@ -41,6 +45,10 @@ _HOME = {
     "casemate.model.limits": "Limits",
     "casemate.model.result": "Image ProgramError Result",
     "casemate.sandbox": "Sandbox",
+    "casemate.sessions.files": "FileInfo",
+    "casemate.sessions.long_run": "Run",
+    "casemate.sessions.session": "Session",
+    "casemate.sessions.variables": "Variable",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
@@ -56,6 +64,7 @@ __all__ = [
     "Execution",
     "ExecutionFailed",
     "Fault",
+    "FileInfo",
     "Image",
     "InvalidArgument",
     "IsolationReport",
@@ -67,12 +76,15 @@ __all__ = [
     "RecordUnavailable",
     "Result",
     "ResultEvent",
+    "Run",
     "RuntimeMissing",
     "Sandbox",
     "SandboxClosed",
+    "Session",
     "SkippedFile",
     "Unavailable",
     "Usage",
+    "Variable",
     "WallUnavailable",
     "__version__",
 ]

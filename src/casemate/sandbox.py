@@ -8,9 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from casemate import __version__
 from casemate.audit.log import AuditLog, default_path
-from casemate.errors import CasemateError, InvalidArgument, SandboxClosed, WallUnavailable
+from casemate.errors import InvalidArgument, SandboxClosed
 from casemate.execution.given import (
     check_apart,
     check_choice,
@@ -19,6 +18,7 @@ from casemate.execution.given import (
     check_namespace,
     check_preload,
     checked_concurrency,
+    checked_cwd,
     checked_folder,
     checked_output_dir,
     checked_path,
@@ -27,7 +27,7 @@ from casemate.execution.house import House
 from casemate.execution.request import Content, check_timeout, make_request
 from casemate.isolation.native.wall import NativeWall
 from casemate.model.limits import Limits
-from casemate.runtimes.catalogue import RUNTIMES, language_of, runtime_for
+from casemate.runtimes.catalogue import language_of, runtime_for
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.plan import Launch, Plan
     from casemate.model.request import Request
-    from casemate.model.warmth import Warmth
     from casemate.runtimes.runtime import Environment
+    from casemate.sessions.registry import Sessions
+    from casemate.sessions.session import Session
 
 _WALLS = ("native",)
 # Programs of each kind for which other cells are kept ready: those that want what is preloaded, and those that do not.
@@ -47,8 +48,6 @@ _NOTHING_MORE: dict[str, Any] = {
     "timeout": None, "limits": None, "allowed_domains": None, "secrets": (), "env": None, "files": None,
     "stdin": None, "metadata": None, "program_name": None, "arguments": (),
 }  # fmt: skip
-_LOOK_AGAIN = 0.01
-_SETTLED_WITHIN = 15.0  # seconds a zygote may take to load everything, for doctor to wait
 
 
 class Sandbox:
@@ -119,6 +118,7 @@ class Sandbox:
             output_dir=output_dir,
         )
         self._slots: asyncio.Semaphore | None = None
+        self._sessions: Sessions | None = None
         self._closed = False
 
     async def run(
@@ -204,10 +204,12 @@ class Sandbox:
             program_name=program_name,
             arguments=arguments,
         )
+        from casemate.execution.stream import events
+
         async with self._slot():
             self._check_open()
-            async with contextlib.aclosing(_events(request, self._house)) as events:
-                async for event in events:
+            async with contextlib.aclosing(events(request, self._house)) as happened:
+                async for event in happened:
                     yield event
 
     async def explain(
@@ -242,40 +244,64 @@ class Sandbox:
 
         return pipeline.explain(request, self._house)
 
+    def session(
+        self,
+        language: str = "python",
+        *,
+        name: str | None = None,
+        secrets: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        allowed_domains: Sequence[str] | None = None,
+        files: Mapping[str, Content] | None = None,
+        cwd: str | None = None,
+        restore_cwd: bool = False,
+        idle_timeout: float | None = None,
+        lifetime: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """A stateful interpreter in a cell of its own; it starts on first use.
+
+        ``name``: unique among the open ones. ``env``, ``files``, ``limits``: as in :meth:`run`; ``limits.wall`` is the
+        most that a step may take. ``cwd``: a folder of the workspace where its first step begins, with ``restore_cwd``
+        every step. ``idle_timeout``, ``lifetime``: seconds without a step, or at all, after which it ends.
+
+        Raises ``InvalidArgument``, ``RuntimeMissing`` and ``SandboxClosed``.
+        """
+        from casemate.execution.admit import admit
+        from casemate.sessions.interpreters import INTERPRETERS
+        from casemate.sessions.registry import check_session_name
+        from casemate.sessions.session import Session, Terms
+
+        check_session_name(name)
+        stub = INTERPRETERS[runtime_for(language).language].program
+        given = {"language": language, "env": env, "files": files, "limits": limits, "metadata": metadata}
+        doors = {"allowed_domains": allowed_domains, "secrets": secrets}
+        request = self._request(stub, **{**_NOTHING_MORE, **given, **doors})
+        terms = Terms(
+            name=name,
+            admitted=admit(request, self._house.limits),
+            cwd=checked_cwd(cwd),
+            restore_cwd=restore_cwd,
+            idle_timeout=check_timeout(idle_timeout, "idle_timeout"),
+            lifetime=check_timeout(lifetime, "lifetime"),
+        )
+        return self.sessions.add(Session(terms, self._house, self._slot))
+
+    @property
+    def sessions(self) -> Sessions:
+        """The open sessions: ``await sandbox.sessions.get(id_or_name)``, ``.list()`` and ``.bridge(name, a, b)``."""
+        from casemate.sessions.registry import Sessions
+
+        if self._sessions is None:
+            self._sessions = Sessions()
+        return self._sessions
+
     async def doctor(self) -> Diagnosis:
         """What this machine offers, as proved by the self-tests. Raises nothing for what is missing."""
-        import platform
+        from casemate.execution import examine
 
-        from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
-        from casemate.model.warmth import Warmth
-
-        walls = []
-        warmth = Warmth()
-        try:
-            walls.append(WallState(self._wall.name, await self._wall.prove()))
-            warmth = await self._settled_warmth()
-        except WallUnavailable as error:
-            walls.append(WallState(self._wall.name, None, error.reason, error.message, error.remediation))
-        found = [runtime.installed() for runtime in RUNTIMES]
-        languages = tuple(LanguageState(one.language, one.version, one.path, one.missing, one.remedy) for one in found)
-        system = f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}"
-        advice = [one.remedy for one in languages if one.missing]
-        for wall in walls:
-            advice += wall.report.missing if wall.report else [wall.remedy]
-        return Diagnosis(__version__, system, tuple(walls), languages, tuple(line for line in advice if line), warmth)
-
-    async def _settled_warmth(self) -> Warmth:
-        """What is kept ready, once everything that can be is."""
-        import asyncio
-
-        for runtime in RUNTIMES:
-            with contextlib.suppress(CasemateError):  # what is missing is told elsewhere
-                self.warm_up(runtime.language)
-        deadline = asyncio.get_running_loop().time() + _SETTLED_WITHIN
-        # A state of the wall's own thread, looked at now and then.
-        while not (warmth := self._wall.warmth()).settled and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_AGAIN)
-        return warmth
+        return await examine.examine(self._wall, self.warm_up)
 
     @staticmethod
     def language_of(file_name: str) -> str | None:
@@ -306,6 +332,8 @@ class Sandbox:
     async def close(self) -> None:
         """End every cell and everything this sandbox started. Bounded; harmless when repeated."""
         self._closed = True
+        if self._sessions is not None:
+            await self._sessions.close()
         await self._wall.close()
         self._log.close()
 
@@ -364,26 +392,6 @@ class Sandbox:
             checked_folder("workspace", self._workspace)  # it may have gone since
             check_files(request, self._workspace, self._house.workspace_mode)
         return request
-
-
-async def _events(request: Request, house: House) -> AsyncGenerator[Event]:
-    """Events of one execution, whose task ends when the consumer leaves."""
-    import asyncio
-
-    from casemate.execution import pipeline
-    from casemate.execution.emitter import Emitter
-
-    emitter = Emitter()
-    # The task is this generator's own: awaited or cancelled below, whatever happens.
-    task = asyncio.ensure_future(pipeline.execute(request, house, emitter))  # noqa: TID251
-    task.add_done_callback(lambda _: emitter.close())
-    try:
-        async for event in emitter.events():
-            yield event
-        await task
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 def _launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:

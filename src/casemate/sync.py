@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from casemate import sandbox as asynchronous
 from casemate.errors import SandboxClosed
@@ -24,7 +24,14 @@ from casemate.model.events import Event
 from casemate.model.execution import Execution
 from casemate.model.plan import Plan
 
+if TYPE_CHECKING:
+    from casemate.sessions import files as asynchronous_files
+    from casemate.sessions import long_run as asynchronous_run
+    from casemate.sessions import session as asynchronous_session
+    from casemate.sessions.variables import Variable
+
 T = TypeVar("T")
+Wait = Callable[[Any], Any]
 _JOIN_TIMEOUT = 10.0  # seconds the loop's thread has to end
 
 
@@ -47,15 +54,7 @@ class Sandbox:
 
     def stream(self, code: str | bytes, **arguments: Any) -> Iterator[Event]:
         """See :meth:`casemate.Sandbox.stream`. Leaving the loop early ends the cell."""
-        events = self._sandbox.stream(code, **arguments)
-        try:
-            while True:
-                event: Event | None = self._wait(anext(events, None))
-                if event is None:
-                    return
-                yield event
-        finally:
-            self._wait(events.aclose())
+        yield from _each(self._sandbox.stream(code, **arguments), self._wait)
 
     def explain(self, code: str | bytes, **arguments: Any) -> Plan:
         """See :meth:`casemate.Sandbox.explain`."""
@@ -73,6 +72,15 @@ class Sandbox:
     def warm_up(self, *languages: str) -> None:
         """See :meth:`casemate.Sandbox.warm_up`."""
         self._sandbox.warm_up(*languages)
+
+    def session(self, language: str = "python", **arguments: Any) -> Session:
+        """See :meth:`casemate.Sandbox.session`."""
+        return Session(self._sandbox.session(language, **arguments), self._wait)
+
+    @property
+    def sessions(self) -> Sessions:
+        """See :attr:`casemate.Sandbox.sessions`."""
+        return Sessions(self._sandbox, self._wait)
 
     def close(self) -> None:
         """End every cell and the sandbox's own thread. Harmless when repeated."""
@@ -102,6 +110,129 @@ class Sandbox:
             future.cancel()
             raise
         return result
+
+
+class Session:
+    """``casemate.sessions.Session`` with blocking methods; from any thread."""
+
+    def __init__(self, session: asynchronous_session.Session, wait: Wait) -> None:
+        self.id, self.name, self.language = session.id, session.name, session.language
+        self.files = SessionFiles(session.files, wait)
+        self._session = session
+        self._wait = wait
+
+    def run(self, code: str | bytes, **arguments: Any) -> Execution:
+        """See :meth:`casemate.sessions.session.Session.run`. An interrupt (Ctrl-C) interrupts the step."""
+        return cast("Execution", self._wait(self._session.run(code, **arguments)))
+
+    def stream(self, code: str | bytes, **arguments: Any) -> Iterator[Event]:
+        """See :meth:`casemate.sessions.session.Session.stream`. Leaving the loop early interrupts the step."""
+        yield from _each(self._session.stream(code, **arguments), self._wait)
+
+    def start(self, code: str | bytes, **arguments: Any) -> Run:
+        """See :meth:`casemate.sessions.session.Session.start`."""
+        return Run(self._wait(_called(self._session.start, code, **arguments)), self._wait)
+
+    def attach(self, run_id: str) -> Run:
+        """See :meth:`casemate.sessions.session.Session.attach`."""
+        return Run(self._wait(self._session.attach(run_id)), self._wait)
+
+    def interrupt(self) -> None:
+        """See :meth:`casemate.sessions.session.Session.interrupt`."""
+        self._wait(_called(self._session.interrupt))
+
+    def reset(self) -> None:
+        """See :meth:`casemate.sessions.session.Session.reset`."""
+        self._wait(self._session.reset())
+
+    def variables(self) -> list[Variable]:
+        """See :meth:`casemate.sessions.session.Session.variables`."""
+        return cast("list[Variable]", self._wait(self._session.variables()))
+
+    def get(self, name: str) -> Any:
+        """See :meth:`casemate.sessions.session.Session.get`."""
+        return self._wait(self._session.get(name))
+
+    def set(self, name: str, value: Any) -> None:
+        """See :meth:`casemate.sessions.session.Session.set`."""
+        self._wait(self._session.set(name, value))
+
+    def close(self) -> None:
+        """See :meth:`casemate.sessions.session.Session.close`."""
+        self._wait(self._session.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+class Run:
+    """``casemate.sessions.Run`` with blocking methods."""
+
+    def __init__(self, run: asynchronous_run.Run, wait: Wait) -> None:
+        self.id = run.id
+        self._run = run
+        self._wait = wait
+
+    def stream(self, cursor: int = 0) -> Iterator[Event]:
+        """See :meth:`casemate.sessions.long_run.Run.stream`."""
+        yield from _each(self._run.stream(cursor), self._wait)
+
+    def wait(self) -> Execution:
+        """See :meth:`casemate.sessions.long_run.Run.wait`."""
+        return cast("Execution", self._wait(self._run.wait()))
+
+    def cancel(self) -> None:
+        """See :meth:`casemate.sessions.long_run.Run.cancel`."""
+        self._wait(self._run.cancel())
+
+
+class SessionFiles:
+    """``session.files`` with blocking methods: ``read_bytes read_text write list remove upload download``."""
+
+    def __init__(self, files: asynchronous_files.SessionFiles, wait: Wait) -> None:
+        self._files = files
+        self._wait = wait
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._files, name)
+        return lambda *arguments, **named: self._wait(method(*arguments, **named))
+
+
+class Sessions:
+    """``sandbox.sessions`` with blocking methods."""
+
+    def __init__(self, sandbox: asynchronous.Sandbox, wait: Wait) -> None:
+        self._sessions = sandbox.sessions
+        self._wait = wait
+
+    def get(self, id_or_name: str) -> Session:
+        """See :meth:`casemate.sessions.registry.Sessions.get`."""
+        return Session(self._wait(self._sessions.get(id_or_name)), self._wait)
+
+    def list(self) -> list[Session]:
+        """See :meth:`casemate.sessions.registry.Sessions.list`."""
+        return [Session(session, self._wait) for session in self._wait(self._sessions.list())]
+
+    def bridge(self, name: str, source: str, target: str) -> Any:
+        """See :meth:`casemate.sessions.registry.Sessions.bridge`."""
+        return self._wait(self._sessions.bridge(name, source, target))
+
+
+def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:
+    """Events one by one; leaving early closes their stream."""
+    try:
+        while (event := wait(anext(events, None))) is not None:
+            yield event
+    finally:
+        wait(events.aclose())
+
+
+async def _called(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """``function`` in the sandbox's own loop."""
+    return function(*arguments, **named)
 
 
 async def _as_coroutine(awaitable: Any) -> Any:

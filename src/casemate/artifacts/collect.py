@@ -18,6 +18,7 @@ from casemate.artifacts.content import Slice, Store, media_type_of
 from casemate.files.beneath import CHUNK
 from casemate.files.bounds import Bounds, Skipped
 from casemate.files.names import path_problem, shown, text_of
+from casemate.files.seen import Seen
 from casemate.files.walk import Entry, is_whiteout, kind_of, open_file, open_folder, walk
 from casemate.model.artifact import Artifact
 from casemate.model.execution import SkippedFile
@@ -43,15 +44,17 @@ def collect(
     bounds: Bounds | None = None,
     unlock: bool = True,
     folder: str | os.PathLike[str] | None = None,
+    seen: Seen | None = None,
 ) -> Collected:
     """The regular files beneath ``under`` in the tree ``root``, a descriptor; names are relative to ``root``.
 
     ``given``: SHA-256 of input files by name, which are no artifacts as long as they are unchanged.
     ``unlock``: permission bits that hinder reading are changed; not for a tree that somebody else goes on using.
-    ``folder``: where large content is kept, in a file without a name. Nothing is raised for what the tree
+    ``folder``: where large content is kept, in a file without a name. ``seen``: what was collected before, and is left
+    out as long as it is unchanged. Nothing is raised for what the tree
     holds: what cannot be handed out is in ``skipped``.
     """
-    collector = _Collector(bounds or Bounds(), given, Store(folder), unlock)
+    collector = _Collector(bounds or Bounds(), given, Store(folder), unlock, seen)
     path = tuple(os.fsencode(name) for name in under)
     top = _open_top(root, path, collector.skipped, unlock)
     if top is not None:
@@ -85,7 +88,8 @@ def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped, unlock: bool
 class _Collector:
     """Keeps what a walk finds."""
 
-    def __init__(self, bounds: Bounds, given: Mapping[str, str], store: Store, unlock: bool) -> None:
+    def __init__(self, bounds: Bounds, given: Mapping[str, str], store: Store, unlock: bool, seen: Seen | None) -> None:
+        self._seen = seen
         self._bounds = bounds
         self._given = given
         self._store = store
@@ -113,7 +117,7 @@ class _Collector:
         self.skipped.lose(shown(path), reason)
 
     def found(self, entry: Entry) -> None:
-        if is_whiteout(entry.stat):
+        if is_whiteout(entry.stat) or (self._seen and self._seen.is_old(entry)):
             return
         if not stat.S_ISREG(entry.stat.st_mode):
             self.skipped.refuse(shown(entry.path), f"it is {kind_of(entry.stat.st_mode)}")

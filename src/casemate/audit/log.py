@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
 from casemate.audit.chain import EMPTY, Head, Row, Verdict, hash_of, verify
@@ -150,10 +150,10 @@ class AuditLog:
         with transaction(database, "BEGIN IMMEDIATE"):
             head = _head(database)
             wall, monotonic = self._clock()
-            row = Row(head.count + 1, wall, monotonic, kind, execution_id, namespace, text, head.last, "")
-            row = replace(row, hash=hash_of(row))
+            unsigned = Row(head.count + 1, wall, monotonic, kind, execution_id, namespace, text, head.last, "")
+            row = replace(unsigned, hash=hash_of(unsigned))
             try:
-                database.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(row))
+                database.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", _columns(row))
             except sqlite3.IntegrityError as error:
                 raise Fault(f"execution {execution_id!r} cannot have another {kind} row: {error}") from error
             database.execute("UPDATE head SET count = ?, last = ?", (row.sequence, row.hash))
@@ -205,6 +205,11 @@ class AuditLog:
         except OSError:
             return None
         return status.st_dev, status.st_ino
+
+
+def _columns(row: Row) -> tuple[int | str, ...]:
+    """The row's fields in the order of the table; dataclasses.astuple copies each, which takes as long as the rest."""
+    return tuple(getattr(row, name) for name in row.__slots__)
 
 
 def _head(database: sqlite3.Connection) -> Head:

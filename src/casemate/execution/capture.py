@@ -11,7 +11,7 @@ from casemate.execution.emitter import Emitter
 from casemate.execution.transcript import Stream, Transcript
 from casemate.isolation.wall import Reason
 from casemate.model.artifact import Artifact
-from casemate.model.events import Display, ErrorEvent, Output
+from casemate.model.events import Display, ErrorEvent, Event, Output
 from casemate.model.execution import SkippedFile
 from casemate.model.limits import Limits
 from casemate.model.result import ProgramError, Result
@@ -59,33 +59,53 @@ class Capture:
         self.transcript.add(stream, data)
         if self.output_bytes > self._limits.full_output:
             self._end()
-        if self._emitter:
+        if emitter := self._emitter:
             text = self._decoders[stream].decode(data)
-            self._emitter.emit(Output(stream, text, data=data), len(data))
+            emitter.emit(Output(stream, text, data=data), len(data))
 
     def frame(self, frame: bytes) -> None:
-        self._frame_bytes += len(frame) + _FRAME_COST + _PART_COST * frames.parts_of(frame)
-        if self._frame_bytes > self._limits.full_output:
-            self._end()
+        if not self.has_room_for(frame):
             return
         match frames.parse(frame):
             case frames.Shown(result):
-                self._show(result, len(frame))
+                self.show(result, len(frame), Display(result))
             case frames.Failed(error, number):
-                self.error, self.errno = error, number
-                if self._emitter:
-                    self._emitter.emit(ErrorEvent(error), len(frame))
+                self.fail(error, number, len(frame))
+
+    def has_room_for(self, frame: bytes) -> bool:
+        """Count one more frame. False, and the end of the program, when there have been too many."""
+        self._frame_bytes += len(frame) + _FRAME_COST + _PART_COST * frames.parts_of(frame)
+        if self._frame_bytes > self._limits.full_output:
+            self._end()
+            return False
+        return True
+
+    def fail(self, error: ProgramError, number: int | None, size: int) -> None:
+        """The program's uncaught exception, which came in ``size`` bytes; its errno where it has one."""
+        self.error, self.errno = error, number
+        if emitter := self._emitter:
+            emitter.emit(ErrorEvent(error), size)
+
+    @property
+    def was_too_much(self) -> bool:
+        """Whether the program said more than is kept, and was to end for it."""
+        return self._ended
+
+    def leave(self) -> None:
+        """Nobody follows the events any more."""
+        self._emitter = None
 
     def is_full(self) -> bool:
-        return self._emitter is not None and self._emitter.is_full()
+        emitter = self._emitter  # whoever follows may leave at any moment
+        return emitter is not None and emitter.is_full()
 
     def finish(self) -> None:
         """The cell has ended: hand on what waits for the rest of a character that never came."""
-        if self._emitter:
+        if emitter := self._emitter:
             for stream, decoder in self._decoders.items():
                 text = decoder.decode(b"", final=True)
                 if text:
-                    self._emitter.emit(Output(stream, text), len(text))
+                    emitter.emit(Output(stream, text), len(text))
 
     def lost(self) -> tuple[SkippedFile, ...]:
         """What of the output could not be kept, and why."""
@@ -104,15 +124,34 @@ class Capture:
             self.results_dropped = True
             self.kill("output")
 
-    def _show(self, result: Result, size: int) -> None:
+    def show(self, result: Result, size: int, event: Event) -> None:
+        """The program showed ``result``, which came in ``size`` bytes; ``event`` tells of it."""
         self._result_bytes += size
-        if len(self.results) >= _MAX_RESULTS or self._result_bytes > self._limits.full_output:
+        if self._result_bytes > self._limits.full_output:
+            self.results_dropped = True
+            return
+        if emitter := self._emitter:
+            emitter.emit(event, size)
+        if len(self.results) >= _MAX_RESULTS:
             self.results_dropped = True
             return
         self.transcript.add_result(len(self.results))
         self.results.append(result)
-        if self._emitter:
-            self._emitter.emit(Display(result), size)
+
+    def replace(self, number: int, result: Result, size: int, event: Event) -> None:
+        """The result ``number``, counted from 0, is shown anew."""
+        self._result_bytes += size
+        if self._result_bytes > self._limits.full_output:
+            self.results_dropped = True
+            return
+        self.results[number] = result
+        if emitter := self._emitter:
+            emitter.emit(event, size)
+
+    def clear(self) -> None:
+        """The program takes back what it showed so far; its text stays."""
+        self.results.clear()
+        self.transcript.forget_results()
 
     def _write_spool(self, data: bytes) -> None:
         assert self._spool is not None

@@ -19,6 +19,7 @@ from casemate.files.bounds import Bounds
 from casemate.files.walk import open_folder
 from casemate.model.artifact import Artifact
 from casemate.model.execution import SkippedFile
+from casemate.model.limits import Limits
 from casemate.model.plan import OUTPUT, WORKSPACE, Plan
 from casemate.workspace.apply import WRITTEN_BACK, apply
 
@@ -78,6 +79,11 @@ def _collect(finished: Finished, house: House) -> Collected:
     return Collected(finished, files.files, (*files.skipped, *skipped), files.complete)
 
 
+def bounds_of(limits: Limits) -> Bounds:
+    """How much is collected of what a cell with ``limits`` left."""
+    return Bounds(file_bytes=limits.disk, total_bytes=limits.disk)
+
+
 def _of_private(finished: Finished) -> Files:
     workspace = _open("workspace", finished.ending.tree_fd)
     try:
@@ -134,7 +140,12 @@ def output_before(plan: Plan) -> dict[str, str]:
 
 
 def _given(finished: Finished) -> dict[str, str]:
-    return {name: _digest(content) for name, content in finished.plan.files.items()}
+    return digests_of(finished.plan)
+
+
+def digests_of(plan: Plan) -> dict[str, str]:
+    """SHA-256 of the given files by name."""
+    return {name: _digest(content) for name, content in plan.files.items()}
 
 
 def _digest(content: bytes | Path) -> str:
@@ -148,8 +159,7 @@ def _digest(content: bytes | Path) -> str:
 
 
 def _bounds(finished: Finished) -> Bounds:
-    disk = finished.plan.limits.disk
-    return Bounds(file_bytes=disk, total_bytes=disk)
+    return bounds_of(finished.plan.limits)
 
 
 def _open(name: str, folder: int) -> int:

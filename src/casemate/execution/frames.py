@@ -33,6 +33,18 @@ class Failed:
 
 def parse(frame: bytes) -> Shown | Failed | None:
     """What the frame says, or None when it says nothing that is understood."""
+    message = decode(frame)
+    if message is None:
+        return None
+    if message.get("type") == "display":
+        return shown(message.get("bundle"))
+    if message.get("type") == "error":
+        return failed(message)
+    return None
+
+
+def decode(frame: bytes) -> dict[str, Any] | None:
+    """The JSON object that the frame is, without lone surrogates; None when it is none, or has too many values."""
     if parts_of(frame) > _MAX_PARTS:
         return None
     try:
@@ -41,13 +53,7 @@ def parse(frame: bytes) -> Shown | Failed | None:
             message = _without_surrogates(message)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(message, dict):
-        return None
-    if message.get("type") == "display":
-        return _shown(message.get("bundle"))
-    if message.get("type") == "error":
-        return _failed(message)
-    return None
+    return message if isinstance(message, dict) else None
 
 
 def parts_of(frame: bytes) -> int:
@@ -70,7 +76,8 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _shown(bundle: Any) -> Shown | None:
+def shown(bundle: Any) -> Shown | None:
+    """What a display's MIME bundle shows, or None when it is none."""
     if not isinstance(bundle, dict) or not 0 < len(bundle) <= _MAX_TYPES:
         return None
     for media_type, data in bundle.items():
@@ -85,7 +92,8 @@ def _is_media_type(name: str) -> bool:
     return len(name) <= _MAX_TYPE_NAME and name.isascii() and name.isprintable() and name.count("/") == 1
 
 
-def _failed(message: dict[str, Any]) -> Failed | None:
+def failed(message: dict[str, Any]) -> Failed | None:
+    """The error that a message tells of, or None."""
     texts = [message.get(key) for key in ("name", "value", "traceback")]
     if not all(isinstance(text, str) for text in texts):
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.execution.request import check_name
+from casemate.model.plan import WORKSPACE
 from casemate.model.request import Request
 
 _DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number
@@ -101,6 +102,20 @@ def checked_concurrency(concurrency: int | None) -> int:
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 10_000:
         raise InvalidArgument("concurrency", f"{concurrency!r} is not a whole number from 1 to 10000")
     return concurrency
+
+
+def checked_cwd(cwd: str | None) -> str | None:
+    """A folder of the workspace as a cell sees it. Raises ``InvalidArgument``."""
+    if cwd is None:
+        return None
+    if not isinstance(cwd, str):
+        raise InvalidArgument("cwd", f"{cwd!r} is not a str")
+    if cwd.startswith("/") and cwd != WORKSPACE and not cwd.startswith(f"{WORKSPACE}/"):
+        raise InvalidArgument("cwd", f"{cwd!r} is not a folder of the workspace, {WORKSPACE}")
+    inside = cwd.removeprefix(WORKSPACE).strip("/") if cwd.startswith("/") else cwd.strip("/")
+    if inside:
+        check_name(inside, "cwd")
+    return f"{WORKSPACE}/{inside}" if inside else WORKSPACE
 
 
 def check_files(request: Request, workspace: Path, mode: str) -> None:

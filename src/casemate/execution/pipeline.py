@@ -11,7 +11,7 @@ from casemate.execution.house import House
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import recording
 from casemate.execution.run import run
-from casemate.isolation.wall import Ending
+from casemate.isolation.wall import Ending, SessionCell
 from casemate.model.events import Done
 from casemate.model.execution import Execution
 from casemate.model.isolation import IsolationReport
@@ -66,7 +66,7 @@ _SIBLINGS = (
 )
 
 
-def report_for(plan: Plan, report: IsolationReport, ending: Ending) -> IsolationReport:
+def report_for(plan: Plan, report: IsolationReport, ending: Ending | SessionCell) -> IsolationReport:
     """The wall's report with what this plan and this cell add to it."""
     notes = report.notes
     if plan.workspace.kind == "direct":

@@ -25,11 +25,15 @@ _BASE_ENV = {
 }
 
 
-def plan(admitted: Admitted, house: House) -> Plan:
-    """Decide everything about the cell. Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
+def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
+    """Decide everything about the cell. For a ``session`` the request's code is its interpreter.
+
+    Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request
     runtime = house.runtime_for(request.language)
-    launch = runtime.launch(house.environment, request.program_name, request.arguments, memory=admitted.limits.memory)
+    launch = runtime.launch(
+        house.environment, request.program_name, request.arguments, memory=admitted.limits.memory, session=session
+    )
     env = merged_env(_base_env(admitted.limits), launch, request.env)
     return Plan(
         id=request.id,
@@ -46,7 +50,8 @@ def plan(admitted: Admitted, house: House) -> Plan:
         stdin=request.stdin,
         limits=admitted.limits,
         deadline=admitted.deadline,
-        control=runtime.reports,
+        control=runtime.reports or session,
+        session=session,
         reserve=runtime.reserve,
         waiting=runtime.waiting(
             Asked(
@@ -62,6 +67,7 @@ def plan(admitted: Admitted, house: House) -> Plan:
                 most=house.limits,
                 folder=house.workspace,
                 preload=house.preload,
+                session=session,
             )
         ),
     )

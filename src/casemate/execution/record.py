@@ -28,8 +28,12 @@ class Record:
 
     def finished(self, sealed: Sealed) -> Execution:
         """Note the outcome; it is written when the execution leaves the record."""
-        self.outcome = _outcome(sealed.execution)
-        return sealed.execution
+        return self.noted(sealed.execution)
+
+    def noted(self, execution: Execution) -> Execution:
+        """The same for an execution that is one step of a session."""
+        self.outcome = _outcome(execution)
+        return execution
 
 
 @asynccontextmanager
@@ -63,6 +67,7 @@ async def _write(row: Callable[..., bool], *arguments: object) -> None:
 
 def _intent(request: Request, plan: Plan) -> dict[str, Any]:
     return {
+        **({"session": request.session} if request.session else {}),
         "language": request.language,
         "program": request.program_name,
         "code": request.code.decode("utf-8", "replace"),

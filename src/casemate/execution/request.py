@@ -51,7 +51,7 @@ def make_request(
         raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
     return Request(
         id=os.urandom(16).hex(),
-        code=_code(code),
+        code=code_of(code),
         language=runtime.language,
         program_name=_program_name(program_name, runtime),
         arguments=_arguments(arguments),
@@ -59,13 +59,14 @@ def make_request(
         limits=limits,
         env=_env(env or {}),
         files=_files(files or {}),
-        stdin=_stdin(stdin),
+        stdin=stdin_of(stdin),
         namespace=namespace,
         metadata=_metadata(metadata),
     )
 
 
-def _code(code: str | bytes) -> bytes:
+def code_of(code: str | bytes) -> bytes:
+    """A program's bytes. Raises ``InvalidArgument``."""
     if not isinstance(code, str | bytes):
         raise InvalidArgument("code", f"must be str or UTF-8 bytes, not {type(code).__name__}")
     if len(code) > MAX_CODE:
@@ -210,13 +211,14 @@ def _content(name: str, content: Content) -> bytes | Path:
     return path
 
 
-def _stdin(stdin: str | bytes | None) -> bytes:
+def stdin_of(stdin: str | bytes | None, most: int = _MAX_STDIN) -> bytes:
+    """Standard input of at most so many bytes. Raises ``InvalidArgument``."""
     if stdin is None:
         return b""
     if not isinstance(stdin, str | bytes):
         raise InvalidArgument("stdin", f"must be str or bytes, not {type(stdin).__name__}")
-    if len(stdin) > _MAX_STDIN:
-        raise InvalidArgument("stdin", f"is longer than {format_size(_MAX_STDIN)}; give large data as files")
+    if len(stdin) > most:
+        raise InvalidArgument("stdin", f"is longer than {format_size(most)}; give large data as files")
     if isinstance(stdin, bytes):
         return stdin
     _encoded_size("stdin", stdin)

@@ -69,6 +69,10 @@ class Transcript:
         if len(self._order) < _MAX_SEGMENTS:
             self._order.append((None, number))
 
+    def forget_results(self) -> None:
+        """The results so far are taken back; the next is number 0 again."""
+        self._order = [entry for entry in self._order if entry[0] is not None]
+
     @property
     def truncated(self) -> bool:
         return any(kept.cut for kept in self._streams.values())

@@ -115,8 +115,8 @@ function waitForOrder(descriptor) {
   const length = read(descriptor, 4);
   const body = length && read(descriptor, length.readUInt32BE());
   if (!body) process.exit(0);
-  fs.closeSync(descriptor);
   const order = JSON.parse(body.toString());
+  if (!order.session) fs.closeSync(descriptor); // a session's requests come there, too
   // What is right already is left alone: setting TZ, even to what it was, makes Node look for its time zone anew.
   for (const name of Object.keys(process.env)) if (!Object.hasOwn(order.env, name)) delete process.env[name];
   for (const [name, value] of Object.entries(order.env)) if (process.env[name] !== value) process.env[name] = value;

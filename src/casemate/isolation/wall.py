@@ -59,6 +59,57 @@ class Sink(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StepUsage:
+    """What a session's cell had used when a step was over: seconds of cpu, peak bytes, tasks; what was left of its
+    limits; and whether its time was up, so that the wall ``interrupted`` it."""
+
+    cpu_seconds: float
+    peak_memory: int
+    tasks: int
+    space_left: int
+    inodes_left: int
+    interrupted: bool
+
+
+class SessionSink(Protocol):
+    """Takes what a session's cell says, in a thread of the wall's; must not block."""
+
+    def output(self, step: int | None, stream: Stream, data: bytes) -> None:
+        """Some bytes from the pipes of ``step``, or from the cell's own."""
+        ...
+
+    def frame(self, frame: bytes) -> bool:
+        """One control frame, hostile; whether text that was written before it is still to come from the pipes."""
+        ...
+
+    def heard(self) -> int:
+        """How many frames of the step that runs have come."""
+        ...
+
+    def settle(self, upto: int = ...) -> None:
+        """The pipes have been emptied since the first ``upto`` frames came: no text will come any more that was written
+        before those."""
+        ...
+
+    def step_ready(self, step: int) -> None:
+        """The pipes of ``step`` are there."""
+        ...
+
+    def step_over(self, step: int, usage: StepUsage) -> None:
+        """What was used up to the end of ``step``."""
+        ...
+
+    def is_full(self, step: int | None) -> bool:
+        """Whether the wall should stop reading this step's pipes until the cell is resumed; 0 is for the cell's own
+        pipes, and None for the one that frames come through."""
+        ...
+
+    def deaf(self) -> None:
+        """The interpreter does not speak or listen any more: its end of a pipe is closed."""
+        ...
+
+
 class Cell(Protocol):
     """A living cell."""
 
@@ -85,6 +136,64 @@ class Cell(Protocol):
         ...
 
 
+class SessionCell(Protocol):
+    """A living cell whose interpreter takes one step after the other (docs/session-protocol.md)."""
+
+    id: str
+    start: str  # how it was made, and why, as in `Ending`
+    start_reason: str
+
+    def send(self, request: bytes) -> None:
+        """Send the interpreter a request. From any thread; never blocks."""
+        ...
+
+    def prepare_step(self, step: int) -> None:
+        """Make the pipes of ``step``, the first of this cell; `SessionSink.step_ready` follows."""
+        ...
+
+    def begin_step(self, step: int, seconds: float, grace: float, repeat: float) -> None:
+        """The step has ``seconds``; then it is interrupted, again each ``repeat`` seconds, and the cell ends ``grace``
+        seconds later. `SessionSink.step_ready` follows for the next step."""
+        ...
+
+    def end_step(self, step: int) -> None:
+        """The step is over; `SessionSink.step_over` follows. From any thread."""
+        ...
+
+    def interrupt(self, grace: float) -> None:
+        """Interrupt what runs; the cell ends ``grace`` seconds later if that was of no use."""
+        ...
+
+    async def freeze(self) -> bool:
+        """Stop everything in the cell; whether it stands still."""
+        ...
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        ...
+
+    def kill(self, reason: Reason) -> None:
+        """End everything in the cell; its files are kept for the next one unless the reason is "closed"."""
+        ...
+
+    def resume(self) -> None:
+        """Read on after the sink was full. From any thread."""
+        ...
+
+    async def opened(self) -> tuple[int, int]:
+        """Descriptors of the workspace as the cell sees it, and of the folder of everything it can write; the
+        receiver closes them. Raises as `ended` does where the cell could not be made."""
+        ...
+
+    async def ended(self) -> Ending:
+        """Wait for the end; everything in the cell is dead then. Raises as `Cell.ended` does."""
+        ...
+
+    def forget(self) -> None:
+        """The files that were kept of it are not wanted any more. Harmless when repeated."""
+        ...
+
+
 class Wall(Protocol):
     """Something that holds cells."""
 
@@ -100,6 +209,10 @@ class Wall(Protocol):
 
     def start(self, plan: Plan, sink: Sink) -> Cell:
         """Start a cell for ``plan``; what it says goes to ``sink``."""
+        ...
+
+    def open(self, plan: Plan, sink: SessionSink) -> SessionCell:
+        """Start a cell for the session ``plan``."""
         ...
 
     def keep_ready(self, plan: Plan) -> None:

@@ -25,9 +25,15 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Something the program displayed."""
+    """Something the program displayed.
+
+    ``display_id``: the name that the program gave it, so that it can be shown anew; ``update``: this takes the
+    place of what was shown by that name before.
+    """
 
     result: Result
+    display_id: str | None = None
+    update: bool = False
 
 
 @dataclass(frozen=True, slots=True)

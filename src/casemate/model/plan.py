@@ -103,7 +103,8 @@ class Plan:
     ``deadline``: seconds from the cell's start; ``control``: whether the program's guest hook holds the
     control pipe; ``reserve``: bytes its interpreter reserves and never touches. ``listeners``: IPv4 addresses and
     ports in the cell on which the host, and nobody in the cell, answers: for doors, no plan of this version has any.
-    ``waiting``: how it may be begun in a cell that is ready, or why it may not.
+    ``waiting``: how it may be begun in a cell that is ready, or why it may not. ``session``: the program is an
+    interpreter that takes one step after the other; ``continues``: the id of the cell whose files it goes on with.
     """
 
     id: str
@@ -126,3 +127,5 @@ class Plan:
     listeners: tuple[tuple[str, int], ...] = ()
     layers: tuple[str, ...] = LAYERS
     waiting: Waiting | str = "nothing is kept ready for it"
+    session: bool = False
+    continues: str = ""

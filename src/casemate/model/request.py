@@ -16,7 +16,8 @@ class Request:
 
     ``code``: the program's bytes (valid UTF-8, no NUL); ``program_name``: the file name that
     tracebacks show; ``timeout``: seconds or None for the operator's cap; ``files``: relative
-    name to content (``bytes``) or to a regular file on the host (``Path``).
+    name to content (``bytes``) or to a regular file on the host (``Path``). ``session``: of which it is a step;
+    ``has_stdin``: whether a step was given any.
     """
 
     id: str
@@ -31,3 +32,5 @@ class Request:
     stdin: bytes
     namespace: str
     metadata: Mapping[str, Any]
+    session: str | None = None
+    has_stdin: bool = False

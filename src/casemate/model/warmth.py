@@ -23,7 +23,7 @@ class ZygoteState:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """Cells of one kind: how many are ``ready`` and ``running``, and how many were ``taken`` and ``made`` so far.
+    """Cells of one kind: how many are ``ready`` or being made, and ``running``; and were ``taken`` and ``made`` so far.
 
     ``zygote``: what they are forked from; None where they are executed. ``idle``: none is wanted, because nothing ran
     for a while; ``problem``: why there are none any more.

@@ -25,6 +25,8 @@ _TYPESCRIPT = (".ts", ".mts", ".cts")
 _READ_AT_START = re.compile(r"NODE|UV_|V8_|CASEMATE_WAIT|TERM|COLORTERM|NO_COLOR|FORCE_COLOR")
 _COST = 20 * _MIB  # bytes that one that waits holds, its init included
 _STARTS_WITHIN = 10.0
+# Without it Node 24 aborts when code that waits for something is stopped; older ones know it, too, and do not need it.
+_INTERRUPTIBLE = ("--no-force-async-hooks-checks",)
 # V8 since Node 22 makes 512 MiB of address space writable for each isolate, without touching them: the main
 # thread's and four workers'.
 _RESERVE = 5 * 512 * _MIB
@@ -75,19 +77,20 @@ class NodeRuntime:
         arguments: tuple[str, ...],
         *,
         memory: int | None = None,
+        session: bool = False,
     ) -> Launch:
         """See :class:`casemate.runtimes.runtime.Runtime`; ``environment`` is about Python alone."""
         found = self._find()
         if found is None:
             raise RuntimeMissing("node", "no Node was found", remediation=f"Get it: {_REMEDY}")
-        return launch_of(found, program_name, arguments, memory)
+        return launch_of(found, program_name, arguments, memory, _INTERRUPTIBLE if session else ())
 
     def waiting(self, asked: Asked) -> Waiting | str:
         """See :class:`casemate.runtimes.runtime.Runtime`: what is required before the program waits for it."""
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
             return why
-        order = json_order(asked.env, asked.arguments)
+        order = json_order(asked.env, asked.arguments, session=asked.session)
         if isinstance(order, str):
             return order
         argv = asked.launch.argv[: len(asked.launch.argv) - len(asked.arguments)]
@@ -111,7 +114,9 @@ class NodeRuntime:
         return found
 
 
-def launch_of(found: Node, program_name: str, arguments: tuple[str, ...], memory: int | None) -> Launch:
+def launch_of(
+    found: Node, program_name: str, arguments: tuple[str, ...], memory: int | None, flags: tuple[str, ...] = ()
+) -> Launch:
     """How ``found`` starts a program: decided from what is known of it alone. Raises ``RuntimeMissing``."""
     if program_name.endswith(_TYPESCRIPT) and not found.strips_types:
         raise RuntimeMissing(
@@ -125,7 +130,7 @@ def launch_of(found: Node, program_name: str, arguments: tuple[str, ...], memory
         language=NodeRuntime.language,
         version=found.version,
         entries=_entries(found),
-        argv=(str(found.program), *heap, "--require", _HOOK, f"{PROGRAM}/{program_name}", *arguments),
+        argv=(str(found.program), *heap, *flags, "--require", _HOOK, f"{PROGRAM}/{program_name}", *arguments),
         env={} if is_system(folder) else {"PATH": f"{folder}:{SYSTEM_PATH}"},
     )
 

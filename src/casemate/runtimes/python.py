@@ -23,6 +23,7 @@ _SAFE_PATH = (3, 11)
 _OLDEST_ZYGOTE = (3, 11)
 # What most programs of agents import, where it is installed; sessions run on IPython.
 PRELOADED = ("IPython.core.interactiveshell", "numpy", "pandas", "matplotlib.pyplot")
+_SESSION = "_casemate.session_ready"  # makes IPython's shell when it is imported
 _WATCHED = ("IPython", "numpy", "pandas", "matplotlib")
 _COST, _COST_PRELOADED = 3 << 20, 8 << 20  # bytes that one that waits holds, its init included
 _LOOKS_A_SECOND = 10  # at an environment on the disk
@@ -50,6 +51,7 @@ class PythonRuntime:
         arguments: tuple[str, ...],
         *,
         memory: int | None = None,  # noqa: ARG002 - only Node must be told
+        session: bool = False,  # noqa: ARG002
     ) -> Launch:
         """See :class:`casemate.runtimes.runtime.Runtime`."""
         return launch_of(_found(environment), program_name, arguments)
@@ -60,7 +62,7 @@ class PythonRuntime:
         if why:
             return why
         env = {name: value for name, value in asked.env.items() if name != "PYTHONPATH"}
-        order = json_order(env, asked.arguments)
+        order = json_order(env, asked.arguments, session=asked.session)
         if isinstance(order, str):
             return order
         preload = _preload(asked)
@@ -106,6 +108,8 @@ def _preload(asked: Asked) -> tuple[str, ...]:
     that imports one that is not loaded waits for it as in plain Python.
     """
     names = _wanted(asked)
+    if asked.session:
+        return (*names, _SESSION)
     if asked.folder is not None:
         return names  # what its own modules import is not known
     texts = [asked.code, *(content for name, content in asked.files.items() if name.endswith(".py"))]

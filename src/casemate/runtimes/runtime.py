@@ -63,9 +63,17 @@ class Runtime(Protocol):
     def reserve(self) -> int: ...
 
     def launch(
-        self, environment: Environment, program_name: str, arguments: tuple[str, ...], *, memory: int | None = None
+        self,
+        environment: Environment,
+        program_name: str,
+        arguments: tuple[str, ...],
+        *,
+        memory: int | None = None,
+        session: bool = False,
     ) -> Launch:
         """How to start the program ``program_name`` in a cell that may use ``memory`` bytes.
+
+        ``session``: the program is an interpreter that takes steps.
 
         Raises :class:`casemate.InvalidArgument` for an ``environment`` that cannot be used,
         :class:`casemate.RuntimeMissing` when there is no interpreter, and :class:`casemate.Unavailable` for

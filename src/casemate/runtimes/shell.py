@@ -43,6 +43,7 @@ class ShellRuntime:
         arguments: tuple[str, ...],
         *,
         memory: int | None = None,  # noqa: ARG002 - only Node must be told
+        session: bool = False,  # noqa: ARG002
     ) -> Launch:
         """See :class:`casemate.runtimes.runtime.Runtime`; ``environment`` is about Python alone."""
         shell = _find()
@@ -65,7 +66,8 @@ class ShellRuntime:
             return f"{program} cannot wait for a program"
         if asked.arguments:
             return "its program has arguments"
-        order = bounded(_exports(asked) + b"\0")
+        head = b"# session\n" if asked.session else b""  # see shell_wait.sh
+        order = bounded(head + _exports(asked) + b"\0")
         if isinstance(order, str):
             return order
         env = {**asked.base_env, "BASH_ENV": _WAIT}

@@ -25,7 +25,8 @@ class Asked:
 
     ``launch``: how it would be executed, and ``env`` its whole environment, then; ``given_env``: what of that the
     caller gave, and ``base_env`` the rest with ``most``, the limits that cells are made with, in mind; ``folder``: the
-    caller's workspace; ``preload``: modules that the sandbox was asked to load ahead, None for the usual.
+    caller's workspace; ``preload``: modules that the sandbox was asked to load ahead, None for the usual; ``session``:
+    the program is an interpreter that takes steps, on the descriptor on which it waits.
     """
 
     launch: Launch
@@ -40,6 +41,7 @@ class Asked:
     most: Limits
     folder: Path | None
     preload: tuple[str, ...] | None
+    session: bool = False
 
 
 def too_special(asked: Asked, default_name: str) -> str:
@@ -61,10 +63,13 @@ def read_at_start(asked: Asked, more: re.Pattern[str]) -> str:
     return ""
 
 
-def json_order(env: Mapping[str, str], arguments: tuple[str, ...]) -> bytes | str:
+def json_order(env: Mapping[str, str], arguments: tuple[str, ...], *, session: bool = False) -> bytes | str:
     """The order for processes that read JSON, or why there is none."""
+    order: dict[str, object] = {"env": dict(env), "arguments": arguments}
+    if session:
+        order["session"] = True  # more will come where the order came from
     try:
-        body = json.dumps({"env": dict(env), "arguments": arguments}, ensure_ascii=False).encode()
+        body = json.dumps(order, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return "a variable or an argument is not valid UTF-8"
     return bounded(len(body).to_bytes(4, "big") + body)

@@ -8,15 +8,14 @@ bound them all, and the host reads what is left through one descriptor when the 
 from __future__ import annotations
 
 import os
-import stat
 
-from casemate.supervisor import enter, kernel, roots, stage, wire
+from casemate.supervisor import kernel, roots, stage, wire, workspaces
+from casemate.supervisor.identity import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from typing import Any
 
-_ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _OWN_INODES = 24  # folders the broker makes itself
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
 _PROGRAM_BYTES = 1 << 16  # room that a cell has for a program that it does not know yet
@@ -35,17 +34,23 @@ class BrokerError(Exception):
 class Scratch:
     """The writable part of one cell: detached mounts to attach inside it, and the descriptor to read it by.
 
-    ``inodes``: as many as casemate itself has made in it.
+    ``inodes``: as many as casemate itself has made in it. Of a session, whose files outlive a cell: ``whole`` is all
+    of it once more, for the next cell, and ``workspace_fd`` the workspace as the cell sees it.
     """
 
     def __init__(self, tree_fd: int, mounts: list[tuple[int, str]]) -> None:
         self.tree_fd = tree_fd
         self.mounts = mounts
         self.inodes = 0
+        self.whole = -1
+        self.workspace_fd = -1
+        self._held: dict[int, list[int]] = {}  # our writing ends of pipes of steps that are not over
 
     def begin(self, message: dict[str, Any], fds: dict[str, int], identity: Identity) -> None:
         """Put the program and the given files of a cell that waited where they belong. Raises :class:`BrokerError`."""
         program, inputs = message["program"], _index(fds)
+        if program is None:
+            return  # it lies there since the session's first cell
         with _part("program"):
             if inputs or program["size"] > _PROGRAM_BYTES or message["narrow"]:
                 self._resize(message["limits"], program["size"], _OWN_INODES + 4 * len(inputs))
@@ -82,44 +87,46 @@ class Scratch:
             os.close(fd)
         self.mounts = []
 
+    def open_pipes(self, step: int) -> list[int]:
+        """Two named pipes for a step of a session, ``/program/out.N`` and ``err.N``: our ends, to read from.
+
+        A cell can open them to write and for nothing else. Names of steps that are over go. Raises ``OSError``.
+        """
+        fds: list[int] = []
+        held = self._held[step] = []
+        try:
+            for name in ("out", "err"):
+                place = f"{_path_of(self.tree_fd)}/program/{name}"
+                for former in (step - 2, step):  # an earlier cell of the session may have left this very one
+                    if os.path.lexists(f"{place}.{former}"):
+                        os.unlink(f"{place}.{former}")
+                os.mkfifo(f"{place}.{step}", 0o600)
+                fds.append(os.open(f"{place}.{step}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                held.append(os.open(f"{place}.{step}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                os.chmod(f"{place}.{step}", 0o222)  # noqa: S103 - to write, and for nothing else
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
+
+    def end_pipes(self, step: int) -> None:
+        """The step is over: its pipes end when nothing in the cell writes to them any more, and not before."""
+        for fd in self._held.pop(step, ()):
+            os.close(fd)
+
+    def end_all_pipes(self) -> None:
+        """There will be no more steps in this cell."""
+        for step in list(self._held):
+            self.end_pipes(step)
+
     def close(self) -> None:
         self.close_mounts()
-        if self.tree_fd >= 0:
-            os.close(self.tree_fd)
-            self.tree_fd = -1
-
-
-class Identity:
-    """Who a cell is on the host. ``mapped``: the supervisor is real root and must give files away."""
-
-    def __init__(self, uid: int, gid: int, *, mapped: bool) -> None:
-        self.uid = uid
-        self.gid = gid
-        self.mapped = mapped
-        self._namespaces: dict[tuple[int, int], int] = {}
-
-    def give(self, path: str) -> None:
-        """Make the cell the owner of ``path``."""
-        if self.mapped:
-            os.chown(path, self.uid, self.gid, follow_symlinks=False)
-
-    def give_fd(self, fd: int) -> None:
-        """Let the cell reopen what it holds (``>/dev/stderr``): only pipes and files without a name are given away."""
-        status = os.fstat(fd)
-        if self.mapped and (stat.S_ISFIFO(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 0)):
-            os.fchown(fd, self.uid, self.gid)
-
-    def as_cell(self) -> _AsCell:
-        """A block in which our real ids are a cell's: root without CAP_SYS_RESOURCE may lower limits only of processes
-        that have the same (prlimit(2))."""
-        return _AsCell(self)
-
-    def namespace_for(self, owner: tuple[int, int]) -> int:
-        """A user namespace that shows the files of ``owner`` as the cell's own (mount_setattr(2), idmapped mounts)."""
-        if owner not in self._namespaces:
-            maps = (f"{owner[0]} {self.uid} 1", f"{owner[1]} {self.gid} 1")
-            self._namespaces[owner] = enter.userns_with_map(*maps)
-        return self._namespaces[owner]
+        self.end_all_pipes()
+        for fd in (self.tree_fd, self.whole, self.workspace_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.tree_fd = self.whole = self.workspace_fd = -1
 
 
 def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) -> Scratch:
@@ -131,12 +138,32 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
     size = request["limits"]["disk"] + (program["size"] if program else _PROGRAM_BYTES) + _OWN_BYTES
     inodes = request["limits"]["inodes"] + _OWN_INODES
     with _part("scratch"):
-        tmpfs = kernel.new_mount("tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, _ATTRIBUTES)
+        tmpfs = kernel.new_mount(
+            "tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, workspaces.ATTRIBUTES
+        )
         kernel.move_mount(tmpfs, stage.SCRATCH)
         os.close(tmpfs)
     try:
         return _fill(request, inputs, fds, identity)
     finally:
+        kernel.unmount(stage.SCRATCH)
+
+
+def prepare_again(request: dict[str, Any], kept: Scratch, identity: Identity) -> Scratch:
+    """The scratch of a session's next cell: the same files. ``kept`` is used up. Raises :class:`BrokerError`."""
+    with _part("scratch"):
+        kernel.move_mount(kept.whole, stage.SCRATCH)
+    try:
+        scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
+        try:
+            _attach(request, scratch, identity)
+            scratch.inodes = kept.inodes
+        except BaseException:
+            scratch.close()
+            raise
+        return scratch
+    finally:
+        kept.close()
         kernel.unmount(stage.SCRATCH)
 
 
@@ -153,7 +180,7 @@ def _fill(request: dict[str, Any], inputs: list[Any], fds: dict[str, int], ident
     program = request["program"]
     with _part("scratch"):
         for name, mode in (("tmp", 0o1777), ("tmp/.home", 0o700), ("shm", 0o1777), ("program", 0o755)):
-            _folder(f"{stage.SCRATCH}/{name}", mode, identity)
+            workspaces.make_folder(f"{stage.SCRATCH}/{name}", mode, identity)
     with _part("program"):
         if program:
             _copy_in(f"{stage.SCRATCH}/program/{program['name']}", fds["program"], 0, program["size"], identity)
@@ -163,16 +190,7 @@ def _fill(request: dict[str, Any], inputs: list[Any], fds: dict[str, int], ident
             before = _inodes_made(scratch.tree_fd)
             _take_files(request["workspace"]["kind"], inputs, fds, identity)
             given = _inodes_made(scratch.tree_fd) - before
-        with _part("workspace"):
-            scratch.mounts.append((_workspace(request["workspace"], identity), "workspace"))
-        with _part("scratch"):
-            for name, target in (("tmp", "tmp"), ("shm", "dev/shm"), ("program", "program")):
-                fd = kernel.open_tree(f"{stage.SCRATCH}/{name}", recursive=False)
-                scratch.mounts.append((fd, target))
-            kernel.set_attributes(scratch.mounts[-1][0], kernel.ATTR_RDONLY, recursive=False)
-        with _part("environment"):
-            for entry in _places(request):
-                scratch.mounts.append((roots.bind(entry["source"]), entry["target"][1:]))
+        _attach(request, scratch, identity)
         with _part("scratch"):
             scratch.inodes = _inodes_made(scratch.tree_fd) - given
             most = scratch.inodes + (0 if program else 1) + request["limits"]["inodes"]
@@ -181,6 +199,23 @@ def _fill(request: dict[str, Any], inputs: list[Any], fds: dict[str, int], ident
         scratch.close()
         raise
     return scratch
+
+
+def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> None:
+    """The mounts of what lies at ``stage.SCRATCH``, to be attached inside the cell."""
+    with _part("workspace"):
+        scratch.mounts.append((workspaces.mount(request["workspace"], identity), "workspace"))
+    with _part("scratch"):
+        for name, target in (("tmp", "tmp"), ("shm", "dev/shm"), ("program", "program")):
+            fd = kernel.open_tree(f"{stage.SCRATCH}/{name}", recursive=False)
+            scratch.mounts.append((fd, target))
+        kernel.set_attributes(scratch.mounts[-1][0], kernel.ATTR_RDONLY, recursive=False)
+        if request["session"]:
+            scratch.whole = kernel.open_tree(stage.SCRATCH, recursive=False)
+            scratch.workspace_fd = os.dup(scratch.mounts[0][0])
+    with _part("environment"):
+        for entry in _places(request):
+            scratch.mounts.append((roots.bind(entry["source"]), entry["target"][1:]))
 
 
 def _inodes_made(tree_fd: int) -> int:
@@ -214,7 +249,7 @@ def _places(request: dict[str, Any]) -> list[dict[str, Any]]:
         if place is not None:
             roots.make_parents(stage.SCRATCH, os.path.dirname(place).removeprefix(stage.SCRATCH))
         if entry["kind"] == "link":
-            if place is not None:
+            if place is not None and not os.path.lexists(place):
                 os.symlink(entry["points_to"], place)
             continue
         if place is not None:
@@ -243,7 +278,7 @@ def _take_files(kind: str, inputs: list[Any], fds: dict[str, int], identity: Ide
     """The given files: in a private workspace itself, over a caller's folder as a layer that nothing writes back."""
     folder = f"{stage.SCRATCH}/{'workspace' if kind == 'private' else 'inputs'}"
     if kind == "private" or inputs:
-        _folder(folder, 0o755, identity)
+        workspaces.make_folder(folder, 0o755, identity)
     _put_files(folder, inputs, fds, identity)
 
 
@@ -253,92 +288,12 @@ def _put_files(folder: str, inputs: list[Any], fds: dict[str, int], identity: Id
         _copy_in(f"{folder}/{name}", fds["inputs"], offset, length, identity)
 
 
-def _workspace(workspace: dict[str, Any], identity: Identity) -> int:
-    """The mount of /workspace, detached."""
-    if workspace["kind"] == "private":
-        if not os.path.lexists(f"{stage.SCRATCH}/workspace/output"):
-            _folder(f"{stage.SCRATCH}/workspace/output", 0o755, identity)
-        return kernel.open_tree(f"{stage.SCRATCH}/workspace", recursive=False)
-    folder = _open_folder(workspace)
-    try:
-        return _direct(folder, identity) if workspace["kind"] == "direct" else _overlay(folder, identity)
-    finally:
-        os.close(folder)
-
-
-def _open_folder(workspace: dict[str, Any]) -> int:
-    """The caller's folder, opened once here; it must be the very one that the host checked."""
-    fd = os.open(workspace["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    found = os.fstat(fd)
-    if [found.st_dev, found.st_ino] != workspace["inode"]:
-        os.close(fd)
-        raise OSError(116, "the folder was replaced while the run was prepared")  # ESTALE
-    return fd
-
-
-def _overlay(folder: int, identity: Identity) -> int:
-    """The caller's folder under a layer of our own: what is written stays in the scratch."""
-    status = os.fstat(folder)
-    _folder(f"{stage.SCRATCH}/upper", status.st_mode & 0o777 | 0o700, identity)
-    _folder(f"{stage.SCRATCH}/work", 0o700, identity)
-    if _may_have_output(folder):
-        _folder(f"{stage.SCRATCH}/upper/output", 0o755, identity)
-    lower = f"/proc/self/fd/{folder}"
-    given = f"{stage.SCRATCH}/inputs:" if os.path.isdir(f"{stage.SCRATCH}/inputs") else ""
-    options = {"lowerdir": given + lower, "upperdir": f"{stage.SCRATCH}/upper", "workdir": f"{stage.SCRATCH}/work"}
-    if not identity.mapped:
-        return kernel.new_mount("overlay", {**options, "userxattr": ""}, _ATTRIBUTES)
-    whole = {**options, "redirect_dir": "off", "metacopy": "off", "index": "off"}
-    if status.st_uid == identity.uid:
-        return kernel.new_mount("overlay", whole, _ATTRIBUTES)
-    mapped = kernel.open_tree(lower)
-    try:
-        owner = (status.st_uid, status.st_gid)
-        kernel.set_attributes(mapped, kernel.ATTR_IDMAP, userns_fd=identity.namespace_for(owner), recursive=False)
-        kernel.move_mount(mapped, stage.LOWER)
-    finally:
-        os.close(mapped)
-    try:
-        return kernel.new_mount("overlay", {**whole, "lowerdir": given + stage.LOWER}, _ATTRIBUTES)
-    finally:
-        kernel.unmount(stage.LOWER)
-
-
-def _may_have_output(folder: int) -> bool:
-    """Whether ``output/`` can be made without covering something else that has the name."""
-    try:
-        return stat.S_ISDIR(os.stat("output", dir_fd=folder, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return True
-
-
-def _direct(folder: int, identity: Identity) -> int:
-    """The caller's folder itself, writable; sub-mounts too."""
-    tree = kernel.open_tree(f"/proc/self/fd/{folder}")
-    try:
-        kernel.set_attributes(tree, _ATTRIBUTES)
-        if identity.mapped:
-            status = os.fstat(folder)
-            owner = (status.st_uid, status.st_gid)
-            kernel.set_attributes(tree, kernel.ATTR_IDMAP, userns_fd=identity.namespace_for(owner), recursive=False)
-    except BaseException:
-        os.close(tree)
-        raise
-    return tree
-
-
-def _folder(path: str, mode: int, identity: Identity) -> None:
-    os.mkdir(path)
-    os.chmod(path, mode)
-    identity.give(path)
-
-
 def _parents(folder: str, name: str, identity: Identity) -> None:
     parts = name.split("/")[:-1]
     for depth in range(1, len(parts) + 1):
         path = f"{folder}/{'/'.join(parts[:depth])}"
         if not os.path.isdir(path):
-            _folder(path, 0o755, identity)
+            workspaces.make_folder(path, 0o755, identity)
 
 
 def _copy_in(path: str, source: int, offset: int, length: int, identity: Identity) -> None:
@@ -367,18 +322,3 @@ class _part:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
             raise BrokerError(self.name, error) from error
-
-
-class _AsCell:
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
-
-    def __enter__(self) -> None:
-        if self.identity.mapped:
-            os.setresgid(self.identity.gid, -1, -1)
-            os.setresuid(self.identity.uid, -1, -1)
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if self.identity.mapped:
-            os.setresuid(0, -1, -1)
-            os.setresgid(0, -1, -1)

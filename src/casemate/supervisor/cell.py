@@ -80,7 +80,7 @@ def live(channel: int, status: int, doors: list[int], program: bytes) -> None:
         else:
             step.name = "exec"
             pid = init.start_program(PAYLOAD, CONTROL if request["control"] else None)
-        init.look_after(pid, STATUS, (0, 1, 2, CONTROL, PAYLOAD, ORDER), waits="order" in fds)
+        init.look_after(pid, STATUS, (0, 1, 2, CONTROL, PAYLOAD, ORDER), waits=request["order"])
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
         number = error.errno if isinstance(error, OSError) and error.errno else 0
         os.write(status, wire.encode({"failed": step.name, "errno": number, "detail": str(error)[:500]}))
@@ -170,7 +170,8 @@ def _restrict(request: dict[str, Any], program: bytes, step: Step) -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     step.name = "landlock"
     if "landlock" in layers and landlock.abi():
-        landlock.restrict(request["readable"], _WRITABLE, _DEVICES, listable=("/",))
+        pipes = ("/program",) if request["session"] else ()  # a read-only mount: only named pipes can be written to
+        landlock.restrict(request["readable"], _WRITABLE, (*_DEVICES, *pipes), listable=("/",))
     step.name = "seccomp"
     if "seccomp" in layers:
         filters.install(program)

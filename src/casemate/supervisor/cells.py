@@ -7,6 +7,7 @@ import resource
 import time
 
 from casemate.supervisor import broker, init, spare, watch, wire
+from casemate.supervisor.identity import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ _FIRST_LOOK = 0.01  # seconds after the start
 _TIMES_REST = 10  # as long as a look took, it rests
 _PIPE_READ = 4096
 _NEVER = float("inf")
+_SIGINT, _SIGSTOP, _SIGCONT = 2, 19, 18
+_STOPPED = b"TtZX"  # states of tasks that run nothing (proc(5))
+_STOP_TRIES, _STOP_PAUSE = 200, 0.0005  # a tenth of a second in all
+_IDLE_LOOK = 5.0  # seconds between looks at a session in which no step runs
 
 
 class Cell:
@@ -36,7 +41,13 @@ class Cell:
         self.group = made.group
         self.status_fd = made.status_fd
         self.made = made  # its channel is kept until the result is told; see cell.PREPARED
-        self.waits: bool = request.get("order", False)
+        self.waits: bool = request["order"]
+        self.session: bool = request["session"]
+        self.grace = 0.0  # seconds from the interrupt of a step to the end of the cell
+        self.interrupted = False
+        self.again = self.repeat = _NEVER  # when it is interrupted once more: an interpreter may have missed it
+        self.in_step = False
+        self.keeps_files = False  # at its end, for the session's next cell
         self.started = time.monotonic()
         self.deadline = self.next_look = _NEVER
         if not self.waits:
@@ -46,6 +57,7 @@ class Cell:
         self.reported: dict[str, Any] | None = None  # by its init
         self.in_place = not self.waits
         self.to_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is in place
+        self.looked = 0.0
         self.peak_memory = 0
         self.peak_tasks = 0
         self.cpu_seconds = 0.0
@@ -65,7 +77,7 @@ class Cell:
             self.group.limit(memory=limits["memory"] + limits["disk"], cpus=limits["cpus"])
 
     def narrow(
-        self, limits: dict[str, Any], rlimits: dict[str, int | None], cpus: list[int], identity: broker.Identity
+        self, limits: dict[str, Any], rlimits: dict[str, int | None], cpus: list[int], identity: Identity
     ) -> None:
         """Hold a cell that waits to less than it was made with. Raises ``OSError``.
 
@@ -100,12 +112,74 @@ class Cell:
 
     def next_time(self) -> float:
         """When it wants to be looked at again (monotonic seconds)."""
-        return min(self.deadline, self.next_look)
+        return min(self.deadline, self.next_look, self.again)
+
+    def begin_step(self, seconds: float, grace: float, repeat: float) -> None:
+        """A step of a session begins: after ``seconds`` it is interrupted, again each ``repeat``, and ``grace`` later
+        the cell is ended."""
+        now = time.monotonic()
+        self.in_step, self.interrupted, self.grace, self.again = True, False, grace, _NEVER
+        self.repeat = repeat
+        self.deadline = now + seconds
+        self.looked = now
+        self.next_look = now + _FIRST_LOOK
+
+    def end_step(self) -> None:
+        """The step is over; nothing runs that has a deadline."""
+        self.in_step = False
+        self.deadline = self.again = _NEVER
+        self.next_look = time.monotonic() + _IDLE_LOOK
+
+    def interrupt(self, grace: float) -> None:
+        """Interrupt the step that runs, if one does; the cell ends ``grace`` seconds later where that was of no use."""
+        if not self.in_step:
+            return
+        now = time.monotonic()
+        if not self.interrupted:
+            self.interrupted = True
+            self.deadline = now + grace
+            self.again = now + self.repeat
+        self.signal(_SIGINT)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the program and what it runs in its foreground: the group that it leads, for its life."""
+        for pid in watch.children(self.pid)[:1]:  # the first child of init is the program, the others orphans
+            fd = os.pidfd_open(pid)
+            try:
+                if pid in watch.children(self.pid):
+                    os.killpg(pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass  # it has just ended
+            finally:
+                os.close(fd)
+
+    def freeze(self) -> bool:
+        """Stop everything in it but its init, so that nothing changes its files; whether all of it stands still."""
+        for _ in range(_STOP_TRIES):
+            pids = watch.look(self.pid).pids
+            moving = [pid for pid in pids if not watch.stands_still(pid, _STOPPED)]
+            if not moving:
+                return True
+            for pid in moving:
+                _send(pid, _SIGSTOP)
+            time.sleep(_STOP_PAUSE)
+        return False
+
+    def thaw(self) -> None:
+        """Let everything in it go on."""
+        for pid in watch.look(self.pid).pids:
+            _send(pid, _SIGCONT)
 
     def keep_time(self, now: float) -> None:
         """End it when its time is up, and look at it when that is due."""
         if self.reason is None and now >= self.deadline:
-            self.kill("timeout")
+            if self.in_step and not self.interrupted:
+                self.interrupt(self.grace)
+            else:
+                self.kill("timeout")
+        elif now >= self.again:
+            self.again = now + self.repeat
+            self.signal(_SIGINT)
         elif now >= self.next_look:
             self._look(now)
             # A cell whose looks take long is looked at less often: the others' time must not go into it.
@@ -114,8 +188,10 @@ class Cell:
 
     def _look(self, now: float) -> None:
         sight = watch.look(self.pid)
+        self.looked = now
         counted = self.group is not None and self.group.counts_memory
-        self.next_look = now + (watch.OFTEN if counted or len(sight.pids) > 1 else watch.SELDOM)
+        often = watch.OFTEN if counted or len(sight.pids) > 1 else watch.SELDOM
+        self.next_look = now + (_IDLE_LOOK if self.session and not self.in_step else often)
         self.peak_tasks = max(self.peak_tasks, sight.tasks)
         self.cpu_seconds = max(self.cpu_seconds, sight.cpu)
         memory = self._memory_in_use(sight, now)
@@ -142,7 +218,7 @@ class Cell:
     def hear(self) -> bool:
         """Take what its init, or a failed set-up, has written; whether that is a report, which is then in `reported`.
 
-        What is no report and no word that everything is in place says nothing that can be understood.
+        Anything else that was written counts as a report that says nothing: `reported` is then empty.
         """
         data = _read_now(self.status_fd)
         if not self.in_place and data[:1] == init.IN_PLACE:
@@ -169,6 +245,19 @@ class Cell:
             **self.scratch.space_left(),
         }
 
+    def usage(self) -> dict[str, Any]:
+        """What it has used so far, and what is left of its limits, as told to the host."""
+        now = time.monotonic()
+        if now - self.looked > _FIRST_LOOK:
+            self._look(now)
+        return {
+            "cpu": self.cpu_seconds,
+            "peak": self.peak_memory,
+            "tasks": self.peak_tasks,
+            "interrupted": self.interrupted,
+            **self.scratch.space_left(),
+        }
+
     def reap(self) -> dict[str, Any]:
         """Reap its first process, which has ended; what the kernel says that it and all below it used."""
         _, _, usage = os.wait4(self.pid, 0)
@@ -178,8 +267,16 @@ class Cell:
         """Let go of everything but the cgroup, which may take the kernel a moment."""
         os.close(self.pidfd)
         os.close(self.status_fd)
-        self.scratch.close()
+        if not self.keeps_files:
+            self.scratch.close()
         self.made.channel.close()
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
 
 
 def _read_now(fd: int) -> bytes:

@@ -61,6 +61,7 @@ _SYS_FSMOUNT = 432
 _SYS_FSPICK = 433
 _SYS_MOUNT_SETATTR = 442
 _SYS_CLOSE_RANGE = 436
+_MADV_POPULATE_WRITE = 23  # since Linux 5.14
 _PER_MACHINE = {  # pivot_root, clone, capset
     "x86_64": (155, 56, 126),
     "aarch64": (41, 220, 91),
@@ -111,6 +112,8 @@ _setns = _libc["setns"]
 _setns.argtypes = (_int, _int)
 _prctl = _libc["prctl"]
 _prctl.argtypes = (_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_madvise = _libc["madvise"]
+_madvise.argtypes = (_ptr, ctypes.c_size_t, _int)
 _signal = _libc["signal"]
 _signal.argtypes = (_int, _ptr)
 _signal.restype = _ptr
@@ -221,6 +224,15 @@ def reconfigure(tree_fd: int, options: dict[str, str]) -> None:
         _checked(_fsconfig(context, _CONFIG_RECONFIGURE, None, None, 0), "fsconfig reconfigure")
     finally:
         os.close(context)
+
+
+def copy_ahead(ranges: list[tuple[int, int]]) -> None:
+    """Have own copies of the private memory at ``ranges`` (address, length) before it is written to: madvise(2).
+
+    What is not mapped, or cannot be copied now, will be when it is written to.
+    """
+    for address, length in ranges:
+        _madvise(address, length, _MADV_POPULATE_WRITE)
 
 
 def close_from(first: int) -> None:

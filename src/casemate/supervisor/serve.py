@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _socket
-import array
 import os
 import resource
 import select
@@ -14,14 +13,16 @@ from casemate.supervisor import (
     cells,
     cgroups,
     enter,
+    host,
     kernel,
     listeners,
     roots,
+    sessions,
     spare,
     spares,
-    wire,
     zygotes,
 )
+from casemate.supervisor.identity import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -29,7 +30,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 _EMFILE = 24
-_FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "forked", "cwd")  # of a request for a cell
+_FOR_THE_CELL = (
+    "layers",
+    "rlimits",
+    "cpu_set",
+    "readable",
+    "control",
+    "forked",
+    "cwd",
+    "order",
+    "session",
+)  # of a request for a cell
 _GIVEN = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell gets
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
 _ASK_AGAIN = 1.0  # seconds until zygotes that do not answer are looked at again
@@ -40,20 +51,20 @@ class Server:
     """Serves one host over one socket, alone in its thread."""
 
     def __init__(self, socket: _socket.socket, mode: str, cell_id: int, groups: cgroups.Cgroups) -> None:
-        self._socket = socket
-        self._identity = broker.Identity(cell_id, cell_id, mapped=mode != "user")
+        self._host = host.Host(socket)
+        self._identity = Identity(cell_id, cell_id, mapped=mode != "user")
         self._roots: dict[str, str] = {}
         self._broken_roots: dict[str, str] = {}
         self._spares = spares.Spares(self._identity, groups)
         self._zygotes: dict[str, zygotes.Zygote] = {}
         self._cells: dict[str, cells.Cell] = {}
+        self._sessions = sessions.Sessions(self._identity, self._host.say)
         self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
         self._unborn: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what is to be done then
         self._removals: list[cgroups.Group] = []
         self._epoll = select.epoll()
         self._happened: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
         self._serving = True
-        self._buffer = memoryview(bytearray(wire.MAX_MESSAGE))
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         # Descriptors that cells of this user have in flight count against us (unix(7), ETOOMANYREFS).
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -64,7 +75,7 @@ class Server:
 
     def run(self) -> None:
         """Serve until the host closes its end; then return, and with us every cell ends."""
-        self._watch(self._socket.fileno(), self._receive)
+        self._watch(self._host.fileno(), self._receive)
         while self._serving:
             for fd, _ in self._next_events():
                 happened = self._happened.get(fd)
@@ -87,12 +98,10 @@ class Server:
         return self._epoll.poll(self._wait())
 
     def _wait(self) -> float:
-        if self._removals:
-            return _REMOVE_AGAIN
-        if self._unborn:
-            return _ASK_AGAIN
-        next_time = min((known.next_time() for known in self._cells.values()), default=_MAX_WAIT + time.monotonic())
-        return min(max(0.0, next_time - time.monotonic()), _MAX_WAIT)
+        longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._unborn else _MAX_WAIT
+        now = time.monotonic()
+        next_time = min((known.next_time() for known in self._cells.values()), default=now + longest)
+        return min(max(0.0, next_time - now), longest)
 
     def _watch(self, fd: int, happened: Callable[[], None]) -> None:
         self._happened[fd] = happened
@@ -105,24 +114,16 @@ class Server:
     # -- what the host says
 
     def _receive(self) -> None:
-        numbers = array.array("i")
-        size, ancillary, flags, _ = self._socket.recvmsg_into(
-            [self._buffer], _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize)
-        )
-        for level, kind, payload in ancillary:
-            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
-        if not size:
+        received = self._host.receive()
+        if received is None:
             self._serving = False
             return
-        for fd in numbers:
-            os.set_inheritable(fd, False)
-        message = wire.decode(bytes(self._buffer[:size]))
-        if flags & _socket.MSG_CTRUNC:
-            cells.close_all(numbers)
-            self._refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")
+        message, fds, is_whole = received
+        if is_whole:
+            self._obey(message, fds)
         else:
-            self._obey(message, dict(zip(message.get("fds", ()), numbers, strict=True)))
+            cells.close_all(fds.values())
+            self._host.refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")
 
     def _obey(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Do what the host says; ``fds`` are ours, and closed by whoever is done with them."""
@@ -135,6 +136,10 @@ class Server:
                 self._when_born(message["id"], lambda: self._begin(message, fds), lambda: cells.close_all(fds.values()))
             case "kill":
                 self._when_born(message["id"], lambda: self._cells[message["id"]].kill(message["reason"]))
+            case "pipes" | "step" | "step over" | "interrupt" | "freeze" | "thaw":
+                self._when_born(message["id"], lambda: self._sessions.attend(self._cells[message["id"]], message))
+            case "forget":
+                self._sessions.forget(message["id"])
             case "zygote":
                 self._start_zygote(message)
             case "end zygote":
@@ -162,7 +167,7 @@ class Server:
         """A cell, from the zygote that the request names or from a spare of our own."""
         if request["root"] not in self._roots:
             cells.close_all(fds.values())
-            self._refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
+            self._host.refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
             return
         request["cpu_set"] = self._spares.choose_cpus(request["limits"]["cpus"])
         if not request["forked"]:
@@ -171,7 +176,7 @@ class Server:
         zygote = self._zygotes.get(request["zygote"])
         if zygote is None or zygote.data is None:
             cells.close_all(fds.values())
-            self._refuse(request["id"], "zygote", 0, "it has ended")
+            self._host.refuse(request["id"], "zygote", 0, "it has ended")
             return
         self._unborn[request["id"]] = []
         try:
@@ -187,7 +192,7 @@ class Server:
         waiting = self._unborn.pop(request["id"])
         if made is None:
             cells.close_all(fds.values())
-            self._refuse(request["id"], "zygote", number, "it could not make a cell")
+            self._host.refuse(request["id"], "zygote", number, "it could not make a cell")
         else:
             self._give(request, fds, made, shared)
         for do in waiting:
@@ -198,11 +203,11 @@ class Server:
         try:
             self._start(request, fds, made, shared)
         except broker.BrokerError as error:
-            self._refuse(request["id"], error.part, error.errno, str(error))
+            self._host.refuse(request["id"], error.part, error.errno, str(error))
         except roots.RootError as error:
-            self._refuse(request["id"], "environment", 0, str(error))
+            self._host.refuse(request["id"], "environment", 0, str(error))
         except (OSError, enter.Refused) as error:
-            self._refuse(request["id"], "launch", getattr(error, "errno", 0) or 0, str(error))
+            self._host.refuse(request["id"], "launch", getattr(error, "errno", 0) or 0, str(error))
         finally:
             cells.close_all(fds.values())
 
@@ -211,7 +216,7 @@ class Server:
         try:
             for name in ("stdin", "stdout", "stderr", "control"):
                 self._identity.give_fd(fds[name])
-            scratch = broker.prepare(request, fds, self._identity)
+            scratch = self._sessions.scratch(request, fds)
             scratch.mounts.insert(0, (kernel.open_tree(self._roots[request["root"]]), ""))
             made = made or self._spares.take()
             known = self._hand_over(request, fds, made, scratch, shared)
@@ -223,6 +228,8 @@ class Server:
             raise
         scratch.close_mounts()
         self._cells[known.id] = known
+        if known.session and not known.waits:
+            self._sessions.opened(known)
         self._pids.add(known.pid)
         self._watch(known.pidfd, lambda: self._ended(known))
         self._watch(known.status_fd, lambda: self._reported(known))
@@ -253,7 +260,7 @@ class Server:
             fds = listeners.make(network, request["listeners"])
         finally:
             cells.close_all((mounts, network))
-        self._say({"op": "listening", "id": request["id"]}, fds)
+        self._host.say({"op": "listening", "id": request["id"]}, fds)
         cells.close_all(fds)
 
     def _begin(self, message: dict[str, Any], fds: dict[str, int]) -> None:
@@ -274,9 +281,11 @@ class Server:
                 self._listen(message, known.made)
             known.begin(message["deadline"])
             cells.write_all(fds["order"], message["order"])
+            if known.session:
+                self._sessions.opened(known)  # not before: requests come through the same pipe, after the order
         except broker.BrokerError as error:
             known.kill("unbegun")
-            self._refuse(known.id, error.part, error.errno, str(error))
+            self._host.refuse(known.id, error.part, error.errno, str(error))
         except OSError as error:
             known.problem = str(error)
             known.kill("unbegun")  # its end is told, and that it never began
@@ -289,12 +298,14 @@ class Server:
         key = asked["key"]
         root = self._roots.get(asked["root"])
         if root is None:
-            self._say({"op": "zygote", "key": key, "problem": self._broken_roots.get(asked["root"], "unknown root")})
+            self._host.say(
+                {"op": "zygote", "key": key, "problem": self._broken_roots.get(asked["root"], "unknown root")}
+            )
             return
         try:
             made = zygotes.Zygote(asked, root, self._identity, self._spares.program(), self._is_known)
         except OSError as error:
-            self._say({"op": "zygote", "key": key, "problem": str(error)})
+            self._host.say({"op": "zygote", "key": key, "problem": str(error)})
             return
         self._zygotes[key] = made
         self._watch(made.pidfd, lambda: self._end_zygote(key))
@@ -307,7 +318,7 @@ class Server:
             self._end_zygote(made.key)
             return
         if message is not None:
-            self._say({**message, "op": "zygote", "key": made.key, "pid": made.pid})
+            self._host.say({**message, "op": "zygote", "key": made.key, "pid": made.pid})
 
     def _is_known(self, pid: int) -> bool:
         """Whether ``pid`` is a process of somebody's already."""
@@ -321,7 +332,7 @@ class Server:
             return
         self._unwatch(made.pidfd)
         self._unwatch(made.socket.fileno())
-        self._say({"op": "zygote ended", "key": key, "detail": made.end()})
+        self._host.say({"op": "zygote ended", "key": key, "detail": made.end()})
 
     # -- the end of a cell
 
@@ -360,17 +371,20 @@ class Server:
 
     def _tell_end(self, known: cells.Cell, outcome: dict[str, Any]) -> None:
         del self._cells[known.id]
+        if known.session and known.reason != "closed":
+            self._sessions.keep(known)
         if known.group and known.group.oom_fd is not None:
             self._unwatch(known.group.oom_fd)
         report = known.reported or {}
         if "failed" in report:
-            self._refuse(known.id, report["failed"], report["errno"], report["detail"])
+            self._host.refuse(known.id, report["failed"], report["errno"], report["detail"])
         elif known.waits or outcome["reason"] == "unbegun":
-            self._refuse(known.id, "waiting", 0, known.problem or "it ended before its program began")
+            self._host.refuse(known.id, "waiting", 0, known.problem or "it ended before its program began")
         else:
-            self._say({"op": "ended", "id": known.id, **outcome}, [known.scratch.tree_fd])
+            self._host.say({"op": "ended", "id": known.id, **outcome}, [known.scratch.tree_fd])
 
     def _end_all(self) -> None:
+        self._sessions.forget_all()
         for key in list(self._zygotes):
             self._end_zygote(key)
         self._spares.discard()
@@ -380,13 +394,3 @@ class Server:
             os.waitpid(known.pid, 0)
             if known.group:
                 known.group.remove()
-
-    def _refuse(self, cell_id: str, where: str, number: int, detail: str) -> None:
-        self._say({"op": "unlaunched", "id": cell_id, "stage": where, "errno": number, "detail": detail[:2000]})
-
-    def _say(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
-        try:
-            self._socket.sendmsg([wire.encode(message)], rights)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the host is gone; the next receive ends us

@@ -11,7 +11,8 @@ import _socket
 import array
 import os
 
-from casemate.supervisor import broker, cell, cgroups, enter, kernel, wire
+from casemate.supervisor import cell, cgroups, enter, kernel, wire
+from casemate.supervisor.identity import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Spare:
             self.group.remove()
 
 
-def make(identity: broker.Identity, unborn: Unborn, program: bytes) -> Spare:
+def make(identity: Identity, unborn: Unborn, program: bytes) -> Spare:
     """Fork a spare from this process and let it prepare itself. Raises ``OSError``."""
     try:
         pid = kernel.clone(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
@@ -107,7 +108,7 @@ def make(identity: broker.Identity, unborn: Unborn, program: bytes) -> Spare:
     return adopt(pid, unborn, identity)
 
 
-def adopt(pid: int, unborn: Unborn, identity: broker.Identity) -> Spare:
+def adopt(pid: int, unborn: Unborn, identity: Identity) -> Spare:
     """Our child ``pid`` is the process of ``unborn``: map its ids and let it prepare itself.
 
     Raises ``OSError`` when that fails; then nothing of either is left.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from casemate.supervisor import broker, cgroups, kernel, seccomp, spare
+from casemate.supervisor import cgroups, kernel, seccomp, spare
+from casemate.supervisor.identity import Identity
 
 _TRIAL_MEMORY = 256 << 20  # bytes; more than a waiting spare uses
 
@@ -12,7 +13,7 @@ _TRIAL_MEMORY = 256 << 20  # bytes; more than a waiting spare uses
 class Spares:
     """Makes what each cell starts from: its first process, its cgroup, its cores."""
 
-    def __init__(self, identity: broker.Identity, groups: cgroups.Cgroups) -> None:
+    def __init__(self, identity: Identity, groups: cgroups.Cgroups) -> None:
         self._identity = identity
         self._groups = groups
         self._programs: dict[bool, bytes] = {}

@@ -153,6 +153,18 @@ def has_no_children(pid: int) -> bool:
         return False
 
 
+def stands_still(pid: int, states: bytes) -> bool:
+    """Whether every task of ``pid`` is in one of ``states``, or gone."""
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            statistics = _read(f"/proc/{pid}/task/{task}/stat")
+            if statistics[statistics.rindex(b")") + 2] not in states:
+                return False
+    except OSError:
+        pass
+    return True
+
+
 def _read(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

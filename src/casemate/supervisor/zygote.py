@@ -15,7 +15,7 @@ import os
 import select
 import sys
 
-from casemate.supervisor import cell, kernel, wire
+from casemate.supervisor import cell, kernel, rehearsal, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -56,8 +56,15 @@ def wait() -> None:
     gc.collect()
     sys.modules["_casemate.leaving"].hold_what_is_loaded()
     gc.disable()  # a collection in a cell that waits would copy the whole heap's pages
+    _hidden.extend((told, program, socket))  # what ends with this call in every program: freeing it would write to it
+    rehearsed = rehearsal.Rehearsal()
+    _hidden.append(rehearsed)
+    if rehearsed.is_player:
+        program.start([])
+        return
+    written = rehearsed.written()
     _make_cells(socket, told["program"])
-    program.start()
+    program.start(written)
 
 
 def _begin_of_programs() -> CodeType:
@@ -179,15 +186,19 @@ class _Program:
         if self._begun:
             exec(begin, self._namespace)  # noqa: S102 - our own
 
-    def start(self) -> None:
-        """Wait for the order, and begin as every Python program in a cell begins."""
+    def start(self, written: rehearsal.Ranges) -> None:
+        """Wait for the order, and begin as every Python program in a cell begins.
+
+        ``written``: memory that programs write to, which is copied meanwhile.
+        """
         fresh = sys.modules["_casemate.fresh"]
         _signal.signal(_SIGINT, _signal.default_int_handler)
         fresh.prepare()
         if self._begun:
             self._namespace["_open_package"]()  # its control pipe
         if not select.select([cell.ORDER], [], [], 0)[0]:
-            _rehearse()  # pages that every program writes to are this one's own by then
+            _rehearse()  # so that the interpreter's own code is mapped
+            kernel.copy_ahead(written)
         fresh.become(fresh.read_order(cell.ORDER))
         if not self._begun:
             exec(self._begin, self._namespace)  # noqa: S102

@@ -7,7 +7,8 @@ import array
 import os
 import time
 
-from casemate.supervisor import broker, cell, kernel, roots, spare, stage, wire, zygote
+from casemate.supervisor import cell, kernel, rehearsal, roots, spare, stage, wire, zygote
+from casemate.supervisor.identity import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Zygote:
         self,
         asked: dict[str, Any],
         root: str,
-        identity: broker.Identity,
+        identity: Identity,
         program: bytes,
         is_known: Callable[[int], bool],
     ) -> None:
@@ -148,7 +149,7 @@ def _checked_greeting(message: Any) -> int:
     return data
 
 
-def _live(root: str, asked: dict[str, Any], identity: broker.Identity, fds: dict[int, int]) -> NoReturn:
+def _live(root: str, asked: dict[str, Any], identity: Identity, fds: dict[int, int]) -> NoReturn:
     """In the new process: go into a root of its own, give up every right, become the interpreter."""
     try:
         os.setsid()
@@ -164,7 +165,7 @@ def _live(root: str, asked: dict[str, Any], identity: broker.Identity, fds: dict
     os._exit(125)
 
 
-def _own_root(root: str, late: list[dict[str, Any]], identity: broker.Identity) -> None:
+def _own_root(root: str, late: list[dict[str, Any]], identity: Identity) -> None:
     """The environment's read-only tree as its cells see it, with casemate, scratch space and an unmasked /proc."""
     kernel.move_mount(kernel.open_tree(root), stage.CELL)
     os.chdir(stage.CELL)
@@ -172,6 +173,7 @@ def _own_root(root: str, late: list[dict[str, Any]], identity: broker.Identity) 
         kernel.move_mount(kernel.new_mount("tmpfs", {"size": _WRITABLE_BYTES, "mode": "1777"}, _QUIET), place)
     os.mkdir("tmp/.home", 0o700)
     identity.give("tmp/.home")
+    _lay_program()
     kernel.move_mount(kernel.new_mount("tmpfs", {"size": "4k", "mode": "0755"}, _QUIET), "run")
     os.mkdir("run/casemate", 0o755)
     kernel.move_mount(roots.bind(_PACKAGE), "run/casemate")
@@ -180,6 +182,16 @@ def _own_root(root: str, late: list[dict[str, Any]], identity: broker.Identity) 
     stage.lay_out("sys")
     kernel.mount("proc", "proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.pivot_root_here()
+
+
+def _lay_program() -> None:
+    """The program that is rehearsed, where every cell has its own."""
+    tmpfs = kernel.new_mount("tmpfs", {"size": "8k", "mode": "0755"}, _QUIET)
+    kernel.move_mount(tmpfs, "program")
+    with open(f"program/{rehearsal.PROGRAM}", "w", encoding="utf-8") as program:
+        program.write(rehearsal.TEXT)
+    kernel.set_attributes(tmpfs, kernel.ATTR_RDONLY, recursive=False)
+    os.close(tmpfs)
 
 
 def _bring(entry: dict[str, Any]) -> None:
@@ -201,7 +213,7 @@ def _bring(entry: dict[str, Any]) -> None:
     kernel.move_mount(roots.bind(entry["source"]), inside)
 
 
-def _give_up_rights(identity: broker.Identity) -> None:
+def _give_up_rights(identity: Identity) -> None:
     kernel.drop_bounding_set()
     if identity.mapped:
         os.setgroups([])

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from casemate.files.beneath import mount_of, open_beneath, status_of
 from casemate.files.bounds import Bounds, Skipped
 from casemate.files.names import path_problem, shown
+from casemate.files.seen import Seen
 from casemate.files.walk import identity, walk
 from casemate.model.execution import SkippedFile
 from casemate.workspace.protected import PROTECTED, Protection
@@ -48,24 +49,56 @@ def apply(
     owner: Owner | None = None,
     bounds: Bounds = WRITTEN_BACK,
     protected: Protection = PROTECTED,
+    seen: Seen | None = None,
+    unlock: bool = True,
+    unless_empty: tuple[bytes, ...] = (),
 ) -> Applied:
     """Apply the changes in ``upper`` to ``folder`` (descriptors); new files belong to ``owner`` (user, group).
 
-    Raises nothing for what either tree holds, nor for a full disk: what could be applied stays, the rest is
-    in ``skipped``.
+    ``seen``: what was applied before, and is not again as long as it is unchanged; what was made for something that has
+    gone since is removed; ``unless_empty``: folders at the top that are only made when there is something in them;
+    ``unlock``: permission bits in
+    ``upper`` that hinder reading are changed. Raises nothing for what either tree holds, nor for a full disk: what
+    could be applied stays, the rest is in ``skipped``.
     """
     skipped = Skipped(bounds.reports)
     writer: Writer | None = None
     try:
-        writer = Writer(folder, bounds, protected, owner, skipped)
+        if seen is not None:
+            seen.begin()
+        writer = Writer(folder, bounds, protected, owner, skipped, seen, unless_empty)
         with writer:
-            walk(upper, writer, depth=bounds.depth, entries=bounds.entries, unlock=True)
+            walk(upper, writer, depth=bounds.depth, entries=bounds.entries, unlock=unlock)
     except OSError as error:
         skipped.lose(".", f"it cannot be read: {error.strerror}")
     if writer is None:
         return Applied((), (), skipped.listed())
     removed = remove_all(folder, writer, skipped)
+    if seen is not None and skipped.complete:
+        removed += _remove_made(folder, seen.gone(), skipped)
     return Applied(tuple(writer.written), tuple(removed), skipped.listed())
+
+
+def _remove_made(root: int, made: dict[tuple[bytes, ...], tuple[int, int]], skipped: Skipped) -> list[str]:
+    """Remove what was made here for things that are no longer in the upper folder, unless somebody has replaced it."""
+    removed = []
+    for path, what in made.items():
+        try:
+            folder = open_beneath(root, tuple(os.fsdecode(name) for name in path[:-1]))
+        except OSError:
+            continue
+        try:
+            there = status_of(folder, path[-1])
+            if there is None or identity(there) != what:
+                continue
+            is_folder = stat.S_ISDIR(there.st_mode)
+            (os.rmdir if is_folder else os.unlink)(path[-1], dir_fd=folder)
+            removed.append(text_of(path, is_folder))
+        except OSError as error:
+            skipped.refuse(shown(path), f"it cannot be removed: {error.strerror}")
+        finally:
+            os.close(folder)
+    return removed
 
 
 def remove_all(folder: int, writer: Writer, skipped: Skipped) -> list[str]:

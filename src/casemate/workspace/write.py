@@ -13,7 +13,8 @@ from typing import Self
 from casemate.files.beneath import CHUNK, Attributes, mount_of, status_of, write_file, write_link
 from casemate.files.bounds import Bounds, Skipped
 from casemate.files.names import path_problem, shown
-from casemate.files.walk import Entry, is_whiteout, kind_of, open_file, open_folder
+from casemate.files.seen import Seen
+from casemate.files.walk import Entry, identity, is_whiteout, kind_of, open_file, open_folder
 from casemate.model.sizes import format_size
 from casemate.workspace.links import link_problem
 from casemate.workspace.protected import Protection
@@ -39,8 +40,17 @@ class Writer:
     """Applies what is new or changed, and notes in ``removals`` what is to be removed afterwards."""
 
     def __init__(
-        self, folder: int, bounds: Bounds, protected: Protection, owner: Owner | None, skipped: Skipped
+        self,
+        folder: int,
+        bounds: Bounds,
+        protected: Protection,
+        owner: Owner | None,
+        skipped: Skipped,
+        seen: Seen | None = None,
+        unless_empty: tuple[bytes, ...] = (),
     ) -> None:
+        self._seen = seen
+        self._unless_empty = unless_empty
         self.written: list[str] = []
         self.removals: list[tuple[bytes, ...]] = []
         self.identities: set[tuple[int, int]] = set()
@@ -69,7 +79,11 @@ class Writer:
     # ------------------------------------------------------------------------------------------- the walk's visits
 
     def enter(self, entry: Entry, folder: int) -> bool:
-        """Make or open the same folder in the caller's; False when nothing in it can be applied."""
+        """Make or open the same folder in the caller's; False when nothing in it can be applied, or need be."""
+        if self._seen is not None:
+            self._seen.meet(entry.path)
+            if len(entry.path) == 1 and not os.listdir(folder) and entry.name in self._unless_empty:
+                return False
         reason = path_problem(entry.path) or self._reason(entry, is_folder=True)
         if reason or refers_elsewhere(folder):
             self._refuse(entry, reason or _REFERS)
@@ -100,10 +114,14 @@ class Writer:
     def found(self, entry: Entry) -> None:
         """Apply anything but a folder."""
         mode = entry.stat.st_mode
+        is_old = self._seen is not None and self._seen.is_old(entry)
         if is_whiteout(entry.stat):
-            self.removals.append(entry.path)
+            if not is_old:
+                self.removals.append(entry.path)
             return
         self._note(entry)
+        if is_old:
+            return
         reason = path_problem(entry.path) or self._reason(entry, is_folder=False)
         if not reason and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             reason = f"it is {kind_of(mode)}"
@@ -152,6 +170,7 @@ class Writer:
                 raise OSError(0, reason)
             os.unlink(name, dir_fd=above)
         os.mkdir(name, 0o700, dir_fd=above)
+        self._made(entry, identity(os.stat(name, dir_fd=above, follow_symlinks=False)))
         self.written.append(text_of(entry.path, True))
 
     def _remove_hidden(self, entry: Entry, level: _Level) -> None:
@@ -176,7 +195,7 @@ class Writer:
             there = status_of(folder, name)
             attributes = Attributes(_mode(entry.stat.st_mode, there), self._owner, entry.stat.st_mtime_ns)
             clear = lambda: self._clear(entry, there)  # noqa: E731
-            self.identities.add(write_file(folder, name, self._chunks(file), attributes, before=clear))
+            self._made(entry, write_file(folder, name, self._chunks(file), attributes, before=clear))
         finally:
             os.close(file)
         self.written.append(text_of(entry.path))
@@ -190,8 +209,13 @@ class Writer:
         folder, name = self._levels[-1].folder, os.fsdecode(entry.name)
         there = status_of(folder, name)
         clear = lambda: self._clear(entry, there)  # noqa: E731
-        self.identities.add(write_link(folder, name, os.fsdecode(target), self._owner, before=clear))
+        self._made(entry, write_link(folder, name, os.fsdecode(target), self._owner, before=clear))
         self.written.append(text_of(entry.path))
+
+    def _made(self, entry: Entry, made: tuple[int, int]) -> None:
+        self.identities.add(made)
+        if self._seen is not None:
+            self._seen.made(entry.path, made)
 
     def _clear(self, entry: Entry, there: os.stat_result | None) -> None:
         """Remove a folder that a file or link replaces: as a whole, or not at all."""

@@ -32,7 +32,8 @@ _prepared: "list[bool]" = []
 
 
 def read_order(descriptor: int) -> "dict[str, Any]":
-    """The order that arrives at ``descriptor``, which is closed: the program's whole environment and its arguments.
+    """The order that arrives at ``descriptor``: the program's whole environment and its arguments. Nothing else comes
+    there, and it is closed, unless the program is a session's interpreter.
 
     Ends the process when the other end is closed before an order came. Raises ``ValueError`` for what is no order.
     """
@@ -40,7 +41,8 @@ def read_order(descriptor: int) -> "dict[str, Any]":
     if size > ORDER_LIMIT:
         raise ValueError(f"an order of {size} bytes")
     order: "dict[str, Any]" = json.loads(_read(descriptor, size).decode("utf-8"))
-    os.close(descriptor)
+    if not order.pop("session", False):
+        os.close(descriptor)
     texts = [*order["arguments"], *order["env"].keys(), *order["env"].values()]
     if set(order) != {"env", "arguments"} or not all(isinstance(text, str) for text in texts):
         raise ValueError("an order is env and arguments, and these are texts")

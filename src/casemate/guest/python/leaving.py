@@ -11,10 +11,12 @@ import atexit
 import ctypes
 import gc
 import io
+import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 _program: "str | None" = None
@@ -23,9 +25,12 @@ _MOST_READ = 1 << 16  # bytes; longer programs end as any other does
 _WORDS = (b"__file__", b"__cached__", b"excepthook", b"sys.modules", b"__del__", b"_loop", b"exec", b"eval",
           b"globals", b"builtins", b"sys.stdout =")  # fmt: skip
 _loaded: "dict[str, ModuleType]" = {}
-# The C library's, which runs what C code has registered and writes out its streams. Called with the interpreter's
-# lock held, so that no thread goes on meanwhile.
-_exit = ctypes.PyDLL(None).exit
+at_the_end: "list[Callable[[], None]]" = []  # of a program that is only rehearsed
+# Of programs that may have had C code register something for the end.
+_C_WORDS = (b"ctypes", b"cffi")
+# The C library's: `exit` runs what C code has registered and the ends of all libraries, and writes out its streams,
+# which is all that `fflush` does. Called with the interpreter's lock held, so that no thread goes on meanwhile.
+_exit, _flush_c = ctypes.PyDLL(None).exit, ctypes.PyDLL(None).fflush
 
 
 def hold_what_is_loaded() -> None:
@@ -55,14 +60,25 @@ def _leave() -> None:
     """The last thing that the interpreter calls before it takes itself apart."""
     try:
         if _went_through() and _has_flushed():
-            _take_apart([*_imported_since(), "__main__"])
+            imported = _imported_since()
+            _take_apart([*imported, "__main__"])
             if _has_flushed():
-                _exit(0)
+                _end(imported)
     except BaseException:  # whatever the program has done to what this needs: it ends as in plain Python
         pass
     for name, module in _loaded.items():
         if sys.modules.get(name) is module:
             del sys.modules[name]
+
+
+def _end(imported: "list[str]") -> None:
+    """End the process. Only what was ``imported``, or has C code called, can have registered more than Python knows."""
+    if imported or _text_has(_C_WORDS):
+        _exit(0)
+    _flush_c(None)
+    for last in at_the_end:
+        last()
+    os._exit(0)
 
 
 def _imported_since() -> "list[str]":
@@ -83,7 +99,7 @@ def _went_through() -> bool:
     sys.exit; and it keeps the exception that ended a program, unless a hook of the program's has removed it.
     """
     main = sys.modules.get("__main__")
-    if main is None or _may_look_at_its_end():
+    if main is None or _text_has(_WORDS):
         return False
     return (
         "__file__" not in vars(main)
@@ -96,14 +112,14 @@ def _went_through() -> bool:
     )
 
 
-def _may_look_at_its_end() -> bool:
-    """Whether the program's text has one of the words above; its end then takes a millisecond more."""
+def _text_has(words: "tuple[bytes, ...]") -> bool:
+    """Whether the program's text has one of ``words``; its end then takes a millisecond more."""
     try:
         with open(sys.argv[0] if _program is None else _program, "rb") as file:
             text = file.read(_MOST_READ)
     except OSError:
         return True
-    return len(text) == _MOST_READ or any(word in text for word in _WORDS)
+    return len(text) == _MOST_READ or any(word in text for word in words)
 
 
 def _has_flushed() -> bool:

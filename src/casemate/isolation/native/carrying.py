@@ -1,10 +1,14 @@
-"""Sending one message with descriptors, also when cells of this user hold very many in flight."""
+"""Sending messages with descriptors, also when cells of this user hold very many in flight."""
 
 from __future__ import annotations
 
+import array
 import errno
+import os
 import resource
 import socket
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -23,3 +27,49 @@ def carry(carrier: socket.socket, data: bytes, rights: list[Any]) -> None:
             carrier.sendmsg([data], rights, flags)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Outbox:
+    """Messages on their way into a socket that may be full. Its owner lets one thread use it at a time."""
+
+    def __init__(self, carrier: socket.socket) -> None:
+        self._carrier = carrier
+        self._messages: deque[tuple[bytes, list[int]]] = deque()
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self._messages)
+
+    def put(self, data: bytes, fds: list[int]) -> None:
+        """One more message, with ``fds``, which are closed once they are on their way."""
+        self._messages.append((data, fds))
+
+    def flush(self) -> Iterator[tuple[bytes, OSError]]:
+        """Send as far as it goes without blocking; gives messages that the kernel does not carry, because cells of
+        this user hold too many descriptors in flight."""
+        while self._messages:
+            data, fds = self._messages[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            try:
+                carry(self._carrier, data, rights)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS:
+                    yield data, error
+                # else the supervisor is gone, which whoever reads notices
+            self._messages.popleft()
+            close_all(fds)
+
+    def clear(self) -> None:
+        """Nobody is there to send to."""
+        for _, fds in self._messages:
+            close_all(fds)
+        self._messages.clear()
+
+
+def close_all(fds: list[int]) -> None:
+    """Close every one of them."""
+    for fd in fds:
+        os.close(fd)

@@ -51,6 +51,9 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
         "program": {"name": plan.program_name, "size": len(plan.code)},
         "cwd": plan.cwd,
         "forked": "",
+        "order": False,
+        "session": plan.session,
+        "continues": plan.continues,
         "workspace": _workspace(plan.workspace),
         "deadline": plan.deadline,
         "layers": list(plan.layers),
@@ -122,13 +125,14 @@ def waiting_request(plan: Plan, waiting: Waiting, root: str) -> dict[str, Any]:
 
 def begin_request(plan: Plan, waiting: Waiting) -> dict[str, Any]:
     """What turns a cell that waits into that of ``plan``."""
+    program = {"name": plan.program_name, "size": len(plan.code)}
     return {
         "op": "begin",
         "deadline": plan.deadline,
         "narrow": plan.limits != waiting.limits,
         "limits": _counted(plan.limits),
         "rlimits": rlimits(plan.limits, plan.reserve),
-        "program": {"name": plan.program_name, "size": len(plan.code)},
+        "program": None if plan.continues else program,
         "order": waiting.order,
         "listeners": [list(listener) for listener in plan.listeners],
     }

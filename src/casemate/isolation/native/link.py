@@ -7,7 +7,6 @@ supervisor says so, and then what its pipes still hold is read without waiting.
 
 from __future__ import annotations
 
-import array
 import errno
 import os
 import select
@@ -19,14 +18,25 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from casemate.errors import CasemateError, Fault, SandboxClosed
+from casemate.errors import Fault, SandboxClosed
 from casemate.isolation.native import spawn
-from casemate.isolation.native.carrying import carry
+from casemate.isolation.native.carrying import Outbox, close_all
 from casemate.isolation.native.frames import FrameError
 from casemate.isolation.native.keeping import Keeper
 from casemate.isolation.native.memory import seal
-from casemate.isolation.native.running import RunningCell, Unlaunched, ending_of, open_pipes
-from casemate.isolation.wall import Sink, Stream
+from casemate.isolation.native.running import (
+    RunningCell,
+    RunningSession,
+    StepPipe,
+    Unlaunched,
+    ending_of,
+    open_pipes,
+    open_requests,
+    open_ways_in,
+)
+from casemate.isolation.native.session_pipes import SessionPipes
+from casemate.isolation.native.unlaunched import why_lost
+from casemate.isolation.wall import SessionSink, Sink, Stream
 from casemate.supervisor import wire
 
 _READ = 1 << 16  # bytes; a pipe's usual capacity
@@ -44,10 +54,11 @@ class Link:
         self._socket = self._supervisor.socket
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._calls: deque[tuple[Any, tuple[Any, ...]]] = deque()
-        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._outbox = Outbox(self._socket)
         self._cells: dict[str, RunningCell] = {}
-        self._readers: dict[int, RunningCell] = {}
-        self._epoll = select.epoll()
+        self.readers: dict[int, RunningCell] = {}
+        self.sessions = SessionPipes(self)
+        self.epoll = select.epoll()
         self._lock = threading.Lock()
         self._closing = False
         self.alive = True
@@ -63,15 +74,15 @@ class Link:
         """Send a message; takes over ``fds`` and closes them once they are on their way."""
         data = wire.encode(message)
         if len(data) > wire.MAX_MESSAGE:
-            _close_all(fds or [])
+            close_all(fds or [])
             raise Fault(f"a message of {len(data)} bytes is too long for the supervisor")
         with self._lock:
             if not self.alive:
-                _close_all(fds or [])
+                close_all(fds or [])
                 return
-            self._outbox.append((data, fds or []))
+            self._outbox.put(data, fds or [])
             self._flush()
-            if self._outbox:
+            if self._outbox.waits:
                 os.eventfd_write(self._wake, 1)
 
     def is_up(self) -> bool:
@@ -93,34 +104,44 @@ class Link:
     def launch(self, request: dict[str, Any], fds: dict[str, int], sink: Sink) -> RunningCell:
         """Launch a cell with ``fds`` (given away) and fresh pipes for its output."""
         cell = RunningCell(self, request["id"], sink, open_pipes(fds))
+        self._launch(cell, request, fds)
+        return cell
+
+    def _launch(self, cell: RunningCell, request: dict[str, Any], fds: dict[str, int]) -> None:
         if self._enter(cell, fds):
-            self.call(self._watch, cell)
+            self.call(self.watch, cell)
             self.send({**request, "op": "launch", "fds": list(fds)}, list(fds.values()))
+
+    def open(self, request: dict[str, Any], fds: dict[str, int], sink: SessionSink) -> RunningSession:
+        """Launch a session's cell, whose interpreter is executed, with ``fds`` (given away). Raises ``OSError``."""
+        requests = open_requests(fds)
+        cell = RunningSession(self, request["id"], sink, open_pipes(fds), requests)
+        self._launch(cell, request, fds)
         return cell
 
     def prepare(self, request: dict[str, Any], payload: int) -> RunningCell:
         """Launch a cell that waits for its program, with ``payload`` (given away). Raises ``OSError``."""
-        fds, ours = {"payload": payload}, []
+        fds = {"payload": payload}
+        way_in, order = open_ways_in(fds)
+        kind = RunningSession if request["session"] else RunningCell
         try:
-            ours.append(os.memfd_create("casemate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-            fds["stdin"] = os.open(f"/proc/self/fd/{ours[0]}", os.O_RDONLY | os.O_CLOEXEC)
-            fds["order"], order = os.pipe2(os.O_CLOEXEC)
-            ours.append(order)
+            cell = kind(self, os.urandom(8).hex(), None, open_pipes(fds))
         except OSError:
-            _close_all([*fds.values(), *ours])
+            close_all([way_in, order])
             raise
-        try:
-            cell = RunningCell(self, os.urandom(8).hex(), None, open_pipes(fds))
-        except OSError:
-            _close_all(ours)
-            raise
-        cell.stdin, cell.order = ours
-        os.set_blocking(cell.order, False)  # a cell that does not read must not hold the supervisor up
+        cell.stdin, cell.order = way_in, order
         if self._enter(cell, fds):
             self.send({**request, "op": "launch", "id": cell.id, "fds": list(fds)}, list(fds.values()))
         return cell
 
-    def begin(self, cell: RunningCell, message: dict[str, Any], fds: dict[str, int], stdin: bytes, sink: Sink) -> bool:
+    def begin(
+        self,
+        cell: RunningCell,
+        message: dict[str, Any],
+        fds: dict[str, int],
+        stdin: bytes,
+        sink: Sink | SessionSink,
+    ) -> bool:
         """Give a cell that waits its program: ``message``, with ``fds``, and its standard input.
 
         Takes ``fds`` over and gives True; or gives False when the cell has ended meanwhile, and nothing has begun.
@@ -129,10 +150,14 @@ class Link:
         with self._lock:
             if not self.alive or cell.id not in self._cells:
                 return False
-            cell.sink = sink
             order, way_in = cell.order, cell.stdin
             cell.order = cell.stdin = -1
-        self.call(self._watch, cell)
+            if isinstance(cell, RunningSession):
+                cell.hears = sink  # type: ignore[assignment]
+                cell.requests = os.dup(order)
+            else:
+                cell.sink = sink  # type: ignore[assignment]
+        self.call(self.watch, cell)
         try:
             seal(way_in, stdin)
         except OSError:
@@ -150,16 +175,14 @@ class Link:
             if alive:
                 self._cells[cell.id] = cell
         if not alive:
-            _close_all([*fds.values(), *cell.pipes])
-            cell.close_ways_in()
-            cell.listening.cancel()
-            cell.future.set_exception(SandboxClosed("the sandbox was closed"))
+            close_all([*fds.values()])
+            cell.lose(SandboxClosed("the sandbox was closed"))
         return alive
 
     def close(self) -> None:
         """End the supervisor and with it every cell. Returns when all is gone; bounded."""
-        self._closing = True
         with self._lock:
+            self._closing = True
             if self.alive:
                 self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(_STOP_GRACE)
@@ -168,8 +191,8 @@ class Link:
     # -- in the pump thread
 
     def _pump(self) -> None:
-        self._epoll.register(self._socket.fileno(), select.EPOLLIN)
-        self._epoll.register(self._wake, select.EPOLLIN)
+        self.epoll.register(self._socket.fileno(), select.EPOLLIN)
+        self.epoll.register(self._wake, select.EPOLLIN)
         try:
             while self._turn():
                 pass
@@ -177,65 +200,47 @@ class Link:
             self._lost()
 
     def _turn(self) -> bool:
-        for fd, _ in self._epoll.poll(self._wait()):
-            if fd == self._socket.fileno():
-                if not self._receive():
-                    return False
-            elif fd == self._wake:
+        when = self.keeper.next_time() if self.keeper else None
+        for fd, _ in self.epoll.poll(None if when is None else max(0.0, when - time.monotonic())):
+            if fd == self._socket.fileno() and not self._receive():
+                return False
+            if fd == self._wake:
                 self._catch_up()
-            elif fd in self._readers:
-                self._read(fd, self._readers[fd])
+            elif fd in self.readers:
+                self._read(fd, self.readers[fd])
+            elif fd in self.sessions.writers:
+                self.sessions.send_on(fd)
         if self.keeper:
             self.keeper.on_time()
         return True
-
-    def _wait(self) -> float | None:
-        when = self.keeper.next_time() if self.keeper else None
-        return None if when is None else max(0.0, when - time.monotonic())
 
     def _catch_up(self) -> None:
         os.eventfd_read(self._wake)
         with self._lock:
             self._flush()
-            waiting = bool(self._outbox)
-        self._epoll.modify(self._socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if waiting else 0))
+            waiting = self._outbox.waits
+        self.epoll.modify(self._socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if waiting else 0))
         while self._calls:
             function, arguments = self._calls.popleft()
             function(*arguments)
 
     def _flush(self) -> None:
-        """Send what waits, as far as it goes without blocking. Under the lock."""
-        while self._outbox:
-            data, fds = self._outbox[0]
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-            try:
-                carry(self._socket, data, rights)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._unsent(data, error)  # else the supervisor is gone, and the pump notices
-            self._outbox.popleft()
-            _close_all(fds)
+        """Send what waits, as far as it goes. Under the lock."""
+        for data, error in self._outbox.flush():
+            message = {**wire.decode(data), "op": "unlaunched", "stage": "descriptors", "errno": error.errno}
+            self._calls.append((self._finish, ({**message, "detail": str(error)}, [])))
+            os.eventfd_write(self._wake, 1)
 
-    def _unsent(self, data: bytes, error: OSError) -> None:
-        """A launch that the kernel does not carry, because cells of this user hold too many descriptors in flight."""
-        if error.errno != errno.ETOOMANYREFS:
-            return
-        message = wire.decode(data)
-        self._calls.append((self._finish, ({**message, "op": "unlaunched", "stage": "descriptors", "errno": error.errno,
-                                            "detail": str(error)}, [])))  # fmt: skip
-        os.eventfd_write(self._wake, 1)
-
-    def _watch(self, cell: RunningCell) -> None:
+    def watch(self, cell: RunningCell) -> None:
+        """Read the cell's pipes from now on."""
         for fd in cell.pipes:
-            self._readers[fd] = cell
-            self._epoll.register(fd, select.EPOLLIN)
+            self.readers[fd] = cell
+            self.epoll.register(fd, select.EPOLLIN)
 
     def resume(self, cell: RunningCell) -> None:
         """Read on where the sink had been full."""
-        for fd in cell.paused:
-            self._epoll.register(fd, select.EPOLLIN)
-        cell.paused.clear()
+        while cell.paused:
+            self.epoll.register(cell.paused.pop(), select.EPOLLIN)
 
     def _read(self, fd: int, cell: RunningCell) -> None:
         try:
@@ -243,54 +248,79 @@ class Link:
         except BlockingIOError:
             return
         if not data:
-            self._close_pipe(fd, cell)
+            self.close_pipe(fd, cell)
             return
-        self._deliver(fd, cell, data)
-        if fd in cell.pipes and cell.sink and cell.sink.is_full():
-            self._epoll.unregister(fd)
+        if isinstance(cell, RunningSession) and cell.pipes[fd] is not None:
+            self.sessions.read_control(cell)  # what was said before this was written comes before it
+        if fd in cell.pipes:
+            self.deliver(fd, cell, data)
+        if isinstance(cell, RunningSession):
+            self.sessions.settle(cell)
+        if fd in cell.pipes and self._is_full(fd, cell):
+            self.epoll.unregister(fd)
             cell.paused.add(fd)
 
-    def _deliver(self, fd: int, cell: RunningCell, data: bytes) -> None:
+    def _is_full(self, fd: int, cell: RunningCell) -> bool:
+        place = cell.pipes[fd]
+        if isinstance(cell, RunningSession):
+            step = place.step if isinstance(place, StepPipe) else None if place is None else 0
+            return cell.hears is not None and cell.hears.is_full(step)
+        return cell.sink is not None and cell.sink.is_full()
+
+    def deliver(self, fd: int, cell: RunningCell, data: bytes) -> None:
+        """Hand on what came through a pipe of the cell's."""
         try:
             self._hand_on(cell, cell.pipes[fd], data)
         except FrameError:
-            self._close_pipe(fd, cell)
+            self.close_pipe(fd, cell)
         except Exception:  # noqa: BLE001 - whatever one cell's data does, the other cells' pump goes on
-            self._close_pipe(fd, cell)
+            self.close_pipe(fd, cell)
             self._calls.append((cell.kill, ("killed",)))
             os.eventfd_write(self._wake, 1)
 
-    def _hand_on(self, cell: RunningCell, stream: Stream | None, data: bytes) -> None:
+    def _hand_on(self, cell: RunningCell, place: Stream | StepPipe | None, data: bytes) -> None:
+        if isinstance(cell, RunningSession):
+            self.sessions.hand_on(cell, place, data)
+            return
         assert cell.sink is not None
+        stream: Any = place
         if stream is not None:
             cell.sink.output(stream, data)
             return
         for frame in cell.frames.feed(data):
             cell.sink.frame(frame)
 
-    def _close_pipe(self, fd: int, cell: RunningCell) -> None:
+    def close_pipe(self, fd: int, cell: RunningCell) -> None:
+        """Nothing more is wanted of this pipe, or will come."""
         if fd not in cell.paused:
-            self._epoll.unregister(fd)
+            self.epoll.unregister(fd)
         cell.paused.discard(fd)
-        del cell.pipes[fd]
-        del self._readers[fd]
+        place = cell.pipes.pop(fd)
+        del self.readers[fd]
         os.close(fd)
+        if place is None and isinstance(cell, RunningSession):
+            self.sessions.deaf(cell)
 
-    def _drain(self, cell: RunningCell) -> None:
+    def drain(self, cell: RunningCell) -> None:
         """Read what a dead cell's pipes still hold, and close them."""
         for fd in list(cell.pipes):
-            read = 0
-            while fd in cell.pipes and read < _MAX_DRAIN:
-                try:
-                    data = os.read(fd, _READ)
-                except BlockingIOError:
-                    break
-                if not data:
-                    break
-                read += len(data)
-                self._deliver(fd, cell, data)
+            self.read_out(fd, cell)
             if fd in cell.pipes:
-                self._close_pipe(fd, cell)
+                self.close_pipe(fd, cell)
+
+    def read_out(self, fd: int, cell: RunningCell) -> None:
+        """Everything that is in a pipe now, as much as one can hold."""
+        read = 0
+        while fd in cell.pipes and read < _MAX_DRAIN:
+            try:
+                data = os.read(fd, _READ)
+            except BlockingIOError:
+                return
+            if not data:
+                self.close_pipe(fd, cell)
+                return
+            read += len(data)
+            self.deliver(fd, cell, data)
 
     def _receive(self) -> bool:
         try:
@@ -305,87 +335,62 @@ class Link:
         if message["op"] in ("ready", "refused"):
             self.hello.set_result(message)
         elif message["op"] == "listening":
-            self._listening(message["id"], fds)
+            cell = self._cell(message["id"])
+            if cell is None or not cell.take_listeners(fds):
+                close_all(fds)
         elif message["op"] in ("zygote", "zygote ended"):
             if self.keeper:
                 self.keeper.hear(message)
+        elif message["op"] in ("opened", "pipes", "step over", "frozen"):
+            self.sessions.hear(self._cell(message["id"]), message, fds)
         elif flags & socket.MSG_CTRUNC:
-            lost = {
-                "op": "unlaunched",
-                "stage": "descriptors",
-                "errno": errno.EMFILE,
-                "detail": "no descriptor is left",
-            }
-            self._finish({**message, **lost}, fds)
+            lost = {"op": "unlaunched", "stage": "descriptors", "errno": errno.EMFILE}
+            self._finish({**message, **lost, "detail": "no descriptor is left"}, fds)
         else:
             self._finish(message, fds)
         return True
 
-    def _listening(self, cell_id: str, fds: list[int]) -> None:
+    def _cell(self, cell_id: str) -> RunningCell | None:
         with self._lock:
-            cell = self._cells.get(cell_id)
-        if cell is None:
-            _close_all(fds)
-        else:
-            if not cell.listening.set_running_or_notify_cancel():
-                _close_all(fds)
-                return
-            cell.listening.set_result(fds)
+            return self._cells.get(cell_id)
 
     def _finish(self, message: dict[str, Any], fds: list[int]) -> None:
         with self._lock:
             cell = self._cells.pop(message["id"], None)
         if cell is None:
-            _close_all(fds)
+            close_all(fds)
             return
-        if cell.sink is None:
-            _close_all(list(cell.pipes))
+        if isinstance(cell, RunningSession):
+            self.sessions.end(cell)
+        elif cell.sink is None:
+            close_all(list(cell.pipes))
             cell.close_ways_in()
         else:
-            if cell.pipes and next(iter(cell.pipes)) not in self._readers:
-                self._watch(cell)  # it ended before we came to watch it
-            self._drain(cell)
+            if cell.pipes and next(iter(cell.pipes)) not in self.readers:
+                self.watch(cell)  # it ended before we came to watch it
+            self.drain(cell)
         cell.listening.cancel()
         if message["op"] == "ended":
             cell.future.set_result(ending_of(message, fds[0]))
         else:
-            _close_all(fds)
+            close_all(fds)
             cell.future.set_exception(Unlaunched(message["stage"], message["errno"], message["detail"]))
 
     def _lost(self) -> None:
         with self._lock:
             self.alive = False
             cells = list(self._cells.values())
-            for _, fds in self._outbox:
-                _close_all(fds)
             self._outbox.clear()
-        error = self._why_lost()
+        error = why_lost(self._supervisor.last_words(), closing=self._closing)
         for cell in cells:
-            for fd in list(cell.pipes):
-                os.close(fd)
-            cell.close_ways_in()
-            cell.listening.cancel()
-            cell.future.set_exception(error)
+            cell.lose(error)
         if not self.hello.done():
             self.hello.set_exception(error)
-        self._epoll.close()
+        self.epoll.close()
         self._socket.close()
         os.close(self._wake)
         os.close(self._supervisor.log)
         self._supervisor.reap()
-
-    def _why_lost(self) -> CasemateError:
-        text = self._supervisor.last_words()
-        if text:
-            return Fault(f"the supervisor failed: {text}")
-        if self._closing:
-            return SandboxClosed("the sandbox was closed while this ran")
-        return Fault("the supervisor was killed while this ran; the next run starts a new one")
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def _let_go(link: Link | None) -> None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from casemate.errors import CasemateError, Fault
+from casemate.isolation.native.carrying import close_all
 from casemate.isolation.native.frames import FrameReader
-from casemate.isolation.wall import Ending, Sink, Stream
+from casemate.isolation.wall import Ending, SessionSink, Sink, StepUsage, Stream
 
 if TYPE_CHECKING:
     from casemate.isolation.native.link import Link
+
+
+class StepPipe(NamedTuple):
+    """One of the two pipes that a step of a session has of its own."""
+
+    step: int
+    stream: Stream
 
 
 class RunningCell:
@@ -23,7 +33,7 @@ class RunningCell:
         self.id = cell_id
         self.sink = sink
         self.order = self.stdin = -1
-        self.pipes = pipes  # descriptor to stream; None is the control pipe
+        self.pipes: dict[int, Stream | StepPipe | None] = dict(pipes)  # by descriptor; None is the control pipe
         self.paused: set[int] = set()
         self.frames = FrameReader()
         self.future: Future[Ending] = Future()
@@ -36,6 +46,13 @@ class RunningCell:
     def resume(self) -> None:
         self._link.call(self._link.resume, self)
 
+    def take_listeners(self, fds: list[int]) -> bool:
+        """Take over the plan's listening sockets; False when nobody waits for them any more."""
+        if not self.listening.set_running_or_notify_cancel():
+            return False
+        self.listening.set_result(fds)
+        return True
+
     def discard(self) -> None:
         """End a cell that waits and will not be used."""
         self.kill("closed")
@@ -47,10 +64,94 @@ class RunningCell:
                 os.close(fd)
         self.order = self.stdin = -1
 
+    def lose(self, error: CasemateError) -> None:
+        """It is gone with its supervisor, or never was."""
+        close_all(list(self.pipes))
+        self.close_ways_in()
+        self.listening.cancel()
+        self.future.set_exception(error)
+
     async def ended(self) -> Ending:
         import asyncio
 
         return await asyncio.shield(asyncio.wrap_future(self.future))
+
+
+class RunningSession(RunningCell):
+    """A session's cell behind a link: ``requests`` leads to its interpreter once it is open."""
+
+    def __init__(
+        self,
+        link: Link,
+        cell_id: str,
+        sink: SessionSink | None,
+        pipes: dict[int, Stream | None],
+        requests: int = -1,
+    ) -> None:
+        super().__init__(link, cell_id, None, pipes)
+        self.hears: SessionSink | None = sink
+        self.requests = requests
+        self.unsent = bytearray()
+        self.sending = threading.Lock()
+        self.unsettled = False  # frames wait for text that is in the pipes
+        self.files: Future[tuple[int, int]] = Future()
+        self.frozen: Future[bool] | None = None
+
+    def send(self, request: bytes) -> None:
+        self._link.sessions.write(self, request)
+
+    def prepare_step(self, step: int) -> None:
+        self._say("pipes", step=step)
+
+    def begin_step(self, step: int, seconds: float, grace: float, repeat: float) -> None:
+        self._say("step", step=step, seconds=seconds, grace=grace, repeat=repeat)
+
+    def end_step(self, step: int) -> None:
+        """Ask what was used up to the end of ``step``."""
+        self._say("step over", step=step)
+
+    def interrupt(self, grace: float) -> None:
+        self._say("interrupt", grace=grace)
+
+    async def freeze(self) -> bool:
+        import asyncio
+
+        self.frozen = Future()
+        self._say("freeze")
+        return await asyncio.wrap_future(self.frozen)
+
+    def thaw(self) -> None:
+        self._say("thaw")
+
+    async def opened(self) -> tuple[int, int]:
+        import asyncio
+
+        return await asyncio.shield(asyncio.wrap_future(self.files))
+
+    def forget(self) -> None:
+        self._say("forget")
+
+    def close_ways_in(self) -> None:
+        """Close the way to its interpreter, too."""
+        super().close_ways_in()
+        with self.sending:
+            if self.requests >= 0:
+                os.close(self.requests)
+            self.requests = -1
+
+    def lose(self, error: CasemateError) -> None:
+        """The same, also for who waits for its files."""
+        self.give_up()
+        super().lose(error)
+
+    def give_up(self) -> None:
+        """Nobody is left to answer."""
+        for future in (self.files, self.frozen):
+            if future is not None and not future.done():
+                future.set_exception(Fault("the session's cell has ended"))
+
+    def _say(self, what: str, **more: Any) -> None:
+        self._link.send({"op": what, "id": self.id, **more})
 
 
 class Unlaunched(Exception):
@@ -61,6 +162,18 @@ class Unlaunched(Exception):
         self.stage = stage
         self.errno = number
         self.detail = detail
+
+
+def usage_of(message: dict[str, Any]) -> StepUsage:
+    """What was used up to the end of a step, as the supervisor tells it."""
+    return StepUsage(
+        cpu_seconds=message["cpu"],
+        peak_memory=message["peak"],
+        tasks=message["tasks"],
+        space_left=message["space_left"],
+        inodes_left=message["inodes_left"],
+        interrupted=message["interrupted"],
+    )
 
 
 def ending_of(message: dict[str, Any], tree_fd: int) -> Ending:
@@ -77,6 +190,37 @@ def ending_of(message: dict[str, Any], tree_fd: int) -> Ending:
         inodes_left=message["inodes_left"],
         tree_fd=tree_fd,
     )
+
+
+def open_requests(fds: dict[str, int]) -> int:
+    """A fresh pipe for requests to a session's interpreter: its end is put into ``fds``, ours is given.
+
+    Raises ``OSError``, and then closes all of ``fds``.
+    """
+    try:
+        fds["order"], requests = os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        close_all([*fds.values()])
+        raise
+    os.set_blocking(requests, False)  # an interpreter that does not read must not hold us up
+    return requests
+
+
+def open_ways_in(fds: dict[str, int]) -> tuple[int, int]:
+    """The standard input and the order of a cell that waits: its ends are put into ``fds``, ours are given.
+
+    Raises ``OSError``, and then closes all of ``fds``.
+    """
+    ours: list[int] = []
+    try:
+        ours.append(os.memfd_create("casemate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        fds["stdin"] = os.open(f"/proc/self/fd/{ours[0]}", os.O_RDONLY | os.O_CLOEXEC)
+        fds["order"], order = os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        close_all([*fds.values(), *ours])
+        raise
+    os.set_blocking(order, False)  # a cell that does not read must not hold the supervisor up
+    return ours[0], order
 
 
 def open_pipes(fds: dict[str, int]) -> dict[int, Stream | None]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable
+from casemate.errors import Fault, SandboxClosed
 from casemate.isolation.native import launch, refusal, tree
 from casemate.isolation.native.link import Link
 from casemate.isolation.native.memory import memory_file, seal
-from casemate.isolation.native.running import RunningCell, Unlaunched
+from casemate.isolation.native.running import RunningCell, RunningSession, Unlaunched
+from casemate.isolation.native.unlaunched import explained, why_unlaunched
 from casemate.isolation.native.warm import Turn, Warm
-from casemate.isolation.wall import Ending, Reason, Sink
+from casemate.isolation.wall import Ending, Reason, SessionSink, Sink
 from casemate.model.isolation import IsolationReport
 from casemate.model.plan import Entry, Plan, Waiting
 from casemate.model.warmth import Warmth
@@ -82,7 +80,7 @@ class NativeWall:
 
     def start(self, plan: Plan, sink: Sink) -> NativeCell:
         link, warm, root = self._ready(plan.entries)
-        with _explained():
+        with explained():
             files = _files_of(plan)
             if isinstance(plan.waiting, str):
                 return NativeCell(self, plan, sink, self._launch(link, root, plan, files, sink), None, plan.waiting)
@@ -103,13 +101,39 @@ class NativeWall:
     def relaunch(self, plan: Plan, sink: Sink) -> RunningCell:
         """Start a cell for ``plan`` that need not be ready: one that was ended before its program began."""
         link, _, root = self._ready(plan.entries)
-        with _explained():
+        with explained():
             return self._launch(link, root, plan, _files_of(plan), sink)
+
+    def open(self, plan: Plan, sink: SessionSink) -> NativeSession:
+        link, warm, root = self._ready(plan.entries)
+        with explained():
+            files = _files_of(plan)
+            if isinstance(plan.waiting, str):
+                return NativeSession(self._open_by_exec(link, root, plan, files, sink), "exec", plan.waiting)
+            try:
+                turn = warm.take(plan, plan.waiting, root)
+            except BaseException:
+                _close(files)
+                raise
+            try:
+                cell, why_exec = self._begin(link, turn, plan, plan.waiting, files, sink), ""
+                if cell is None:
+                    cell, why_exec = self._open_by_exec(link, root, plan, files, sink), turn.why or _GONE
+                assert isinstance(cell, RunningSession)
+                return NativeSession(cell, "exec" if why_exec else turn.how, why_exec)
+            finally:
+                turn.end()  # it has been given out; how long it lives says nothing of when the next is wanted
+
+    def _open_by_exec(
+        self, link: Link, root: str, plan: Plan, files: dict[str, int], sink: SessionSink
+    ) -> RunningSession:
+        """Start a session's interpreter in a cell of its own, with ``files`` (given away). Raises ``OSError``."""
+        return link.open(*self._prepared(root, plan, files), sink)
 
     def keep_ready(self, plan: Plan) -> None:
         if not isinstance(plan.waiting, str):
             _, warm, root = self._ready(plan.entries)
-            with _explained():
+            with explained():
                 warm.start(plan, plan.waiting, root)
 
     def warmth(self) -> Warmth:
@@ -117,6 +141,10 @@ class NativeWall:
 
     def _launch(self, link: Link, root: str, plan: Plan, files: dict[str, int], sink: Sink) -> RunningCell:
         """Start a cell of its own for ``plan``, with the given ``files`` (given away). Raises ``OSError``."""
+        return link.launch(*self._prepared(root, plan, files), sink)
+
+    def _prepared(self, root: str, plan: Plan, files: dict[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
+        """The request for a cell of its own for ``plan``, and its descriptors; ``files`` are given away."""
         fds = dict(files)
         try:
             fds["stdin"] = _stdin(plan.stdin)
@@ -126,10 +154,16 @@ class NativeWall:
         except OSError:
             _close(fds)
             raise
-        return link.launch(request, fds, sink)
+        return request, fds
 
     def _begin(
-        self, link: Link, turn: Turn, plan: Plan, waiting: Waiting, files: dict[str, int], sink: Sink
+        self,
+        link: Link,
+        turn: Turn,
+        plan: Plan,
+        waiting: Waiting,
+        files: dict[str, int],
+        sink: Sink | SessionSink,
     ) -> RunningCell | None:
         """The cell that is ready, with the program in it and ``files`` taken over; None when there is none any more."""
         if turn.cell is None:
@@ -137,7 +171,9 @@ class NativeWall:
         message = launch.begin_request(plan, waiting)
         fds = dict(files)
         try:
-            if len(plan.code) <= _INLINE:
+            if plan.continues:
+                pass  # its program lies there
+            elif len(plan.code) <= _INLINE:
                 message["program"]["content"] = plan.code
             else:
                 fds["program"] = memory_file(plan.code)
@@ -271,13 +307,33 @@ class NativeCell:
         return await self._cell.ended()
 
 
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """What goes wrong before anything has started, as what it means for the caller."""
-    try:
-        yield
-    except OSError as error:
-        raise _why_unprepared(error) from None
+class NativeSession:
+    """A session's cell of the native wall."""
+
+    def __init__(self, cell: RunningSession, how: str, why: str) -> None:
+        self.id = cell.id
+        self.send = cell.send
+        self.prepare_step = cell.prepare_step
+        self.begin_step = cell.begin_step
+        self.end_step = cell.end_step
+        self.interrupt = cell.interrupt
+        self.freeze = cell.freeze
+        self.thaw = cell.thaw
+        self.kill = cell.kill
+        self.resume = cell.resume
+        self.forget = cell.forget
+        self._cell = cell
+        self.start, self.start_reason = how, why
+
+    async def opened(self) -> tuple[int, int]:
+        return await self._cell.opened()
+
+    async def ended(self) -> Ending:
+        try:
+            ending = await self._cell.ended()
+        except Unlaunched as error:
+            raise why_unlaunched(error) from None
+        return replace(ending, start=self.start, start_reason=self.start_reason)
 
 
 def _files_of(plan: Plan) -> dict[str, int]:
@@ -300,47 +356,3 @@ def _stdin(data: bytes) -> int:
 def _close(fds: dict[str, int]) -> None:
     for fd in fds.values():
         os.close(fd)
-
-
-def _why_unprepared(error: OSError) -> CasemateError:
-    """What an error of this process, before anything started, means for the caller."""
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return InvalidArgument("workspace", f"{error.filename!r} is no longer there")
-    return Unavailable(
-        f"a run could not be prepared: {error.strerror}",
-        remediation="When too many files are open: raise the limit (ulimit -n), or lower concurrency.",
-    )
-
-
-def why_unlaunched(error: Unlaunched) -> CasemateError:
-    """What a cell that could not be made means for the caller: whose fault, which argument, what to do."""
-    if error.stage in ("files", "program", "scratch") and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return InvalidArgument("files", f"they do not fit into limits.disk and limits.inodes ({error.detail})")
-    if error.stage == "files":
-        return InvalidArgument("files", f"could not be put into the workspace: {error.detail}")
-    if error.stage == "workspace":
-        return _workspace(error)
-    if error.stage == "root":
-        return Unavailable(f"what the cell needs to read cannot be shown to it: {error.detail}")
-    if error.stage == "descriptors" or error.errno in (errno.EMFILE, errno.ENFILE):
-        return Unavailable(
-            f"there are too few descriptors for this run: {error.detail}",
-            remediation="Raise the limit on open files (ulimit -n), lower concurrency, or wait for other runs to end.",
-        )
-    if error.stage == "environment":
-        return InvalidArgument("environment", f"cannot be shown to a cell: {error.detail}")
-    if error.stage == "exec":
-        return InvalidArgument("environment", f"its interpreter cannot be started in the cell: {error.detail}")
-    explained = refusal.explain(error.stage, error.errno, error.detail, refusal.facts())
-    return explained.error() if explained.reason != "refused" else Fault(f"a cell could not be made: {error}")
-
-
-def _workspace(error: Unlaunched) -> InvalidArgument:
-    if error.errno == errno.EINVAL:
-        remedy = "Use a folder on ext4, xfs, btrfs or tmpfs, a folder that an ordinary user owns, or no workspace."
-        return InvalidArgument(
-            "workspace",
-            f"the file system of this folder cannot be layered or mapped here ({error.detail})",
-            remediation=remedy,
-        )
-    return InvalidArgument("workspace", f"cannot be used: {error.detail}")

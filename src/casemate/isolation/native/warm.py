@@ -111,12 +111,12 @@ class Warm:
             shelf = self._shelf(plan, waiting, root)
             shelf.demand.begin(now)
             self._runs += 1
-            if self._runs > 1:
+            if self._runs > 1 or plan.session:
                 self._want_zygote(shelf, now)
-            return self._turn(shelf)
+            return self._turn(shelf, plan.continues)
 
-    def _turn(self, shelf: _Shelf) -> Turn:
-        while shelf.ready:
+    def _turn(self, shelf: _Shelf, continues: str) -> Turn:
+        while shelf.ready and not continues:
             cell = shelf.ready.popleft()
             if not cell.future.done():
                 shelf.taken += 1
@@ -126,7 +126,7 @@ class Warm:
         if shelf.zygote.state != "ready":
             return Turn(self, shelf, why=_why_not(shelf.zygote))
         try:
-            return Turn(self, shelf, self._make(shelf), "zygote")
+            return Turn(self, shelf, self._make(shelf, continues), "zygote")
         except OSError as error:
             return Turn(self, shelf, why=f"a cell could not be made ready: {error.strerror}")
 
@@ -200,7 +200,7 @@ class Warm:
             request = launch.waiting_request(plan, waiting, root)
             request["zygote"] = zygote.key if zygote else ""
             # A program's own is not kept.
-            like = replace(plan, code=b"", files={}, stdin=b"", env={}, argv=(), waiting="")
+            like = replace(plan, code=b"", files={}, stdin=b"", env={}, argv=(), waiting="", continues="")
             waiting = replace(waiting, order=b"")
             now = time.monotonic()
             shelf = self._shelves[kind] = _Shelf(like, root, request, waiting, zygote, now)
@@ -269,9 +269,10 @@ class Warm:
             zygote.state, zygote.problem = "ruled out", f"it ended {zygote.deaths} times: {detail}"
         self._set_due(now + _SOON)
 
-    def _make(self, shelf: _Shelf) -> RunningCell:
+    def _make(self, shelf: _Shelf, continues: str = "") -> RunningCell:
         waiting = shelf.waiting
-        cell = self._link.prepare(shelf.request, launch.payload(waiting.argv, waiting.env, shelf.plan.cwd))
+        request = {**shelf.request, "continues": continues}
+        cell = self._link.prepare(request, launch.payload(waiting.argv, waiting.env, shelf.plan.cwd))
         shelf.made += 1
         return cell
 
@@ -352,6 +353,7 @@ def _kind(plan: Plan, waiting: Waiting, root: str) -> Any:
         plan.layers,
         plan.control,
         plan.reserve,
+        plan.session,
     )
 
 

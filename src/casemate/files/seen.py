@@ -1,0 +1,82 @@
+"""What of a tree has been dealt with before, so that a later look deals only with what has changed since."""
+
+from __future__ import annotations
+
+import os
+
+from casemate.files.walk import Entry, walk
+
+_DEPTH, _ENTRIES = 64, 100_000
+
+
+class Seen:
+    """Remembers each file by its inode, its size and the time of its last change, which no program sets (inode(7))."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, ...], tuple[int, ...]] = {}
+        self._met: set[tuple[bytes, ...]] = set()
+        self._made: dict[tuple[bytes, ...], tuple[int, int]] = {}
+
+    def begin(self) -> None:
+        """A look begins; `gone` then tells what it has not met any more."""
+        self._met.clear()
+
+    def meet(self, path: tuple[bytes, ...]) -> None:
+        """Something is there."""
+        self._met.add(path)
+
+    def made(self, path: tuple[bytes, ...], identity: tuple[int, int]) -> None:
+        """What is at ``path`` elsewhere was made because of this tree; ``identity``: that of what was made."""
+        self._made[path] = identity
+
+    def gone(self) -> dict[tuple[bytes, ...], tuple[int, int]]:
+        """What was made because of things that are no longer there, the deepest first; it is told once."""
+        paths = sorted((path for path in self._made if path not in self._met), key=len, reverse=True)
+        for path in paths:
+            self._known.pop(path, None)
+        return {path: self._made.pop(path) for path in paths}
+
+    def is_old(self, entry: Entry) -> bool:
+        """Whether ``entry`` is as it was when this was asked last; from now on it is."""
+        self.meet(entry.path)
+        now = _signature(entry.stat)
+        before = self._known.get(entry.path)
+        self._known[entry.path] = now
+        return before == now
+
+    def is_whole(self, root: int) -> bool:
+        """Whether nothing in the tree ``root`` is new or changed, and nothing of what something was made for has gone.
+
+        Nothing is noted.
+        """
+        look = _Look(self._known)
+        walk(root, look, depth=_DEPTH, entries=_ENTRIES)
+        return not look.found_new and look.met >= self._made.keys()
+
+
+class _Look:
+    """A visit that only looks."""
+
+    def __init__(self, known: dict[tuple[bytes, ...], tuple[int, ...]]) -> None:
+        self._known = known
+        self.found_new = False
+        self.met: set[tuple[bytes, ...]] = set()
+
+    def enter(self, entry: Entry, _folder: int) -> bool:
+        self.met.add(entry.path)
+        return not self.found_new
+
+    def leave(self, entry: Entry) -> None:
+        pass
+
+    def found(self, entry: Entry) -> None:
+        self.met.add(entry.path)
+        if self._known.get(entry.path) != _signature(entry.stat):
+            self.found_new = True
+
+    def missed(self, path: tuple[bytes, ...], reason: str) -> None:
+        pass
+
+
+def _signature(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_ctime_ns

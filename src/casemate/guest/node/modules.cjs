@@ -1,0 +1,64 @@
+'use strict';
+// `require`, `import` and the modules that a REPL shows as globals; all are resolved from the working directory at start.
+
+const path = require('node:path');
+const process = require('node:process');
+const { pathToFileURL } = require('node:url');
+const { defineLazily } = require('./names.cjs');
+
+// In the users' realm: what it makes is theirs. A name that a CommonJS module does not export by analysis may still be
+// one of its properties.
+const IMPORTS = `
+exports.require = require;
+exports.load = (specifier, options) => import(specifier, options);
+exports.named = async (specifier, options, names) => {
+  const space = await import(specifier, options);
+  const missing = names.filter((name) => !(name in space));
+  if (missing.length === 0) return space;
+  const found = Object(space.default);
+  const lost = missing.find((name) => name === 'default' || !(name in found));
+  const one = (name) => [name, name in space ? space[name] : found[name]];
+  if (lost === undefined) return Object.fromEntries(names.map(one));
+  throw new SyntaxError("The requested module '" + specifier + "' does not provide an export named '" + lost + "'");
+};`;
+
+function install() {
+  const folder = process.cwd();
+  const filename = path.join(folder, 'session.cjs');
+  const module = new Module(filename, null);
+  module.filename = filename;
+  module.paths = Module._nodeModulePaths(folder);
+  process.mainModule = module;
+  module._compile(IMPORTS, filename);
+  const { require: requireFromThere, load, named } = module.exports;
+  module.exports = new main.Object();
+  module.loaded = true;
+  defineModule({ module, exports: module.exports, require: requireFromThere, __filename: filename, __dirname: folder });
+  defineImports(load, named, filename);
+  defineBuiltins(requireFromThere);
+}
+
+function defineModule(values) {
+  for (const [name, value] of Object.entries(values)) {
+    Object.defineProperty(main, name, { value, writable: true, configurable: true, enumerable: false });
+  }
+}
+
+// What the changed text of a step calls, see source.cjs.
+function defineImports(load, named, filename) {
+  const meta = new main.Object();
+  const url = pathToFileURL(filename).href;
+  Object.assign(meta, { dirname: path.dirname(filename), filename, url });
+  meta.resolve = (specifier) => new main.URL(specifier, url).href;
+  const value = Object.freeze({ __proto__: null, import: load, named, meta });
+  Object.defineProperty(main, '__casemate__', { value, writable: false, configurable: false, enumerable: false });
+}
+
+function defineBuiltins(requireFromThere) {
+  for (const name of Module.builtinModules) {
+    const shown = !name.startsWith('_') && !name.includes('/') && !name.includes(':');
+    if (shown && (name === 'crypto' || !(name in main))) defineLazily(name, () => requireFromThere(name));
+  }
+}
+
+Object.assign(exports, { install });

@@ -1,0 +1,183 @@
+'use strict';
+// The session: requests in order, one step at a time.
+
+const process = require('node:process');
+const { setImmediate } = require('node:timers');
+const bundles = require('./bundles.cjs');
+const { listen, send } = require('./control.cjs');
+const errors = require('./errors.cjs');
+const { evaluate } = require('./evaluate.cjs');
+const interrupts = require('./interrupts.cjs');
+const modules = require('./modules.cjs');
+const names = require('./names.cjs');
+const { begin, currentStep, hideMarks, storage } = require('./steps.cjs');
+const streams = require('./streams.cjs');
+
+const { chdir } = process;
+const waiting = [];
+let running = null;
+
+function start() {
+  try {
+    prepare();
+  } catch (error) {
+    send({ type: 'ready', problem: errors.textOf(error).slice(0, 2000) });
+    process.exit(1);
+  }
+  listen((request) => {
+    waiting.push(request);
+    if (running === null) next();
+  });
+  send({ type: 'ready' });
+}
+
+function prepare() {
+  errors.hideOwnFrames();
+  hideMarks();
+  streams.replaceAll();
+  modules.install();
+  bundles.install();
+  names.makeAssignable();
+  defineLast();
+  process.on('uncaughtException', onUncaught);
+  process.on('unhandledRejection', onUncaught);
+  process.on('removeListener', keepListening);
+  interrupts.install((number) => running?.number === number && finish(running, { interrupted: true }));
+  names.settle();
+  rehearse();
+}
+
+// What the first step would have to load and to compile.
+function rehearse() {
+  const codes = ['(() => { const a = [1]; return a; })()', 'await (() => { let a; })()'];
+  for (const code of codes) storage.run(null, () => evaluate(code, 'rehearsal', () => undefined));
+  bundles.bundleOf({ a: ['b'] });
+  errors.described(new main.Error('rehearsal'));
+  names.variables();
+}
+
+// --- requests ----------------------------------------------------------------------------------------------------
+
+function next() {
+  while (running === null && waiting.length > 0) {
+    const request = waiting.shift();
+    if (request.op === 'run') run(request);
+    else answer(request);
+  }
+}
+
+const ANSWERS = {
+  variables: () => names.variables(),
+  get: ({ name }) => names.get(name),
+  set: ({ name, value }) => names.set(name, value) ?? null,
+};
+
+function answer(request) {
+  try {
+    if (!Object.hasOwn(ANSWERS, request.op)) throw new Error(`${request.op} is not a request`);
+    reply(request.id, { value: ANSWERS[request.op](request) });
+  } catch (error) {
+    reply(request.id, { error: String(errors.described(error).value).slice(0, 2000) });
+  }
+}
+
+function reply(id, fields) {
+  if (!send({ type: 'reply', id, ...fields })) send({ type: 'reply', id, error: 'the value is too large' });
+}
+
+// --- steps -------------------------------------------------------------------------------------------------------
+
+function run(request) {
+  let step = null;
+  try {
+    step = running = begin(request);
+    if (typeof request.cwd === 'string') chdir(request.cwd);
+  } catch (error) {
+    const failed = step ?? { number: request.step, at: [0, 0] };
+    running = null;
+    send({ type: 'error', step: failed.number, at: failed.at, ...errors.described(error) });
+    send({ type: 'done', step: failed.number, at: failed.at, exit: 1, ...names.changes() });
+    return;
+  }
+  interrupts.begin(step.number);
+  storage.run(step, () => evaluate(request.code, `step_${step.number}`, (outcome) => finish(step, outcome)));
+  if (interrupts.isPending()) finish(step, { interrupted: true });
+  if (!step.ended) interrupts.look(step.number);
+}
+
+/** What came of the step's code; what comes later is the code of a step that was interrupted. */
+function finish(step, outcome) {
+  if (step === null || step !== running || step.ended) return;
+  step.ended = true;
+  interrupts.stopLooking();
+  try {
+    if (outcome.interrupted) stop(step);
+    else if (Object.hasOwn(outcome, 'thrown')) failWith(step, outcome.thrown);
+    else if (outcome.value !== undefined) storage.run(step, () => show(step, outcome.value));
+  } catch (error) {
+    failWith(step, error);
+  }
+  // What the code has left to be done at once, a rejection that nobody handles too, is still its own.
+  setImmediate(() => end(step));
+}
+
+function stop(step) {
+  interrupts.stopRest(step.number);
+  fail(step, INTERRUPTED);
+}
+
+const INTERRUPTED = {
+  name: 'Interrupted',
+  value: 'the step was interrupted',
+  traceback: 'Interrupted: the step was interrupted by SIGINT\n',
+  errno: null,
+};
+
+function show(step, value) {
+  last.value = value;
+  bundles.sendBundle({ type: 'result', step: step.number, at: step.at, bundle: bundles.bundleOf(value) });
+}
+
+function failWith(step, thrown) {
+  last.error = thrown;
+  fail(step, errors.described(thrown));
+}
+
+function fail(step, description) {
+  step.failed = true;
+  send({ type: 'error', step: step.number, at: step.at, ...description });
+}
+
+function end(step) {
+  interrupts.end();
+  step.running = false;
+  running = null;
+  send({ type: 'done', step: step.number, at: step.at, exit: step.failed ? 1 : 0, ...names.changes() });
+  next();
+}
+
+// --- what a REPL has besides ---------------------------------------------------------------------------------------
+
+const last = { value: undefined, error: undefined };
+
+function defineLast() {
+  names.defineLazily('_', () => last.value);
+  names.defineLazily('_error', () => last.error);
+}
+
+// --- errors of nobody's ------------------------------------------------------------------------------------------
+
+function onUncaught(thrown, origin) {
+  const event = typeof origin === 'string' ? 'uncaughtException' : 'unhandledRejection';
+  if (process.listenerCount(event) > 1) return;
+  const step = currentStep();
+  if (step?.running) failWith(step, thrown);
+  else step?.write(1, `Uncaught ${errors.textOf(thrown)}`);
+}
+
+function keepListening(event, listener) {
+  if (listener === onUncaught) process.on(event, onUncaught);
+  if (listener === keepListening) process.on(event, keepListening);
+}
+
+Object.assign(exports, { start });

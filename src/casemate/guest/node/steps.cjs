@@ -1,0 +1,211 @@
+'use strict';
+// Steps and their pipes: which step some code belongs to, and what is written where.
+
+const { AsyncLocalStorage } = require('node:async_hooks');
+const { Buffer } = require('node:buffer');
+const fs = require('node:fs');
+const os = require('node:os');
+const process = require('node:process');
+const { Readable } = require('node:stream');
+const { clearImmediate, clearTimeout, setImmediate, setTimeout } = require('node:timers');
+const { inspect } = require('node:util');
+const { send, writeAll } = require('./control.cjs');
+
+const { closeSync, fstatSync, openSync, unlinkSync, writeFileSync, writeSync } = fs;
+const { O_RDONLY, O_WRONLY } = fs.constants;
+const bufferFrom = Buffer.from;
+
+const NOTHING = '/dev/null';
+const TEMPORARY = os.tmpdir();
+const KEPT = 16;
+const SHORT = 1365; // characters that are at most 4096 bytes: written whole or not at all
+const CHUNK = 2 ** 17;
+
+const storage = new AsyncLocalStorage();
+const kept = [];
+let latest = null;
+
+class Step {
+  constructor({ step, out, err, stdin }) {
+    this.number = step;
+    this.paths = [out, err];
+    this.descriptors = [-1, -1];
+    this.written = [0, 0];
+    this.stream = -1; // the one written to last
+    this.running = true;
+    this.input = stdin ?? '';
+    this.stdin = null;
+    this.failed = false;
+  }
+
+  [inspect.custom]() {
+    return `step ${this.number}`;
+  }
+
+  get at() {
+    return [this.written[0], this.written[1]];
+  }
+
+  wrote(stream, bytes) {
+    const changes = this.stream !== -1 && this.stream !== stream;
+    if (changes && this.running) send({ type: 'mark', step: this.number, at: this.at });
+    this.stream = stream;
+    this.written[stream] += bytes;
+  }
+
+  write(stream, data) {
+    const descriptor = this.descriptors[stream];
+    if (descriptor === -1) return;
+    this.wrote(stream, 0);
+    try {
+      if (typeof data !== 'string') this.writeBytes(stream, descriptor, data);
+      else if (data.length <= SHORT) this.writeShort(stream, descriptor, data);
+      else this.writeLong(stream, descriptor, data);
+    } catch (error) {
+      if (error.code !== 'EPIPE' && error.code !== 'EBADF') throw error;
+      if (error.code === 'EPIPE') this.close(stream);
+      this.descriptors[stream] = -1; // nobody reads it, or the user's code has closed it
+    }
+  }
+
+  writeShort(stream, descriptor, text) {
+    let size;
+    try {
+      size = writeSync(descriptor, text);
+    } catch (error) {
+      if (error.code !== 'EAGAIN') throw error;
+      return this.writeBytes(stream, descriptor, bufferFrom(text));
+    }
+    this.written[stream] += size;
+  }
+
+  writeLong(stream, descriptor, text) {
+    for (let start = 0; start < text.length; ) {
+      let end = start + CHUNK;
+      if (end < text.length && (text.charCodeAt(end) & 0xfc00) === 0xdc00) end -= 1; // the second half of a pair
+      this.writeBytes(stream, descriptor, bufferFrom(text.slice(start, end)));
+      start = end;
+    }
+  }
+
+  writeBytes(stream, descriptor, bytes) {
+    writeAll(descriptor, bytes);
+    this.written[stream] += bytes.length;
+  }
+
+  close(stream) {
+    if (this.descriptors[stream] !== -1) closeSync(this.descriptors[stream]);
+    this.descriptors[stream] = -1;
+  }
+}
+
+/** The step that the code which runs now belongs to; null before the first. */
+function currentStep() {
+  return storage.getStore() ?? latest;
+}
+
+/** Before Node 24 promises and timers have fields that say where they belong: not for those who look at them. */
+function hideMarks() {
+  const promise = storage.run(null, () => new main.Promise(() => {}));
+  const timers = [setTimeout(() => undefined, 0), setImmediate(() => undefined)];
+  const marks = Object.getOwnPropertySymbols(promise);
+  for (const { constructor } of [promise, ...timers]) {
+    if (marks.length === 0) break;
+    const property = { value: hiding(marks), configurable: true, writable: true };
+    Object.defineProperty(constructor.prototype, inspect.custom, property);
+  }
+  clearTimeout(timers[0]);
+  clearImmediate(timers[1]);
+}
+
+function hiding(marks) {
+  return function () {
+    for (const mark of marks) if (Object.hasOwn(this, mark)) Object.defineProperty(this, mark, { enumerable: false });
+    return this;
+  };
+}
+
+/** Open the pipes and put them at 1 and 2. */
+function begin(request) {
+  const step = new Step(request);
+  step.descriptors = [openSync(step.paths[0], O_WRONLY), openSync(step.paths[1], O_WRONLY)];
+  kept.push(step);
+  if (kept.length > KEPT) {
+    const old = kept.shift();
+    old.close(0);
+    old.close(1);
+  }
+  place(1, step.paths[0], O_WRONLY);
+  place(2, step.paths[1], O_WRONLY);
+  if (step.input !== '' || latest === null || latest.input !== '') placeInput(step.input);
+  latest = step;
+  return step;
+}
+
+const placed = new Map();
+
+// There is no dup2 in Node: what is opened after a close gets the lowest number. Where something else has taken the
+// number in between it is left alone.
+function place(descriptor, path, flags) {
+  if (placed.has(descriptor) && placed.get(descriptor) !== identity(descriptor)) return;
+  closeSync(descriptor);
+  const opened = openedOrNothing(path, flags);
+  if (opened !== descriptor) closeSync(opened);
+  else placed.set(descriptor, identity(descriptor));
+}
+
+// A number that stayed free would be the next file's.
+function openedOrNothing(path, flags) {
+  try {
+    return openSync(path, flags);
+  } catch {
+    return openSync(NOTHING, flags);
+  }
+}
+
+function identity(descriptor) {
+  try {
+    const { dev, ino } = fstatSync(descriptor);
+    return `${dev}:${ino}`;
+  } catch {
+    return null;
+  }
+}
+
+function placeInput(text) {
+  if (text === '') return place(0, NOTHING, O_RDONLY);
+  const path = `${TEMPORARY}/.casemate-${process.pid}-${Date.now()}`;
+  writeFileSync(path, text, { mode: 0o600, flag: 'wx' });
+  place(0, path, O_RDONLY);
+  unlinkSync(path);
+}
+
+function stdinOf(step) {
+  if (step === null) return readable('');
+  step.stdin ??= readable(step.input);
+  return step.stdin;
+}
+
+function readable(text) {
+  const stream = new Readable({ read() {} });
+  stream.fd = 0;
+  if (text !== '') stream.push(bufferFrom(text));
+  stream.push(null);
+  return stream;
+}
+
+let sink = -1;
+
+/** Where `step` writes; what comes after its pipes were closed goes nowhere. */
+function descriptorOf(step, stream) {
+  if (step.descriptors[stream] !== -1) return step.descriptors[stream];
+  if (sink === -1) sink = openSync(NOTHING, O_WRONLY);
+  return sink;
+}
+
+/** A descriptor of its own for a child: one that sets it non-blocking sets it for nobody else. */
+function descriptorForChild(step, stream) {
+  return openSync(`/proc/self/fd/${descriptorOf(step, stream)}`, O_WRONLY);
+}
+
+Object.assign(exports, { begin, currentStep, descriptorForChild, descriptorOf, hideMarks, stdinOf, storage });

@@ -1,0 +1,152 @@
+"""An exception as the host hears of it, whatever the exception does when it is asked about itself."""
+
+import inspect
+import sys
+import traceback
+import types
+
+from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+from IPython.core.error import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["__builtins__", "exit_code", "fields", "remember", "text_of"]
+
+_LONGEST = 2**20
+_MOST_FRAMES = 50  # longer tracebacks are written as plain Python does, which joins repetitions
+_INTERRUPTED = 130
+_Traceback = types.TracebackType
+_format_exception = traceback.format_exception
+_trace_of = BaseException.__dict__["__traceback__"].__get__
+_type_name = type.__dict__["__name__"].__get__
+
+
+def fields(shell: "Any", error: BaseException) -> "dict[str, object]":
+    """What an error frame says of ``error``."""
+    number = _attribute(error, "errno") if issubclass(type(error), OSError) else None
+    return {
+        "name": _type_name(type(error)),
+        "value": _value(error)[:_LONGEST],
+        "traceback": text_of(shell, error)[-_LONGEST:],
+        "errno": number if type(number) is int else None,
+    }
+
+
+def exit_code(error: "BaseException | None") -> int:
+    """As the process of a program would end with it."""
+    if error is None:
+        return 0
+    if issubclass(type(error), SystemExit):
+        code = _attribute(error, "code")
+        return 0 if code is None else code & 0xFF if type(code) is int else 1
+    return _INTERRUPTED if issubclass(type(error), KeyboardInterrupt) else 1
+
+
+def remember(error: BaseException) -> None:
+    """Where Python's own tools look for it: ``%tb``, ``%debug``, ``pdb.pm()``."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, _users_part(_trace_of(error))
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+
+
+def text_of(shell: "Any", error: BaseException) -> str:
+    """Its traceback as IPython writes it, without colours; as plain Python where IPython cannot."""
+    if issubclass(type(error), UsageError):
+        return f"UsageError: {_value(error)}"
+    try:
+        if issubclass(type(error), SystemExit):
+            return "".join(traceback.format_exception_only(type(error), error))
+        lines = _structured(shell, error)
+        if lines is not None:
+            return "\n".join(lines)
+    except Exception:
+        pass
+    return _plain(error)
+
+
+def _structured(shell: "Any", error: BaseException) -> "list[str] | None":
+    """IPython's lines; None where plain Python's are better."""
+    if hasattr(error, "_render_traceback_"):
+        lines: "list[str] | None" = error._render_traceback_()
+        return lines
+    if issubclass(type(error), SyntaxError) and _is_of_the_code(error):
+        written: "list[str]" = shell.SyntaxTB.structured_traceback(type(error), error, [])
+        return written
+    if _frames(_trace_of(error)) > _MOST_FRAMES or _has_group(error):
+        return None
+    trace = _users_part(_trace_of(error))
+    search, inspect.getmodule = inspect.getmodule, _module_of  # type: ignore[assignment]
+    try:
+        rendered: "list[str]" = shell.InteractiveTB.structured_traceback(type(error), error, trace, tb_offset=0)
+    finally:
+        inspect.getmodule = search
+    return rendered
+
+
+def _module_of(thing: "Any", _filename: "str | None" = None) -> "Any":
+    """The module of a frame or a function: as ``inspect.getmodule``, which asks every module that is loaded for its
+    file. That takes milliseconds, and a copy of the memory of all of them in a process forked from a zygote."""
+    names = getattr(thing, "f_globals", None) or getattr(thing, "__globals__", None) or {}
+    return sys.modules.get(names.get("__name__") or getattr(thing, "__module__", None) or "")
+
+
+def _is_of_the_code(error: BaseException) -> bool:
+    """Whether a syntax error is the step's own: nothing of it was run."""
+    trace = _trace_of(error)
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == "__main__":
+            return False
+        trace = trace.tb_next
+    return True
+
+
+def _frames(trace: "Any") -> int:
+    count = 0
+    while trace is not None:
+        count, trace = count + 1, trace.tb_next
+    return count
+
+
+def _has_group(error: "BaseException | None") -> bool:
+    seen = 0
+    while error is not None and seen < _MOST_FRAMES:
+        if any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__):
+            return True
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return False
+
+
+def _plain(error: BaseException) -> str:
+    try:
+        return "".join(_format_exception(type(error), error, _users_part(_trace_of(error))))
+    except Exception:
+        return f"{_type_name(type(error))}: {_value(error)}\n"
+
+
+def _users_part(trace: "Any") -> "Any":
+    """The traceback without the session's own frames, and without IPython's before the user's code."""
+    links: "list[Any]" = []
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        if not (module.startswith("_casemate.") or (not links and module.startswith("IPython."))):
+            links.append(trace)
+        trace = trace.tb_next
+    for link in reversed(links):
+        trace = _Traceback(trace, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return trace
+
+
+def _attribute(error: BaseException, name: str) -> "Any":
+    try:
+        return getattr(error, name, None)
+    except Exception:
+        return None
+
+
+def _value(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"

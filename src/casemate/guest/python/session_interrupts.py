@@ -1,0 +1,160 @@
+"""SIGINT: it ends the user's code, and nothing else, ever.
+
+The handler raises only while user code is on the stack, so the session's own control flow cannot be torn. What must be
+whole even inside user code (a frame, a write and its count) is done between `hold` and `release`. The functions of
+`_signal` are those of `signal` without the translation of what they take and give.
+"""
+
+import _signal  # type: ignore[import-not-found]
+import sys
+from _thread import get_ident
+from select import POLLIN, poll
+
+from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+    from typing import Any
+
+__all__ = ["__builtins__", "interrupts"]
+
+REQUESTS = 6
+_COROUTINE = 0x20 | 0x80 | 0x100  # of generators, coroutines, and generators that are coroutines
+STARTING, USER, OTHER = "starting", "user", "other"
+_SOON = 0.001
+_setitimer, _SIGALRM = _signal.setitimer, int(_signal.SIGALRM)
+_this_frame = sys._getframe
+_set_handler, _get_handler, _SIGINT = _signal.signal, _signal.getsignal, int(_signal.SIGINT)
+
+
+class _Interrupts:
+    """What an interrupt does now.
+
+    ``state``: STARTING from the arrival of a request on, USER while a step's code runs, OTHER after and between steps.
+    ``depth``: how many things that must be whole are under way in the main thread.
+    ``pending``: an interrupt came that has not been raised yet.
+    ``callback``: the code that runs callbacks of the event loop, once there is one. An exception anywhere else in the
+    loop would lose a callback, and a task would never go on.
+    ``cancel``: what ends the step instead, while it runs in the loop.
+    """
+
+    __slots__ = ("callback", "cancel", "depth", "main", "pending", "state")
+
+    def __init__(self) -> None:
+        self.state, self.depth, self.pending, self.main = OTHER, 0, False, get_ident()
+        self.callback: "CodeType | None" = None
+        self.cancel: "Callable[[], None] | None" = None
+
+    def install(self) -> None:
+        """Take SIGINT, also back from a step that took it. Only for the main thread."""
+        self.main = get_ident()
+        if _get_handler(_SIGINT) != self._arrived:
+            _set_handler(_SIGINT, self._arrived)
+
+    def watch_finalizers(self) -> None:
+        """Python drops what is raised in a finalizer or a weak reference's callback: interrupt once more then."""
+        plain = sys.unraisablehook
+
+        def dropped(what: "Any") -> None:
+            if what.exc_type is KeyboardInterrupt and self.state == USER:
+                self._again()
+            else:
+                plain(what)
+
+        sys.unraisablehook = dropped
+
+    def _again(self) -> None:
+        """Interrupt when the finalizer has returned. Only with a timer can that be known, if the program has none."""
+        if get_ident() == self.main and _get_handler(_SIGALRM) == _signal.SIG_DFL:
+            _set_handler(_SIGALRM, self._rings)
+            _setitimer(_signal.ITIMER_REAL, _SOON)
+
+    def _rings(self, number: int, frame: "FrameType | None") -> None:
+        _set_handler(_SIGALRM, _signal.SIG_DFL)
+        self._arrived(number, frame)
+
+    def call(self, function: "Callable[..., Any]", *arguments: object) -> "Any":
+        """What ``function`` gives; it runs the user's code, and is what an interrupt ends."""
+        self.state = USER
+        try:
+            return _enter(function, arguments)
+        finally:
+            self.state = OTHER
+            self.pending = False
+
+    def hold(self) -> None:
+        """What follows is whole: an interrupt waits for `release`."""
+        if get_ident() == self.main:
+            self.depth += 1
+
+    def release(self) -> None:
+        """Let the interrupt through that has come meanwhile."""
+        if get_ident() == self.main:
+            self.depth -= 1
+            if self.pending and not self.depth:
+                self._raise_what_waited()
+
+    def _raise_what_waited(self) -> None:
+        if self.state == USER:
+            self.pending = False
+            raise KeyboardInterrupt
+        if self.state == OTHER and self._is_in_callback(_this_frame()):
+            raise KeyboardInterrupt
+
+    def _arrived(self, _number: int, frame: "FrameType | None") -> None:
+        if self.state == USER:
+            if self.depth or not _is_inside(frame, _ENTERED):
+                self.pending = True
+            elif self.cancel is not None and not self._is_in_callback(frame):
+                self.cancel()
+            else:
+                raise KeyboardInterrupt
+        elif self.state == STARTING:
+            self.pending = True
+        elif _request_waits():
+            # The step before has ended: it is for the next. A task that holds the loop would keep that from starting.
+            self.pending = True
+            if not self.depth and self._is_in_callback(frame):
+                raise KeyboardInterrupt
+
+    def _is_in_callback(self, frame: "FrameType | None") -> bool:
+        """Whether the event loop has called code of somebody else's that has not returned."""
+        called = None
+        while frame is not None and self.callback is not None:
+            if frame.f_code is self.callback:
+                return called is not None and not _is_the_loops(called)
+            called, frame = frame, frame.f_back
+        return False
+
+
+def _is_the_loops(frame: "FrameType") -> bool:
+    """Whether it is asyncio that puts a task back in its queue; what it runs for a task is a coroutine."""
+    name = frame.f_globals.get("__name__", "")
+    return name.startswith("asyncio.") and not frame.f_code.co_flags & _COROUTINE
+
+
+def _enter(function: "Callable[..., Any]", arguments: "tuple[object, ...]") -> "Any":
+    if interrupts.pending:
+        interrupts.pending = False
+        raise KeyboardInterrupt
+    return function(*arguments)
+
+
+def _is_inside(frame: "FrameType | None", code: "CodeType") -> bool:
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _request_waits() -> bool:
+    waiter = poll()
+    waiter.register(REQUESTS, POLLIN)
+    return any(event & POLLIN for _, event in waiter.poll(0))
+
+
+_ENTERED = _enter.__code__
+interrupts = _Interrupts()

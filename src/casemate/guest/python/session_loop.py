@@ -1,0 +1,123 @@
+"""The event loop of a session: ``await`` at the top level runs in it, and its tasks go on between steps.
+
+Code without ``await`` runs outside of it, so ``asyncio.run`` works there as in a program. There is no loop until a step
+needs one.
+"""
+
+import sys
+
+from _casemate.session_frames import pipes  # type: ignore[import-not-found]
+from _casemate.session_interrupts import OTHER, REQUESTS, interrupts  # type: ignore[import-not-found]
+from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+__all__ = ["__builtins__", "loop"]
+
+
+class _Loop:
+    """The loop, once there is one."""
+
+    def __init__(self) -> None:
+        self._loop: "Any" = None
+
+    def run(self, coroutine: "Coroutine[Any, Any, Any]") -> object:
+        """What the coroutine returns. An interrupt cancels it, and is raised when it has ended."""
+        running = self._made()
+        task = running.create_task(coroutine)
+        interruptions: "list[bool]" = []
+
+        def cancel() -> None:
+            interruptions.append(True)
+            running.call_soon_threadsafe(task.cancel)
+
+        interrupts.cancel = cancel
+        try:
+            while not task.done():
+                try:
+                    running.run_until_complete(task)
+                except KeyboardInterrupt:
+                    cancel()
+                except BaseException:  # another task's exit, or the task's own end
+                    continue
+        finally:
+            interrupts.cancel = None
+        if interruptions:
+            raise KeyboardInterrupt
+        result: object = task.result()
+        return result
+
+    def offer(self) -> None:
+        """Let ``asyncio.get_event_loop()`` find the loop: ``asyncio.run`` takes it away."""
+        asyncio = sys.modules.get("asyncio")
+        if asyncio is not None and self._is_usable():
+            try:
+                asyncio.set_event_loop(self._loop)
+            except Exception:
+                return  # asyncio itself has been patched away
+
+    def adopt(self) -> None:
+        """Take the loop that the step has made by ``asyncio.get_event_loop()``."""
+        if self._is_usable():
+            return
+        policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
+        found = getattr(getattr(policy, "_local", None), "_loop", None)
+        if found is not None and not found.is_closed():
+            self._loop = found
+            interrupts.callback = _callback_code()
+
+    def wait(self) -> None:
+        """Run the tasks that are left until a request arrives; return at once when there is no loop."""
+        if not self._is_usable():
+            return
+        try:
+            self._loop.add_reader(REQUESTS, self._loop.stop)
+            self._loop.run_forever()
+        except (KeyboardInterrupt, SystemExit):
+            pass  # a task's: the loop goes on when it is waited for again
+        except Exception:
+            self._loop = None
+        finally:
+            self._stop_reading()
+
+    def close(self) -> None:
+        """After a rehearsal: there is no loop."""
+        if self._is_usable():
+            self._loop.close()
+            sys.modules["asyncio"].set_event_loop(None)
+        self._loop = None
+
+    def stop_in_child(self) -> None:
+        """A child that was forked by a task, between steps, ends instead of serving."""
+        if self._loop is not None and interrupts.state == OTHER:
+            self._loop.stop()
+
+    def _stop_reading(self) -> None:
+        try:
+            if self._loop is not None and pipes.are_mine():
+                self._loop.remove_reader(REQUESTS)
+        except Exception:
+            self._loop = None
+
+    def _is_usable(self) -> bool:
+        return self._loop is not None and not self._loop.is_closed()
+
+    def _made(self) -> "Any":
+        import asyncio
+
+        if not self._is_usable():
+            self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        interrupts.callback = _callback_code()
+        return self._loop
+
+
+def _callback_code() -> "Any":
+    """The code that every callback of a loop is called by; None for a loop that is not Python's own."""
+    return getattr(getattr(sys.modules.get("asyncio.events"), "Handle", None), "_run", _callback_code).__code__
+
+
+loop = _Loop()

@@ -1,0 +1,288 @@
+"""The user's names: which the step has bound or deleted, what they hold, getting and setting one.
+
+Nothing here runs code of the user's: of what is not a well-known type, only the type's name is told.
+"""
+
+import keyword
+import math
+import sys
+
+from _casemate.session_frames import FRAME_LIMIT  # type: ignore[import-not-found]
+from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Names", "__builtins__", "described", "json_of"]
+
+_MOST_NAMES, _LONGEST_NAME, _LONGEST_REPR = 10_000, 200, 200
+_DEEPEST_REPR, _DEEPEST_JSON = 4, 200
+_LARGEST_INT = 10_000  # bits; more digits than JSON readers take
+_getsizeof = sys.getsizeof
+_type_name, _type_qualname = type.__dict__["__name__"].__get__, type.__dict__["__qualname__"].__get__
+_type_module = type.__dict__["__module__"].__get__
+_function = type(lambda: None)
+_builtin, _module = type(len), type(sys)
+_BRACKETS: "dict[type, Any]" = {list: "[]", tuple: "()", set: "{}", frozenset: ("frozenset({", "})")}
+_SIZED = (int, float, bool, str, bytes, bytearray, list, dict, tuple, set, frozenset, complex, range, type(None))
+# Types of the standard library whose repr is their own business alone.
+_SAFE = {("builtins", "range"), ("builtins", "slice"), ("decimal", "Decimal"), ("datetime", "date"),
+         ("datetime", "timedelta"), ("fractions", "Fraction"), ("uuid", "UUID"),
+         ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath")}  # fmt: skip
+
+
+class Names:
+    """The user's part of a namespace. ``hidden``: what IPython has put there, by name."""
+
+    def __init__(self, namespace: "dict[str, Any]", hidden: "dict[str, Any]") -> None:
+        self._namespace, self._hidden = namespace, hidden
+        self._known = set(namespace)
+
+    def changes(self) -> "tuple[list[str], list[str]]":
+        """The names that were bound, and those deleted, since this was asked last."""
+        now, before = set(self._namespace), self._known
+        self._known = now
+        new = [name for name in _last_of(self._namespace, now - before) if self._is_users(name)]
+        gone = sorted(name for name in before - now if type(name) is str and not _is_ipythons(name))
+        return _listed(new), _listed(gone)
+
+    def variables(self) -> "list[dict[str, object]]":
+        """All of them, in order of definition."""
+        found = []
+        for name in list(self._namespace):
+            if name in self._namespace and self._is_users(name):
+                value = self._namespace[name]
+                found.append({"name": name[:_LONGEST_NAME], **described(value)})
+                if len(found) == _MOST_NAMES:
+                    break
+        return found
+
+    def get(self, name: str) -> object:
+        """The value as JSON. Raises ``ValueError`` that says what JSON cannot hold, and where."""
+        if name not in self._namespace:
+            raise ValueError(f"there is no variable {name!r}")
+        return json_of(self._namespace[name], name)
+
+    def set(self, name: str, value: object) -> None:
+        """Bind a name. Raises ``ValueError`` for what cannot be one."""
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise ValueError(f"{name[:_LONGEST_NAME]!r} cannot be a name in Python")
+        self._namespace[name] = value
+        self._known.add(name)
+
+    def _is_users(self, name: object) -> bool:
+        if type(name) is not str or _is_ipythons(name):
+            return False
+        return name not in self._hidden or self._namespace.get(name) is not self._hidden[name]
+
+
+def _last_of(namespace: "dict[str, Any]", names: "set[str]") -> "list[str]":
+    """``names`` in order of definition; they are the last that were bound, or nearly."""
+    found: "list[str]" = []
+    if names:
+        for name in reversed(namespace):
+            if name in names:
+                found.append(name)
+                if len(found) == len(names):
+                    break
+    found.reverse()
+    return found
+
+
+def _listed(names: "list[str]") -> "list[str]":
+    return [name[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
+
+
+def _is_ipythons(name: str) -> bool:
+    """Whether IPython makes names like this one: ``_``, ``_i3``, ``_7``, ``__name__``."""
+    if not name.startswith("_"):
+        return name in ("In", "Out")
+    rest = name[1:]
+    return (
+        rest in ("", "_", "__", "i", "ii", "iii", "ih", "oh", "dh", "exit_code")
+        or rest.isdecimal()
+        or (rest[0] == "i" and rest[1:].isdecimal())
+        or (name.startswith("__") and name.endswith("__"))
+    )
+
+
+def described(value: object) -> "dict[str, object]":
+    """Type, size and a short text of ``value``."""
+    kind = type(value)
+    return {"type": _name_of(kind)[:_LONGEST_REPR], "size": _size_of(value), "repr": _repr_of(value)}
+
+
+def _repr_of(value: object) -> str:
+    try:
+        text = _brief(value, 0)
+    except Exception:  # it changes while it is looked at
+        text = f"<{_name_of(type(value))} object>"
+    return text if len(text) <= _LONGEST_REPR else text[: _LONGEST_REPR - 1] + "…"
+
+
+def _name_of(kind: type) -> str:
+    module = _type_module(kind)
+    name: str = _type_qualname(kind)
+    return name if module == "builtins" or type(module) is not str else f"{module}.{name}"
+
+
+def _size_of(value: object) -> "int | None":
+    if type(value) in _SIZED:
+        return _getsizeof(value)
+    if _is_from("numpy", "ndarray", value):
+        size: int = value.nbytes  # type: ignore[attr-defined]
+        return size
+    return None
+
+
+def _brief(value: "Any", depth: int) -> str:
+    """Its repr, or the beginning of it; of other types' values, what they are."""
+    kind = type(value)
+    if kind is int:
+        return repr(value) if value.bit_length() < _LARGEST_INT else f"<int of {value.bit_length()} bits>"
+    if value is None or value is Ellipsis or kind in (bool, float, complex):
+        return repr(value)
+    if kind in (str, bytes, bytearray):
+        return repr(value[:_LONGEST_REPR])
+    if kind in _BRACKETS or kind is dict:
+        return _brief_container(value, kind, depth)
+    return _brief_object(value, kind)
+
+
+def _brief_container(value: "Any", kind: type, depth: int) -> str:
+    if not value:
+        return repr(value)
+    opening, closing = "{}" if kind is dict else _BRACKETS[kind]
+    if depth >= _DEEPEST_REPR:
+        return f"{opening}…{closing}"
+    pieces: "list[str]" = []
+    room = _LONGEST_REPR
+    for item in value.items() if kind is dict else value:
+        if room <= 0:
+            pieces.append("…")
+            break
+        piece = _brief_pair(item, depth) if kind is dict else _brief(item, depth + 1)
+        pieces.append(piece)
+        room -= len(piece) + 2
+    comma = "," if kind is tuple and len(value) == 1 else ""
+    return f"{opening}{', '.join(pieces)}{comma}{closing}"
+
+
+def _brief_pair(item: "tuple[object, object]", depth: int) -> str:
+    return f"{_brief(item[0], depth + 1)}: {_brief(item[1], depth + 1)}"
+
+
+def _brief_object(value: "Any", kind: type) -> str:
+    if kind is _function or kind is _builtin:
+        name = value.__qualname__
+        return f"<function {name}>" if type(name) is str else "<function>"
+    if kind is _module:
+        name = vars(value).get("__name__")
+        return f"<module {name}>" if type(name) is str else "<module>"
+    if issubclass(kind, type):
+        return f"<class {_name_of(value)}>"
+    if (_type_module(kind), _type_name(kind)) in _SAFE and _is_genuine(kind):
+        return repr(value)
+    return _brief_data(value, kind)
+
+
+def _brief_data(value: "Any", kind: type) -> str:
+    """Arrays and tables by their shape."""
+    if _is_from("numpy", "ndarray", value):
+        return f"ndarray {value.dtype.name} {'x'.join(map(str, value.shape)) or 'scalar'}"
+    if _is_numpy_scalar(kind):
+        return repr(value)
+    if _is_from("pandas", "DataFrame", value):
+        return f"DataFrame {value.shape[0]}x{value.shape[1]}"
+    if _is_from("pandas", "Series", value):
+        return f"Series {len(value.array)}"
+    return f"<{_name_of(kind)} object>"
+
+
+def _is_from(module: str, name: str, value: object) -> bool:
+    """Whether the value is of exactly that class, without importing anything."""
+    return type(value) is vars(sys.modules.get(module, _EMPTY)).get(name, _EMPTY)
+
+
+def _is_genuine(kind: type) -> bool:
+    """Whether a class that says that it is the standard library's is."""
+    module = _type_module(kind)
+    return vars(sys.modules.get(module, _EMPTY)).get(_type_name(kind)) is kind
+
+
+_EMPTY = _module("empty")
+
+
+def _is_numpy_scalar(kind: type) -> bool:
+    """A number, a bool, a date or a text of numpy's own."""
+    known: "dict[str, Any]" = vars(sys.modules.get("numpy", _EMPTY))
+    generic = known.get("generic")
+    return (
+        generic is not None
+        and issubclass(kind, generic)
+        and known.get(_type_name(kind)) is kind
+        and not issubclass(kind, (known["void"], known["object_"]))
+    )
+
+
+def json_of(value: "Any", path: str, depth: int = 0, room: "list[int] | None" = None) -> object:
+    """The same value in JSON's types. Raises ``ValueError`` naming what cannot be, and its place."""
+    room = [FRAME_LIMIT] if room is None else room
+    _take(room, 2, path)
+    if depth > _DEEPEST_JSON:
+        raise ValueError(f"{path[:_LONGEST_REPR]}… is nested deeper than {_DEEPEST_JSON} levels")
+    if value is None or value is True or value is False:
+        return value
+    kind = type(value)
+    if _is_numpy_scalar(kind):
+        value = value.item()
+    if isinstance(value, str):
+        return _json_text(str.__str__(value), path, room)
+    if isinstance(value, int):
+        return _json_int(int.__int__(value), path)
+    if isinstance(value, float):
+        return _json_float(float.__float__(value), path)
+    if isinstance(value, (list, tuple)):
+        items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+        return [json_of(item, f"{path}[{index}]", depth + 1, room) for index, item in enumerate(items)]
+    if isinstance(value, dict):
+        return _json_dict(value, path, depth, room)
+    raise ValueError(f"{path} is of type {_name_of(kind)}, which JSON does not have")
+
+
+def _json_dict(value: "dict[Any, Any]", path: str, depth: int, room: "list[int]") -> object:
+    result = {}
+    for key, item in dict.items(value):
+        if not isinstance(key, str):
+            raise ValueError(f"{path} has a key of type {_name_of(type(key))}; keys in JSON are texts")
+        text = str.__str__(key)
+        result[_json_text(text, f"a key of {path}", room)] = json_of(item, f"{path}[{text[:50]!r}]", depth + 1, room)
+    return result
+
+
+def _json_text(text: str, path: str, room: "list[int]") -> str:
+    _take(room, len(text), path)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"{path} is no valid Unicode text (it has half a surrogate pair)") from None
+    return text
+
+
+def _json_int(number: int, path: str) -> int:
+    if number.bit_length() > _LARGEST_INT:
+        raise ValueError(f"{path} is an integer of {number.bit_length()} bits, more than JSON readers take")
+    return number
+
+
+def _json_float(number: float, path: str) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"{path} is {number!r}, which JSON does not have")
+    return number
+
+
+def _take(room: "list[int]", size: int, path: str) -> None:
+    room[0] -= size
+    if room[0] < 0:
+        raise ValueError(f"{path.partition('[')[0]} is larger than {FRAME_LIMIT} bytes")

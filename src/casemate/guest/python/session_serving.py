@@ -1,0 +1,153 @@
+"""What a session does with each request."""
+
+import os
+import sys
+
+import _casemate  # type: ignore[import-not-found]
+from _casemate import session_errors as errors
+from _casemate import session_pictures as pictures
+from _casemate import session_streams as streams
+from _casemate.session_frames import encode, pipes  # type: ignore[import-not-found]
+from _casemate.session_input import stdin  # type: ignore[import-not-found]
+from _casemate.session_interrupts import OTHER, interrupts  # type: ignore[import-not-found]
+from _casemate.session_loop import loop  # type: ignore[import-not-found]
+from _casemate.session_names import Names  # type: ignore[import-not-found]
+from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+from _casemate.session_steps import ERR, steps  # type: ignore[import-not-found]
+from IPython.display import display
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["Serving", "__builtins__"]
+
+_chdir, _exit = os.chdir, os._exit
+_plain_breakpoint = sys.breakpointhook
+
+
+class Serving:
+    """One session. ``end``: what ends the process."""
+
+    def __init__(self, shell: "Any", end: "Callable[[int], Any]") -> None:
+        self._shell, shell.end = shell, end
+        sys.modules["__main__"] = shell.user_module
+        _casemate.display = display
+        interrupts.install()
+        interrupts.watch_finalizers()
+        stdin.install()
+        streams.install()
+        steps.watch_threads()
+        os.register_at_fork(before=steps.flush, after_in_child=_become_a_child)
+        sys.breakpointhook = _breakpoint
+        self._names = Names(shell.user_ns, shell.user_ns_hidden)
+
+    def wait(self) -> None:
+        """Until there is a request, if tasks of earlier steps have something to do meanwhile."""
+        loop.wait()
+
+    def answer(self, request: "dict[str, Any]") -> None:
+        """Do what is asked, and say what came of it."""
+        if request["op"] == "run":
+            self._run(request)
+        else:
+            interrupts.state, interrupts.pending = OTHER, False
+            self._reply(request)
+
+    def _run(self, request: "dict[str, Any]") -> None:
+        error: "BaseException | None" = None
+        try:
+            step = steps.begin(request["step"], request["out"], request["err"])
+        except OSError as failure:
+            step, error = steps.running, failure
+        if error is None:
+            error = self._executed(request)
+        if not pipes.are_mine():
+            self._end_child(error)
+        streams.install()
+        step.flush()
+        if error is not None:
+            step.fields("error", **self._told(error))
+        stdin.give(None)
+        loop.adopt()
+        interrupts.install()
+        new, gone = self._names.changes()
+        steps.flush()
+        step.fields("done", exit=errors.exit_code(error), new=new, gone=gone)
+
+    def _executed(self, request: "dict[str, Any]") -> "BaseException | None":
+        """Run the code and show its figures; the error that ended it."""
+        try:
+            self._prepare(request)
+            result = interrupts.call(self._shell.run_cell, request["code"], True)
+            error: "BaseException | None" = result.error_before_exec
+            if error is None:
+                error = result.error_in_exec
+        except BaseException as failure:
+            error = failure
+            interrupts.state = OTHER
+        if pipes.are_mine():
+            try:
+                interrupts.call(pictures.show_open_figures)
+            except BaseException as failure:
+                error = failure if error is None else error
+        return error
+
+    def _prepare(self, request: "dict[str, Any]") -> None:
+        streams.install()
+        interrupts.install()
+        loop.offer()
+        stdin.give(request["stdin"])
+        if request["cwd"] is not None:
+            _chdir(request["cwd"])
+
+    def _told(self, error: BaseException) -> "dict[str, object]":
+        """What is said of it. Exceptions answer for themselves, so this too can be interrupted."""
+        for _ in range(2):
+            try:
+                fields: "dict[str, object]" = interrupts.call(errors.fields, self._shell, error)
+            except BaseException:
+                continue
+            return fields
+        return {"name": "Exception", "value": "<its description failed>", "traceback": "", "errno": None}
+
+    def _end_child(self, error: "BaseException | None") -> None:
+        """A process that the step has forked has come to the step's end: it is not the interpreter."""
+        try:
+            if error is not None and not issubclass(type(error), SystemExit):
+                steps.running.text(ERR, errors.text_of(self._shell, error) + "\n")
+            steps.flush()
+        finally:
+            _exit(errors.exit_code(error))
+
+    def _reply(self, request: "dict[str, Any]") -> None:
+        try:
+            reply = encode({"type": "reply", "id": request["id"], "value": self._value(request)})
+            if pipes.send(reply):
+                return
+            problem = "the answer is larger than a frame can be"
+        except (ValueError, TypeError, RecursionError) as error:
+            problem = str(error)[:2000]
+        pipes.send(encode({"type": "reply", "id": request["id"], "error": problem}))
+
+    def _value(self, request: "dict[str, Any]") -> object:
+        if request["op"] == "variables":
+            return self._names.variables()
+        if request["op"] == "get":
+            return self._names.get(request["name"])
+        if request["op"] == "set":
+            return self._names.set(request["name"], request["value"])
+        raise ValueError(f"no such request: {request['op']}")
+
+
+def _become_a_child() -> None:
+    """Called in a process that was forked from the interpreter: it is a process of the user's."""
+    pipes.leave_to_parent()
+    steps.renew_locks()
+    loop.stop_in_child()
+
+
+def _breakpoint(*arguments: object, **options: object) -> object:
+    stdin.need("breakpoint()")
+    return _plain_breakpoint(*arguments, **options)

@@ -1,0 +1,236 @@
+"""IPython's shell as a session has it: no terminal, no history file, no configuration, and frames instead of prints."""
+
+import contextlib
+import os
+import sys
+
+from _casemate import session_errors as errors  # type: ignore[import-not-found]
+from _casemate.session_commands import SessionScripts, output_of, run_shell  # type: ignore[import-not-found]
+from _casemate.session_display import Publisher, ResultHook  # type: ignore[import-not-found]
+from _casemate.session_input import stdin  # type: ignore[import-not-found]
+from _casemate.session_loop import loop  # type: ignore[import-not-found]
+from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+from _casemate.session_pictures import InlineBackend, register  # type: ignore[import-not-found]
+from IPython.core import interactiveshell
+from IPython.core.autocall import ExitAutocall
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.profiledir import ProfileDir
+from traitlets import Any as AnyTrait
+from traitlets import Type
+from traitlets.config import Config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+__all__ = ["Shell", "__builtins__", "make_shell"]
+
+_RESULTS_KEPT = 50  # in Out: each may hold a table, and a session may be idle for long
+_INLINE = (None, "inline", "agg", "auto")
+_IPYTHONS_OWN = ("_run_cell", "run_cell_async", "run_ast_nodes", "run_code")
+
+
+class _Exit(ExitAutocall):  # type: ignore[misc]
+    """``exit``, ``exit()``, ``exit(3)``: the interpreter ends."""
+
+    def __call__(self, code: object = None) -> None:
+        self._ip.ask_exit(code)
+
+
+class Shell(InteractiveShell):  # type: ignore[misc]
+    """What runs a step. ``end``: what ends the process, set when the session begins."""
+
+    display_pub_class = Type(Publisher)
+    displayhook_class = Type(ResultHook)
+    end = AnyTrait()
+
+    # --- nothing of the user's machine is read or written -----------------------------------------------------------
+
+    def init_ipython_dir(self, ipython_dir: "Any") -> None:
+        """There is none."""
+
+    def init_profile_dir(self, profile_dir: "Any") -> None:  # noqa: ARG002 - IPython's
+        """There is none; IPython asks it where it is."""
+        self.profile_dir = ProfileDir()
+
+    def init_virtualenv(self) -> None:
+        """The environment is the cell's."""
+
+    def init_sys_modules(self) -> None:
+        """The session puts its main module there when it begins: a zygote has another."""
+
+    @property
+    def db(self) -> "Any":
+        """What ``%store`` and ``%bookmark`` keep, as long as the session lives."""
+        return self.__dict__.setdefault("_kept_things", {})
+
+    @db.setter
+    def db(self, value: "Any") -> None:
+        """IPython offers a folder of files."""
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    async def run_code(self, code_obj: "Any", result: "Any" = None, *, async_: bool = False) -> bool:
+        """Run compiled code; whether it failed. The session reports the error when the step ends."""
+        __tracebackhide__ = "__ipython_bottom__"
+        hook, sys.excepthook = sys.excepthook, self.excepthook
+        self.sys_excepthook = hook
+        try:
+            try:
+                if async_:
+                    await eval(code_obj, self.user_global_ns, self.user_ns)
+                else:
+                    exec(code_obj, self.user_global_ns, self.user_ns)
+            finally:
+                sys.excepthook = hook
+        except self.custom_exceptions:
+            self.CustomTB(*sys.exc_info())
+            return self._failed(sys.exc_info()[1], result)
+        except BaseException as error:
+            return self._failed(error, result)
+        return False
+
+    def _failed(self, error: "BaseException | None", result: "Any") -> bool:
+        if result is not None:
+            result.error_in_exec = error
+        if error is not None:
+            errors.remember(error)
+        return True
+
+    @contextlib.contextmanager
+    def _tee(self, channel: str) -> "Iterator[None]":  # noqa: ARG002 - IPython's
+        """IPython keeps what a step prints; the host does that here."""
+        yield
+
+    def _format_exception_for_storage(self, *_: object, **__: object) -> "dict[str, Any]":
+        """IPython keeps tracebacks, too."""
+        return {}
+
+    def safe_execfile(self, fname: "Any", *where: "Any", **options: "Any") -> None:
+        """What ``%run`` does. A script's error is the step's; IPython would only print it."""
+        quiet = options.pop("exit_ignore", False)
+        options["raise_exceptions"] = True
+        try:
+            super().safe_execfile(fname, *where, **options)
+        except SystemExit:
+            if not quiet:
+                raise
+
+    def safe_execfile_ipy(self, fname: "Any", shell_futures: bool = False, raise_exceptions: bool = True) -> None:  # noqa: ARG002
+        """The same for a file of IPython's."""
+        super().safe_execfile_ipy(fname, shell_futures=shell_futures, raise_exceptions=True)
+
+    # --- errors -----------------------------------------------------------------------------------------------------
+
+    def showtraceback(self, exc_tuple: "Any" = None, *_: object, **__: object) -> None:
+        """Print a traceback, if somebody else than IPython asks: the step's own error goes to the host."""
+        if sys._getframe(1).f_code.co_name not in _IPYTHONS_OWN:
+            try:
+                error = self._get_exc_info(exc_tuple)[1]
+            except ValueError:
+                print("No traceback available to show.", file=sys.stderr)
+            else:
+                print(errors.text_of(self, error), file=sys.stderr)
+        elif exc_tuple is not None and exc_tuple[1] is not None:
+            errors.remember(exc_tuple[1])
+
+    def showsyntaxerror(self, *_: object, **__: object) -> None:
+        """As `showtraceback`."""
+        error = sys.exc_info()[1]
+        if error is not None:
+            errors.remember(error)
+            if sys._getframe(1).f_code.co_name not in (*_IPYTHONS_OWN, "showindentationerror"):
+                print(errors.text_of(self, error), file=sys.stderr)
+
+    def debugger(self, force: bool = False) -> None:
+        """``%debug``: it asks for commands."""
+        if force or self.call_pdb:
+            stdin.need("the debugger")
+            super().debugger(force)
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def system(self, cmd: str) -> None:
+        """``!command``."""
+        self._exited(cmd, run_shell(self.var_expand(cmd, depth=1)))
+
+    system_piped = system_raw = system
+
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> "Any":
+        """``x = !command``."""
+        output, code = output_of(self.var_expand(cmd, depth=depth + 1), split)
+        self._exited(cmd, code)
+        return output
+
+    def _exited(self, command: str, code: int) -> None:
+        self.user_ns["_exit_code"] = code
+        if code and getattr(self, "system_raise_on_error", False):
+            from subprocess import CalledProcessError
+
+            raise CalledProcessError(code, command)
+
+    def ask_exit(self, code: object = None) -> None:
+        """``exit``: the process ends, now."""
+        self.end(code if isinstance(code, int) else 0 if code is None else 1)
+
+    # --- pictures ---------------------------------------------------------------------------------------------------
+
+    def enable_gui(self, gui: "str | None" = None) -> None:
+        """There are no windows."""
+        if gui not in _INLINE:
+            raise UsageError(
+                f"there are no windows here for {gui!r}: figures are shown in the step without being asked for"
+            )
+
+    def enable_matplotlib(self, gui: "str | None" = None) -> "tuple[str, str]":
+        """``%matplotlib inline``: so it is without it."""
+        self.enable_gui(gui)
+        return "inline", "inline"
+
+
+def make_shell() -> Shell:
+    """A shell that has run nothing. It starts no thread and opens no file."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.HistoryManager.hist_file = ":memory:"
+    shell = _constructed(config)
+    shell.loop_runner = loop.run
+    shell.exiter = _Exit(shell)
+    for name in ("exit", "quit"):
+        shell.user_ns[name] = shell.user_ns_hidden[name] = shell.exiter
+        shell.register_magic_function(lambda line, end=shell.ask_exit: end(int(line) if line else None), "line", name)
+    shell.register_magics(SessionScripts)
+    shell.history_manager.outputs = _Forgetful()
+    shell.history_manager.exceptions = _Forgetful()
+    inline = InlineBackend(shell)
+    shell.configurables.append(inline)
+    register(shell, inline)
+    return shell
+
+
+def _constructed(config: "Any") -> Shell:
+    kept = getattr(interactiveshell, "PickleShareDB", None)
+    if kept is not None:  # IPython 8 makes a folder when it starts
+        interactiveshell.PickleShareDB = lambda _folder: None
+    previous = os.environ.get("IPYTHONDIR")
+    try:
+        shell: Shell = Shell.instance(
+            config=config, colors="nocolor", cache_size=_RESULTS_KEPT, display_page=True, profile_dir=None
+        )
+    finally:
+        if kept is not None:
+            interactiveshell.PickleShareDB = kept
+    assert os.environ.get("IPYTHONDIR") == previous
+    return shell
+
+
+class _Forgetful(dict):  # type: ignore[type-arg]
+    """Where IPython would keep everything that was ever shown."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """Keep nothing."""
+
+    def __missing__(self, key: object) -> "list[object]":
+        return []

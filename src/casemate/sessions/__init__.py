@@ -1,0 +1,1 @@
+"""Sessions: interpreters that live in a cell of their own and take one step after the other."""

@@ -1,0 +1,201 @@
+"""The files of a session's workspace, read and written from outside while its interpreter lives.
+
+What runs in the cell may change them at any moment: every name is opened one component at a time beneath the
+workspace, no link is followed, and only regular files are read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from casemate.errors import InvalidArgument
+from casemate.execution.finishing import finishing
+from casemate.execution.request import check_name
+from casemate.files.beneath import CHUNK, Attributes, open_beneath, write_file
+from casemate.files.walk import Entry, open_file
+
+T = TypeVar("T")
+_MOST_LISTED = 10_000
+_MOST_READ = 1 << 30  # bytes that are returned; a larger file is downloaded
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """``name`` relative to the workspace; ``kind``: "file", "folder", "link" or "other"; ``size`` in bytes;
+    ``modified`` in seconds since 1970."""
+
+    name: str
+    kind: str
+    size: int
+    modified: float
+
+
+class SessionFiles:
+    """Names are relative to the workspace, with ``/`` between folders. All raise ``InvalidArgument`` for what is wrong.
+
+    Files of a caller's folder are changed in the session's layer over it, and in the folder after the next step.
+    """
+
+    def __init__(self, open_files: Callable[[], Awaitable[tuple[int, int]]]) -> None:
+        self._open_files = open_files
+
+    async def read_bytes(self, name: str) -> bytes:
+        """The content of a file of at most 1 GiB."""
+        return await self._do(_read, name)
+
+    async def read_text(self, name: str) -> str:
+        """The content of a file, which must be UTF-8."""
+        data = await self.read_bytes(name)
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidArgument("name", f"{name!r} is not UTF-8 text: {error.reason}; use read_bytes") from None
+
+    async def write(self, name: str, content: bytes | str) -> None:
+        """Put a file there, making its folders; one that exists is replaced."""
+        data = content.encode() if isinstance(content, str) else bytes(content)
+        await self._do(_write, name, lambda: iter((data,)))
+
+    async def list(self, name: str = "") -> list[FileInfo]:
+        """What lies in a folder, by name; at most 10,000 entries."""
+        return await self._do(_list, name)
+
+    async def remove(self, name: str) -> None:
+        """Remove a file, a link or an empty folder."""
+        await self._do(_remove, name)
+
+    async def upload(self, source: str | os.PathLike[str], name: str | None = None) -> None:
+        """Copy a file of the host's into the workspace, by its own name unless another is given."""
+        path = Path(source)
+        await self._do(_upload, path.name if name is None else name, path)
+
+    async def download(self, name: str, target: str | os.PathLike[str]) -> Path:
+        """Copy a file of the workspace to ``target`` on the host, a path or a folder; where it lies then."""
+        return await self._do(_download, name, Path(target))
+
+    async def _do(self, work: Callable[..., T], name: str, *arguments: object) -> T:
+        if name:
+            check_name(name)
+        workspace, _ = await self._open_files()
+        root = os.dup(workspace)
+        try:
+            return await finishing(_named, work, root, name, *arguments)
+        finally:
+            os.close(root)
+
+
+def _named(work: Callable[..., T], root: int, name: str, *arguments: object) -> T:
+    """``work`` there; what the system says of it as what is wrong with ``name``."""
+    try:
+        return work(root, name, *arguments)
+    except OSError as error:
+        raise InvalidArgument("name", f"{name!r}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _parent(root: int, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    *folders, last = name.split("/")
+    folder = _made(root, folders) if make else open_beneath(root, tuple(folders))
+    try:
+        yield folder, last
+    finally:
+        os.close(folder)
+
+
+def _made(root: int, folders: list[str]) -> int:
+    """The folder beneath ``root``, made where it is missing and given to whom the workspace belongs."""
+    owner = os.fstat(root)
+    folder = open_beneath(root, ())
+    for name in folders:
+        try:
+            os.mkdir(name, 0o755, dir_fd=folder)
+            os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
+        except FileExistsError:
+            pass
+        try:
+            below = open_beneath(folder, (name,))
+        finally:
+            os.close(folder)
+        folder = below
+    return folder
+
+
+@contextmanager
+def _opened(root: int, name: str) -> Iterator[int]:
+    with _parent(root, name) as (folder, last):
+        status = os.stat(last, dir_fd=folder, follow_symlinks=False)
+        fd = open_file(Entry((os.fsencode(last),), status, folder))
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _read(root: int, name: str) -> bytes:
+    with _opened(root, name) as fd:
+        if os.fstat(fd).st_size > _MOST_READ:
+            raise OSError(27, "is larger than 1 GiB; download it")
+        return b"".join(_pieces(fd, _MOST_READ))
+
+
+def _write(root: int, name: str, chunks: Callable[[], Iterator[bytes]]) -> None:
+    owner = os.fstat(root)
+    with _parent(root, name, make=True) as (folder, last):
+        write_file(folder, last, chunks(), Attributes(0o644, (owner.st_uid, owner.st_gid)))
+
+
+def _list(root: int, name: str) -> list[FileInfo]:
+    folder = open_beneath(root, tuple(name.split("/")) if name else ())
+    try:
+        names = sorted(os.listdir(folder))[:_MOST_LISTED]
+        return [_info(folder, f"{name}/{one}" if name else one, one) for one in names]
+    finally:
+        os.close(folder)
+
+
+def _info(folder: int, name: str, one: str) -> FileInfo:
+    status = os.stat(one, dir_fd=folder, follow_symlinks=False)
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+    return FileInfo(name, kinds.get(stat.S_IFMT(status.st_mode), "other"), status.st_size, status.st_mtime)
+
+
+def _remove(root: int, name: str) -> None:
+    with _parent(root, name) as (folder, last):
+        if stat.S_ISDIR(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
+            os.rmdir(last, dir_fd=folder)
+        else:
+            os.unlink(last, dir_fd=folder)
+
+
+def _upload(root: int, name: str, source: Path) -> None:
+    if not source.is_file():
+        raise InvalidArgument("source", f"{str(source)!r} is not a file")
+    _write(root, name, lambda: _chunks_of(source))
+
+
+def _download(root: int, name: str, target: Path) -> Path:
+    if target.is_dir():
+        target = target / name.rpartition("/")[2]
+    with _opened(root, name) as fd, target.open("wb") as file:
+        for piece in _pieces(fd, os.fstat(fd).st_size):
+            file.write(piece)
+    return target
+
+
+def _pieces(fd: int, most: int) -> Iterator[bytes]:
+    """At most so many bytes: a file may grow while it is read."""
+    while most > 0 and (piece := os.read(fd, min(CHUNK, most))):
+        most -= len(piece)
+        yield piece
+
+
+def _chunks_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(CHUNK):
+            yield piece

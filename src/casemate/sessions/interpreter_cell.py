@@ -1,0 +1,143 @@
+"""One life of a session's interpreter: a cell, what is heard from it, and the way to its files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from casemate.isolation.wall import Ending
+from casemate.sessions.inbox import Heard, Inbox
+from casemate.sessions.interpreters import StepRequest
+
+if TYPE_CHECKING:
+    from casemate.isolation.wall import SessionCell, StepUsage, Wall
+    from casemate.model.isolation import IsolationReport
+    from casemate.model.plan import Plan
+    from casemate.sessions.interpreters import Interpreter
+    from casemate.sessions.protocol import Reply
+
+GRACE = 2.0  # seconds that a step has after an interrupt, before its cell is ended
+_UNSEEN = 0.01  # seconds after its start a step is first looked at
+_END_WITHIN = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
+
+
+class InterpreterCell:
+    """A running interpreter. ``ended`` is done when its cell is dead."""
+
+    def __init__(self, wall: Wall, plan: Plan, interpreter: Interpreter) -> None:
+        """Starts it. Raises ``CasemateError``."""
+        self.plan = plan
+        self.report: IsolationReport
+        self._interpreter = interpreter
+        self._inbox = Inbox()
+        self.cell: SessionCell = wall.open(plan, self._inbox)
+        self._inbox.cell = self.cell
+        self.ended: asyncio.Future[Ending] = asyncio.ensure_future(self.cell.ended())  # noqa: TID251 - ended by `end`
+        self._opened = asyncio.ensure_future(self.cell.opened())  # noqa: TID251 - done at the latest when the cell ends
+        self._opened.add_done_callback(_seen)
+        self.ended.add_done_callback(_seen)
+        self._is_let_go = False
+        self._step = 0
+        self._request = 0
+        self.cell.prepare_step(1)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its cell has not ended."""
+        return not self.ended.done()
+
+    async def begin(self, heard: Heard, code: bytes, stdin: bytes | None, cwd: str | None, seconds: float) -> None:
+        """Have it run a step."""
+        await self._or_ended(self._opened)  # its order is on its way then, and a request comes after it
+        await self._or_ended(self._inbox.ready)  # the step's time begins when there is an interpreter
+        await self._or_ended(self._inbox.pipes(heard.number))
+        self._step = heard.number
+        heard.has_begun = True
+        self._inbox.listen(heard)
+        self.cell.begin_step(heard.number, seconds, GRACE, self._interpreter.repeat)
+        self.cell.send(self._interpreter.run(StepRequest(heard.number, code, stdin, cwd)))
+
+    def next_number(self) -> int:
+        """The number of the next step."""
+        return self._step + 1
+
+    async def over(self, heard: Heard) -> bool:
+        """Wait for the end of a step, or of the cell: whether it was the step's."""
+        await self._or_ended(heard.over)
+        return heard.over.done()
+
+    async def usage(self, heard: Heard, seconds: float) -> StepUsage | None:
+        """What a step that is over, and took so long, has used; None when the cell has ended since.
+
+        Of a short one the supervisor knows no more than before it, and nobody waits for that.
+        """
+        known = self._inbox.last_usage
+        if known is not None and seconds < _UNSEEN:
+            return replace(known, interrupted=False)
+        await self._or_ended(heard.used)
+        return heard.used.result() if heard.used.done() else None
+
+    async def ask_variables(self) -> Reply | None:
+        """Its answer about the user's names; None when it ended meanwhile."""
+        return await self._ask(self._interpreter.variables(self._request + 1))
+
+    async def ask(self, name: str) -> Reply | None:
+        """Its answer about one value."""
+        return await self._ask(self._interpreter.get(self._request + 1, name))
+
+    async def give(self, name: str, value: str) -> Reply | None:
+        """Its answer when it has bound ``name`` to ``value``, which is JSON."""
+        return await self._ask(self._interpreter.set(self._request + 1, name, value))
+
+    async def files(self) -> tuple[int, int]:
+        """Descriptors, ours until the end: the workspace as the cell sees it, and all that it can write."""
+        return await asyncio.shield(self._opened)
+
+    @property
+    def problem(self) -> str:
+        """Why it could not start, when it has ended; empty when it could."""
+        ready = self._inbox.ready
+        return ready.result().problem if ready.done() else ""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it has run no step yet."""
+        return self._step == 0
+
+    async def end(self, *, keep_files: bool) -> None:
+        """End it, if it has not ended, and wait for that. Bounded."""
+        self.cell.kill("cancelled" if keep_files else "closed")
+        await asyncio.wait([self.ended], timeout=_END_WITHIN)
+
+    def let_go(self) -> None:
+        """It has ended: close the way to its files. Once; harmless when repeated."""
+        if self._is_let_go:
+            return
+        self._is_let_go = True
+        for future in (self._opened, self.ended):
+            if not future.done():
+                future.cancel()
+            elif not future.cancelled() and future.exception() is None:
+                result = future.result()
+                for fd in (result.tree_fd,) if isinstance(result, Ending) else result:
+                    os.close(fd)
+
+    async def _ask(self, request: bytes) -> Reply | None:
+        await self._or_ended(self._opened)
+        self._request += 1
+        answer = self._inbox.reply(self._request)
+        self.cell.send(request)
+        await self._or_ended(answer)
+        return answer.result() if answer.done() else None
+
+    async def _or_ended(self, future: asyncio.Future[Any]) -> None:
+        if not future.done():
+            await asyncio.wait([future, self.ended], return_when=asyncio.FIRST_COMPLETED)
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """Whoever waits for it is told; nobody else needs to hear of it."""
+    if not future.cancelled():
+        future.exception()

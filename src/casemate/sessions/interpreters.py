@@ -1,0 +1,129 @@
+"""Each language's interpreter: the program that starts it, and requests as it reads them. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from casemate.errors import InvalidArgument
+from casemate.model.plan import GUEST
+
+
+@dataclass(frozen=True, slots=True)
+class StepRequest:
+    """A step to run: its ``number``, and ``cwd`` to begin in (None: where the one before ended)."""
+
+    number: int
+    code: bytes
+    stdin: bytes | None
+    cwd: str | None
+
+    @property
+    def pipes(self) -> tuple[str, str]:
+        """Where its two pipes are, in the cell."""
+        return f"/program/out.{self.number}", f"/program/err.{self.number}"
+
+
+class Interpreter(Protocol):
+    """``program`` is what the cell runs, ``repeat`` the seconds after which it is interrupted once more; the others are
+    requests as bytes."""
+
+    program: bytes
+    repeat: float
+
+    def run(self, step: StepRequest) -> bytes:
+        """Run a step."""
+        ...
+
+    def variables(self, number: int) -> bytes:
+        """Tell of the user's names, as the answer to request ``number``."""
+        ...
+
+    def get(self, number: int, name: str) -> bytes:
+        """Tell the value of ``name``."""
+        ...
+
+    def set(self, number: int, name: str, value: str) -> bytes:
+        """Bind ``name`` to ``value``, which is JSON."""
+        ...
+
+
+class JsonInterpreter:
+    """Python and Node read frames: four bytes of length and JSON."""
+
+    repeat = 1.0  # once, while there is still time: what the program does when it is interrupted shall not be
+
+    def __init__(self, program: bytes) -> None:
+        self.program = program
+
+    def run(self, step: StepRequest) -> bytes:
+        out, err = step.pipes
+        stdin = None if step.stdin is None else step.stdin.decode("utf-8", "surrogateescape")
+        return _frame(op="run", step=step.number, code=step.code.decode(), out=out, err=err, stdin=stdin, cwd=step.cwd)
+
+    def variables(self, number: int) -> bytes:
+        return _frame(op="variables", id=number)
+
+    def get(self, number: int, name: str) -> bytes:
+        return _frame(op="get", id=number, name=name)
+
+    def set(self, number: int, name: str, value: str) -> bytes:
+        body = _body(op="set", id=number, name=name)[:-1] + f', "value": {value}}}'.encode()
+        return len(body).to_bytes(4, "big") + body
+
+
+class ShellInterpreter:
+    """Bash reads a line of words, and as many bytes more as it says."""
+
+    repeat = 0.15  # bash may miss one in the moment when it forks
+
+    # A step's code is evaluated by this line, so that errors name the program and a line of the step.
+    program = f'\\builtin eval "${{__casemate_code-. {GUEST}/shell_session.sh}}"\n'.encode()
+
+    def run(self, step: StepRequest) -> bytes:
+        out, err = step.pipes
+        cwd = None if step.cwd is None else step.cwd.encode()
+        sizes = " ".join("-" if data is None else str(len(data)) for data in (step.code, cwd, step.stdin))
+        head = f"run {step.number} {sizes} {out} {err}\n"
+        return head.encode() + step.code + (cwd or b"") + (step.stdin or b"")
+
+    def variables(self, number: int) -> bytes:
+        return f"variables {number}\n".encode()
+
+    def get(self, number: int, name: str) -> bytes:
+        return f"get {number} {name}\n".encode()
+
+    def set(self, number: int, name: str, value: str) -> bytes:
+        data = value.encode()
+        return f"set {number} {name} {len(data)}\n".encode() + data
+
+
+INTERPRETERS: dict[str, Interpreter] = {
+    "python": JsonInterpreter(b"from _casemate import session\nsession.main()\n"),
+    "node": JsonInterpreter(f"require('{GUEST}/node_session.cjs')\n".encode()),
+    "shell": ShellInterpreter(),
+}
+
+
+def json_of(value: Any) -> str:
+    """``value`` as JSON. Raises ``InvalidArgument`` for what JSON does not have, or what would not come back alike."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+        same = json.loads(text) == value
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument("value", f"cannot travel as JSON: {error}") from None
+    if not same:
+        raise InvalidArgument(
+            "value", "would be another one after its travel as JSON: keys must be str, lists no tuples"
+        )
+    return text
+
+
+def _frame(**message: Any) -> bytes:
+    body = _body(**message)
+    return len(body).to_bytes(4, "big") + body
+
+
+def _body(**message: Any) -> bytes:
+    return json.dumps(message).encode()

@@ -1,0 +1,117 @@
+"""The files that a step of a session left: handed out, and written back into the caller's folder.
+
+They are opened beneath the workspace without following links, copied and hashed in one pass, while nothing in the
+cell runs: it is dead, or stands still.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from casemate.artifacts.collect import Collected, collect
+from casemate.artifacts.export import export
+from casemate.execution.collect import bounds_of, digests_of, opened_folder, output_before
+from casemate.files.seen import Seen
+from casemate.files.walk import open_folder
+from casemate.model.execution import SkippedFile
+from casemate.model.plan import OUTPUT, WORKSPACE, Plan
+from casemate.sessions.outcome import Left
+from casemate.workspace.apply import WRITTEN_BACK, apply
+
+if TYPE_CHECKING:
+    from casemate.execution.house import House
+
+_OUTPUT_NAME = OUTPUT.removeprefix(f"{WORKSPACE}/")
+_FOLDERS = {"private": b"workspace", "overlay": b"upper"}  # of all that the cell can write
+
+
+@dataclass(slots=True)
+class Leavings:
+    """What a session's steps have left so far. ``given``: digests of files that nobody made here, by name."""
+
+    plan: Plan
+    house: House
+    given: Mapping[str, str] = field(init=False)
+    _collected: Seen = field(default_factory=Seen)
+    _applied: Seen = field(default_factory=Seen)
+
+    def __post_init__(self) -> None:
+        self.given = {**digests_of(self.plan), **output_before(self.plan)}
+
+    def is_empty(self, tree: int) -> bool:
+        """Whether a private workspace is as empty as it was made: the usual case, worth no thread."""
+        if self.plan.workspace.kind != "private" or self.given:
+            return False
+        with _Folder(self.plan, tree, unlock=False) as folder:
+            if os.listdir(folder) != [_OUTPUT_NAME]:
+                return False
+            try:
+                output = open_folder(folder, _OUTPUT_NAME)
+            except OSError:
+                return False
+            try:
+                return not os.listdir(output)
+            finally:
+                os.close(output)
+
+    def is_untouched(self, tree: int) -> bool:
+        """Whether the cell has written nothing since the last step; it may be running."""
+        with _Folder(self.plan, tree, unlock=False) as folder:
+            seen = self._applied if self.plan.workspace.kind == "overlay" else self._collected
+            return seen.is_whole(folder)
+
+    def take(self, tree: int, *, dead: bool) -> Left:
+        """What is new. Nothing in the cell runs; ``dead``: nor will."""
+        with _Folder(self.plan, tree, unlock=dead) as folder:
+            kind = self.plan.workspace.kind
+            under = () if kind == "private" else (_OUTPUT_NAME,)
+            found = collect(
+                folder,
+                under=under,
+                given=self.given,
+                bounds=bounds_of(self.plan.limits),
+                unlock=dead and kind != "direct",
+                seen=self._collected,
+            )
+            skipped = (*found.skipped, *(self._apply(folder, dead) if kind == "overlay" else ()))
+        return Left(found.files, (*skipped, *self._export(found)))
+
+    def _apply(self, upper: int, dead: bool) -> tuple[SkippedFile, ...]:
+        assert self.plan.workspace.folder is not None
+        with opened_folder(self.plan.workspace.folder) as folder:
+            status = os.fstat(folder)
+            owner = (status.st_uid, status.st_gid)
+            return apply(
+                upper,
+                folder,
+                owner=owner,
+                bounds=WRITTEN_BACK,
+                seen=self._applied,
+                unlock=dead,
+                unless_empty=(_OUTPUT_NAME.encode(),),
+            ).skipped
+
+    def _export(self, found: Collected) -> tuple[SkippedFile, ...]:
+        if not self.house.output_dir or not found.files:
+            return ()
+        return export(found.files, self.house.output_dir, under=(_OUTPUT_NAME,)).skipped
+
+
+class _Folder:
+    """The folder in which a cell's workspace, or its layer of it, lies; for the length of a block."""
+
+    def __init__(self, plan: Plan, tree: int, *, unlock: bool) -> None:
+        if plan.workspace.kind == "direct":
+            assert plan.workspace.folder is not None
+            self._fd = os.open(plan.workspace.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            self._fd = open_folder(tree, _FOLDERS[plan.workspace.kind], unlock=unlock)
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *failure: object) -> None:
+        os.close(self._fd)

@@ -1,0 +1,101 @@
+"""A step that goes on when whoever began it goes away: anyone with the session may attach to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING
+
+from casemate.errors import InvalidArgument, SandboxClosed
+from casemate.model.events import Done, Event
+from casemate.sessions.tape import Tape
+
+if TYPE_CHECKING:
+    from casemate.model.execution import Execution
+
+
+class Run:
+    """A step that was begun with :meth:`Session.start`. ``id`` is that of its execution.
+
+    Its events are kept in a file until the session ends, at most as many bytes as ``limits.full_output`` lets a step
+    write; so each attached reader gets every one, from wherever it asks, none twice.
+    """
+
+    def __init__(self, run_id: str, events: AsyncGenerator[Event], interrupt: Callable[[], bool]) -> None:
+        """``interrupt``: interrupts the step, if it runs; whether it does."""
+        self.id = run_id
+        self._interrupt = interrupt
+        self._tape = Tape()
+        self._news = asyncio.Event()  # set, and replaced, when there is more
+        self._done: Done | None = None
+        self._task = asyncio.ensure_future(self._record(events))  # noqa: TID251 - ended by the session, see `end`
+        self._task.add_done_callback(lambda _: self._tell())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the step is over."""
+        return self._task.done()
+
+    async def stream(self, cursor: int = 0) -> AsyncGenerator[Event]:
+        """Events from the one with number ``cursor`` on, counted from 0, as they happen; ``Done`` is the last.
+
+        Whoever comes again gives the number of events that were received. Leaving changes nothing. Raises as
+        :meth:`Session.run` does.
+        """
+        if isinstance(cursor, bool) or not isinstance(cursor, int) or cursor < 0:
+            raise InvalidArgument("cursor", f"{cursor!r} is not the number of an event, counted from 0")
+        while True:
+            news, is_over = self._news, self._task.done()
+            while cursor < len(self._tape):
+                if self._tape.is_closed:
+                    raise SandboxClosed("the events of this run are no longer kept; wait() gives its outcome")
+                yield self._tape.read(cursor)
+                cursor += 1
+            if is_over:
+                break
+            await news.wait()
+        if cursor <= len(self._tape):
+            yield self._outcome()
+
+    async def wait(self) -> Execution:
+        """The outcome, once it is over. Raises as :meth:`Session.run` does."""
+        await asyncio.wait([self._task])
+        return self._outcome().execution
+
+    async def cancel(self) -> None:
+        """Interrupt the step, and wait for its end; one that has not begun never will. Harmless when it is over."""
+        if not self._interrupt():
+            self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def end(self) -> None:
+        """The session ends."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self.forget()
+
+    def forget(self) -> None:
+        """Its events are not wanted any more; its outcome stays."""
+        self._tape.close()
+
+    def _outcome(self) -> Done:
+        if self._task.cancelled():
+            raise SandboxClosed("the run was cancelled before it began, or its session was closed")
+        self._task.result()
+        assert self._done is not None
+        return self._done
+
+    async def _record(self, events: AsyncGenerator[Event]) -> None:
+        try:
+            async for event in events:
+                if isinstance(event, Done):
+                    self._done = event
+                else:
+                    self._tape.write(event)
+                    self._tell()
+        finally:
+            await events.aclose()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()

@@ -1,0 +1,135 @@
+"""What came of a step: from what was heard of it to an `Execution`. Pure, but for closing nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from casemate.execution.capture import Capture
+from casemate.execution.diagnose import Evidence, Verdict, diagnose
+from casemate.isolation.wall import Ending, StepUsage
+from casemate.model.artifact import Artifact
+from casemate.model.execution import Cause, Execution, SkippedFile, Usage
+from casemate.model.isolation import IsolationReport
+from casemate.model.limits import Limits
+from casemate.model.request import Request
+from casemate.sessions.protocol import Finished
+
+_CLOSED = Cause("cancelled", "Its session was closed.")
+_INTERRUPTED = Cause("cancelled", "It was interrupted.", retryable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Whether the interpreter that the step ran in lives on with what it knew; if not, the names that are ``lost``."""
+
+    kept: bool
+    lost: tuple[str, ...] = ()
+
+    @property
+    def word(self) -> Literal["kept", "lost"]:
+        """As `Execution.state` has it."""
+        return "kept" if self.kept else "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The files that a step left: handed out, and not."""
+
+    artifacts: tuple[Artifact, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """How a step ended: by itself (``finished`` and ``usage``), or with its cell (``ending``).
+
+    ``seconds``: from its start; ``deadline``: what it had; ``interrupted``: somebody asked for its end.
+    """
+
+    seconds: float
+    deadline: float
+    interrupted: bool
+    finished: Finished | None = None
+    usage: StepUsage | None = None
+    ending: Ending | None = None
+
+
+def execution_of(
+    request: Request,
+    capture: Capture,
+    limits: Limits,
+    end: StepEnd,
+    state: State,
+    left: Left,
+    report: IsolationReport,
+) -> Execution:
+    """The outcome of a step as it is handed out and recorded."""
+    ending = replace(end.ending, seconds=end.seconds) if end.ending else _as_if_ended(end)
+    if capture.was_too_much and ending.reason in (None, "timeout"):  # for which it was interrupted, or ended at last
+        ending = replace(ending, reason="output")
+    evidence = Evidence(ending, limits, end.deadline, capture.output_bytes, capture.error, capture.errno)
+    verdict = _verdict(end, diagnose(evidence))
+    transcript = capture.transcript
+    return Execution(
+        id=request.id,
+        status=verdict.status,
+        exit_code=verdict.exit_code,
+        stdout=transcript.text_of("stdout"),
+        stderr=transcript.text_of("stderr"),
+        text=transcript.merged([result.text or "" for result in capture.results]),
+        results=tuple(capture.results),
+        error=None if verdict.status == "ok" else capture.error,
+        artifacts=left.artifacts,
+        full_output=capture.full_output(),
+        truncated=transcript.truncated or capture.results_dropped,
+        usage=Usage(ending.cpu_seconds, ending.peak_memory, ending.tasks),
+        duration=end.seconds,
+        cause=verdict.cause,
+        isolation=report,
+        skipped=(*left.skipped, *capture.lost()),
+        state=state.word,
+        lost_names=state.lost,
+        metadata=request.metadata,
+    )
+
+
+def _as_if_ended(end: StepEnd) -> Ending:
+    """A step that is over in a cell that lives on, in the terms of a cell that has ended."""
+    assert end.finished is not None
+    assert end.usage is not None
+    usage = end.usage
+    return Ending(
+        wait_status=end.finished.exit << 8,
+        reason="timeout" if usage.interrupted and not end.interrupted else None,
+        seconds=end.seconds,
+        cpu_seconds=usage.cpu_seconds,
+        peak_memory=usage.peak_memory,
+        tasks=usage.tasks,
+        oom=False,
+        space_left=usage.space_left,
+        inodes_left=usage.inodes_left,
+        tree_fd=-1,
+    )
+
+
+def _verdict(end: StepEnd, verdict: Verdict) -> Verdict:
+    """A step is no program: what ends well in a dead cell has ended its interpreter; and it may be interrupted."""
+    if end.interrupted and (end.ending is None or end.ending.reason in ("timeout", "cancelled")):
+        return Verdict("cancelled", None, _INTERRUPTED)
+    if end.ending is not None and end.ending.reason == "closed":
+        return Verdict("cancelled", None, _CLOSED)
+    if end.ending is not None and end.ending.reason is None and verdict.cause is None:
+        return _ended_itself(verdict)
+    return verdict
+
+
+def _ended_itself(verdict: Verdict) -> Verdict:
+    code = verdict.exit_code
+    how = f"signal {code - 128} ended it" if code is not None and code > 128 else f"it exited with code {code}"
+    cause = Cause(
+        "interpreter_ended",
+        f"The session's interpreter ended during this step: {how}. The next step has a fresh one.",
+        "Do not call exit in a session; what a crash leaves behind is in the workspace.",
+    )
+    return replace(verdict, status="failed", cause=cause)

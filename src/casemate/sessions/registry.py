@@ -1,0 +1,77 @@
+"""The sessions of a sandbox, by id and by name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from casemate.errors import InvalidArgument
+from casemate.sessions.session import Session
+
+_MOST = 5000  # sessions that are open at once
+_MOST_NAME = 200  # characters
+
+
+class Sessions:
+    """The open sessions of a sandbox."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Session] = {}
+
+    def add(self, session: Session) -> Session:
+        """One more. Raises ``InvalidArgument`` for a name that is taken."""
+        self._forget_closed()
+        if session.name is not None and self._find(session.name) is not None:
+            raise InvalidArgument("name", f"a session called {session.name!r} is open already; get it, or take another")
+        if len(self._open) >= _MOST:
+            raise InvalidArgument("name", f"{_MOST} sessions are open; close some")
+        self._open[session.id] = session
+        return session
+
+    async def get(self, id_or_name: str) -> Session:
+        """The open session with this id or name. Raises ``InvalidArgument`` where there is none."""
+        found = self._find(id_or_name)
+        if found is None:
+            raise InvalidArgument("id_or_name", f"no session {id_or_name!r} is open")
+        return found
+
+    async def list(self) -> list[Session]:
+        """All that are open, the oldest first."""
+        self._forget_closed()
+        return list(self._open.values())
+
+    async def bridge(self, name: str, source: str, target: str) -> Any:
+        """Copy the value of ``name`` from one session to another, by their ids or names; what was copied.
+
+        Raises ``InvalidArgument`` where there is no such session or name, or its value cannot travel as JSON.
+        """
+        giving, taking = await self.get(source), await self.get(target)
+        value = await giving.get(name)
+        await taking.set(name, value)
+        return value
+
+    async def close(self) -> None:
+        """End all of them."""
+        async with asyncio.TaskGroup() as ending:
+            for session in self._open.values():
+                ending.create_task(session.close())
+        self._open.clear()
+
+    def _find(self, id_or_name: str) -> Session | None:
+        self._forget_closed()
+        for session in self._open.values():
+            if id_or_name in (session.id, session.name):
+                return session
+        return None
+
+    def _forget_closed(self) -> None:
+        for known in [known for known, session in self._open.items() if session.is_closed]:
+            del self._open[known]
+
+
+def check_session_name(name: object) -> None:
+    """A name that people can use. Raises ``InvalidArgument``."""
+    if name is None:
+        return
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MOST_NAME:
+        raise InvalidArgument("name", f"{name!r} is not a printable name of 1 to {_MOST_NAME} characters")

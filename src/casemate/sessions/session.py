@@ -1,0 +1,373 @@
+"""A session: one interpreter after the other in one workspace, and one step after the other in each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from casemate.errors import Fault, InvalidArgument, SandboxClosed
+from casemate.execution.admit import Admitted
+from casemate.execution.capture import Capture
+from casemate.execution.house import House
+from casemate.execution.record import recording
+from casemate.execution.request import check_timeout, code_of, stdin_of
+from casemate.model.events import Done, Event
+from casemate.model.execution import Execution
+from casemate.model.limits import Limits
+from casemate.model.request import Request
+from casemate.sessions.files import SessionFiles
+from casemate.sessions.inbox import Heard
+from casemate.sessions.interpreter_cell import GRACE, InterpreterCell
+from casemate.sessions.interpreters import json_of
+from casemate.sessions.lifetime import Lifetime
+from casemate.sessions.lives import Lives
+from casemate.sessions.long_run import Run
+from casemate.sessions.outcome import StepEnd, execution_of
+from casemate.sessions.variables import Variable, variable_of
+
+if TYPE_CHECKING:
+    from casemate.execution.emitter import Emitter
+    from casemate.isolation.wall import Reason
+    from casemate.sessions.protocol import Reply
+
+_RUNS_KEPT = 32  # that are over; each holds a file
+_MOST_STDIN = 4 << 20  # bytes; it travels in a frame of 16 MiB, escaped
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a session was opened with. ``admitted``: its request, whose code is its interpreter, and its limits.
+
+    ``cwd``: where its steps begin; with ``restore_cwd`` each of them, else the first. ``idle_timeout`` and ``lifetime``
+    in seconds.
+    """
+
+    name: str | None
+    admitted: Admitted
+    cwd: str | None
+    restore_cwd: bool
+    idle_timeout: float | None
+    lifetime: float | None
+
+
+class Session:
+    """A stateful interpreter in a cell of its own. See :meth:`casemate.Sandbox.session`.
+
+    ``id`` is random; ``name`` what the caller calls it. It starts on first use; ``async with`` only makes sure of
+    :meth:`close`. Steps of one session run one after the other, in the order in which they were asked for.
+    """
+
+    def __init__(self, terms: Terms, house: House, slot: Callable[[], asyncio.Semaphore]) -> None:
+        """``slot``: lets so many steps and runs go on at once as the sandbox allows."""
+        self.id = terms.admitted.request.id
+        self.name = terms.name
+        self.language = terms.admitted.request.language
+        self.files = SessionFiles(self._open_files)
+        self._terms = terms
+        self._log = house.log
+        self._slot = slot
+        self._turn = asyncio.Lock()
+        self._lives = Lives(terms.admitted, house)
+        self._lifetime = Lifetime(terms.idle_timeout, terms.lifetime, self._expire)
+        self._runs: dict[str, Run] = {}
+        self._running = ""  # the id of the step that runs
+        self._interrupted = False  # somebody asked for its end
+        self._closed = ""
+
+    async def run(
+        self,
+        code: str | bytes,
+        *,
+        timeout: float | None = 60.0,  # noqa: ASYNC109 - the step's, not the call's
+        stdin: str | bytes | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        wait: bool = True,
+    ) -> Execution:
+        """Run ``code`` as the next step, and give its outcome.
+
+        ``timeout``: seconds from the step's start, None for ``limits.wall``; then it is interrupted, and its cell ended
+        two seconds later if that was of no use. ``stdin``: what it reads as standard input, ``input()`` too. ``wait``:
+        False refuses instead of waiting for a step that runs. Cancelling interrupts the step.
+
+        Raises ``InvalidArgument``, ``SandboxClosed``, ``RuntimeMissing``, ``RecordUnavailable`` and ``Fault``.
+        """
+        return await self._run(self._step_request(code, timeout, stdin, metadata), None, wait=wait)
+
+    async def stream(
+        self,
+        code: str | bytes,
+        *,
+        timeout: float | None = 60.0,  # noqa: ASYNC109
+        stdin: str | bytes | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        wait: bool = True,
+    ) -> AsyncGenerator[Event]:
+        """Run ``code`` as :meth:`run` does, and give events as they happen; ``Done(execution)`` is always the last.
+
+        Leaving the stream early interrupts the step.
+        """
+        async with contextlib.aclosing(
+            self._events(self._step_request(code, timeout, stdin, metadata), wait)
+        ) as events:
+            async for event in events:
+                yield event
+
+    def start(
+        self,
+        code: str | bytes,
+        *,
+        timeout: float | None = 60.0,
+        stdin: str | bytes | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to."""
+        request = self._step_request(code, timeout, stdin, metadata)
+        run = Run(request.id, self._events(request, wait=True), lambda: self._interrupt(request.id))
+        self._runs[run.id] = run
+        for old in [known for known, one in self._runs.items() if one.is_done][:-_RUNS_KEPT]:
+            self._runs.pop(old).forget()
+        return run
+
+    async def attach(self, run_id: str) -> Run:
+        """A run of this session that was begun with :meth:`start`. Raises ``InvalidArgument``."""
+        if run_id not in self._runs:
+            raise InvalidArgument("run_id", f"this session has no run {run_id!r}")
+        return self._runs[run_id]
+
+    async def _events(self, request: Request, wait: bool) -> AsyncGenerator[Event]:
+        from casemate.execution.emitter import Emitter
+
+        emitter = Emitter()
+        # The task is this generator's own: awaited or cancelled below, whatever happens.
+        task = asyncio.ensure_future(self._run(request, emitter, wait=wait))  # noqa: TID251
+        task.add_done_callback(lambda _: emitter.close())
+        try:
+            async for event in emitter.events():
+                yield event
+            await task
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def interrupt(self) -> None:
+        """Interrupt the step that runs; its state is kept unless its code ignores that. Harmless when none runs."""
+        self._interrupt(self._running)
+
+    async def reset(self) -> None:
+        """Forget everything but the files: the next step has a fresh interpreter. Interrupts a step that runs."""
+        self._check_open()
+        self.interrupt()
+        async with self._turn:
+            await self._lives.end(keep_files=True)
+
+    async def variables(self) -> list[Variable]:
+        """The user's names, in the order in which they were bound."""
+        reply = await self._asked(lambda life: life.ask_variables())
+        listed = reply.value if isinstance(reply.value, list) else []
+        return [found for one in listed if (found := variable_of(one)) is not None]
+
+    async def get(self, name: str) -> Any:
+        """The JSON value of ``name``. Raises ``InvalidArgument`` where there is none, or it cannot travel."""
+        _check_name(name)
+        reply = await self._asked(lambda life: life.ask(name))
+        if reply.error is not None:
+            raise InvalidArgument("name", f"{name!r}: {reply.error}")
+        if reply.text is None:
+            return reply.value
+        import json
+
+        try:
+            return json.loads(reply.text)
+        except ValueError:
+            raise InvalidArgument("name", f"{name!r} does not hold JSON text") from None
+
+    async def set(self, name: str, value: Any) -> None:
+        """Bind ``name`` to a JSON value; in Shell to its JSON text. Raises ``InvalidArgument``."""
+        _check_name(name)
+        text = json_of(value)
+        reply = await self._asked(lambda life: life.give(name, text))
+        if reply.error is not None:
+            raise InvalidArgument("name", f"{name!r}: {reply.error}")
+        self._lives.names.add(name)
+
+    async def close(self) -> None:
+        """End the session and everything in it. Harmless when repeated, and while a step runs: that is cancelled."""
+        self._end("the session was closed")
+        for run in self._runs.values():
+            await run.end()
+        async with self._turn:
+            await self._lives.end(keep_files=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more steps."""
+        return bool(self._closed)
+
+    # -- one step
+
+    async def _run(self, request: Request, emitter: Emitter | None, *, wait: bool) -> Execution:
+        self._check_open()
+        if not wait and self._turn.locked():
+            raise InvalidArgument("wait", "a step of this session runs already; leave wait out to queue behind it")
+        async with self._turn, self._slot():
+            self._check_open()
+            self._lifetime.stop()
+            try:
+                execution = await self._step(request, emitter)
+            finally:
+                if not self._closed:
+                    self._lifetime.rest()
+        if emitter:
+            emitter.emit(Done(execution), 0)
+        return execution
+
+    async def _step(self, request: Request, emitter: Emitter | None) -> Execution:
+        """One step, from its intent to its outcome."""
+        life = await self._lives.living()
+        plan = replace(life.plan, code=request.code, deadline=self._deadline(request))
+        async with recording(self._log, request, plan) as record:
+            heard = Heard(life.next_number(), _capture(life, plan.limits, emitter), emitter)
+            end = await self._until_over(life, heard, request, plan.deadline)
+            state = self._lives.names.state_after(end.finished)
+            left = await self._lives.left_by(life, end.ending)
+            if end.ending is not None:
+                self._lives.bury(life)
+            return record.noted(execution_of(request, heard.capture, plan.limits, end, state, left, life.report))
+
+    async def _until_over(self, life: InterpreterCell, heard: Heard, request: Request, deadline: float) -> StepEnd:
+        cwd = self._terms.cwd if self._terms.restore_cwd or life.is_fresh else None
+        stdin = request.stdin if request.has_stdin else None
+        self._interrupted, self._running = False, request.id
+        began = time.monotonic()
+        try:
+            await life.begin(heard, request.code, stdin, cwd, deadline)
+            over = await life.over(heard)
+        except asyncio.CancelledError:
+            await self._interrupt_and_wait(life, heard)
+            raise
+        finally:
+            self._running = ""
+        heard.capture.finish()
+        seconds = time.monotonic() - began
+        is_late = self._interrupted or seconds >= deadline
+        usage = await life.usage(heard, math.inf if is_late else seconds) if over else None
+        if usage is None:
+            await asyncio.wait([life.ended])
+            return StepEnd(seconds, deadline, self._interrupted, ending=self._lives.ending(life))
+        if usage.interrupted:
+            await life.ask("_")  # an interrupt that came late is over when this is answered
+        return StepEnd(seconds, deadline, self._interrupted, heard.finished, usage)
+
+    async def _interrupt_and_wait(self, life: InterpreterCell, heard: Heard) -> None:
+        """The caller has gone: end the step, and see to it that the next one finds things in order."""
+        if not heard.has_begun:
+            return
+        heard.leave()
+        life.cell.resume()
+        life.cell.interrupt(GRACE)
+        waiting = asyncio.ensure_future(self._quiet(life, heard))  # noqa: TID251 - awaited here in every case
+        while not waiting.done():
+            with contextlib.suppress(asyncio.CancelledError):  # once more: the step's end is near either way
+                await asyncio.wait([waiting])
+        waiting.result()
+
+    async def _quiet(self, life: InterpreterCell, heard: Heard) -> None:
+        """Wait until a step that was interrupted is over, and so is the interrupt: it may come late."""
+        if await life.over(heard) and heard.finished is not None:
+            self._lives.names.bind(heard.finished)
+            await life.usage(heard, math.inf)
+            await life.ask("_")
+
+    async def _asked(self, ask: Callable[[InterpreterCell], Awaitable[Reply | None]]) -> Reply:
+        self._check_open()
+        async with self._turn:
+            self._check_open()
+            reply = await ask(await self._lives.living())
+            if reply is None:
+                raise Fault("the session's interpreter ended before it answered")
+            return reply
+
+    async def _open_files(self) -> tuple[int, int]:
+        self._check_open()
+        return await (await self._lives.living()).files()
+
+    def _deadline(self, request: Request) -> float:
+        wall = self._terms.admitted.limits.wall
+        return wall if request.timeout is None else min(wall, request.timeout)
+
+    def _interrupt(self, request_id: str) -> bool:
+        """Interrupt this very step, if it runs."""
+        life = self._lives.current
+        if life is None or not request_id or self._running != request_id:
+            return False
+        self._interrupted = True
+        life.cell.interrupt(GRACE)
+        return True
+
+    # -- its end
+
+    def _expire(self) -> None:
+        self._end("the session ended by itself: its idle_timeout or lifetime was over")
+        life = self._lives.current
+        if life is not None:
+            life.ended.add_done_callback(lambda _: life.let_go())
+
+    def _end(self, why: str) -> None:
+        """No more steps; what runs is ended."""
+        self._lifetime.stop()
+        self._closed = self._closed or why
+        if self._lives.current is not None:
+            self._lives.current.cell.kill("closed")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxClosed(self._closed)
+
+    def _step_request(
+        self,
+        code: str | bytes,
+        timeout: float | None,
+        stdin: str | bytes | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> Request:
+        self._check_open()
+        return replace(
+            self._terms.admitted.request,
+            id=os.urandom(16).hex(),
+            code=code_of(code),
+            timeout=check_timeout(timeout),
+            stdin=stdin_of(stdin, _MOST_STDIN),
+            has_stdin=stdin is not None,
+            metadata=dict(metadata or {}),
+            session=self.id,
+        )
+
+
+def _capture(life: InterpreterCell, limits: Limits, emitter: Emitter | None) -> Capture:
+    """What takes in a step's output; too much of it interrupts the step, and its state is kept."""
+    capture = Capture(limits, emitter)
+
+    def too_much(_reason: Reason) -> None:
+        life.cell.interrupt(GRACE)
+
+    capture.kill = too_much
+    if emitter:
+        emitter.on_room = life.cell.resume
+    return capture
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.isidentifier() or len(name) > 200:
+        raise InvalidArgument("name", f"{name!r} is not the name of a variable")

@@ -1,0 +1,73 @@
+"""Events kept in a file without a name, so that anyone may hear them from any point on."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import tempfile
+from typing import Any
+
+from casemate.model.events import Display, ErrorEvent, Event, Output, ResultEvent
+from casemate.model.result import ProgramError, Result
+
+
+class Tape:
+    """Events in order, written once and read by number. Only one thread uses it."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
+        self._ends = array.array("Q")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def write(self, event: Event) -> None:
+        """Keep ``event`` as the next. Raises ``OSError`` when the disk is full."""
+        data = json.dumps(_told(event)).encode()
+        start = self._ends[-1] if self._ends else 0
+        view = memoryview(data)
+        while view:
+            view = view[os.pwrite(self._file.fileno(), view, start + len(data) - len(view)) :]
+        self._ends.append(start + len(data))
+
+    def read(self, number: int) -> Event:
+        """The event ``number``, counted from 0."""
+        start = self._ends[number - 1] if number else 0
+        data = os.pread(self._file.fileno(), self._ends[number] - start, start)
+        return _heard(json.loads(data))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing of it can be read any more."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Nothing of it is wanted any more. Harmless when repeated."""
+        self._file.close()
+
+
+def _told(event: Event) -> dict[str, Any]:
+    match event:
+        case Output(stream, text, background, data):
+            raw = data.decode("latin-1") if data != text.encode() else None
+            return {"is": "output", "stream": stream, "text": text, "background": background, "raw": raw}
+        case Display(result, name, update):
+            return {"is": "display", "bundle": dict(result), "name": name, "update": update}
+        case ResultEvent(result):
+            return {"is": "result", "bundle": dict(result)}
+        case ErrorEvent(error):
+            return {"is": "error", "name": error.name, "value": error.value, "traceback": error.traceback}
+    raise TypeError(f"a {type(event).__name__} is not kept")
+
+
+def _heard(told: dict[str, Any]) -> Event:
+    match told["is"]:
+        case "output":
+            data = told["text"].encode() if told["raw"] is None else told["raw"].encode("latin-1")
+            return Output(told["stream"], told["text"], told["background"], data)
+        case "display":
+            return Display(Result(told["bundle"]), told["name"], told["update"])
+        case "result":
+            return ResultEvent(Result(told["bundle"]))
+    return ErrorEvent(ProgramError(told["name"], told["value"], told["traceback"]))
