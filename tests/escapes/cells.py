@@ -23,6 +23,7 @@ from casemate.execution.house import House
 from casemate.isolation.native import launch
 from casemate.model.events import Done, Output
 from casemate.model.plan import Bind, Plan, Waiting
+from casemate.sessions import lives
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -184,8 +185,8 @@ def without(*layers: str, entries: tuple[Bind, ...] = (), unruled: tuple[str, ..
     ``entries``: what a mistake in the mounts would show besides; ``unruled``: targets that Landlock gets no rule for.
     """
 
-    def weakened_plan(admitted: Admitted, house: House) -> Plan:
-        plan = real_plan(admitted, house)
+    def weakened_plan(admitted: Admitted, house: House, **more: Any) -> Plan:
+        plan = real_plan(admitted, house, **more)
         kept = tuple(layer for layer in plan.layers if layer not in layers)
         weakened = replace(plan, layers=kept, entries=(*plan.entries, *entries))
         if isinstance(plan.waiting, Waiting):  # of another kind than those that have all rules
@@ -201,6 +202,7 @@ def without(*layers: str, entries: tuple[Bind, ...] = (), unruled: tuple[str, ..
     real_plan, real_request = pipeline.make_plan, launch.request  # type: ignore[attr-defined]
     with (
         mock.patch.object(pipeline, "make_plan", weakened_plan),
+        mock.patch.object(lives, "make_plan", weakened_plan),
         mock.patch.object(launch, "request", weakened_request),
     ):
         yield

@@ -13,17 +13,30 @@ from pathlib import Path
 import pytest
 from tests.escapes import host
 from tests.escapes.listeners import Listeners, listening
-from tests.warmth import start
+from tests.escapes.stepwise import MEANT, in_sessions
+from tests.warmth import STARTS, starting
 
 from casemate import sync
-
-__all__ = ["start"]
 
 LANGUAGES = (
     pytest.param("python"),
     pytest.param("node", marks=pytest.mark.needs("node")),
     pytest.param("shell"),
 )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every attack by exec and warm; those that mean the same as a step of a session also as one."""
+    name = metafunc.function.__name__
+    ways = (*STARTS, "session") if name in MEANT else STARTS
+    metafunc.parametrize("start", ways, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def start(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How cells come about in this module: by exec, warm, or as those of sessions, each attack being a step."""
+    with in_sessions() if request.param == "session" else starting(request.param):
+        yield request.param
 
 
 @pytest.fixture(params=LANGUAGES)

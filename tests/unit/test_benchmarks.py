@@ -21,6 +21,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 PROGRAMS = (
     "startup.py",
     "one_shot.py",
+    "sessions.py",
+    "many_sessions.py",
     "idle_memory.py",
     "ending.py",
     "record.py",
@@ -53,6 +55,13 @@ def test_a_goal_for_the_slowest_is_one_more_to_reach() -> None:
     assert series.reaches(0.016) is True
     assert series.reaches(0.014) is False
     assert Goal(times=0.25, tail=2.0).told(0.016) == "0.25 x = 4 ms, p99 2 x = 32 ms"
+
+
+def test_a_goal_may_be_bounded_however_slow_the_reference_is() -> None:
+    goal = Goal(times=0.2, most=1e-3)
+    assert goal.seconds(0.004) == pytest.approx(0.0008)
+    assert goal.seconds(0.040) == pytest.approx(0.001)
+    assert goal.told(0.040) == "0.2 x = 8 ms, at most 1 ms"
 
 
 def test_things_take_turns_and_the_first_round_is_not_counted() -> None:

@@ -1,0 +1,94 @@
+"""Text of two pipes and frames of a third come out in the order in which they were said."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from casemate.sessions.order import Order
+from casemate.sessions.protocol import Mark, Said
+
+
+def _said(out: int, err: int, number: int = 0) -> Said:
+    return Said(1, (out, err), Mark(), number)
+
+
+def test_text_that_was_written_after_a_frame_comes_after_it() -> None:
+    order = Order()
+    assert list(order.said(_said(3, 0))) == []
+    assert list(order.text("stdout", b"abcdef")) == [("stdout", b"abc"), _said(3, 0), ("stdout", b"def")]
+    assert not order.waits
+
+
+def test_text_after_a_frame_is_held_until_the_other_pipes_text_has_come() -> None:
+    order = Order()
+    list(order.said(_said(1, 1)))
+    assert list(order.text("stdout", b"ab")) == [("stdout", b"a")]
+    assert list(order.text("stderr", b"xy")) == [("stderr", b"x"), _said(1, 1), ("stdout", b"b"), ("stderr", b"y")]
+
+
+def test_a_frame_that_waits_for_text_which_never_comes_is_told_when_the_pipes_are_empty() -> None:
+    order = Order()
+    list(order.said(_said(1000, 0)))
+    assert list(order.text("stdout", b"ab")) == [("stdout", b"ab")]
+    assert list(order.settle()) == [_said(1000, 0)]
+
+
+def test_a_frame_without_a_place_comes_after_all_text_that_is_there() -> None:
+    order = Order()
+    after = Said(1, None, Mark(), 0)
+    assert list(order.said(after)) == []
+    assert list(order.text("stdout", b"ab")) == [("stdout", b"ab")]
+    assert list(order.settle()) == [after]
+
+
+def test_any_mixture_comes_out_as_it_was_said_however_it_is_cut_up() -> None:
+    for seed in range(200):
+        chance = random.Random(seed)
+        said: list[tuple[str, bytes] | int] = []
+        pipes = {"stdout": b"", "stderr": b""}
+        frames = []
+        for number in range(chance.randrange(1, 40)):
+            if chance.random() < 0.5:
+                stream, data = chance.choice(("stdout", "stderr")), bytes([65 + number % 26]) * chance.randrange(1, 9)
+                # The interpreter marks each change of stream.
+                frames.append(_said(len(pipes["stdout"]), len(pipes["stderr"]), -1))
+                pipes[stream] += data
+                said.append((stream, data))
+            else:
+                frames.append(_said(len(pipes["stdout"]), len(pipes["stderr"]), number))
+                said.append(number)
+        heard = _heard(chance, pipes, frames)
+        assert heard == _joined(said), seed
+
+
+def _heard(chance: random.Random, pipes: dict[str, bytes], frames: list[Said]) -> list[object]:
+    """The same in the order of a host that reads in pieces: what is said before a piece of text was read has come."""
+    order = Order()
+    heard: list[object] = []
+    left = dict(pipes)
+    for frame in frames:
+        heard += order.said(frame)
+    while any(left.values()):
+        stream = chance.choice([name for name, data in left.items() if data])
+        size = chance.randrange(1, 12)
+        heard += order.text(stream, left[stream][:size])  # type: ignore[arg-type]
+        left[stream] = left[stream][size:]
+    heard += order.settle()
+    return _joined([item if isinstance(item, tuple) else item.size for item in heard if not _is_mark(item)])  # type: ignore[attr-defined]
+
+
+def _is_mark(item: object) -> bool:
+    return isinstance(item, Said) and item.size == -1
+
+
+def _joined(items: Sequence[object]) -> list[object]:
+    """Pieces of one stream that follow each other as one."""
+    joined: list[object] = []
+    for item in items:
+        last = joined[-1] if joined else None
+        if isinstance(item, tuple) and isinstance(last, tuple) and last[0] == item[0]:
+            joined[-1] = (item[0], last[1] + item[1])
+        else:
+            joined.append(item)
+    return joined
