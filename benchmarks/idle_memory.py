@@ -1,4 +1,5 @@
-"""What a cell that is ready holds in memory while it waits, and what a small Python program holds that sleeps in one.
+"""What a cell that is ready holds in memory while it waits, what a small Python program holds that sleeps in one, and
+what an idle session holds after two steps.
 
 Private memory, in MB of a million bytes: what smaps_rollup counts as the process's alone (Private_Clean and
 Private_Dirty). A cell is two processes, its init and the one that waits for its program, or that runs it. What they
@@ -42,6 +43,11 @@ _STEPS = (
     "squares = [n * n for n in range(1000)]\nprint(sum(squares))",
     "words = {str(square): square for square in squares}\nprint(len(words))",
 )
+_SESSION_STEPS = {
+    "python": _STEPS,
+    "node": ("const x = [1, 2, 3]; x.length", "console.log(x)"),
+    "shell": ("x=1; echo $x", "echo $((x + 1))"),
+}
 _THEN_SLEEPS = "\n".join((*_STEPS, "import time", "time.sleep(3600)"))
 
 
@@ -82,6 +88,8 @@ def main() -> None:
     with asyncio.Runner() as runner, tempfile.TemporaryDirectory(prefix="casemate-idle-") as folder:
         for kind in KINDS:
             found |= runner.run(_cells(run, kind, f"{folder}/audit.db", number))
+        for language, steps in _SESSION_STEPS.items():
+            found |= runner.run(_sessions(run, language, steps, f"{folder}/audit.db", number))
     found["bare Python, asleep"] = _bare("import time; time.sleep(3600)", number)
     found["bare Python, two steps, then asleep"] = _bare(_THEN_SLEEPS, number)
     if kernel.missing():
@@ -142,6 +150,25 @@ async def _asleep(run: measure.Run, sandbox: Sandbox, kind: Kind, number: int) -
 
 def _taken(sandbox: Sandbox) -> int:
     return sum(pool.taken for pool in sandbox._wall.warmth().pools)
+
+
+async def _sessions(
+    run: measure.Run, language: str, steps: tuple[str, ...], audit: str, number: int
+) -> dict[str, list[Pair]]:
+    """What idle sessions hold that have gone through ``steps``; those of Python are forked from the full zygote."""
+    name = f"{language.capitalize()} session, two steps, then idle"
+    async with Sandbox(audit=audit) as sandbox:
+        try:
+            await ready.settle_sessions(sandbox)
+            ready.keep_zygotes_only(sandbox)
+            sessions = [sandbox.session(language) for _ in range(number)]
+            for session in sessions:
+                for step in steps:
+                    (await session.run(step)).raise_for_status()
+        except RuntimeMissing as error:
+            run.note(f"{name} left out: {error}")
+            return {}
+        return {name: await _at_rest(number)}
 
 
 async def _at_rest(number: int) -> list[Pair]:

@@ -38,7 +38,7 @@ POINTS: tuple[tuple[str, str, str], ...] = (
     ("broker", "Scratch.begin", "end"),
     ("cells", "write_all", "begin"),
     ("serve", "Server._reported", "begin"),
-    ("serve", "Server._say", "begin"),
+    ("serve", "Server._tell_end", "begin"),
     ("spare", "make", "begin"),
     ("spare", "make", "end"),
     ("spare", "Unborn.__init__", "begin"),

@@ -23,9 +23,9 @@ def missing() -> str:
 
 
 class Kernel:
-    """A kernel that has answered once."""
+    """A kernel that has answered once, to ``first``. ``hears``: what its cells write and give can be asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: str = "pass", *, hears: bool = False) -> None:
         self._folder = tempfile.mkdtemp(prefix="casemate-kernel-")
         places = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
         env = os.environ | {place: f"{self._folder}/{place.lower()}" for place in places}
@@ -37,8 +37,10 @@ class Kernel:
         try:
             self._manager.start_kernel(env=env)
             self._client = self._manager.blocking_client()
-            self._client.start_channels(iopub=False, stdin=False, hb=False, control=False)
-            self.execute("pass")
+            self._client.start_channels(iopub=hears, stdin=False, hb=hears, control=False)
+            if hears:
+                self._client.wait_for_ready(timeout=_PATIENCE)
+            self.execute(first)
         except BaseException:
             self.close()
             raise
@@ -49,7 +51,26 @@ class Kernel:
 
     def execute(self, code: str) -> None:
         """Execute ``code`` and wait for its reply. Raises ``RuntimeError`` when it fails, or without an answer."""
+        self._answered(self._client.execute(code))
+
+    def text_of(self, code: str) -> str:
+        """Execute ``code`` and give all its text, as clients do: the reply, and what is published until it is idle."""
         asked = self._client.execute(code)
+        self._answered(asked)
+        texts: list[str] = []
+        while True:
+            message = self._client.get_iopub_msg(timeout=_PATIENCE)
+            kind, content = message["msg_type"], message["content"]
+            if message["parent_header"].get("msg_id") != asked:
+                continue
+            if kind == "stream":
+                texts.append(content["text"])
+            elif kind == "execute_result":
+                texts.append(content["data"]["text/plain"])
+            elif kind == "status" and content["execution_state"] == "idle":
+                return "".join(texts).strip()
+
+    def _answered(self, asked: str) -> None:
         while True:
             reply = self._client.get_shell_msg(timeout=_PATIENCE)
             if reply["parent_header"].get("msg_id") == asked:

@@ -43,7 +43,6 @@ _WARM_GOALS = {"python": Goal(times=0.25, tail=2.0), "node": Goal(times=0.3), "s
 _AT_ONCE = 16
 _WARM_AT_ONCE = {"python": 1.5}  # goal: so many times as many a second as bare starts
 _TRIES = 5  # for a sample that began in a cell which was ready
-_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TZ": "UTC"}
 _PROGRAMS = {"shell": ("-c", "true", ".sh"), "python": ("-c", "pass", ".py"), "node": ("-e", "0", ".js")}
 _PANDAS = "import pandas"
 
@@ -164,8 +163,8 @@ def _one_at_a_time(run: measure.Run, ours: Casemate, plan: Plan, folder: Path) -
     captured = _captured_things(plan, folder)
     bare, file = [plan.argv[0], flag, code], [plan.argv[0], str(folder / f"main{suffix}")]
     things: dict[str, Thing] = {
-        f"bare {language}": lambda: measure.start_and_wait(bare, _ENV),
-        f"file {language}": lambda: measure.start_and_wait(file, _ENV),
+        f"bare {language}": lambda: measure.start_and_wait(bare, measure.ENV),
+        f"file {language}": lambda: measure.start_and_wait(file, measure.ENV),
     }
     things |= {name: _quiet(ours.runner, once) for name, once in captured.items()}
     things |= _ours(ours, code, language)
@@ -215,11 +214,11 @@ def _with_pandas(run: measure.Run, ours: Casemate, plan: Plan) -> None:
     """A program that imports what takes longer to load than Python itself."""
     bare = [plan.argv[0], "-c", _PANDAS]
     try:
-        measure.start_and_wait(bare, _ENV)
+        measure.start_and_wait(bare, measure.ENV)
     except RuntimeError:
         run.note(f"pandas left out: {plan.argv[0]} cannot import it")
         return
-    things: dict[str, Thing] = {"bare python": lambda: measure.start_and_wait(bare, _ENV)}
+    things: dict[str, Thing] = {"bare python": lambda: measure.start_and_wait(bare, measure.ENV)}
     ours.settle("python")
     series = measure.in_turn(things | _ours(ours, _PANDAS, "python"), run.rounds(30, 3))
     run.compare(f"python, {_PANDAS}, one at a time", series)
@@ -276,7 +275,7 @@ def _crowd(runner: asyncio.Runner, once: Once, number: int) -> Thing:
 
 
 def _bare_crowd(pool: ThreadPoolExecutor, argv: list[str], number: int) -> None:
-    list(pool.map(lambda _: measure.start_and_wait(argv, _ENV), range(number)))
+    list(pool.map(lambda _: measure.start_and_wait(argv, measure.ENV), range(number)))
 
 
 def _throughput(run: measure.Run, language: str, series: list[Series], crowd: int) -> None:
@@ -297,7 +296,7 @@ def _throughput(run: measure.Run, language: str, series: list[Series], crowd: in
 
 async def _captured(argv: list[str]) -> None:
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*argv, env=_ENV, stdin=null, stdout=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(*argv, env=measure.ENV, stdin=null, stdout=pipe, stderr=pipe)
     _, stderr = await process.communicate()
     if process.returncode != 0:
         raise RuntimeError(f"{argv[0]} ended with {process.returncode}: {stderr.decode(errors='replace')[-500:]}")

@@ -9,6 +9,8 @@ from typing import Any
 
 from casemate import Sandbox
 from casemate.execution import pipeline
+from casemate.isolation.native.wall import NativeSession
+from casemate.isolation.wall import SessionSink
 from casemate.model.plan import Plan
 
 WARM = ("pool", "zygote")  # `execution.isolation.start` of a program that began in a cell which was ready
@@ -19,15 +21,38 @@ _REST = 0.3  # seconds: what counts as ready may still be on its last steps
 
 def keep_nothing(sandbox: Sandbox) -> None:
     """From now on the plans of ``sandbox`` alone say that nothing is kept ready, so that its cells begin by exec."""
-    house = sandbox._house
+    house, wall = sandbox._house, sandbox._wall
     steps: Any = pipeline
-    real = steps.make_plan
+    real, real_open = steps.make_plan, wall.open
 
-    def cold_plan(admitted: Any, asking: Any) -> Plan:
-        plan: Plan = real(admitted, asking)
-        return replace(plan, waiting="this benchmark wants it so") if asking is house else plan
+    def cold(plan: Plan) -> Plan:
+        return replace(plan, waiting="this benchmark wants it so")
+
+    def cold_plan(admitted: Any, asking: Any, **more: Any) -> Plan:
+        plan: Plan = real(admitted, asking, **more)
+        return cold(plan) if asking is house else plan
+
+    def open_cold(plan: Plan, sink: SessionSink) -> NativeSession:
+        return real_open(cold(plan), sink)
 
     steps.make_plan = cold_plan
+    wall.open = open_cold  # type: ignore[method-assign]
+
+
+def keep_zygotes_only(sandbox: Sandbox) -> None:
+    """From now on ``sandbox`` has no cell ready: each is forked when it is asked for. Its zygotes must be there."""
+    warm: Any = sandbox._wall._warm
+    warm._fill = lambda _shelf: None
+    with warm._lock:
+        for shelf in warm._shelves.values():
+            warm._empty(shelf)
+
+
+async def settle_sessions(sandbox: Sandbox) -> None:
+    """Have cells kept ready for Python's sessions, and wait until they are. Raises ``RuntimeError``."""
+    async with sandbox.session() as first:
+        (await first.run("pass")).raise_for_status()
+    await settled(sandbox)
 
 
 async def settle(sandbox: Sandbox, *languages: str) -> None:

@@ -46,7 +46,7 @@ _BEFORE: tuple[Step, ...] = (
 )
 _AFTER: tuple[Step, ...] = (
     (("serve", "Server._reported", "begin"), "init's report, supervisor awake"),
-    (("serve", "Server._say", "begin"), "is it empty, what it used, what is left"),
+    (("serve", "Server._tell_end", "begin"), "is it empty, what it used, what is left"),
     (("host", "finish", "begin"), "message to the host, its pump awake"),
     (("host", "finish", "end"), "rest of the output read, pipes closed"),
     (("host", "run", "end"), "to the event loop"),

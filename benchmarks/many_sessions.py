@@ -1,0 +1,199 @@
+"""Many sessions: a hundred that begin at once, and a thousand that are held at once while nothing runs in them.
+
+A hundred at once: all are opened together in a sandbox whose zygote runs, and each has its first result, of a step
+that uses pandas; beside as many bare starts of Python, sixteen at once, for scale.
+
+A thousand: each binds a number in one step and then waits. What they hold together, the kernel's own memory included,
+is told by how much less memory is available than before; what of that is their processes' alone, by smaps. Then a step
+in one of them is compared with the same step before there were so many, and every one is asked for its number.
+Ends with 1 when one does not know it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
+
+from benchmarks import looking, measure, ready
+from benchmarks.measure import Goal, Series
+from benchmarks.sessions import FIRST, FIRST_TEXT
+from casemate import Sandbox
+from casemate.errors import CasemateError
+from casemate.sessions.session import Session
+
+_CROWD = 100
+_GOAL = Goal(plus=2.0)
+_AT_ONCE = 16
+_MANY, _QUICK_MANY = 1000, 50
+_STEPS = 100  # of which the median is told
+_REST = 2.0  # seconds
+_WATCHED = 10.0  # seconds for which idle sessions are watched
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MB = 1e6
+
+
+def main() -> None:
+    run = measure.Run("many_sessions", __doc__ or "")
+    with asyncio.Runner() as runner, tempfile.TemporaryDirectory(prefix="casemate-many-") as folder:
+        _hundred(run, runner, f"{folder}/audit.db")
+        sound = runner.run(_thousand(run, f"{folder}/audit.db"))
+    run.finish()
+    sys.exit(0 if sound else 1)
+
+
+def _hundred(run: measure.Run, runner: asyncio.Runner, audit: str) -> None:
+    sandbox = Sandbox(audit=audit)
+    starts: Counter[str] = Counter()
+    bare = [sys.executable, "-c", "pass"]
+    reference, ours = f"{_CROWD} x bare python -c pass", f"{_CROWD} sessions"
+    try:
+        runner.run(ready.settle_sessions(sandbox))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+
+            def bare_crowd() -> None:
+                list(pool.map(lambda _: measure.start_and_wait(bare, measure.ENV), range(_CROWD)))
+
+            things: dict[str, measure.Thing] = {
+                reference: bare_crowd,
+                ours: lambda: runner.run(_crowd(sandbox, starts)),
+            }
+            series = measure.in_turn(things, run.rounds(10, 1), {ours: _GOAL})
+    finally:
+        runner.run(sandbox.close())
+    run.compare(f"{_CROWD} sessions at once, each to its first result", series)
+    run.note(f"they began so: {', '.join(f'{count} from the {how}' for how, count in starts.items())}")
+
+
+async def _crowd(sandbox: Sandbox, starts: Counter[str]) -> float:
+    await ready.settled(sandbox)
+    start = time.perf_counter()
+    sessions = [sandbox.session() for _ in range(_CROWD)]
+    executions = await asyncio.gather(*(session.run(FIRST) for session in sessions))
+    took = time.perf_counter() - start
+    if any(execution.text != FIRST_TEXT for execution in executions):
+        raise RuntimeError(f"first results: {Counter((one.status, one.text) for one in executions)}")
+    starts.update(execution.isolation.start for execution in executions)
+    for session in sessions:
+        await session.close()
+    return took
+
+
+async def _thousand(run: measure.Run, audit: str) -> bool:
+    number = _QUICK_MANY if run.quick else _MANY
+    found: dict[str, str] = {}
+    async with Sandbox(audit=audit) as sandbox:
+        await ready.settle_sessions(sandbox)
+        alone = sandbox.session()
+        await alone.run("x = 1")
+        before = await _steps(alone)
+        await asyncio.sleep(_REST)
+        free, host = _available(), looking.held(os.getpid())
+
+        start = time.perf_counter()
+        sessions = [sandbox.session() for _ in range(number)]
+        await asyncio.gather(*(session.run(f"x = {n}") for n, session in enumerate(sessions)))
+        took = time.perf_counter() - start
+        found |= {"opened, one step each": _each(took, number)}
+
+        await asyncio.sleep(_REST)
+        held = free - _available()
+        mine = _private()
+        now = looking.held(os.getpid())
+        found |= {
+            "memory that is no longer available": f"{held / _MB:.0f} MB, {held / number / _MB:.2f} MB each",
+            "of that, private to their processes": f"{sum(mine) / _MB:.0f} MB, {sum(mine) / number / _MB:.2f} MB each",
+            "the host's own": f"{(now.memory - host.memory) / number / 1e3:.0f} kB each",
+            "descriptors of the host": f"{now.descriptors}, {(now.descriptors - host.descriptors) / number:.1f} each",
+            "descriptors of the supervisor": str(max(looking.held(pid).descriptors for pid in _supervisors())),
+            "processor time while nothing runs": await _idle(),
+        }
+        after = await _steps(alone)
+
+        start = time.perf_counter()
+        known = await asyncio.gather(*(_knows(session, n) for n, session in enumerate(sessions)))
+        found["asked for its number, each"] = _each(time.perf_counter() - start, number)
+        wrong = [problem for problem in known if problem]
+        found["that did not know it"] = f"{len(wrong)}{f': {wrong[0]}' if wrong else ''}"
+
+        start = time.perf_counter()
+        await asyncio.gather(*(session.close() for session in sessions))
+        found["closed"] = _each(time.perf_counter() - start, number)
+    rows: list[tuple[str, ...]] = [("", ""), *found.items()]
+    data: list[dict[str, Any]] = [found | {"held": held, "private": statistics.median(mine), "wrong": len(wrong)}]
+    run.table(f"{number} sessions held at once", rows, data)
+    run.compare("a step in one of them", [Series("before they were there", before), Series("beside them", after)])
+    return not wrong
+
+
+async def _steps(session: Session) -> tuple[float, ...]:
+    taken = []
+    for _ in range(_STEPS):
+        start = time.perf_counter()
+        await session.run("x + 1")
+        taken.append(time.perf_counter() - start)
+    return tuple(taken)
+
+
+async def _knows(session: Session, number: int) -> str:
+    """Empty when it knows its number, else what is wrong."""
+    try:
+        execution = await session.run("x")
+    except CasemateError as error:
+        return str(error)
+    return "" if execution.text == str(number) else f"{execution.status}: {execution.text!r} instead of {number}"
+
+
+def _each(seconds: float, number: int) -> str:
+    return f"{seconds:.2f} s, {measure.duration(seconds / number)} each"
+
+
+def _available() -> int:
+    """Memory that can be had, in bytes (proc(5), MemAvailable)."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def _private() -> list[int]:
+    """Private bytes of every cell's processes, its init included."""
+    processes = looking.below(os.getpid())
+    inits = {one.pid for one in processes if one.is_init}
+    found = []
+    for init in inits:
+        cell = [init, *(one.pid for one in processes if one.parent == init)]
+        if len(cell) > 1:  # else a spare of the supervisor's
+            found.append(sum(looking.private_bytes(pid) for pid in cell))
+    return found
+
+
+def _supervisors() -> list[int]:
+    return [one.pid for one in looking.below(os.getpid()) if one.is_supervisor]
+
+
+async def _idle() -> str:
+    """What the host and the supervisor use of a processor while nobody asks them anything."""
+    pids = {"host": [os.getpid()], "supervisor": _supervisors()}
+    before = {name: sum(map(_used, those)) for name, those in pids.items()}
+    await asyncio.sleep(_WATCHED)
+    shares = {name: (sum(map(_used, those)) - before[name]) / _WATCHED for name, those in pids.items()}
+    return ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+
+
+def _used(pid: int) -> float:
+    """Seconds of processor time."""
+    status = Path(f"/proc/{pid}/stat").read_text()
+    fields = status[status.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+if __name__ == "__main__":
+    main()
