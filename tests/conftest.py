@@ -47,6 +47,11 @@ USER_REMEDY = "run ./test as an ordinary user (as root, it does both)"
 _missing: Counter[tuple[str, str]] = Counter()
 
 
+def pytest_configure() -> None:
+    """Let interrupts reach what tests start: a shell's background jobs, and some CI, start with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what this machine or this user cannot try; fail it where ./test said that nothing may be missing."""
     is_root = os.geteuid() == 0
