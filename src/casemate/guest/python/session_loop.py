@@ -32,7 +32,8 @@ class _Loop:
 
         def cancel() -> None:
             interruptions.append(True)
-            running.call_soon_threadsafe(task.cancel)
+            task.cancel()  # now: a callback would come after the task's next step, which may block for ever
+            running.call_soon_threadsafe(_nothing)
 
         interrupts.cancel = cancel
         try:
@@ -113,6 +114,10 @@ class _Loop:
         asyncio.set_event_loop(self._loop)
         interrupts.callback = _callback_code()
         return self._loop
+
+
+def _nothing() -> None:
+    """Only so that a loop that waits looks again."""
 
 
 def _callback_code() -> "Any":
