@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -204,11 +205,12 @@ class Sandbox:
             program_name=program_name,
             arguments=arguments,
         )
+        from casemate.execution import pipeline
         from casemate.execution.stream import events
 
         async with self._slot():
             self._check_open()
-            async with contextlib.aclosing(events(request, self._house)) as happened:
+            async with contextlib.aclosing(events(partial(pipeline.execute, request, self._house))) as happened:
                 async for event in happened:
                     yield event
 

@@ -12,6 +12,7 @@ loop is running already.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import TracebackType
@@ -87,6 +88,7 @@ class Sandbox:
         if self._loop.is_closed():
             return
         self._wait(self._sandbox.close())
+        self._wait(self._loop.shutdown_asyncgens())  # streams that somebody has left and not closed
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_JOIN_TIMEOUT)
         self._loop.close()
@@ -227,7 +229,8 @@ def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:
         while (event := wait(anext(events, None))) is not None:
             yield event
     finally:
-        wait(events.aclose())
+        with contextlib.suppress(SandboxClosed):  # which has closed it
+            wait(events.aclose())
 
 
 async def _called(function: Callable[..., T], *arguments: Any, **named: Any) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 from tests.contract import programs, witness
 
@@ -101,3 +102,12 @@ def test_a_program_that_is_ended_by_a_limit_is_done_too(sandbox: sync.Sandbox, l
     events = events_of(sandbox, programs.PARTIAL_THEN_SPIN[language], language=language, timeout=1.0)
     execution = execution_of(events)
     assert (execution.status, text_of(events, "stdout")) == ("timeout", "begun\n")
+
+
+def test_a_stream_that_nobody_has_read_to_its_end_outlives_its_sandbox_in_silence(tmp_path: Path) -> None:
+    with sync.Sandbox(audit=tmp_path / "audit.db") as sandbox:
+        left = sandbox.stream("print('here', flush=True); import time; time.sleep(1000)")
+        event = next(iter(left))
+    assert isinstance(event, Output)
+    left.close()  # type: ignore[attr-defined]
+    assert list(left) == []

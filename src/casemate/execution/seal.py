@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from casemate.execution.capture import Capture
 from casemate.execution.collect import Collected
-from casemate.execution.diagnose import Evidence, diagnose
-from casemate.model.execution import Execution, Usage
+from casemate.execution.diagnose import Evidence, Verdict, diagnose
+from casemate.isolation.wall import Ending
+from casemate.model.artifact import Artifact
+from casemate.model.execution import Execution, SkippedFile, Usage
 from casemate.model.isolation import IsolationReport
 from casemate.model.request import Request
 
@@ -35,8 +38,22 @@ def seal(collected: Collected, request: Request, report: IsolationReport) -> Sea
         errno=capture.errno,
     )
     verdict = diagnose(evidence)
+    made = execution_of(request, capture, ending, verdict, report, collected.artifacts, collected.skipped)
+    return Sealed(made)
+
+
+def execution_of(
+    request: Request,
+    capture: Capture,
+    ending: Ending,
+    verdict: Verdict,
+    report: IsolationReport,
+    artifacts: tuple[Artifact, ...],
+    skipped: tuple[SkippedFile, ...],
+) -> Execution:
+    """What was heard, measured and collected as one value."""
     transcript = capture.transcript
-    execution = Execution(
+    return Execution(
         id=request.id,
         status=verdict.status,
         exit_code=verdict.exit_code,
@@ -45,14 +62,13 @@ def seal(collected: Collected, request: Request, report: IsolationReport) -> Sea
         text=transcript.merged([result.text or "" for result in capture.results]),
         results=tuple(capture.results),
         error=None if verdict.status == "ok" else capture.error,
-        artifacts=collected.artifacts,
+        artifacts=artifacts,
         full_output=capture.full_output(),
         truncated=transcript.truncated or capture.results_dropped,
         usage=Usage(ending.cpu_seconds, ending.peak_memory, ending.tasks),
         duration=ending.seconds,
         cause=verdict.cause,
         isolation=report,
-        skipped=(*collected.skipped, *capture.lost()),
+        skipped=(*skipped, *capture.lost()),
         metadata=request.metadata,
     )
-    return Sealed(execution)

@@ -1,22 +1,20 @@
-"""One execution as the stream of its events."""
+"""Work that tells of itself, as the stream of its events."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any
 
-from casemate.execution import pipeline
 from casemate.execution.emitter import Emitter
-from casemate.execution.house import House
 from casemate.model.events import Event
-from casemate.model.request import Request
 
 
-async def events(request: Request, house: House) -> AsyncGenerator[Event]:
-    """Events of one execution, whose task ends when the consumer leaves."""
+async def events(work: Callable[[Emitter], Coroutine[Any, Any, object]]) -> AsyncGenerator[Event]:
+    """Events of ``work``, whose task is cancelled when the consumer leaves; then what it raises."""
     emitter = Emitter()
     # The task is this generator's own: awaited or cancelled below, whatever happens.
-    task = asyncio.ensure_future(pipeline.execute(request, house, emitter))  # noqa: TID251
+    task = asyncio.ensure_future(work(emitter))  # noqa: TID251
     task.add_done_callback(lambda _: emitter.close())
     try:
         async for event in emitter.events():

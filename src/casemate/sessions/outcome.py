@@ -1,15 +1,16 @@
-"""What came of a step: from what was heard of it to an `Execution`. Pure, but for closing nothing."""
+"""What came of a step: from what was heard of it to an `Execution`. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from casemate.execution import seal
 from casemate.execution.capture import Capture
 from casemate.execution.diagnose import Evidence, Verdict, diagnose
 from casemate.isolation.wall import Ending, StepUsage
 from casemate.model.artifact import Artifact
-from casemate.model.execution import Cause, Execution, SkippedFile, Usage
+from casemate.model.execution import Cause, Execution, SkippedFile
 from casemate.model.isolation import IsolationReport
 from casemate.model.limits import Limits
 from casemate.model.request import Request
@@ -55,7 +56,7 @@ class StepEnd:
     ending: Ending | None = None
 
 
-def execution_of(
+def outcome_of(
     request: Request,
     capture: Capture,
     limits: Limits,
@@ -70,28 +71,8 @@ def execution_of(
         ending = replace(ending, reason="output")
     evidence = Evidence(ending, limits, end.deadline, capture.output_bytes, capture.error, capture.errno)
     verdict = _verdict(end, diagnose(evidence))
-    transcript = capture.transcript
-    return Execution(
-        id=request.id,
-        status=verdict.status,
-        exit_code=verdict.exit_code,
-        stdout=transcript.text_of("stdout"),
-        stderr=transcript.text_of("stderr"),
-        text=transcript.merged([result.text or "" for result in capture.results]),
-        results=tuple(capture.results),
-        error=None if verdict.status == "ok" else capture.error,
-        artifacts=left.artifacts,
-        full_output=capture.full_output(),
-        truncated=transcript.truncated or capture.results_dropped,
-        usage=Usage(ending.cpu_seconds, ending.peak_memory, ending.tasks),
-        duration=end.seconds,
-        cause=verdict.cause,
-        isolation=report,
-        skipped=(*left.skipped, *capture.lost()),
-        state=state.word,
-        lost_names=state.lost,
-        metadata=request.metadata,
-    )
+    made = seal.execution_of(request, capture, ending, verdict, report, left.artifacts, left.skipped)
+    return replace(made, state=state.word, lost_names=state.lost)
 
 
 def _as_if_ended(end: StepEnd) -> Ending:

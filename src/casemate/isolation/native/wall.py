@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import Fault, SandboxClosed
 from casemate.isolation.native import launch, refusal, tree
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from casemate.isolation.native.selftest import LaunchProgram
+
+S = TypeVar("S", Sink, SessionSink)
 
 _INLINE = 1 << 15  # bytes of a program that travel in a message; more in a file
 _GONE = "the cell that was ready had ended"
@@ -79,21 +82,31 @@ class NativeWall:
             return self._report
 
     def start(self, plan: Plan, sink: Sink) -> NativeCell:
+        cell, turn, why_exec = self._cell_for(plan, sink, Link.launch)
+        return NativeCell(self, plan, sink, cell, turn, why_exec)
+
+    def _cell_for(
+        self, plan: Plan, sink: S, make: Callable[[Link, dict[str, Any], dict[str, int], S], RunningCell]
+    ) -> tuple[RunningCell, Turn | None, str]:
+        """A cell that has the program of ``plan``, whose turn it is, and why it is not one that was ready.
+
+        ``make`` makes one where none is ready.
+        """
         link, warm, root = self._ready(plan.entries)
         with explained():
             files = _files_of(plan)
             if isinstance(plan.waiting, str):
-                return NativeCell(self, plan, sink, self._launch(link, root, plan, files, sink), None, plan.waiting)
+                return make(link, *self._prepared(root, plan, files), sink), None, plan.waiting
             try:
                 turn = warm.take(plan, plan.waiting, root)
             except BaseException:
                 _close(files)
                 raise
             try:
-                cell, why_exec = self._begin(link, turn, plan, plan.waiting, files, sink), ""
-                if cell is None:
-                    cell, why_exec = self._launch(link, root, plan, files, sink), turn.why or _GONE
-                return NativeCell(self, plan, sink, cell, turn, why_exec)
+                cell = self._begin(link, turn, plan, plan.waiting, files, sink)
+                if cell is not None:
+                    return cell, turn, ""
+                return make(link, *self._prepared(root, plan, files), sink), turn, turn.why or _GONE
             except BaseException:
                 turn.end()
                 raise
@@ -102,33 +115,14 @@ class NativeWall:
         """Start a cell for ``plan`` that need not be ready: one that was ended before its program began."""
         link, _, root = self._ready(plan.entries)
         with explained():
-            return self._launch(link, root, plan, _files_of(plan), sink)
+            return link.launch(*self._prepared(root, plan, _files_of(plan)), sink)
 
     def open(self, plan: Plan, sink: SessionSink) -> NativeSession:
-        link, warm, root = self._ready(plan.entries)
-        with explained():
-            files = _files_of(plan)
-            if isinstance(plan.waiting, str):
-                return NativeSession(self._open_by_exec(link, root, plan, files, sink), "exec", plan.waiting)
-            try:
-                turn = warm.take(plan, plan.waiting, root)
-            except BaseException:
-                _close(files)
-                raise
-            try:
-                cell, why_exec = self._begin(link, turn, plan, plan.waiting, files, sink), ""
-                if cell is None:
-                    cell, why_exec = self._open_by_exec(link, root, plan, files, sink), turn.why or _GONE
-                assert isinstance(cell, RunningSession)
-                return NativeSession(cell, "exec" if why_exec else turn.how, why_exec)
-            finally:
-                turn.end()  # it has been given out; how long it lives says nothing of when the next is wanted
-
-    def _open_by_exec(
-        self, link: Link, root: str, plan: Plan, files: dict[str, int], sink: SessionSink
-    ) -> RunningSession:
-        """Start a session's interpreter in a cell of its own, with ``files`` (given away). Raises ``OSError``."""
-        return link.open(*self._prepared(root, plan, files), sink)
+        cell, turn, why_exec = self._cell_for(plan, sink, Link.open)
+        if turn:
+            turn.end()  # it has been given out; how long it lives says nothing of when the next is wanted
+        assert isinstance(cell, RunningSession)
+        return NativeSession(cell, turn.how if turn and not why_exec else "exec", why_exec)
 
     def keep_ready(self, plan: Plan) -> None:
         if not isinstance(plan.waiting, str):
@@ -138,10 +132,6 @@ class NativeWall:
 
     def warmth(self) -> Warmth:
         return self._warm.states() if self._warm else Warmth()
-
-    def _launch(self, link: Link, root: str, plan: Plan, files: dict[str, int], sink: Sink) -> RunningCell:
-        """Start a cell of its own for ``plan``, with the given ``files`` (given away). Raises ``OSError``."""
-        return link.launch(*self._prepared(root, plan, files), sink)
 
     def _prepared(self, root: str, plan: Plan, files: dict[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
         """The request for a cell of its own for ``plan``, and its descriptors; ``files`` are given away."""
