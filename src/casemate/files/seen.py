@@ -44,13 +44,12 @@ class Seen:
         self._known[entry.path] = now
         return before == now
 
-    def is_whole(self, root: int) -> bool:
-        """Whether nothing in the tree ``root`` is new or changed, and nothing of what something was made for has gone.
-
-        Nothing is noted.
+    def is_whole(self, root: int, at: tuple[bytes, ...] = ()) -> bool:
+        """Whether nothing in the folder ``root``, which lies ``at`` in the tree, is new or changed, and nothing of what
+        something was made for has gone. Nothing is noted.
         """
         look = _Look(self._known)
-        walk(root, look, depth=_DEPTH, entries=_ENTRIES)
+        walk(root, look, depth=_DEPTH, entries=_ENTRIES, at=at)
         return not look.found_new and look.met >= self._made.keys()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from casemate.execution.capture import Capture
@@ -101,7 +103,7 @@ class Inbox:
             case Ready() as ready:
                 self._resolve(self.ready, ready)
             case Reply() as reply:
-                self._loop.call_soon_threadsafe(self._answer, reply)
+                self._soon(self._answer, reply)
             case Said() as said if heard is None or not heard.capture.was_too_much or said.ends:
                 return self._said(said)
         return False
@@ -117,7 +119,7 @@ class Inbox:
                 self._take(heard, item)
 
     def step_ready(self, step: int) -> None:
-        self._loop.call_soon_threadsafe(lambda: _done(self.pipes(step), None))
+        self._soon(lambda: _done(self.pipes(step), None))
 
     def step_over(self, step: int, usage: StepUsage) -> None:
         self.last_usage = usage
@@ -134,7 +136,7 @@ class Inbox:
         return self._background_bytes >= _MOST_BACKGROUND
 
     def deaf(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.call_later, _DEAF_GRACE, self.cell.kill, "killed")
+        self._soon(self._loop.call_later, _DEAF_GRACE, self.cell.kill, "killed")
 
     def _said(self, said: Said) -> bool:
         heard = self._step
@@ -208,7 +210,12 @@ class Inbox:
             _done(waiting, reply)
 
     def _resolve(self, future: asyncio.Future[Any], value: object) -> None:
-        self._loop.call_soon_threadsafe(_done, future, value)
+        self._soon(_done, future, value)
+
+    def _soon(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call ``function`` in the event loop, as long as there is one; without it nobody waits any more."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
 
 
 def _clear(heard: Heard) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from casemate.sessions.protocol import Reply
 
 GRACE = 2.0  # seconds that a step has after an interrupt, before its cell is ended
+_READY_WITHIN = 60.0  # seconds that an interpreter has to start, on a machine under heavy load
+_ANSWER_WITHIN = 30.0  # seconds that it has to answer between steps; what holds it up so long is no longer its own
 _UNSEEN = 0.01  # seconds after its start a step is first looked at
 _END_WITHIN = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
 
@@ -51,7 +53,7 @@ class InterpreterCell:
     async def begin(self, heard: Heard, code: bytes, stdin: bytes | None, cwd: str | None, seconds: float) -> None:
         """Have it run a step."""
         await self._or_ended(self._opened)  # its order is on its way then, and a request comes after it
-        await self._or_ended(self._inbox.ready)  # the step's time begins when there is an interpreter
+        await self._or_ended(self._inbox.ready, _READY_WITHIN)  # the step's time begins when there is an interpreter
         await self._or_ended(self._inbox.pipes(heard.number))
         self._step = heard.number
         heard.has_begun = True
@@ -102,6 +104,11 @@ class InterpreterCell:
         return ready.result().problem if ready.done() else ""
 
     @property
+    def has_ended_with_the_wall(self) -> bool:
+        """Whether it has ended because its supervisor has, or was never made: nothing of it is left."""
+        return self.ended.done() and not self.ended.cancelled() and self.ended.exception() is not None
+
+    @property
     def is_fresh(self) -> bool:
         """Whether it has run no step yet."""
         return self._step == 0
@@ -129,12 +136,18 @@ class InterpreterCell:
         self._request += 1
         answer = self._inbox.reply(self._request)
         self.cell.send(request)
-        await self._or_ended(answer)
+        await self._or_ended(answer, _ANSWER_WITHIN)
         return answer.result() if answer.done() else None
 
-    async def _or_ended(self, future: asyncio.Future[Any]) -> None:
-        if not future.done():
-            await asyncio.wait([future, self.ended], return_when=asyncio.FIRST_COMPLETED)
+    async def _or_ended(self, future: asyncio.Future[Any], seconds: float | None = None) -> None:
+        """Wait until it is done, or the cell has ended: after ``seconds`` without a word it is ended."""
+        while not future.done() and not self.ended.done():
+            waited_for, _ = await asyncio.wait(
+                [future, self.ended], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not waited_for:
+                self.cell.kill("killed")
+                seconds = None
 
 
 def _seen(future: asyncio.Future[Any]) -> None:

@@ -59,9 +59,21 @@ class Leavings:
 
     def is_untouched(self, tree: int) -> bool:
         """Whether the cell has written nothing since the last step; it may be running."""
+        kind = self.plan.workspace.kind
         with _Folder(self.plan, tree, unlock=False) as folder:
-            seen = self._applied if self.plan.workspace.kind == "overlay" else self._collected
-            return seen.is_whole(folder)
+            if kind == "direct":  # all else there is the caller's
+                return self._is_output_untouched(folder)
+            return (self._applied if kind == "overlay" else self._collected).is_whole(folder)
+
+    def _is_output_untouched(self, folder: int) -> bool:
+        try:
+            output = open_folder(folder, _OUTPUT_NAME)
+        except FileNotFoundError:
+            return True
+        try:
+            return self._collected.is_whole(output, (_OUTPUT_NAME.encode(),))
+        finally:
+            os.close(output)
 
     def take(self, tree: int, *, dead: bool) -> Left:
         """What is new. Nothing in the cell runs; ``dead``: nor will."""

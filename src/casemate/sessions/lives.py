@@ -57,12 +57,14 @@ class Lives:
                 self.bury(self._life)
             if self._life is None:
                 report = await self._house.wall.prove()
-                self._life = self._begin(report)
+                self._life = await self._begin(report)
             return self._life
 
-    def _begin(self, report: IsolationReport) -> InterpreterCell:
+    async def _begin(self, report: IsolationReport) -> InterpreterCell:
         plan = replace(self._planned(), id=os.urandom(16).hex(), continues=self._former)
-        self._leavings = self._leavings or Leavings(plan, self._house)
+        self._leavings = self._leavings or await asyncio.to_thread(Leavings, plan, self._house)
+        if self._former:
+            plan = replace(plan, files={})  # they lie there
         life = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language])
         life.report = report_for(plan, report, life.cell)
         self._former = ""
@@ -78,7 +80,6 @@ class Lives:
         except CasemateError:
             self.names.lose()
             self.bury(life)
-            self._former, self._files_lost = "", True  # whoever kept them is gone
             raise
         if life.problem:
             self.bury(life)
@@ -86,10 +87,12 @@ class Lives:
         return ending
 
     def bury(self, life: InterpreterCell) -> None:
-        """It has ended: the next one goes on with its files."""
+        """It has ended: the next one goes on with its files, unless whoever kept them is gone, too."""
+        is_lost = life.has_ended_with_the_wall
         life.let_go()
         if self._life is life:
-            self._life, self._former = None, life.cell.id
+            self._life, self._former = None, "" if is_lost else life.cell.id
+            self._files_lost = self._files_lost or is_lost
 
     async def end(self, *, keep_files: bool) -> None:
         """End the interpreter; what it knew is given up."""
@@ -121,10 +124,9 @@ class Lives:
             return Left()
         try:
             still = await life.cell.freeze()
+            left = await finishing(partial(self._leavings.take, tree, dead=False))
         except Fault:  # it has ended since: nothing stands more still
             return await finishing(partial(self._leavings.take, tree, dead=True))
-        try:
-            left = await finishing(partial(self._leavings.take, tree, dead=False))
         finally:
             life.cell.thaw()
         return left if still else replace(left, skipped=(*left.skipped, _MOVED))

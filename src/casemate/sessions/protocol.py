@@ -52,9 +52,7 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Nothing but the order of text; with ``all`` it comes after whatever is in the pipes, whoever wrote that."""
-
-    all: bool = False
+    """Nothing but the order of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ class Said:
     def comes_after_all(self) -> bool:
         """Whether all that is in the step's pipes was written before it: by children of the interpreter, too, whose
         bytes it does not count."""
-        return self.at is None or isinstance(self.what, Finished) or (isinstance(self.what, Mark) and self.what.all)
+        return self.at is None or isinstance(self.what, Finished)
 
 
 def parse(frame: bytes) -> Ready | Said | Reply | None:
@@ -127,7 +125,7 @@ def _of_step(message: dict[str, Any]) -> OfStep | None:
         case "clear":
             return Cleared(message.get("wait") is True)
         case "mark":
-            return Mark(message.get("all") is True)
+            return Mark()
         case "error":
             return frames.failed(message)
         case "done":

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
@@ -17,6 +18,7 @@ from casemate.execution.capture import Capture
 from casemate.execution.house import House
 from casemate.execution.record import recording
 from casemate.execution.request import check_timeout, code_of, stdin_of
+from casemate.execution.stream import events
 from casemate.model.events import Done, Event
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
@@ -28,7 +30,7 @@ from casemate.sessions.interpreters import json_of
 from casemate.sessions.lifetime import Lifetime
 from casemate.sessions.lives import Lives
 from casemate.sessions.long_run import Run
-from casemate.sessions.outcome import StepEnd, execution_of
+from casemate.sessions.outcome import StepEnd, outcome_of
 from casemate.sessions.variables import Variable, variable_of
 
 if TYPE_CHECKING:
@@ -112,10 +114,9 @@ class Session:
 
         Leaving the stream early interrupts the step.
         """
-        async with contextlib.aclosing(
-            self._events(self._step_request(code, timeout, stdin, metadata), wait)
-        ) as events:
-            async for event in events:
+        request = self._step_request(code, timeout, stdin, metadata)
+        async with contextlib.aclosing(events(partial(self._run, request, wait=wait))) as happened:
+            async for event in happened:
                 yield event
 
     def start(
@@ -128,7 +129,7 @@ class Session:
     ) -> Run:
         """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to."""
         request = self._step_request(code, timeout, stdin, metadata)
-        run = Run(request.id, self._events(request, wait=True), lambda: self._interrupt(request.id))
+        run = Run(request.id, events(partial(self._run, request, wait=True)), lambda: self._interrupt(request.id))
         self._runs[run.id] = run
         for old in [known for known, one in self._runs.items() if one.is_done][:-_RUNS_KEPT]:
             self._runs.pop(old).forget()
@@ -139,21 +140,6 @@ class Session:
         if run_id not in self._runs:
             raise InvalidArgument("run_id", f"this session has no run {run_id!r}")
         return self._runs[run_id]
-
-    async def _events(self, request: Request, wait: bool) -> AsyncGenerator[Event]:
-        from casemate.execution.emitter import Emitter
-
-        emitter = Emitter()
-        # The task is this generator's own: awaited or cancelled below, whatever happens.
-        task = asyncio.ensure_future(self._run(request, emitter, wait=wait))  # noqa: TID251
-        task.add_done_callback(lambda _: emitter.close())
-        try:
-            async for event in emitter.events():
-                yield event
-            await task
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
 
     def interrupt(self) -> None:
         """Interrupt the step that runs; its state is kept unless its code ignores that. Harmless when none runs."""
@@ -236,6 +222,7 @@ class Session:
     async def _step(self, request: Request, emitter: Emitter | None) -> Execution:
         """One step, from its intent to its outcome."""
         life = await self._lives.living()
+        self._check_open()  # it may have been closed meanwhile
         plan = replace(life.plan, code=request.code, deadline=self._deadline(request))
         async with recording(self._log, request, plan) as record:
             heard = Heard(life.next_number(), _capture(life, plan.limits, emitter), emitter)
@@ -244,7 +231,7 @@ class Session:
             left = await self._lives.left_by(life, end.ending)
             if end.ending is not None:
                 self._lives.bury(life)
-            return record.noted(execution_of(request, heard.capture, plan.limits, end, state, left, life.report))
+            return record.noted(outcome_of(request, heard.capture, plan.limits, end, state, left, life.report))
 
     async def _until_over(self, life: InterpreterCell, heard: Heard, request: Request, deadline: float) -> StepEnd:
         cwd = self._terms.cwd if self._terms.restore_cwd or life.is_fresh else None

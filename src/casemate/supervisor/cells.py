@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import time
@@ -20,7 +21,7 @@ _PIPE_READ = 4096
 _NEVER = float("inf")
 _SIGINT, _SIGSTOP, _SIGCONT = 2, 19, 18
 _STOPPED = b"TtZX"  # states of tasks that run nothing (proc(5))
-_STOP_TRIES, _STOP_PAUSE = 200, 0.0005  # a tenth of a second in all
+_STOP_WITHIN, _STOP_PAUSE = 0.1, 0.0005  # seconds; nobody else's clock is looked at meanwhile
 _IDLE_LOOK = 5.0  # seconds between looks at a session in which no step runs
 
 
@@ -144,26 +145,27 @@ class Cell:
     def signal(self, number: int) -> None:
         """Send a signal to the program and what it runs in its foreground: the group that it leads, for its life."""
         for pid in watch.children(self.pid)[:1]:  # the first child of init is the program, the others orphans
-            fd = os.pidfd_open(pid)
-            try:
-                if pid in watch.children(self.pid):
-                    os.killpg(pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass  # it has just ended
-            finally:
-                os.close(fd)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+                fd = os.pidfd_open(pid)
+                try:
+                    if pid in watch.children(self.pid):
+                        os.killpg(pid, number)
+                finally:
+                    os.close(fd)
 
     def freeze(self) -> bool:
         """Stop everything in it but its init, so that nothing changes its files; whether all of it stands still."""
-        for _ in range(_STOP_TRIES):
+        until = time.monotonic() + _STOP_WITHIN
+        while True:
             pids = watch.look(self.pid).pids
             moving = [pid for pid in pids if not watch.stands_still(pid, _STOPPED)]
             if not moving:
                 return True
+            if time.monotonic() > until:
+                return False
             for pid in moving:
                 _send(pid, _SIGSTOP)
             time.sleep(_STOP_PAUSE)
-        return False
 
     def thaw(self) -> None:
         """Let everything in it go on."""
@@ -273,10 +275,8 @@ class Cell:
 
 
 def _send(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended, and its number may be another's
         os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def _read_now(fd: int) -> bytes:

@@ -150,12 +150,12 @@ class Link:
         with self._lock:
             if not self.alive or cell.id not in self._cells:
                 return False
+            if isinstance(cell, RunningSession):
+                cell.requests = os.dup(cell.order)
+                cell.hears = sink  # type: ignore[assignment]
             order, way_in = cell.order, cell.stdin
             cell.order = cell.stdin = -1
-            if isinstance(cell, RunningSession):
-                cell.hears = sink  # type: ignore[assignment]
-                cell.requests = os.dup(order)
-            else:
+            if not isinstance(cell, RunningSession):
                 cell.sink = sink  # type: ignore[assignment]
         self.call(self.watch, cell)
         try:

@@ -118,7 +118,7 @@ class RunningSession(RunningCell):
 
         self.frozen = Future()
         self._say("freeze")
-        return await asyncio.wrap_future(self.frozen)
+        return await asyncio.shield(asyncio.wrap_future(self.frozen))
 
     def thaw(self) -> None:
         self._say("thaw")

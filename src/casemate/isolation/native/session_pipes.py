@@ -153,10 +153,12 @@ class SessionPipes:
             self._take_step_pipes(cell, message["step"], fds)
         elif message["op"] == "step over":
             cell.hears.step_over(message["step"], usage_of(message))
-        elif message["op"] == "frozen" and cell.frozen is not None:
-            cell.frozen.set_result(message["still"])
+        elif message["op"] == "frozen":
+            if cell.frozen is not None and not cell.frozen.done():
+                cell.frozen.set_result(message["still"])
         else:
             close_all(fds)  # no descriptor was left for them
+            cell.kill("killed")
 
     def _take_step_pipes(self, cell: RunningSession, step: int, fds: list[int]) -> None:
         streams: tuple[Stream, ...] = ("stdout", "stderr")
