@@ -114,8 +114,8 @@ def test_the_death_of_the_supervisor_is_the_death_of_its_cells(scratch: Path) ->
             events = other.stream("import os; os.fork(); print('here', flush=True); __import__('time').sleep(60)")
             next(iter(events))
             (supervisor,) = set(host.children(os.getpid())) - before
+            host.wait_for(lambda: host.guests(supervisor), "the control: a process in the cell")
             mine = host.guests(supervisor)
-            assert len(mine) >= 1
             host.end(supervisor)
             host.wait_for(lambda: not any(host.state(pid) for pid in mine), "the end of the cells")
             with pytest.raises(Exception, match=r"supervisor|closed"):

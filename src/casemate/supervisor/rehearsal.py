@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     Ranges = list[tuple[int, int]]
 
 PROGRAM = "main.py"
-# What most programs do first; its output goes nowhere. Where a session's interpreter is loaded, that is played.
-TEXT = """import sys
-if "_casemate.session_ready" in sys.modules:
+# What most programs do first; its output goes nowhere. Where a session's interpreter is loaded, that is played. None of
+# the words may be in it for which `leaving` has a program end as any other does.
+TEXT = """import _casemate
+if hasattr(_casemate, "session_ready"):
     from _casemate import session
     session.main()
 def f(x):
