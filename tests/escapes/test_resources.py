@@ -105,7 +105,7 @@ def test_memory_of_every_kind_is_bounded(
 
 NODE_HEAP = "const held=[];const log=require('fs');for(let n=1;n<=40;n++){held.push(new Array(1<<20).fill(n));"
 NODE_HEAP += "log.writeSync(1,`took ${n*8} MiB\\n`)}"
-NODE_BUFFERS = "const held=[];for(let n=1;n<=40;n++){held.push(Buffer.alloc(8<<20,1));"
+NODE_BUFFERS = "const held=[];for(let n=1;n<=52;n++){held.push(Buffer.alloc(8<<20,1));"
 NODE_BUFFERS += "require('fs').writeSync(1,`took ${n*8} MiB\\n`)}"
 SHELL_MEMORY = "x=x; for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26; do x=$x$x; "
 SHELL_MEMORY += "echo took $((${#x} >> 20)) MiB; done"
@@ -115,7 +115,7 @@ SHELL_MEMORY += "echo took $((${#x} >> 20)) MiB; done"
     ("language", "code", "memory", "bound"),
     [
         pytest.param("node", NODE_HEAP, "128MiB", 200, marks=pytest.mark.needs("node"), id="node heap"),
-        pytest.param("node", NODE_BUFFERS, "128MiB", 200, marks=pytest.mark.needs("node"), id="node buffers"),
+        pytest.param("node", NODE_BUFFERS, "128MiB", 400, marks=pytest.mark.needs("node"), id="node buffers"),
         pytest.param("shell", SHELL_MEMORY, "32MiB", 64, id="shell"),
     ],
 )

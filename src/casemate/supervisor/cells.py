@@ -18,6 +18,7 @@ _SIGKILL = 9
 _FIRST_LOOK = 0.01  # seconds after the start
 _TIMES_REST = 10  # as long as a look took, it rests
 _PIPE_READ = 4096
+_LOOSE = 256 << 20  # bytes above the limit from which RLIMIT_DATA holds a process to nothing: Node reserves gigabytes
 _NEVER = float("inf")
 _SIGINT, _SIGSTOP, _SIGCONT = 2, 19, 18
 _STOPPED = b"TtZX"  # states of tasks that run nothing (proc(5))
@@ -28,7 +29,8 @@ _IDLE_LOOK = 5.0  # seconds between looks at a session in which no step runs
 class Cell:
     """A cell from its request to its end.
 
-    ``id``: the host's name for it; ``shared``: bytes that it holds in common with its zygote from the start.
+    ``id``: the host's name for it; ``shared``: bytes that it holds in common with its zygote from the start;
+    ``held_alone``: whether the kernel keeps a single process of it near the memory limit.
     While ``waits`` is true its program is not known yet and no clock runs.
     """
 
@@ -36,6 +38,8 @@ class Cell:
         self.id: str = request["id"]
         self.limits: dict[str, Any] = request["limits"]
         self.shared = shared
+        data = request["rlimits"]["DATA"]
+        self.held_alone = data is not None and data - shared - self.limits["memory"] < _LOOSE
         self.pid = made.pid
         self.pidfd = os.pidfd_open(made.pid)
         self.scratch = scratch
@@ -192,7 +196,7 @@ class Cell:
         sight = watch.look(self.pid)
         self.looked = now
         counted = self.group is not None and self.group.counts_memory
-        often = watch.OFTEN if counted or len(sight.pids) > 1 else watch.SELDOM
+        often = watch.SELDOM if self.held_alone and not counted and len(sight.pids) == 1 else watch.OFTEN
         self.next_look = now + (_IDLE_LOOK if self.session and not self.in_step else often)
         self.peak_tasks = max(self.peak_tasks, sight.tasks)
         self.cpu_seconds = max(self.cpu_seconds, sight.cpu)

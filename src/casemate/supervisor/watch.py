@@ -1,7 +1,7 @@
 """What no cgroup counts: the memory, cpu time and tasks of a cell, read from /proc now and then.
 
 Best effort by nature: between two looks a cell can take more. One process alone is held by
-RLIMIT_DATA meanwhile, so cells of a single process are looked at less often.
+RLIMIT_DATA meanwhile, so cells of a single process are looked at less often, unless that reserves a lot (Node).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _MAX_VISITED = 33_000  # processes looked at in one cell; limits.processes is at most 32,768
 _LARGE_TABLES = 8 << 20  # bytes of page tables that take the kernel a tenth of a second to walk
 _HIDDEN = 1 << 62
-OFTEN = 0.02  # seconds between looks at a cell of several processes
+OFTEN = 0.02  # seconds between looks at a cell of several processes, or of one that RLIMIT_DATA does not hold
 SELDOM = 0.1
 
 
