@@ -205,12 +205,11 @@ class Sandbox:
             program_name=program_name,
             arguments=arguments,
         )
-        from casemate.execution import pipeline
-        from casemate.execution.stream import events
+        from casemate.execution import pipeline, stream
 
         async with self._slot():
             self._check_open()
-            async with contextlib.aclosing(events(partial(pipeline.execute, request, self._house))) as happened:
+            async with contextlib.aclosing(stream.events(partial(pipeline.execute, request, self._house))) as happened:
                 async for event in happened:
                     yield event
 

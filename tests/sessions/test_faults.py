@@ -47,7 +47,7 @@ async def test_a_caller_that_leaves_while_the_files_are_looked_at_leaves_a_sessi
     with mock.patch.object(RunningSession, "freeze", freeze):
         await said(session, "import threading, time\ngo = threading.Event()\nticks = 0")
         steps.append(
-            asyncio.ensure_future(  # noqa: TID251 - awaited below
+            asyncio.ensure_future(
                 session.run(f"{ticking}threading.Thread(target=tick).start()\nopen('made', 'w').write('1')")
             )
         )

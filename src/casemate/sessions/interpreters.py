@@ -99,8 +99,15 @@ class ShellInterpreter:
         return f"set {number} {name} {len(data)}\n".encode() + data
 
 
+# A file of the user's that is called like a module of IPython's must not keep the next interpreter from starting.
+_PYTHON = b"""import sys
+workspace = sys.path.pop(0)
+from _casemate import session
+sys.path.insert(0, workspace)
+session.main()
+"""
 INTERPRETERS: dict[str, Interpreter] = {
-    "python": JsonInterpreter(b"from _casemate import session\nsession.main()\n"),
+    "python": JsonInterpreter(_PYTHON),
     "node": JsonInterpreter(f"require('{GUEST}/node_session.cjs')\n".encode()),
     "shell": ShellInterpreter(),
 }

@@ -151,20 +151,26 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
 
 def prepare_again(request: dict[str, Any], kept: Scratch, identity: Identity) -> Scratch:
     """The scratch of a session's next cell: the same files. ``kept`` is used up. Raises :class:`BrokerError`."""
-    with _part("scratch"):
-        kernel.move_mount(kept.whole, stage.SCRATCH)
     try:
-        scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
+        with _part("scratch"):
+            kernel.move_mount(kept.whole, stage.SCRATCH)
         try:
-            _attach(request, scratch, identity)
-            scratch.inodes = kept.inodes
-        except BaseException:
-            scratch.close()
-            raise
-        return scratch
+            return _again(request, kept.inodes, identity)
+        finally:
+            kernel.unmount(stage.SCRATCH)
     finally:
         kept.close()
-        kernel.unmount(stage.SCRATCH)
+
+
+def _again(request: dict[str, Any], inodes: int, identity: Identity) -> Scratch:
+    scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
+    try:
+        _attach(request, scratch, identity)
+    except BaseException:
+        scratch.close()
+        raise
+    scratch.inodes = inodes
+    return scratch
 
 
 def _index(fds: dict[str, int]) -> list[Any]:
