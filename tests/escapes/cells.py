@@ -163,11 +163,8 @@ def held(sandbox: sync.Sandbox, it: Attack, env: Mapping[str, str] | None = None
 
 
 def _oldest_first() -> list[int]:
-    def started(pid: int) -> int:
-        text = Path(f"/proc/{pid}/stat").read_text()
-        return int(text[text.rindex(")") + 2 :].split()[19])
-
-    return sorted(host.guests(), key=started)
+    started = {pid: fields[19] for pid in host.guests() if (fields := host.fields_of(pid))}
+    return sorted(started, key=lambda pid: int(started[pid]))
 
 
 @contextlib.contextmanager

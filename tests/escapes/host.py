@@ -101,13 +101,18 @@ def with_marker(marker: str) -> list[int]:
     ]  # fmt: skip
 
 
-def state(pid: int) -> str:
-    """One letter as in ps(1); empty when there is no such process."""
+def fields_of(pid: int) -> list[str]:
+    """What /proc/PID/stat says from the state on; nothing when there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return ""
-    return text[text.rindex(")") + 2]
+        return []
+    return text[text.rindex(")") + 2 :].split()
+
+
+def state(pid: int) -> str:
+    """One letter as in ps(1); empty when there is no such process."""
+    return next(iter(fields_of(pid)), "")
 
 
 def status_of(pid: int) -> dict[str, str]:
