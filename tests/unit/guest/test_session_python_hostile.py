@@ -374,3 +374,8 @@ def test_pipes_that_are_not_there_fail_the_step_and_no_other(new: Session) -> No
 def test_a_child_that_makes_the_pipes_nonblocking_loses_no_output(new: Session) -> None:
     step = new.run("import os\nos.set_blocking(1, False)\nprint('x' * 3_000_000)")
     assert len(step.out) == 3_000_001
+
+
+def test_an_error_in_code_that_has_no_line_numbers_is_told_as_what_it_is(one: Session) -> None:
+    step = one.run("def f(): 1 / 0\nf.__code__ = f.__code__.replace(co_linetable=b'')\nf()")
+    assert (step.error["name"], step.exit) == ("ZeroDivisionError", 1)

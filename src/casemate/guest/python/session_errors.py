@@ -134,7 +134,10 @@ def _users_part(trace: "Any") -> "Any":
             links.append(trace)
         trace = trace.tb_next
     for link in reversed(links):
-        trace = _Traceback(trace, link.tb_frame, link.tb_lasti, link.tb_lineno)
+        line = link.tb_lineno  # None where an interrupt met an instruction that belongs to no line
+        trace = _Traceback(
+            trace, link.tb_frame, link.tb_lasti, link.tb_frame.f_code.co_firstlineno if line is None else line
+        )
     return trace
 
 

@@ -23,9 +23,7 @@ __all__ = ["__builtins__", "interrupts"]
 REQUESTS = 6
 _COROUTINE = 0x20 | 0x80 | 0x100  # of generators, coroutines, and generators that are coroutines
 STARTING, USER, OTHER = "starting", "user", "other"
-_SOON = 0.001
-_setitimer, _SIGALRM = _signal.setitimer, int(_signal.SIGALRM)
-_this_frame = sys._getframe
+_this_frame, _get_trace, _set_trace = sys._getframe, sys.gettrace, sys.settrace
 _set_handler, _get_handler, _SIGINT = _signal.signal, _signal.getsignal, int(_signal.SIGINT)
 
 
@@ -59,21 +57,22 @@ class _Interrupts:
 
         def dropped(what: "Any") -> None:
             if what.exc_type is KeyboardInterrupt and self.state == USER:
-                self._again()
+                self._again(_this_frame(1))
             else:
                 plain(what)
 
         sys.unraisablehook = dropped
 
-    def _again(self) -> None:
-        """Interrupt when the finalizer has returned. Only with a timer can that be known, if the program has none."""
-        if get_ident() == self.main and _get_handler(_SIGALRM) == _signal.SIG_DFL:
-            _set_handler(_SIGALRM, self._rings)
-            _setitimer(_signal.ITIMER_REAL, _SOON)
+    def _again(self, frame: "FrameType") -> None:
+        """Interrupt ``frame``, which the finalizer has returned to, at its next instruction: as a debugger stops it."""
+        if get_ident() == self.main and _get_trace() is None:
+            frame.f_trace, frame.f_trace_opcodes = self._traced, True
+            _set_trace(self._traced)
 
-    def _rings(self, number: int, frame: "FrameType | None") -> None:
-        _set_handler(_SIGALRM, _signal.SIG_DFL)
-        self._arrived(number, frame)
+    def _traced(self, frame: "FrameType", _event: str, _argument: object) -> None:
+        _set_trace(None)
+        frame.f_trace, frame.f_trace_opcodes = None, False
+        self._arrived(_SIGINT, frame)
 
     def call(self, function: "Callable[..., Any]", *arguments: object) -> "Any":
         """What ``function`` gives; it runs the user's code, and is what an interrupt ends."""
