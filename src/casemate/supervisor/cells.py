@@ -52,6 +52,7 @@ class Cell:
         self.interrupted = False
         self.again = self.repeat = _NEVER  # when it is interrupted once more: an interpreter may have missed it
         self.in_step = False
+        self.step_began = 0.0
         self.keeps_files = False  # at its end, for the session's next cell
         self.started = time.monotonic()
         self.deadline = self.next_look = _NEVER
@@ -62,7 +63,6 @@ class Cell:
         self.reported: dict[str, Any] | None = None  # by its init
         self.in_place = not self.waits
         self.to_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is in place
-        self.looked = 0.0
         self.peak_memory = 0
         self.peak_tasks = 0
         self.cpu_seconds = 0.0
@@ -126,7 +126,7 @@ class Cell:
         self.in_step, self.interrupted, self.grace, self.again = True, False, grace, _NEVER
         self.repeat = repeat
         self.deadline = now + seconds
-        self.looked = now
+        self.step_began = now
         self.next_look = now + _FIRST_LOOK
 
     def end_step(self) -> None:
@@ -194,7 +194,6 @@ class Cell:
 
     def _look(self, now: float) -> None:
         sight = watch.look(self.pid)
-        self.looked = now
         counted = self.group is not None and self.group.counts_memory
         often = watch.SELDOM if self.held_alone and not counted and len(sight.pids) == 1 else watch.OFTEN
         self.next_look = now + (_IDLE_LOOK if self.session and not self.in_step else often)
@@ -252,9 +251,12 @@ class Cell:
         }
 
     def usage(self) -> dict[str, Any]:
-        """What it has used so far, and what is left of its limits, as told to the host."""
+        """What it has used up to the end of a step, and what is left of its limits, as told to the host.
+
+        A step of more than a moment is looked at for that, and ends with its cell where that has too much.
+        """
         now = time.monotonic()
-        if now - self.looked > _FIRST_LOOK:
+        if now - self.step_began > _FIRST_LOOK:
             self._look(now)
         return {
             "cpu": self.cpu_seconds,

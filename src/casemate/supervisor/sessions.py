@@ -61,7 +61,9 @@ class Sessions:
             case "step over":
                 known.end_step()
                 known.scratch.end_pipes(message["step"])
-                self._say({"op": "step over", "id": known.id, "step": message["step"], **known.usage()})
+                usage = known.usage()
+                if known.reason is None:  # else it ends, and the host hears of that
+                    self._say({"op": "step over", "id": known.id, "step": message["step"], **usage})
             case "interrupt":
                 known.interrupt(message["grace"])
             case "freeze":
