@@ -12,6 +12,7 @@ from casemate.supervisor import (
     broker,
     cells,
     cgroups,
+    due,
     enter,
     host,
     kernel,
@@ -30,17 +31,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _EMFILE = 24
-_FOR_THE_CELL = (
-    "layers",
-    "rlimits",
-    "cpu_set",
-    "readable",
-    "control",
-    "forked",
-    "cwd",
-    "order",
-    "session",
-)  # of a request for a cell
+# Of a request for a cell.
+_FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "forked", "cwd", "order", "session")
 _GIVEN = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell gets
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
 _ASK_AGAIN = 1.0  # seconds until zygotes that do not answer are looked at again
@@ -58,6 +50,7 @@ class Server:
         self._spares = spares.Spares(self._identity, groups)
         self._zygotes: dict[str, zygotes.Zygote] = {}
         self._cells: dict[str, cells.Cell] = {}
+        self._due = due.Due()  # when each cell wants to be looked at
         self._sessions = sessions.Sessions(self._identity, self._host.say)
         self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
         self._unborn: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what is to be done then
@@ -82,8 +75,9 @@ class Server:
                 if happened:
                     happened()
             now = time.monotonic()
-            for known in list(self._cells.values()):
-                known.keep_time(now)
+            for cell_id in self._due.take(now):
+                self._cells[cell_id].keep_time(now)
+                self._note_time(cell_id)
             for key in [made.key for made in self._zygotes.values() if made.is_silent(now)]:
                 self._end_zygote(key)
         self._end_all()
@@ -100,8 +94,12 @@ class Server:
     def _wait(self) -> float:
         longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._unborn else _MAX_WAIT
         now = time.monotonic()
-        next_time = min((known.next_time() for known in self._cells.values()), default=now + longest)
-        return min(max(0.0, next_time - now), longest)
+        return min(max(0.0, self._due.next() - now), longest)
+
+    def _note_time(self, cell_id: str) -> None:
+        known = self._cells.get(cell_id)
+        if known:
+            self._due.put(cell_id, known.next_time())
 
     def _watch(self, fd: int, happened: Callable[[], None]) -> None:
         self._happened[fd] = happened
@@ -149,6 +147,7 @@ class Server:
         """Do it to a cell: now, when its zygote has made it, or never when it has ended."""
         if cell_id in self._cells:
             do()
+            self._note_time(cell_id)
         elif cell_id in self._unborn:
             self._unborn[cell_id].append(lambda: self._when_born(cell_id, do, else_do))
         elif else_do:
@@ -228,6 +227,7 @@ class Server:
             raise
         scratch.close_mounts()
         self._cells[known.id] = known
+        self._note_time(known.id)
         if known.session and not known.waits:
             self._sessions.opened(known)
         self._pids.add(known.pid)
@@ -344,6 +344,7 @@ class Server:
                 message, fds = known.to_begin
                 known.to_begin = None
                 self._begin(message, fds)
+                self._note_time(known.id)
             if not known.in_place:
                 self._unwatch(known.status_fd)  # nobody is left to write
             return
@@ -371,6 +372,7 @@ class Server:
 
     def _tell_end(self, known: cells.Cell, outcome: dict[str, Any]) -> None:
         del self._cells[known.id]
+        self._due.drop(known.id)
         if known.session and known.reason != "closed":
             self._sessions.keep(known)
         if known.group and known.group.oom_fd is not None:
