@@ -16,6 +16,11 @@ from casemate.model.sizes import format_size
 # Signals by which runtimes end themselves when memory is refused: V8 traps or aborts, C code aborts or faults.
 _SELF_ENDED = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL}
 _NEAR = 0.7  # share of the memory limit from which such an end is taken for want of memory
+_WHY_ENDED = {
+    "silent": "its interpreter did not answer",
+    "deaf": "its interpreter closed a pipe that it is talked to through",
+    "pipes": "no pipes could be made for its next step",
+}
 _CPU_SLACK = 0.9  # the kernel counts cpu time for RLIMIT_CPU in ticks
 
 
@@ -82,7 +87,8 @@ def _ended_by_casemate(reason: str, evidence: Evidence) -> Verdict:
             return Verdict("killed", None, Cause("output_limit", message, "Write less, or into a file, or raise it."))
         case "cancelled":
             return Verdict("cancelled", None, Cause("cancelled", "The caller cancelled it.", retryable=True))
-    return Verdict("killed", None, Cause("killed", f"Casemate ended it: {reason}.", retryable=True))
+    message = f"Casemate ended it: {_WHY_ENDED.get(reason, reason)}."
+    return Verdict("killed", None, Cause("killed", message, retryable=True))
 
 
 def _ended_by_itself(code: int, evidence: Evidence) -> Verdict:

@@ -16,7 +16,7 @@ from casemate.model.warmth import Warmth
 Stream = Literal["stdout", "stderr"]
 
 # Why casemate, and not the program, ended a cell.
-Reason = Literal["timeout", "memory", "cpu", "output", "cancelled", "killed", "closed"]
+Reason = Literal["timeout", "memory", "cpu", "output", "cancelled", "killed", "closed", "silent", "deaf", "pipes"]
 
 
 @dataclass(frozen=True, slots=True)

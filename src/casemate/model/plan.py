@@ -13,6 +13,7 @@ from casemate.model.limits import Limits
 WORKSPACE = "/workspace"
 OUTPUT = "/workspace/output"
 PROGRAM = "/program"
+STEPS = f"{PROGRAM}/steps"  # where the pipes of a session's steps are
 GUEST = "/opt/casemate"
 HOME = "/home/user"
 

@@ -136,7 +136,7 @@ class Inbox:
         return self._background_bytes >= _MOST_BACKGROUND
 
     def deaf(self) -> None:
-        self._soon(self._loop.call_later, _DEAF_GRACE, self.cell.kill, "killed")
+        self._soon(self._loop.call_later, _DEAF_GRACE, self.cell.kill, "deaf")
 
     def _said(self, said: Said) -> bool:
         heard = self._step

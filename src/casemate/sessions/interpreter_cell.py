@@ -146,7 +146,7 @@ class InterpreterCell:
                 [future, self.ended], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if not waited_for:
-                self.cell.kill("killed")
+                self.cell.kill("silent")
                 seconds = None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from casemate.errors import InvalidArgument
-from casemate.model.plan import GUEST
+from casemate.model.plan import GUEST, STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class StepRequest:
     @property
     def pipes(self) -> tuple[str, str]:
         """Where its two pipes are, in the cell."""
-        return f"/program/out.{self.number}", f"/program/err.{self.number}"
+        return f"{STEPS}/out.{self.number}", f"{STEPS}/err.{self.number}"
 
 
 class Interpreter(Protocol):

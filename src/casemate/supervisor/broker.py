@@ -8,6 +8,7 @@ bound them all, and the host reads what is left through one descriptor when the 
 from __future__ import annotations
 
 import os
+import stat
 
 from casemate.supervisor import kernel, roots, stage, wire, workspaces
 from casemate.supervisor.identity import Identity
@@ -20,6 +21,9 @@ _OWN_INODES = 24  # folders the broker makes itself
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
 _PROGRAM_BYTES = 1 << 16  # room that a cell has for a program that it does not know yet
 _COPY_CHUNK = 1 << 24
+STEPS = "program/steps"  # in the cell
+# A step has two pipes. Those of 64 steps are read, those of 16 may be written to by threads, and any by processes.
+_MOST_PIPES = 512
 
 
 class BrokerError(Exception):
@@ -35,7 +39,8 @@ class Scratch:
     """The writable part of one cell: detached mounts to attach inside it, and the descriptor to read it by.
 
     ``inodes``: as many as casemate itself has made in it. Of a session, whose files outlive a cell: ``whole`` is all
-    of it once more, for the next cell, and ``workspace_fd`` the workspace as the cell sees it.
+    of it once more, for the next cell, ``workspace_fd`` the workspace as the cell sees it, and ``steps_fd`` where the
+    pipes of its steps are made: apart, so that no limit of the user's is in their way.
     """
 
     def __init__(self, tree_fd: int, mounts: list[tuple[int, str]]) -> None:
@@ -44,6 +49,7 @@ class Scratch:
         self.inodes = 0
         self.whole = -1
         self.workspace_fd = -1
+        self.steps_fd = -1
         self._held: dict[int, list[int]] = {}  # our writing ends of pipes of steps that are not over
 
     def begin(self, message: dict[str, Any], fds: dict[str, int], identity: Identity) -> None:
@@ -88,7 +94,7 @@ class Scratch:
         self.mounts = []
 
     def open_pipes(self, step: int) -> list[int]:
-        """Two named pipes for a step of a session, ``/program/out.N`` and ``err.N``: our ends, to read from.
+        """Two named pipes for a step of a session, ``out.N`` and ``err.N`` in `STEPS`: our ends, to read from.
 
         A cell can open them to write and for nothing else. Names of steps that are over go. Raises ``OSError``.
         """
@@ -96,10 +102,9 @@ class Scratch:
         held = self._held[step] = []
         try:
             for name in ("out", "err"):
-                place = f"{_path_of(self.tree_fd)}/program/{name}"
-                for former in (step - 2, step):  # an earlier cell of the session may have left this very one
-                    if os.path.lexists(f"{place}.{former}"):
-                        os.unlink(f"{place}.{former}")
+                place = f"{_path_of(self.steps_fd)}/{name}"
+                if os.path.lexists(f"{place}.{step - 2}"):
+                    os.unlink(f"{place}.{step - 2}")
                 os.mkfifo(f"{place}.{step}", 0o600)
                 fds.append(os.open(f"{place}.{step}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
                 held.append(os.open(f"{place}.{step}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
@@ -119,6 +124,9 @@ class Scratch:
         """There will be no more steps in this cell."""
         for step in list(self._held):
             self.end_pipes(step)
+        if self.steps_fd >= 0:
+            os.close(self.steps_fd)
+        self.steps_fd = -1
 
     def close(self) -> None:
         self.close_mounts()
@@ -185,7 +193,8 @@ def _index(fds: dict[str, int]) -> list[Any]:
 def _fill(request: dict[str, Any], inputs: list[Any], fds: dict[str, int], identity: Identity) -> Scratch:
     program = request["program"]
     with _part("scratch"):
-        for name, mode in (("tmp", 0o1777), ("tmp/.home", 0o700), ("shm", 0o1777), ("program", 0o755)):
+        steps = ((STEPS, 0o755),) if request["session"] else ()
+        for name, mode in (("tmp", 0o1777), ("tmp/.home", 0o700), ("shm", 0o1777), ("program", 0o755), *steps):
             workspaces.make_folder(f"{stage.SCRATCH}/{name}", mode, identity)
     with _part("program"):
         if program:
@@ -219,6 +228,12 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
         if request["session"]:
             scratch.whole = kernel.open_tree(stage.SCRATCH, recursive=False)
             scratch.workspace_fd = os.dup(scratch.mounts[0][0])
+            scratch.steps_fd = kernel.new_mount(
+                "tmpfs", {"nr_inodes": str(_MOST_PIPES), "mode": "0755"}, workspaces.ATTRIBUTES
+            )
+            fd = kernel.open_tree(_path_of(scratch.steps_fd), recursive=False)
+            scratch.mounts.append((fd, STEPS))
+            kernel.set_attributes(fd, kernel.ATTR_RDONLY, recursive=False)
     with _part("environment"):
         for entry in _places(request):
             scratch.mounts.append((roots.bind(entry["source"]), entry["target"][1:]))
@@ -277,7 +292,16 @@ def _mount_point(place: str, *, is_folder: bool) -> None:
     if is_folder:
         roots.make_parents(stage.SCRATCH, place.removeprefix(stage.SCRATCH))
     else:
-        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+        _mount_file(place)
+
+
+def _mount_file(place: str) -> None:
+    """A file to mount on. In a session's next cell something may lie there that an earlier one has made."""
+    try:
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+    except FileExistsError:
+        if not stat.S_ISREG(os.lstat(place).st_mode):
+            raise roots.RootError(f"{place.removeprefix(stage.SCRATCH)} is no file in the cell any more") from None
 
 
 def _take_files(kind: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:

@@ -170,7 +170,9 @@ def _restrict(request: dict[str, Any], program: bytes, step: Step) -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     step.name = "landlock"
     if "landlock" in layers and landlock.abi():
-        pipes = ("/program",) if request["session"] else ()  # a read-only mount: only named pipes can be written to
+        pipes = (
+            ("/program/steps",) if request["session"] else ()
+        )  # mounted read-only: only named pipes can be written to
         landlock.restrict(request["readable"], _WRITABLE, (*_DEVICES, *pipes), listable=("/",))
     step.name = "seccomp"
     if "seccomp" in layers:

@@ -23,7 +23,7 @@ _NEVER = float("inf")
 _SIGINT, _SIGSTOP, _SIGCONT = 2, 19, 18
 _STOPPED = b"TtZX"  # states of tasks that run nothing (proc(5))
 _STOP_WITHIN, _STOP_PAUSE = 0.1, 0.0005  # seconds; nobody else's clock is looked at meanwhile
-_IDLE_LOOK = 5.0  # seconds between looks at a session in which no step runs
+_IDLE_LOOK = 5.0  # seconds between looks at a session in which no step runs, and nothing but its interpreter
 
 
 class Cell:
@@ -133,7 +133,7 @@ class Cell:
         """The step is over; nothing runs that has a deadline."""
         self.in_step = False
         self.deadline = self.again = _NEVER
-        self.next_look = time.monotonic() + _IDLE_LOOK
+        self.next_look = time.monotonic() + watch.SELDOM
 
     def interrupt(self, grace: float) -> None:
         """Interrupt the step that runs, if one does; the cell ends ``grace`` seconds later where that was of no use."""
@@ -194,9 +194,7 @@ class Cell:
 
     def _look(self, now: float) -> None:
         sight = watch.look(self.pid)
-        counted = self.group is not None and self.group.counts_memory
-        often = watch.SELDOM if self.held_alone and not counted and len(sight.pids) == 1 else watch.OFTEN
-        self.next_look = now + (_IDLE_LOOK if self.session and not self.in_step else often)
+        self.next_look = now + self._rest(sight)
         self.peak_tasks = max(self.peak_tasks, sight.tasks)
         self.cpu_seconds = max(self.cpu_seconds, sight.cpu)
         memory = self._memory_in_use(sight, now)
@@ -206,6 +204,13 @@ class Cell:
         cpu_time = self.limits["cpu_time"]
         if cpu_time is not None and sight.cpu > cpu_time:
             self.kill("cpu")
+
+    def _rest(self, sight: watch.Sight) -> float:
+        """Seconds until the next look, by how much memory could be taken meanwhile."""
+        counted = self.group is not None and self.group.counts_memory
+        if self.session and not self.in_step and (counted or (self.held_alone and sight.tasks <= 1)):
+            return _IDLE_LOOK
+        return watch.SELDOM if self.held_alone and not counted and len(sight.pids) == 1 else watch.OFTEN
 
     def _memory_in_use(self, sight: watch.Sight, now: float) -> int:
         files = self.scratch.files_bytes()

@@ -373,8 +373,6 @@ class Server:
     def _tell_end(self, known: cells.Cell, outcome: dict[str, Any]) -> None:
         del self._cells[known.id]
         self._due.drop(known.id)
-        if known.session and known.reason != "closed":
-            self._sessions.keep(known)
         if known.group and known.group.oom_fd is not None:
             self._unwatch(known.group.oom_fd)
         report = known.reported or {}
@@ -383,6 +381,8 @@ class Server:
         elif known.waits or outcome["reason"] == "unbegun":
             self._host.refuse(known.id, "waiting", 0, known.problem or "it ended before its program began")
         else:
+            if known.session and known.reason != "closed":
+                self._sessions.keep(known)
             self._host.say({"op": "ended", "id": known.id, **outcome}, [known.scratch.tree_fd])
 
     def _end_all(self) -> None:

@@ -76,7 +76,7 @@ class Sessions:
             fds = known.scratch.open_pipes(step)
         except OSError as error:
             known.problem = f"a step's pipes could not be made: {error.strerror}"
-            known.kill("unbegun")
+            known.kill("pipes")
             return
         self._say({"op": "pipes", "id": known.id, "step": step}, fds)
         cells.close_all(fds)

@@ -158,7 +158,7 @@ class SessionPipes:
                 cell.frozen.set_result(message["still"])
         else:
             close_all(fds)  # no descriptor was left for them
-            cell.kill("killed")
+            cell.kill("pipes")
 
     def _take_step_pipes(self, cell: RunningSession, step: int, fds: list[int]) -> None:
         streams: tuple[Stream, ...] = ("stdout", "stderr")
