@@ -57,17 +57,17 @@ class Sandbox:
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Use one sandbox in one
     event loop; ``casemate.sync.Sandbox`` is the same for scripts and notebooks.
 
-    ``workspace``: None gives each run a private one; a folder is seen through an overlay and what a
-    run changed is written back when it ends. ``workspace_mode``: ``"overlay"`` or ``"direct"``.
-    ``output_dir``: a folder that artifacts are copied to. ``environment``: None for the interpreter and packages
-    that casemate runs on, or the path of a virtual environment or interpreter. ``isolation``: ``"auto"`` for the
-    strongest wall that its self-test proves, or a wall's name. ``limits``: the most any run may use.
-    ``preload``: modules that Python programs find loaded; None for IPython, numpy, pandas and matplotlib where they
-    are installed. ``approve`` and ``approval_timeout`` have no effect yet: nothing of this version asks.
-    ``audit``: path of the record, by default in the user's state folder. ``concurrency``: cells at once.
+    ``workspace``: None gives each run a private one; a folder is seen through an overlay and what a run changed is
+    written back when it ends. ``workspace_mode``: ``"overlay"`` or ``"direct"``. ``output_dir``: a folder that
+    artifacts are copied to. ``environment``: None for the interpreter and packages that casemate runs on, or the path
+    of a virtual environment or interpreter. ``isolation``: ``"auto"`` for the strongest wall that its self-test
+    proves, or a wall's name. ``limits``: the most any run may use. ``preload``: modules that Python programs find
+    loaded; None for IPython, numpy, pandas and matplotlib where they are installed. ``approve`` and
+    ``approval_timeout`` have no effect yet: nothing of this version asks. ``audit``: path of the record, by default in
+    the user's state folder. ``concurrency``: runs and steps of sessions at once.
 
-    Raises :class:`casemate.InvalidArgument` naming the argument, and :class:`casemate.Unavailable` for what
-    this version or machine cannot do.
+    Raises :class:`casemate.InvalidArgument` naming the argument, and :class:`casemate.Unavailable` for what this
+    version or machine cannot do.
     """
 
     def __init__(
@@ -271,14 +271,12 @@ class Sandbox:
         """
         from casemate.execution.admit import admit
         from casemate.sessions.interpreters import INTERPRETERS
-        from casemate.sessions.registry import check_session_name
         from casemate.sessions.session import Session, Terms
 
-        check_session_name(name)
-        stub = INTERPRETERS[runtime_for(language).language].program
         given = {"language": language, "env": env, "files": files, "limits": limits, "metadata": metadata}
         doors = {"allowed_domains": allowed_domains, "secrets": secrets}
-        request = self._request(stub, **{**_NOTHING_MORE, **given, **doors})
+        code = INTERPRETERS[runtime_for(language).language].program
+        request = self._request(code, **{**_NOTHING_MORE, **given, **doors})
         terms = Terms(
             name=name,
             admitted=admit(request, self._house.limits),
@@ -316,13 +314,12 @@ class Sandbox:
         a minute are ended. Raises as :meth:`run` does.
         """
         self._wall.warm_up()
-        if languages:
-            from casemate.execution import pipeline
+        from casemate.execution import pipeline
 
-            for language in languages:
-                for code in self._examples(runtime_for(language).language):
-                    request = self._request(code, language=language, **_NOTHING_MORE)
-                    self._wall.keep_ready(pipeline.explain(request, self._house))
+        for language in languages:
+            for code in self._examples(runtime_for(language).language):
+                request = self._request(code, language=language, **_NOTHING_MORE)
+                self._wall.keep_ready(pipeline.explain(request, self._house))
 
     def _examples(self, language: str) -> tuple[str, ...]:
         preload = self._house.preload
@@ -333,10 +330,12 @@ class Sandbox:
     async def close(self) -> None:
         """End every cell and everything this sandbox started. Bounded; harmless when repeated."""
         self._closed = True
-        if self._sessions is not None:
-            await self._sessions.close()
-        await self._wall.close()
-        self._log.close()
+        try:
+            if self._sessions is not None:
+                await self._sessions.close()
+        finally:
+            await self._wall.close()
+            self._log.close()
 
     async def __aenter__(self) -> Self:
         return self

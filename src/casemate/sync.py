@@ -76,7 +76,7 @@ class Sandbox:
 
     def session(self, language: str = "python", **arguments: Any) -> Session:
         """See :meth:`casemate.Sandbox.session`."""
-        return Session(self._sandbox.session(language, **arguments), self._wait)
+        return Session(self._wait(_called(self._sandbox.session, language, **arguments)), self._wait)
 
     @property
     def sessions(self) -> Sessions:

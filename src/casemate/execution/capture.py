@@ -37,7 +37,7 @@ class Capture:
         self.output_bytes = 0
         self.spool_failed = ""
         self.kill: Callable[[Reason], None] | None = None
-        self._limits = limits
+        self.limits = limits
         self._emitter = emitter
         self._result_bytes = 0
         self._ended = False
@@ -57,7 +57,7 @@ class Capture:
         if self._spool is not None and not self.spool_failed:
             self._write_spool(data)
         self.transcript.add(stream, data)
-        if self.output_bytes > self._limits.full_output:
+        if self.output_bytes > self.limits.full_output:
             self._end()
         if emitter := self._emitter:
             text = self._decoders[stream].decode(data)
@@ -75,7 +75,7 @@ class Capture:
     def has_room_for(self, frame: bytes) -> bool:
         """Count one more frame. False, and the end of the program, when there have been too many."""
         self._frame_bytes += len(frame) + _FRAME_COST + _PART_COST * frames.parts_of(frame)
-        if self._frame_bytes > self._limits.full_output:
+        if self._frame_bytes > self.limits.full_output:
             self._end()
             return False
         return True
@@ -127,7 +127,7 @@ class Capture:
     def show(self, result: Result, size: int, event: Event) -> None:
         """The program showed ``result``, which came in ``size`` bytes; ``event`` tells of it."""
         self._result_bytes += size
-        if self._result_bytes > self._limits.full_output:
+        if self._result_bytes > self.limits.full_output:
             self.results_dropped = True
             return
         if emitter := self._emitter:
@@ -141,7 +141,7 @@ class Capture:
     def replace(self, number: int, result: Result, size: int, event: Event) -> None:
         """The result ``number``, counted from 0, is shown anew."""
         self._result_bytes += size
-        if self._result_bytes > self._limits.full_output:
+        if self._result_bytes > self.limits.full_output:
             self.results_dropped = True
             return
         self.results[number] = result
@@ -155,7 +155,7 @@ class Capture:
 
     def _write_spool(self, data: bytes) -> None:
         assert self._spool is not None
-        room = self._limits.full_output - self._spool.size
+        room = self.limits.full_output - self._spool.size
         try:
             self._spool.write(data[:room])
         except OSError as error:

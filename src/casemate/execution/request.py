@@ -61,7 +61,7 @@ def make_request(
         files=_files(files or {}),
         stdin=stdin_of(stdin),
         namespace=namespace,
-        metadata=_metadata(metadata),
+        metadata=metadata_of(metadata),
     )
 
 
@@ -225,7 +225,8 @@ def stdin_of(stdin: str | bytes | None, most: int = _MAX_STDIN) -> bytes:
     return os.fsencode(stdin)
 
 
-def _metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def metadata_of(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the caller wants to find again in the result and the record. Raises ``InvalidArgument``."""
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from casemate.errors import Fault
 from casemate.model.isolation import IsolationReport
 from casemate.model.plan import Entry, Plan
 from casemate.model.warmth import Warmth
@@ -57,6 +58,10 @@ class Sink(Protocol):
     def is_full(self) -> bool:
         """Whether the wall should stop reading until the cell is resumed."""
         ...
+
+
+class CellMissed(Fault):
+    """A cell that was ready had ended before its program began, which so never did: begin it in another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +191,7 @@ class SessionCell(Protocol):
         ...
 
     async def ended(self) -> Ending:
-        """Wait for the end; everything in the cell is dead then. Raises as `Cell.ended` does."""
+        """Wait for the end; everything in the cell is dead then. Raises as `Cell.ended` does, and ``CellMissed``."""
         ...
 
     def forget(self) -> None:

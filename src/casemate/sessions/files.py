@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,8 +43,8 @@ class SessionFiles:
     Files of a caller's folder are changed in the session's layer over it, and in the folder after the next step.
     """
 
-    def __init__(self, open_files: Callable[[], Awaitable[tuple[int, int]]]) -> None:
-        self._open_files = open_files
+    def __init__(self, workspace: Callable[[], AbstractAsyncContextManager[int]]) -> None:
+        self._workspace = workspace
 
     async def read_bytes(self, name: str) -> bytes:
         """The content of a file of at most 1 GiB."""
@@ -82,12 +83,8 @@ class SessionFiles:
     async def _do(self, work: Callable[..., T], name: str, *arguments: object) -> T:
         if name:
             check_name(name)
-        workspace, _ = await self._open_files()
-        root = os.dup(workspace)
-        try:
+        async with self._workspace() as root:
             return await finishing(_named, work, root, name, *arguments)
-        finally:
-            os.close(root)
 
 
 def _named(work: Callable[..., T], root: int, name: str, *arguments: object) -> T:
@@ -182,10 +179,18 @@ def _upload(root: int, name: str, source: Path) -> None:
 def _download(root: int, name: str, target: Path) -> Path:
     if target.is_dir():
         target = target / name.rpartition("/")[2]
-    with _opened(root, name) as fd, target.open("wb") as file:
+    with _opened(root, name) as fd, _on_the_host("target", target), target.open("wb") as file:
         for piece in _pieces(fd, os.fstat(fd).st_size):
             file.write(piece)
     return target
+
+
+@contextmanager
+def _on_the_host(argument: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidArgument(argument, f"{str(path)!r}: {error.strerror or error}") from None
 
 
 def _pieces(fd: int, most: int) -> Iterator[bytes]:
@@ -196,6 +201,13 @@ def _pieces(fd: int, most: int) -> Iterator[bytes]:
 
 
 def _chunks_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(CHUNK):
+    with _on_the_host("source", path):
+        file = path.open("rb")
+    with file:
+        while piece := _read_on(file, path):
             yield piece
+
+
+def _read_on(file: BufferedReader, path: Path) -> bytes:
+    with _on_the_host("source", path):
+        return file.read(CHUNK)

@@ -1,4 +1,4 @@
-"""A session's ears: sorts what its cell says to the step it belongs to. All of it is called in the wall's thread."""
+"""A session's ears: sorts what its cell says to the step it belongs to."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ class Heard:
         self.used: asyncio.Future[StepUsage] = asyncio.get_running_loop().create_future()
         self.displays: dict[str, int] = {}  # results by the names that the step gave them
         self.clears = False
+        self.background_bytes = 0  # that it has told of
 
     def leave(self) -> None:
         """Nobody follows its events any more, and nothing waits for them."""
@@ -65,7 +66,7 @@ class Inbox:
 
     def listen(self, step: Heard) -> None:
         """From now on ``step`` is the one that runs; what waits from the background is told to it first."""
-        was_full = self._background_bytes >= _MOST_BACKGROUND
+        was_full = self._is_background_full()
         waiting, self._background, self._background_bytes, self._idle_bytes = self._background, [], 0, 0
         if step.emitter:
             for event in waiting:
@@ -130,10 +131,16 @@ class Inbox:
     def is_full(self, step: int | None) -> bool:
         heard = self._step
         if heard is None or heard.finished is not None:
-            return step is not None and self._background_bytes >= _MOST_BACKGROUND
-        if step is None or heard.number == step or heard.emitter is not None:
+            return step is not None and self._is_background_full()
+        if step is None or heard.number == step:
             return heard.capture.is_full()
-        return self._background_bytes >= _MOST_BACKGROUND
+        return heard.capture.is_full() or self._is_background_full()
+
+    def _is_background_full(self) -> bool:
+        """Whether the background must wait for the next step: a step tells of as much as it may say itself."""
+        heard = self._step
+        too_much = heard is not None and heard.background_bytes >= heard.capture.limits.full_output
+        return too_much or self._background_bytes >= _MOST_BACKGROUND
 
     def deaf(self) -> None:
         self._soon(self._loop.call_later, _DEAF_GRACE, self.cell.kill, "deaf")
@@ -192,7 +199,8 @@ class Inbox:
         event = Output(stream, data.decode("utf-8", "replace"), background=True, data=data)
         heard = self._step
         emitter = None if heard is None or heard.finished is not None else heard.emitter
-        if emitter is not None:
+        if heard is not None and emitter is not None:
+            heard.background_bytes += len(data)
             emitter.emit(event, len(data))
         elif self._background_bytes < _MOST_BACKGROUND:
             self._background.append(event)

@@ -7,7 +7,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from casemate.isolation.wall import Ending
+from casemate.errors import Fault
+from casemate.isolation.wall import CellMissed, Ending
 from casemate.sessions.inbox import Heard, Inbox
 from casemate.sessions.interpreters import StepRequest
 
@@ -52,8 +53,7 @@ class InterpreterCell:
 
     async def begin(self, heard: Heard, code: bytes, stdin: bytes | None, cwd: str | None, seconds: float) -> None:
         """Have it run a step."""
-        await self._or_ended(self._opened)  # its order is on its way then, and a request comes after it
-        await self._or_ended(self._inbox.ready, _READY_WITHIN)  # the step's time begins when there is an interpreter
+        await self._started()  # the step's time begins when there is an interpreter
         await self._or_ended(self._inbox.pipes(heard.number))
         self._step = heard.number
         heard.has_begun = True
@@ -93,9 +93,22 @@ class InterpreterCell:
         """Its answer when it has bound ``name`` to ``value``, which is JSON."""
         return await self._ask(self._interpreter.set(self._request + 1, name, value))
 
-    async def files(self) -> tuple[int, int]:
-        """Descriptors, ours until the end: the workspace as the cell sees it, and all that it can write."""
-        return await asyncio.shield(self._opened)
+    async def open_workspace(self) -> int:
+        """A descriptor of the workspace as the cell sees it, which the receiver closes. Raises ``CasemateError``."""
+        await self._or_ended(self._opened)
+        if self._is_let_go or not self._opened.done():
+            raise Fault("the session's cell has ended")
+        return os.dup(self._opened.result()[0])
+
+    @property
+    def tree_fd(self) -> int:
+        """The folder of all that it can write; its own, until it is let go. Only when it has begun a step."""
+        return self._opened.result()[1]
+
+    async def was_missed(self) -> bool:
+        """Whether it ended before its program began, as a cell may that was ready: another is as good."""
+        await self._or_ended(self._opened)
+        return self.ended.done() and isinstance(self.ended.exception(), CellMissed)
 
     @property
     def problem(self) -> str:
@@ -118,6 +131,12 @@ class InterpreterCell:
         self.cell.kill("cancelled" if keep_files else "closed")
         await asyncio.wait([self.ended], timeout=_END_WITHIN)
 
+    def abandon(self) -> None:
+        """End it and give up its files, without waiting. Harmless when it has ended."""
+        self.cell.kill("closed")
+        self.cell.forget()
+        self.ended.add_done_callback(lambda _: self.let_go())
+
     def let_go(self) -> None:
         """It has ended: close the way to its files. Once; harmless when repeated."""
         if self._is_let_go:
@@ -132,12 +151,17 @@ class InterpreterCell:
                     os.close(fd)
 
     async def _ask(self, request: bytes) -> Reply | None:
-        await self._or_ended(self._opened)
+        await self._started()
         self._request += 1
         answer = self._inbox.reply(self._request)
         self.cell.send(request)
         await self._or_ended(answer, _ANSWER_WITHIN)
         return answer.result() if answer.done() else None
+
+    async def _started(self) -> None:
+        """Wait until it can be talked to, or has ended."""
+        await self._or_ended(self._opened)  # its order is on its way then, and a request comes after it
+        await self._or_ended(self._inbox.ready, _READY_WITHIN)
 
     async def _or_ended(self, future: asyncio.Future[Any], seconds: float | None = None) -> None:
         """Wait until it is done, or the cell has ended: after ``seconds`` without a word it is ended."""

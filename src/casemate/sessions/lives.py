@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from casemate.errors import CasemateError, Fault, RuntimeMissing
+from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed
 from casemate.execution.finishing import finishing
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
@@ -22,10 +22,11 @@ from casemate.sessions.outcome import Left
 if TYPE_CHECKING:
     from casemate.execution.admit import Admitted
     from casemate.execution.house import House
-    from casemate.isolation.wall import Ending
+    from casemate.isolation.wall import Ending, SessionCell
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
 
+_MISSED = "the cell that was ready had ended"
 _FOREVER = float("inf")  # steps have deadlines, the cell has none
 _GONE = SkippedFile(".", "the files of earlier steps went with the process that kept them; those handed out are safe")
 _MOVED = SkippedFile(".", "the cell did not stand still while its files were taken: they may be of different moments")
@@ -40,8 +41,9 @@ class Lives:
         self._house = house
         self._birth = asyncio.Lock()
         self._life: InterpreterCell | None = None
-        self._former = ""  # the id of the last cell that ended, whose files the next one takes
+        self._former: SessionCell | None = None  # the last cell that ended, whose files the next one takes
         self._files_lost = False
+        self._is_over = False
         self._leavings: Leavings | None = None
 
     @property
@@ -50,28 +52,47 @@ class Lives:
         return self._life
 
     async def living(self) -> InterpreterCell:
-        """The interpreter that lives, or a fresh one. Raises ``CasemateError``."""
+        """The interpreter that lives, or a fresh one. Only for who has the session's turn: a step has still to look at
+        what it left in a cell that ended with it. Raises ``CasemateError``."""
         async with self._birth:
+            self._check_open()
             if self._life is not None and not self._life.is_alive:
                 self.names.lose()  # it ended while nobody asked it anything
                 self.bury(self._life)
-            if self._life is None:
-                report = await self._house.wall.prove()
-                self._life = await self._begin(report)
-            return self._life
+            return self._life or await self._begin()
 
-    async def _begin(self, report: IsolationReport) -> InterpreterCell:
-        plan = replace(self._planned(), id=os.urandom(16).hex(), continues=self._former)
-        self._leavings = self._leavings or await asyncio.to_thread(Leavings, plan, self._house)
-        if self._former:
-            plan = replace(plan, files={})  # they lie there
+    async def present(self) -> InterpreterCell | None:
+        """The same for anybody; None where one has ended and is not buried. Raises ``CasemateError``."""
+        async with self._birth:
+            self._check_open()
+            if self._life is None:
+                return await self._begin()
+            return self._life if self._life.is_alive else None
+
+    async def _begin(self) -> InterpreterCell:
+        report = await self._house.wall.prove()
+        plan = self._planned()
+        if self._leavings is None:
+            self._leavings = await asyncio.to_thread(Leavings, plan, self._house)
+        if self._former is not None:
+            plan = replace(plan, continues=self._former.id, files={})  # they lie there
+        self._life, self._former = self._cell_for(plan, report), None
+        if await self._life.was_missed():
+            self._life = self._cell_for(replace(plan, waiting=_MISSED), report)
+        return self._life
+
+    def _cell_for(self, plan: Plan, report: IsolationReport) -> InterpreterCell:
         life = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language])
         life.report = report_for(plan, report, life.cell)
-        self._former = ""
         return life
 
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise SandboxClosed("the session was closed")
+
     def _planned(self) -> Plan:
-        return replace(make_plan(self._admitted, self._house, session=True), deadline=_FOREVER)
+        plan = make_plan(self._admitted, self._house, session=True)
+        return replace(plan, deadline=_FOREVER, id=os.urandom(16).hex())
 
     def ending(self, life: InterpreterCell) -> Ending:
         """How a cell has ended. Raises what kept its interpreter from being there."""
@@ -91,18 +112,28 @@ class Lives:
         is_lost = life.has_ended_with_the_wall
         life.let_go()
         if self._life is life:
-            self._life, self._former = None, "" if is_lost else life.cell.id
+            self._life, self._former = None, None if is_lost else life.cell
             self._files_lost = self._files_lost or is_lost
 
     async def end(self, *, keep_files: bool) -> None:
-        """End the interpreter; what it knew is given up."""
-        life = self._life
-        if life is not None:
-            await life.end(keep_files=keep_files)
-            self.bury(life)
+        """End the interpreter; what it knew is given up. Without its files the session is over."""
+        async with self._birth:
+            life = self._life
+            if life is not None:
+                await life.end(keep_files=keep_files)
+                self.bury(life)
+            self.names.forget()
             if not keep_files:
-                life.cell.forget()
-        self.names.forget()
+                self.abandon()
+
+    def abandon(self) -> None:
+        """The session is over: end the interpreter, if there is one, and give up all files, without waiting."""
+        self._is_over = True
+        if self._former is not None:
+            self._former.forget()
+            self._former = None
+        if self._life is not None:
+            self._life.abandon()
 
     async def left_by(self, life: InterpreterCell, ending: Ending | None) -> Left:
         """What a step left in the workspace; and once, that the files of the steps before are lost."""
@@ -119,7 +150,7 @@ class Lives:
         assert self._leavings is not None
         if ending is not None:
             return await finishing(partial(self._leavings.take, ending.tree_fd, dead=True))
-        _, tree = await life.files()
+        tree = life.tree_fd
         if self._leavings.is_empty(tree) or await asyncio.to_thread(self._leavings.is_untouched, tree):
             return Left()
         try:

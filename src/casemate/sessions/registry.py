@@ -19,7 +19,8 @@ class Sessions:
         self._open: dict[str, Session] = {}
 
     def add(self, session: Session) -> Session:
-        """One more. Raises ``InvalidArgument`` for a name that is taken."""
+        """One more. Raises ``InvalidArgument`` for a name that is taken, or that nobody could use."""
+        _check_name(session.name)
         self._forget_closed()
         if session.name is not None and self._find(session.name) is not None:
             raise InvalidArgument("name", f"a session called {session.name!r} is open already; get it, or take another")
@@ -32,7 +33,7 @@ class Sessions:
         """The open session with this id or name. Raises ``InvalidArgument`` where there is none."""
         found = self._find(id_or_name)
         if found is None:
-            raise InvalidArgument("id_or_name", f"no session {id_or_name!r} is open")
+            raise InvalidArgument("id_or_name", f"no session with the id or name {id_or_name!r} is open")
         return found
 
     async def list(self) -> list[Session]:
@@ -69,9 +70,6 @@ class Sessions:
             del self._open[known]
 
 
-def check_session_name(name: object) -> None:
-    """A name that people can use. Raises ``InvalidArgument``."""
-    if name is None:
-        return
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MOST_NAME:
+def _check_name(name: object) -> None:
+    if name is not None and (not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MOST_NAME):
         raise InvalidArgument("name", f"{name!r} is not a printable name of 1 to {_MOST_NAME} characters")

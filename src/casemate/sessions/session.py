@@ -17,7 +17,7 @@ from casemate.execution.admit import Admitted
 from casemate.execution.capture import Capture
 from casemate.execution.house import House
 from casemate.execution.record import recording
-from casemate.execution.request import check_timeout, code_of, stdin_of
+from casemate.execution.request import check_timeout, code_of, metadata_of, stdin_of
 from casemate.execution.stream import events
 from casemate.model.events import Done, Event
 from casemate.model.execution import Execution
@@ -70,7 +70,7 @@ class Session:
         self.id = terms.admitted.request.id
         self.name = terms.name
         self.language = terms.admitted.request.language
-        self.files = SessionFiles(self._open_files)
+        self.files = SessionFiles(self._workspace)
         self._terms = terms
         self._log = house.log
         self._slot = slot
@@ -207,14 +207,13 @@ class Session:
         self._check_open()
         if not wait and self._turn.locked():
             raise InvalidArgument("wait", "a step of this session runs already; leave wait out to queue behind it")
+        with self._lifetime.in_use():
+            return await self._in_turn(request, emitter)
+
+    async def _in_turn(self, request: Request, emitter: Emitter | None) -> Execution:
         async with self._turn, self._slot():
             self._check_open()
-            self._lifetime.stop()
-            try:
-                execution = await self._step(request, emitter)
-            finally:
-                if not self._closed:
-                    self._lifetime.rest()
+            execution = await self._step(request, emitter)
         if emitter:
             emitter.emit(Done(execution), 0)
         return execution
@@ -240,6 +239,8 @@ class Session:
         began = time.monotonic()
         try:
             await life.begin(heard, request.code, stdin, cwd, deadline)
+            if self._interrupted:  # before there was anything to interrupt
+                life.cell.interrupt(GRACE)
             over = await life.over(heard)
         except asyncio.CancelledError:
             await self._interrupt_and_wait(life, heard)
@@ -248,7 +249,7 @@ class Session:
             self._running = ""
         heard.capture.finish()
         seconds = time.monotonic() - began
-        is_late = self._interrupted or seconds >= deadline
+        is_late = self._interrupted or heard.capture.was_too_much or seconds >= deadline
         usage = await life.usage(heard, math.inf if is_late else seconds) if over else None
         if usage is None:
             await asyncio.wait([life.ended])
@@ -279,16 +280,32 @@ class Session:
 
     async def _asked(self, ask: Callable[[InterpreterCell], Awaitable[Reply | None]]) -> Reply:
         self._check_open()
-        async with self._turn:
-            self._check_open()
-            reply = await ask(await self._lives.living())
-            if reply is None:
-                raise Fault("the session's interpreter ended before it answered")
-            return reply
+        with self._lifetime.in_use():
+            async with self._turn:
+                self._check_open()
+                life = await self._lives.living()
+                reply = await ask(life)
+                if reply is None:
+                    await asyncio.wait([life.ended])
+                    self._lives.ending(life)  # raises what kept it from starting
+                    raise Fault("the session's interpreter ended before it answered")
+                return reply
 
-    async def _open_files(self) -> tuple[int, int]:
+    @contextlib.asynccontextmanager
+    async def _workspace(self) -> AsyncGenerator[int]:
+        """A descriptor of the workspace."""
         self._check_open()
-        return await (await self._lives.living()).files()
+        with self._lifetime.in_use():
+            life = await self._lives.present()
+            if life is None:
+                async with self._turn:  # a step has still to look at what it left there
+                    self._check_open()
+                    life = await self._lives.living()
+            workspace = await life.open_workspace()
+            try:
+                yield workspace
+            finally:
+                os.close(workspace)
 
     def _deadline(self, request: Request) -> float:
         wall = self._terms.admitted.limits.wall
@@ -305,15 +322,13 @@ class Session:
 
     # -- its end
 
-    def _expire(self) -> None:
-        self._end("the session ended by itself: its idle_timeout or lifetime was over")
-        life = self._lives.current
-        if life is not None:
-            life.ended.add_done_callback(lambda _: life.let_go())
+    def _expire(self, what: str) -> None:
+        self._end(f"the session ended by itself: its {what} was over")
+        self._lives.abandon()
 
     def _end(self, why: str) -> None:
         """No more steps; what runs is ended."""
-        self._lifetime.stop()
+        self._lifetime.end()
         self._closed = self._closed or why
         if self._lives.current is not None:
             self._lives.current.cell.kill("closed")
@@ -337,7 +352,7 @@ class Session:
             timeout=check_timeout(timeout),
             stdin=stdin_of(stdin, _MOST_STDIN),
             has_stdin=stdin is not None,
-            metadata=dict(metadata or {}),
+            metadata={**self._terms.admitted.request.metadata, **metadata_of(metadata)},
             session=self.id,
         )
 

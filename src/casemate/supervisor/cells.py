@@ -53,6 +53,7 @@ class Cell:
         self.again = self.repeat = _NEVER  # when it is interrupted once more: an interpreter may have missed it
         self.in_step = False
         self.step_began = 0.0
+        self.stopped: set[int] = set()  # by `freeze`
         self.keeps_files = False  # at its end, for the session's next cell
         self.started = time.monotonic()
         self.deadline = self.next_look = _NEVER
@@ -159,6 +160,7 @@ class Cell:
 
     def freeze(self) -> bool:
         """Stop everything in it but its init, so that nothing changes its files; whether all of it stands still."""
+        self.stopped.clear()
         until = time.monotonic() + _STOP_WITHIN
         while True:
             pids = watch.look(self.pid).pids
@@ -168,12 +170,13 @@ class Cell:
             if time.monotonic() > until:
                 return False
             for pid in moving:
+                self.stopped.add(pid)
                 _send(pid, _SIGSTOP)
             time.sleep(_STOP_PAUSE)
 
     def thaw(self) -> None:
-        """Let everything in it go on."""
-        for pid in watch.look(self.pid).pids:
+        """Let go on what was stopped, and nothing that stood still before."""
+        for pid in self.stopped.intersection(watch.look(self.pid).pids):
             _send(pid, _SIGCONT)
 
     def keep_time(self, now: float) -> None:

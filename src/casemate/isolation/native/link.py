@@ -115,7 +115,7 @@ class Link:
     def open(self, request: dict[str, Any], fds: dict[str, int], sink: SessionSink) -> RunningSession:
         """Launch a session's cell, whose interpreter is executed, with ``fds`` (given away). Raises ``OSError``."""
         requests = open_requests(fds)
-        cell = RunningSession(self, request["id"], sink, open_pipes(fds), requests)
+        cell = RunningSession(self, request["id"], sink, open_pipes(fds, requests), requests)
         self._launch(cell, request, fds)
         return cell
 
@@ -124,11 +124,7 @@ class Link:
         fds = {"payload": payload}
         way_in, order = open_ways_in(fds)
         kind = RunningSession if request["session"] else RunningCell
-        try:
-            cell = kind(self, os.urandom(8).hex(), None, open_pipes(fds))
-        except OSError:
-            close_all([way_in, order])
-            raise
+        cell = kind(self, os.urandom(8).hex(), None, open_pipes(fds, way_in, order))
         cell.stdin, cell.order = way_in, order
         if self._enter(cell, fds):
             self.send({**request, "op": "launch", "id": cell.id, "fds": list(fds)}, list(fds.values()))

@@ -96,6 +96,7 @@ class RunningSession(RunningCell):
         self.unsettled = False  # frames wait for text that is in the pipes
         self.files: Future[tuple[int, int]] = Future()
         self.frozen: Future[bool] | None = None
+        self.is_gone = False
 
     def send(self, request: bytes) -> None:
         self._link.sessions.write(self, request)
@@ -116,9 +117,11 @@ class RunningSession(RunningCell):
     async def freeze(self) -> bool:
         import asyncio
 
-        self.frozen = Future()
+        self.frozen = frozen = Future[bool]()
+        if self.is_gone:  # asked after `frozen` is there: whoever sets it looks at that afterwards
+            raise Fault("the session's cell has ended")
         self._say("freeze")
-        return await asyncio.shield(asyncio.wrap_future(self.frozen))
+        return await asyncio.shield(asyncio.wrap_future(frozen))
 
     def thaw(self) -> None:
         self._say("thaw")
@@ -146,6 +149,7 @@ class RunningSession(RunningCell):
 
     def give_up(self) -> None:
         """Nobody is left to answer."""
+        self.is_gone = True
         for future in (self.files, self.frozen):
             if future is not None and not future.done():
                 future.set_exception(Fault("the session's cell has ended"))
@@ -223,10 +227,10 @@ def open_ways_in(fds: dict[str, int]) -> tuple[int, int]:
     return ours[0], order
 
 
-def open_pipes(fds: dict[str, int]) -> dict[int, Stream | None]:
+def open_pipes(fds: dict[str, int], *others: int) -> dict[int, Stream | None]:
     """Fresh pipes for what a cell says: their ends for it are put into ``fds``, ours are given, by descriptor.
 
-    Raises ``OSError``, and then closes all of ``fds``.
+    Raises ``OSError``, and then closes all of ``fds`` and the ``others``.
     """
     pipes: dict[int, Stream | None] = {}
     streams: tuple[Stream, ...] = ("stdout", "stderr")
@@ -236,7 +240,6 @@ def open_pipes(fds: dict[str, int]) -> dict[int, Stream | None]:
             os.set_blocking(read, False)
             pipes[read] = next((stream for stream in streams if stream == name), None)
     except OSError:
-        for fd in (*fds.values(), *pipes):
-            os.close(fd)
+        close_all([*fds.values(), *pipes, *others])
         raise
     return pipes

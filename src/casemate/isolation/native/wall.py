@@ -16,7 +16,7 @@ from casemate.isolation.native.memory import memory_file, seal
 from casemate.isolation.native.running import RunningCell, RunningSession, Unlaunched
 from casemate.isolation.native.unlaunched import explained, why_unlaunched
 from casemate.isolation.native.warm import Turn, Warm
-from casemate.isolation.wall import Ending, Reason, SessionSink, Sink
+from casemate.isolation.wall import CellMissed, Ending, Reason, SessionSink, Sink
 from casemate.model.isolation import IsolationReport
 from casemate.model.plan import Entry, Plan, Waiting
 from casemate.model.warmth import Warmth
@@ -31,6 +31,7 @@ S = TypeVar("S", Sink, SessionSink)
 
 _INLINE = 1 << 15  # bytes of a program that travel in a message; more in a file
 _GONE = "the cell that was ready had ended"
+_MISSED = ("zygote", "waiting")  # stages at which a cell that was ready, or was to be forked, has not begun its program
 _HELLO_TIMEOUT = 20.0  # seconds a supervisor has to start, on a machine under heavy load
 
 
@@ -287,7 +288,7 @@ class NativeCell:
         try:
             return await self._cell.ended()
         except Unlaunched as error:
-            if self._how == "exec" or error.stage not in ("zygote", "waiting"):
+            if self._how == "exec" or error.stage not in _MISSED:
                 raise
             self._why = f"{_GONE}: {error.detail}"
         self._how = "exec"
@@ -322,6 +323,8 @@ class NativeSession:
         try:
             ending = await self._cell.ended()
         except Unlaunched as error:
+            if self.start != "exec" and error.stage in _MISSED:
+                raise CellMissed(f"{_GONE}: {error.detail}") from None
             raise why_unlaunched(error) from None
         return replace(ending, start=self.start, start_reason=self.start_reason)
 
