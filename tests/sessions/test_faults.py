@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,9 +13,9 @@ from unittest import mock
 
 import pytest
 from tests.contract import witness
-from tests.sessions.driver import PROMPT, Open, said, until, until_there
+from tests.sessions.driver import PROMPT, Open, said, starting, until, until_there
 
-from casemate import Fault, Sandbox, SandboxClosed
+from casemate import Fault, Limits, Sandbox, SandboxClosed
 from casemate.isolation.native.running import RunningSession
 from casemate.isolation.native.wall import NativeWall
 from casemate.sessions import interpreter_cell
@@ -133,3 +134,129 @@ def test_a_step_can_be_interrupted_where_the_application_itself_ignores_interrup
         ["env", "--ignore-signal=INT", sys.executable, "-c", program], capture_output=True, timeout=60, check=False
     )
     assert (ended.stdout, ended.stderr) == (b"cancelled kept\n", b"")
+
+
+async def test_files_that_are_asked_for_during_a_crash_do_not_take_the_steps_own_away(opened: Open) -> None:
+    session, over = opened(), asyncio.Event()
+
+    async def poll() -> None:
+        while not over.is_set():
+            with contextlib.suppress(Fault):
+                await session.files.list()
+
+    pollers = [asyncio.create_task(poll()) for _ in range(3)]
+    try:
+        for turn in range(20):
+            ended = await session.run(f"open('made', 'w').write('{turn}'); import os; os._exit(1)")
+            assert [(one.name, one.read_bytes()) for one in ended.artifacts] == [("made", str(turn).encode())]
+    finally:
+        over.set()
+        await asyncio.gather(*pollers)
+
+
+async def test_an_interpreter_that_ends_while_its_files_are_looked_at_holds_nobody_up(opened: Open) -> None:
+    session = opened()
+    code = "import os, threading, time\nopen('made', 'w').write('{0}')\n"
+    code += "def end():\n    time.sleep({1})\n    os._exit(1)\nthreading.Thread(target=end).start()"
+    async with asyncio.timeout(PROMPT * 2):
+        for turn in range(40):
+            await session.run(code.format(turn, turn / 10_000))
+
+
+async def test_a_step_that_has_used_up_the_files_is_followed_by_one_in_the_same_interpreter(opened: Open) -> None:
+    session = opened(limits=Limits(inodes=200))
+    full = await session.run("kept = 1\nfor number in range(1000): open(str(number), 'w').close()")
+    assert full.cause is not None
+    assert (full.cause.code, full.state) == ("inode_limit", "kept")
+    for _ in range(3):
+        after = await session.run("print(kept, len(__import__('os').listdir()) > 150)")
+        assert (after.status, after.state, after.stdout) == ("ok", "kept", "1 True\n")
+
+
+@pytest.mark.parametrize("how", ["reset", "crash", "expiry"])
+async def test_the_files_of_a_session_that_is_over_are_given_up(audit: Path, how: str) -> None:
+    before = set(witness.serving())
+    async with Sandbox(audit=audit) as sandbox, sandbox.session() as first:
+        await said(first, "1")
+        (server,) = set(witness.serving()) - before
+
+        async def round_trip() -> int:
+            session = sandbox.session(idle_timeout=0.05 if how == "expiry" else None)
+            await session.run("open('made', 'w').write('1')" + ("; import os; os._exit(1)" if how != "reset" else ""))
+            if how == "reset":
+                await session.reset()
+            if how == "expiry":
+                await until(lambda: session.is_closed)
+            await session.close()
+            return len(os.listdir(f"/proc/{server}/fd"))
+
+        counts = [await round_trip() for _ in range(15)]
+        await until(lambda: len(os.listdir(f"/proc/{server}/fd")) <= counts[0] + 9, f"{counts}")
+
+
+async def test_closing_while_files_are_asked_for_leaves_no_cell(audit: Path) -> None:
+    async with Sandbox(audit=audit) as sandbox:
+        session = sandbox.session()
+        await asyncio.gather(session.files.list(), session.close(), return_exceptions=True)
+        with pytest.raises(SandboxClosed):
+            await session.files.list()
+        life = session._lives.current
+        assert life is None or not life.is_alive
+
+
+async def test_what_the_background_says_during_a_step_is_bounded_and_waits_for_the_next(opened: Open) -> None:
+    session = opened(limits=Limits(full_output="1MiB"))
+    flood = "begin.wait()\n    while not go.wait(0): os.write(fd, b'y' * 65536)"
+    await said(
+        session,
+        f"import os, threading, time\ngo, begin = threading.Event(), threading.Event(); fd = os.dup(1)\n"
+        f"def flood():\n    {flood}\n"
+        "threading.Thread(target=flood).start()",
+    )
+    run = session.start("begin.set(); time.sleep(1)")
+    assert (await run.wait()).status == "ok"
+    assert os.fstat(run._tape._file.fileno()).st_size < 4 << 20
+    await said(session, "go.set()")
+
+
+async def test_an_interrupt_before_the_interpreter_is_there_ends_the_step(opened: Open) -> None:
+    session = opened()
+    with starting("exec"):
+        run = session.start("import time\nprint('begun')\ntime.sleep(30)\nprint('ended')")
+        while not session._running:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(PROMPT * 0.8):
+            await run.cancel()
+    ended = await run.wait()
+    assert (ended.status, "ended" in ended.stdout) == ("cancelled", False)
+
+
+async def test_a_step_that_says_too_much_interrupts_no_other(opened: Open) -> None:
+    session = opened(limits=Limits(full_output=2000))
+    for _ in range(100):
+        assert (await session.run("import os; os.write(1, b'x' * 3000)")).status == "killed"
+        after = await session.run("for _ in range(50_000): pass")
+        assert (after.status, after.state) == ("ok", "kept")
+
+
+async def test_children_that_take_memory_between_steps_are_ended_with_their_cell(opened: Open) -> None:
+    session = opened(limits=Limits(memory="256MiB"))
+    child = "held = []\nfor n in range(80):\n    held.append(b'x' * (8 << 20)); time.sleep(0.01)\n"
+    child += "    open(f'took-{os.getpid()}', 'w').write(str(n * 8))\nos._exit(0)"
+    await said(
+        session,
+        "import os, time\nfor _ in range(3):\n    if os.fork() == 0:\n        time.sleep(0.3)\n"
+        + "".join(f"        {line}\n" for line in child.splitlines()),
+    )
+    await until(lambda: session._lives.current is not None and not session._lives.current.is_alive)
+    after = await session.run("import os; print(sum(int(open(one).read()) for one in os.listdir() if 'took' in one))")
+    assert after.state == "lost"
+    assert int(after.stdout) < 600
+
+
+async def test_a_session_that_only_values_were_put_into_ends_by_itself(opened: Open) -> None:
+    session = opened(lifetime=0.3)
+    await session.set("x", 1)
+    await until(lambda: session.is_closed)
+    with pytest.raises(SandboxClosed, match="lifetime"):
+        await session.run("1")

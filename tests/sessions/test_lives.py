@@ -306,3 +306,5 @@ async def test_an_environment_without_ipython_is_a_clear_error(audit: object, tm
         assert "IPython" in str(raised.value)
         with pytest.raises(RuntimeMissing):
             await session.run("1")
+        with pytest.raises(RuntimeMissing):
+            await session.set("x", 1)
