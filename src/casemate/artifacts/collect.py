@@ -55,6 +55,8 @@ def collect(
     holds: what cannot be handed out is in ``skipped``.
     """
     collector = _Collector(bounds or Bounds(), given, Store(folder), unlock, seen)
+    if seen is not None:
+        seen.begin()
     path = tuple(os.fsencode(name) for name in under)
     top = _open_top(root, path, collector.skipped, unlock)
     if top is not None:
@@ -62,6 +64,8 @@ def collect(
             collector.walk(top, path)
         finally:
             os.close(top)
+    if seen is not None:
+        seen.forget_unmet()
     return Collected(tuple(collector.files), collector.skipped.listed(), collector.skipped.complete)
 
 

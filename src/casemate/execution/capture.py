@@ -135,7 +135,7 @@ class Capture:
         if len(self.results) >= _MAX_RESULTS:
             self.results_dropped = True
             return
-        self.transcript.add_result(len(self.results))
+        self.transcript.add_result()
         self.results.append(result)
 
     def replace(self, number: int, result: Result, size: int, event: Event) -> None:

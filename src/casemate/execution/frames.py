@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -10,6 +11,7 @@ from casemate.model.result import ProgramError, Result
 
 _MAX_PARTS = 200_000  # values in one frame: each takes many times its length in memory
 _ESCAPED_SURROGATE = b"\\ud"
+_DEEPEST = 200  # lists and objects in each other: whoever handles the value next has its own stack
 _MAX_TYPES = 32  # MIME types of one result
 _MAX_TYPE_NAME = 128
 _MAX_NAME = 256  # characters of an exception's type
@@ -48,7 +50,9 @@ def decode(frame: bytes) -> dict[str, Any] | None:
     if parts_of(frame) > _MAX_PARTS:
         return None
     try:
-        message = json.loads(frame, parse_constant=_refuse)
+        message = json.loads(frame.decode(), parse_constant=_refuse, parse_float=_finite)
+        if frame.count(b"[") + frame.count(b"{") > _DEEPEST:
+            _check_depth(message, _DEEPEST)
         if _ESCAPED_SURROGATE in frame.lower():
             message = _without_surrogates(message)
     except (ValueError, RecursionError):
@@ -74,6 +78,22 @@ def _without_surrogates(value: Any) -> Any:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a number of JSON that Python has")
+    return number
+
+
+def _check_depth(value: Any, most: int) -> None:
+    """Raise ``ValueError`` where lists and objects are nested deeper than ``most``."""
+    if isinstance(value, list | dict):
+        if not most:
+            raise ValueError("it is nested too deep")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_depth(item, most - 1)
 
 
 def shown(bundle: Any) -> Shown | None:

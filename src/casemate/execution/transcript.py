@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Literal
 
 Stream = Literal["stdout", "stderr"]
@@ -50,7 +51,10 @@ class Transcript:
     def __init__(self, limit: int) -> None:
         self._streams: dict[Stream, _Kept] = {"stdout": _Kept(limit), "stderr": _Kept(limit)}
         self._limit = limit
-        self._order: list[tuple[Stream | None, int]] = []  # stream and bytes, or None and the number of a result
+        self._order: list[tuple[Stream, int]] = []  # stream and bytes
+        self._results: list[
+            tuple[int, int]
+        ] = []  # for each: after so many of these, the last of which had so many bytes
 
     def add(self, stream: Stream, data: bytes) -> None:
         """The program wrote ``data``."""
@@ -64,14 +68,13 @@ class Transcript:
         """Whether ``amount`` more bytes would be more than is kept of the stream."""
         return self._streams[stream].total + amount > self._limit
 
-    def add_result(self, number: int) -> None:
-        """The program displayed its result ``number``, counted from 0."""
-        if len(self._order) < _MAX_SEGMENTS:
-            self._order.append((None, number))
+    def add_result(self) -> None:
+        """The program displayed one more result."""
+        self._results.append((len(self._order), self._order[-1][1] if self._order else 0))
 
     def forget_results(self) -> None:
-        """The results so far are taken back; the next is number 0 again."""
-        self._order = [entry for entry in self._order if entry[0] is not None]
+        """The results so far are taken back."""
+        self._results.clear()
 
     @property
     def truncated(self) -> bool:
@@ -95,12 +98,20 @@ class Transcript:
     def _ordered(self, results: list[str]) -> list[str]:
         at: dict[Stream, int] = {"stdout": 0, "stderr": 0}
         parts: list[str] = []
-        for stream, amount in self._order:
-            if stream is None:
-                parts.append(_own_line(parts, results[amount]))
-            else:
-                parts.append(_decode(self._streams[stream].slice(at[stream], at[stream] + amount)))
-                at[stream] += amount
+        places = deque(self._results)
+        shown = iter(results)
+        while places and places[0][0] == 0:
+            places.popleft()
+            parts.append(_own_line(parts, next(shown)))
+        for number, (stream, amount) in enumerate(self._order, 1):
+            end = at[stream] + amount
+            while places and places[0][0] == number:
+                upto = end - amount + places.popleft()[1]
+                parts.append(_decode(self._streams[stream].slice(at[stream], upto)))
+                parts.append(_own_line(parts, next(shown)))
+                at[stream] = upto
+            parts.append(_decode(self._streams[stream].slice(at[stream], end)))
+            at[stream] = end
         for stream, start in at.items():
             parts.append(_decode(self._streams[stream].slice(start, self._streams[stream].total)))
         return parts
@@ -110,9 +121,8 @@ class Transcript:
         at: dict[Stream, int] = {"stdout": 0, "stderr": 0}
         parts = []
         for stream, amount in self._order:
-            if stream is not None:
-                parts.append(self._streams[stream].slice(at[stream], at[stream] + amount))
-                at[stream] += amount
+            parts.append(self._streams[stream].slice(at[stream], at[stream] + amount))
+            at[stream] += amount
         parts += [self._streams[stream].slice(start, self._streams[stream].total) for stream, start in at.items()]
         return b"".join(parts)
 

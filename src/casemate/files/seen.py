@@ -29,6 +29,11 @@ class Seen:
         """What is at ``path`` elsewhere was made because of this tree; ``identity``: that of what was made."""
         self._made[path] = identity
 
+    def forget_unmet(self) -> None:
+        """What the look has not met is new when it is met again: a program that makes and removes files without end
+        shall not fill our memory."""
+        self._known = {path: known for path, known in self._known.items() if path in self._met}
+
     def gone(self) -> dict[tuple[bytes, ...], tuple[int, int]]:
         """What was made because of things that are no longer there, the deepest first; it is told once."""
         paths = sorted((path for path in self._made if path not in self._met), key=len, reverse=True)

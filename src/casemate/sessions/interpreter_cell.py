@@ -89,6 +89,10 @@ class InterpreterCell:
         """Its answer about one value."""
         return await self._ask(self._interpreter.get(self._request + 1, name))
 
+    async def calm(self) -> None:
+        """Wait until an interrupt that came late is over: it is when a question is answered. It has that long."""
+        await self._ask(self._interpreter.get(self._request + 1, "_"), GRACE)
+
     async def give(self, name: str, value: str) -> Reply | None:
         """Its answer when it has bound ``name`` to ``value``, which is JSON."""
         return await self._ask(self._interpreter.set(self._request + 1, name, value))
@@ -150,12 +154,12 @@ class InterpreterCell:
                 for fd in (result.tree_fd,) if isinstance(result, Ending) else result:
                     os.close(fd)
 
-    async def _ask(self, request: bytes) -> Reply | None:
+    async def _ask(self, request: bytes, seconds: float = 0.0) -> Reply | None:
         await self._started()
         self._request += 1
         answer = self._inbox.reply(self._request)
         self.cell.send(request)
-        await self._or_ended(answer, _ANSWER_WITHIN)
+        await self._or_ended(answer, seconds or _ANSWER_WITHIN)
         return answer.result() if answer.done() else None
 
     async def _started(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from casemate.sessions.outcome import State
 from casemate.sessions.protocol import Finished
 
+_MOST = 10_000  # names that are kept for the day when they are lost
+
 
 class Names:
     """What would be lost with the interpreter, and what was, until a step has told of it."""
@@ -17,7 +19,7 @@ class Names:
         """A step is over."""
         for name in finished.gone:
             self._bound.pop(name, None)
-        self._bound.update(dict.fromkeys(finished.new))
+        self._bound.update(dict.fromkeys(finished.new[: _MOST - len(self._bound)]))
 
     def add(self, name: str) -> None:
         """One was bound from outside."""
@@ -25,7 +27,7 @@ class Names:
 
     def lose(self) -> None:
         """The interpreter has ended, with all that it knew."""
-        self._lost = tuple(dict.fromkeys((*(self._lost or ()), *self._bound)))
+        self._lost = tuple(dict.fromkeys((*(self._lost or ()), *self._bound)))[:_MOST]
         self._bound.clear()
 
     def forget(self) -> None:

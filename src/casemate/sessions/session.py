@@ -255,7 +255,7 @@ class Session:
             await asyncio.wait([life.ended])
             return StepEnd(seconds, deadline, self._interrupted, ending=self._lives.ending(life))
         if usage.interrupted:
-            await life.ask("_")  # an interrupt that came late is over when this is answered
+            await life.calm()
         return StepEnd(seconds, deadline, self._interrupted, heard.finished, usage)
 
     async def _interrupt_and_wait(self, life: InterpreterCell, heard: Heard) -> None:
@@ -276,7 +276,7 @@ class Session:
         if await life.over(heard) and heard.finished is not None:
             self._lives.names.bind(heard.finished)
             await life.usage(heard, math.inf)
-            await life.ask("_")
+            await life.calm()
 
     async def _asked(self, ask: Callable[[InterpreterCell], Awaitable[Reply | None]]) -> Reply:
         self._check_open()

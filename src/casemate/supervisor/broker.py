@@ -22,6 +22,7 @@ _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last pa
 _PROGRAM_BYTES = 1 << 16  # room that a cell has for a program that it does not know yet
 _COPY_CHUNK = 1 << 24
 STEPS = "program/steps"  # in the cell
+_SEEN = "seen"  # the part of that file system which is there in the cell; what is made comes to it when it is ready
 # A step has two pipes. Those of 64 steps are read, those of 16 may be written to by threads, and any by processes.
 _MOST_PIPES = 512
 
@@ -102,13 +103,14 @@ class Scratch:
         held = self._held[step] = []
         try:
             for name in ("out", "err"):
-                place = f"{_path_of(self.steps_fd)}/{name}"
+                place, hidden = f"{_path_of(self.steps_fd)}/{_SEEN}/{name}", f"{_path_of(self.steps_fd)}/{name}"
                 if os.path.lexists(f"{place}.{step - 2}"):
                     os.unlink(f"{place}.{step - 2}")
-                os.mkfifo(f"{place}.{step}", 0o600)
-                fds.append(os.open(f"{place}.{step}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-                held.append(os.open(f"{place}.{step}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-                os.chmod(f"{place}.{step}", 0o222)  # noqa: S103 - to write, and for nothing else
+                os.mkfifo(hidden, 0o600)
+                fds.append(os.open(hidden, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                held.append(os.open(hidden, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                os.chmod(hidden, 0o222)  # noqa: S103 - to write, and for nothing else
+                os.rename(hidden, f"{place}.{step}")
         except BaseException:
             for fd in fds:
                 os.close(fd)
@@ -228,10 +230,12 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
         if request["session"]:
             scratch.whole = kernel.open_tree(stage.SCRATCH, recursive=False)
             scratch.workspace_fd = os.dup(scratch.mounts[0][0])
-            scratch.steps_fd = kernel.new_mount(
-                "tmpfs", {"nr_inodes": str(_MOST_PIPES), "mode": "0755"}, workspaces.ATTRIBUTES
-            )
-            fd = kernel.open_tree(_path_of(scratch.steps_fd), recursive=False)
+            options = {"nr_inodes": str(_MOST_PIPES), "mode": "0755"}
+            scratch.steps_fd = kernel.new_mount("tmpfs", options, workspaces.ATTRIBUTES)
+            seen = f"{_path_of(scratch.steps_fd)}/{_SEEN}"
+            os.mkdir(seen)
+            os.chmod(seen, 0o755)  # noqa: S103
+            fd = kernel.open_tree(seen, recursive=False)
             scratch.mounts.append((fd, STEPS))
             kernel.set_attributes(fd, kernel.ATTR_RDONLY, recursive=False)
     with _part("environment"):

@@ -22,7 +22,7 @@ _LOOSE = 256 << 20  # bytes above the limit from which RLIMIT_DATA holds a proce
 _NEVER = float("inf")
 _SIGINT, _SIGSTOP, _SIGCONT = 2, 19, 18
 _STOPPED = b"TtZX"  # states of tasks that run nothing (proc(5))
-_STOP_WITHIN, _STOP_PAUSE = 0.1, 0.0005  # seconds; nobody else's clock is looked at meanwhile
+_STOP_WITHIN, _STOP_PAUSE = 0.03, 0.0005  # seconds; nobody else's clock is looked at meanwhile
 _IDLE_LOOK = 5.0  # seconds between looks at a session in which no step runs, and nothing but its interpreter
 
 

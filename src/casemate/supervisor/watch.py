@@ -12,6 +12,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _MAX_VISITED = 33_000  # processes looked at in one cell; limits.processes is at most 32,768
 _LARGE_TABLES = 8 << 20  # bytes of page tables that take the kernel a tenth of a second to walk
 _HIDDEN = 1 << 62
+_LEAST_PIECE = 2048  # bytes; a list is cut where the next number does not fit into a page any more
 OFTEN = 0.02  # seconds between looks at a cell of several processes, or of one that RLIMIT_DATA does not hold
 SELDOM = 0.1
 
@@ -166,8 +167,14 @@ def stands_still(pid: int, states: bytes) -> bool:
 
 
 def _read(path: str) -> bytes:
+    """All of a file in /proc, some of which give a page at a time."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, 65536)
+        pieces = []
+        while piece := os.read(fd, 65536):
+            pieces.append(piece)
+            if len(piece) < _LEAST_PIECE:
+                break  # what is left would not have fitted into a page
+        return b"".join(pieces)
     finally:
         os.close(fd)

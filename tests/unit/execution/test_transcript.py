@@ -58,10 +58,10 @@ def test_all_text_is_merged_in_the_order_in_which_it_came(given_pieces: list[tup
 def test_results_stand_on_lines_of_their_own_between_the_texts() -> None:
     transcript = Transcript(1000)
     transcript.add("stdout", b"one")
-    transcript.add_result(0)
+    transcript.add_result()
     transcript.add("stderr", b"two\n")
-    transcript.add_result(1)
-    transcript.add_result(2)
+    transcript.add_result()
+    transcript.add_result()
     assert transcript.merged(["first", "second", "third"]) == "one\nfirst\ntwo\nsecond\nthird"
 
 

@@ -8,6 +8,7 @@ supervisor says so, and then what its pipes still hold is read without waiting.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import socket
@@ -40,7 +41,6 @@ from casemate.isolation.wall import SessionSink, Sink, Stream
 from casemate.supervisor import wire
 
 _READ = 1 << 16  # bytes; a pipe's usual capacity
-_MAX_DRAIN = 1 << 24  # bytes read of one pipe after its cell is dead; the kernel's largest pipe is smaller
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
 
 
@@ -306,8 +306,8 @@ class Link:
 
     def read_out(self, fd: int, cell: RunningCell) -> None:
         """Everything that is in a pipe now, as much as one can hold."""
-        read = 0
-        while fd in cell.pipes and read < _MAX_DRAIN:
+        read, most = 0, fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+        while fd in cell.pipes and read < most:
             try:
                 data = os.read(fd, _READ)
             except BlockingIOError:
@@ -351,8 +351,7 @@ class Link:
             return self._cells.get(cell_id)
 
     def _finish(self, message: dict[str, Any], fds: list[int]) -> None:
-        with self._lock:
-            cell = self._cells.pop(message["id"], None)
+        cell = self._cell(message["id"])
         if cell is None:
             close_all(fds)
             return
@@ -366,6 +365,8 @@ class Link:
                 self.watch(cell)  # it ended before we came to watch it
             self.drain(cell)
         cell.listening.cancel()
+        with self._lock:
+            del self._cells[cell.id]
         if message["op"] == "ended":
             cell.future.set_result(ending_of(message, fds[0]))
         else:

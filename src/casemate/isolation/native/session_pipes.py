@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import select
 from typing import Any, Protocol
 
@@ -11,8 +13,9 @@ from casemate.isolation.native.running import RunningCell, RunningSession, StepP
 from casemate.isolation.wall import Stream
 
 _READ = 1 << 16  # bytes; a pipe's usual capacity
-_MAX_DRAIN = 1 << 24  # bytes read of one pipe at once; the kernel's largest pipe is smaller
-_STEPS_KEPT = 64  # of a session, whose pipes are still read: what they left running may write
+# Steps of a session whose pipes are still read, for what they left running may write: as long as descriptors are not
+# scarce, and then.
+_STEPS_KEPT, _STEPS_KEPT_AT_LEAST = 64, 4
 
 
 class Pump(Protocol):
@@ -101,7 +104,7 @@ class SessionPipes:
     def read_control(self, cell: RunningSession) -> None:
         """Everything that is in a session's control pipe now."""
         fd = next((fd for fd, place in cell.pipes.items() if place is None), -1)
-        if fd not in cell.paused:
+        if fd >= 0 and fd not in cell.paused:
             self._pump.read_out(fd, cell)
 
     def settle(self, cell: RunningSession) -> None:
@@ -118,8 +121,8 @@ class SessionPipes:
         """Everything that is in a session's text pipes now, as much as a pipe can hold; before each piece what was said
         before it."""
         for fd in [fd for fd, place in cell.pipes.items() if place is not None]:
-            read = 0
-            while fd in cell.pipes and read < _MAX_DRAIN:
+            read, most = 0, fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+            while fd in cell.pipes and read < most:
                 try:
                     data = os.read(fd, _READ)
                 except BlockingIOError:
@@ -166,9 +169,9 @@ class SessionPipes:
             cell.pipes[fd] = StepPipe(step, stream)
             self._pump.readers[fd] = cell
             self._pump.epoll.register(fd, select.EPOLLIN)
-        old = [
-            fd for fd, place in cell.pipes.items() if isinstance(place, StepPipe) and place.step <= step - _STEPS_KEPT
-        ]
+        are_scarce = len(self._pump.readers) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+        oldest = step - (_STEPS_KEPT_AT_LEAST if are_scarce else _STEPS_KEPT)
+        old = [fd for fd, place in cell.pipes.items() if isinstance(place, StepPipe) and place.step <= oldest]
         for fd in old:
             self._pump.close_pipe(fd, cell)
         assert cell.hears is not None
