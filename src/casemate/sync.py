@@ -15,6 +15,9 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -105,13 +108,24 @@ class Sandbox:
         if self._loop.is_closed():
             coroutine.close()
             raise SandboxClosed("the sandbox was closed")
-        future = asyncio.run_coroutine_threadsafe(_as_coroutine(coroutine), self._loop)
+        outcome: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(_as_coroutine(coroutine)))
+            tasks[0].add_done_callback(partial(_hand_over, outcome))
+
+        def cancel() -> None:
+            tasks[0].cancel()
+
+        self._loop.call_soon_threadsafe(begin)
         try:
-            result: T = future.result()
+            return outcome.result()
         except BaseException:
-            future.cancel()
+            if not outcome.done():  # an interrupt: what was begun ends first, so that whoever is told finds it ended
+                self._loop.call_soon_threadsafe(cancel)
+                wait_for([outcome], _JOIN_TIMEOUT)
             raise
-        return result
 
 
 class Session:
@@ -236,6 +250,15 @@ def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:
 async def _called(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """``function`` in the sandbox's own loop."""
     return function(*arguments, **named)
+
+
+def _hand_over(outcome: Future[T], task: asyncio.Task[T]) -> None:
+    if task.cancelled():
+        outcome.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())
 
 
 async def _as_coroutine(awaitable: Any) -> Any:

@@ -66,12 +66,14 @@ class CellMissed(Fault):
 
 @dataclass(frozen=True, slots=True)
 class StepUsage:
-    """What a session's cell had used when a step was over: seconds of cpu, peak bytes, tasks; what was left of its
-    limits; and whether its time was up, so that the wall ``interrupted`` it."""
+    """What a session's cell used during a step: seconds of cpu, and the most bytes and tasks; what it went on using,
+    and what was left of its limits, when the step was over; whether the wall ``interrupted`` it: its time was up."""
 
     cpu_seconds: float
     peak_memory: int
     tasks: int
+    memory_left: int
+    tasks_left: int
     space_left: int
     inodes_left: int
     interrupted: bool

@@ -6,6 +6,7 @@ workspace, no link is followed, and only regular files are read.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -19,11 +20,14 @@ from casemate.errors import InvalidArgument
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_name
 from casemate.files.beneath import CHUNK, Attributes, open_beneath, write_file
-from casemate.files.walk import Entry, open_file
+from casemate.files.walk import Entry, kind_of, open_file
+from casemate.model.plan import WORKSPACE
 
 T = TypeVar("T")
 _MOST_LISTED = 10_000
 _MOST_READ = 1 << 30  # bytes that are returned; a larger file is downloaded
+_MOST_HOLES = 1 << 20  # bytes of a file that is returned which are not there
+_BLOCK = 512  # bytes that st_blocks counts in (stat(2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ class SessionFiles:
 
     async def write(self, name: str, content: bytes | str) -> None:
         """Put a file there, making its folders; one that exists is replaced."""
+        if not isinstance(content, str | bytes | bytearray | memoryview):
+            raise InvalidArgument("content", f"must be bytes or str, not {type(content).__name__}; upload takes a path")
         data = content.encode() if isinstance(content, str) else bytes(content)
         await self._do(_write, name, lambda: iter((data,)))
 
@@ -81,8 +87,10 @@ class SessionFiles:
         return await self._do(_download, name, Path(target))
 
     async def _do(self, work: Callable[..., T], name: str, *arguments: object) -> T:
+        if isinstance(name, str):
+            name = name.removeprefix(f"{WORKSPACE}/")  # as code in the cell calls it
         if name:
-            check_name(name)
+            check_name(name, "name")
         async with self._workspace() as root:
             return await finishing(_named, work, root, name, *arguments)
 
@@ -92,7 +100,9 @@ def _named(work: Callable[..., T], root: int, name: str, *arguments: object) -> 
     try:
         return work(root, name, *arguments)
     except OSError as error:
-        raise InvalidArgument("name", f"{name!r}: {error.strerror or error}") from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = "there is no room for it: limits.disk or limits.inodes is used up" if full else error.strerror or error
+        raise InvalidArgument("name", f"{name!r}: {why}") from None
 
 
 @contextmanager
@@ -127,6 +137,8 @@ def _made(root: int, folders: list[str]) -> int:
 def _opened(root: int, name: str) -> Iterator[int]:
     with _parent(root, name) as (folder, last):
         status = os.stat(last, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, f"is {kind_of(status.st_mode)}; only regular files are read")
         fd = open_file(Entry((os.fsencode(last),), status, folder))
         try:
             yield fd
@@ -136,9 +148,12 @@ def _opened(root: int, name: str) -> Iterator[int]:
 
 def _read(root: int, name: str) -> bytes:
     with _opened(root, name) as fd:
-        if os.fstat(fd).st_size > _MOST_READ:
-            raise OSError(27, "is larger than 1 GiB; download it")
-        return b"".join(_pieces(fd, _MOST_READ))
+        status = os.fstat(fd)
+        if status.st_size > _MOST_READ:
+            raise OSError(errno.EFBIG, "is larger than 1 GiB; download it")
+        if status.st_size > status.st_blocks * _BLOCK + _MOST_HOLES:
+            raise OSError(errno.EFBIG, "consists of holes for the most part; download it")
+        return os.read(fd, status.st_size) if status.st_size < CHUNK else b"".join(_pieces(fd, status.st_size))
 
 
 def _write(root: int, name: str, chunks: Callable[[], Iterator[bytes]]) -> None:
@@ -180,8 +195,13 @@ def _download(root: int, name: str, target: Path) -> Path:
     if target.is_dir():
         target = target / name.rpartition("/")[2]
     with _opened(root, name) as fd, _on_the_host("target", target), target.open("wb") as file:
-        for piece in _pieces(fd, os.fstat(fd).st_size):
-            file.write(piece)
+        size = os.fstat(fd).st_size
+        for start, end in _data(fd, size):
+            os.lseek(fd, start, os.SEEK_SET)
+            file.seek(start)
+            for piece in _pieces(fd, end - start):
+                file.write(piece)
+        file.truncate(size)
     return target
 
 
@@ -191,6 +211,20 @@ def _on_the_host(argument: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InvalidArgument(argument, f"{str(path)!r}: {error.strerror or error}") from None
+
+
+def _data(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where in a file there is data; the rest are holes, which take no room and are not to take any here."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+            end = min(size, os.lseek(fd, start, os.SEEK_HOLE))
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # this file system does not tell
+                yield end, size
+            return  # nothing but a hole follows
+        yield start, end
 
 
 def _pieces(fd: int, most: int) -> Iterator[bytes]:

@@ -77,7 +77,9 @@ class InterpreterCell:
         """
         known = self._inbox.last_usage
         if known is not None and seconds < _UNSEEN:
-            return replace(known, interrupted=False)
+            return replace(
+                known, interrupted=False, cpu_seconds=0.0, peak_memory=known.memory_left, tasks=known.tasks_left
+            )
         await self._or_ended(heard.used)
         return heard.used.result() if heard.used.done() else None
 

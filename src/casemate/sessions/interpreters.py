@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -59,7 +60,7 @@ class JsonInterpreter:
 
     def run(self, step: StepRequest) -> bytes:
         out, err = step.pipes
-        stdin = None if step.stdin is None else step.stdin.decode("utf-8", "surrogateescape")
+        stdin = None if step.stdin is None else base64.b64encode(step.stdin).decode()
         return _frame(op="run", step=step.number, code=step.code.decode(), out=out, err=err, stdin=stdin, cwd=step.cwd)
 
     def variables(self, number: int) -> bytes:

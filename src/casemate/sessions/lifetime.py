@@ -23,6 +23,8 @@ class Lifetime:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Meanwhile it does not end by itself."""
+        if not self._users and self._end is not None and time.monotonic() > self._end:
+            self._over("lifetime")
         self._users += 1
         self._stop()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -107,10 +108,20 @@ def _verdict(end: StepEnd, verdict: Verdict) -> Verdict:
 
 def _ended_itself(verdict: Verdict) -> Verdict:
     code = verdict.exit_code
-    how = f"signal {code - 128} ended it" if code is not None and code > 128 else f"it exited with code {code}"
-    cause = Cause(
-        "interpreter_ended",
-        f"The session's interpreter ended during this step: {how}. The next step has a fresh one.",
-        "Do not call exit in a session; what a crash leaves behind is in the workspace.",
-    )
+    if code is not None and code > 128:
+        how, remedy = (
+            f"{_signal_name(code - 128)} ended it",
+            "What it wrote into files is still in the workspace.",
+        )
+    else:
+        how, remedy = f"it exited with code {code}", "A step that calls exit ends its interpreter: leave that out."
+    message = f"The session's interpreter ended during this step: {how}. The next step has a fresh one."
+    cause = Cause("interpreter_ended", message, remedy)
     return replace(verdict, status="failed", cause=cause)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

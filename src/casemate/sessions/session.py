@@ -345,12 +345,15 @@ class Session:
         metadata: Mapping[str, Any] | None,
     ) -> Request:
         self._check_open()
+        given = stdin_of(stdin, _MOST_STDIN)
+        if self.language == "shell" and b"\0" in given:
+            raise InvalidArgument("stdin", "bash cannot hold NUL bytes: give them to a Shell session as a file")
         return replace(
             self._terms.admitted.request,
             id=os.urandom(16).hex(),
             code=code_of(code),
             timeout=check_timeout(timeout),
-            stdin=stdin_of(stdin, _MOST_STDIN),
+            stdin=given,
             has_stdin=stdin is not None,
             metadata={**self._terms.admitted.request.metadata, **metadata_of(metadata)},
             session=self.id,

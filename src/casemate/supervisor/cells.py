@@ -64,9 +64,9 @@ class Cell:
         self.reported: dict[str, Any] | None = None  # by its init
         self.in_place = not self.waits
         self.to_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is in place
-        self.peak_memory = 0
-        self.peak_tasks = 0
-        self.cpu_seconds = 0.0
+        self.memory = self.peak_memory = 0
+        self.tasks = self.peak_tasks = 0
+        self.cpu_seconds = self.cpu_before = 0.0
 
     def begin(self, deadline: float) -> None:
         """Its program starts now and has ``deadline`` seconds."""
@@ -129,6 +129,7 @@ class Cell:
         self.deadline = now + seconds
         self.step_began = now
         self.next_look = now + _FIRST_LOOK
+        self.peak_memory, self.peak_tasks, self.cpu_before = self.memory, self.tasks, self.cpu_seconds
 
     def end_step(self) -> None:
         """The step is over; nothing runs that has a deadline."""
@@ -198,9 +199,10 @@ class Cell:
     def _look(self, now: float) -> None:
         sight = watch.look(self.pid)
         self.next_look = now + self._rest(sight)
-        self.peak_tasks = max(self.peak_tasks, sight.tasks)
+        self.tasks = sight.tasks
+        self.peak_tasks = max(self.peak_tasks, self.tasks)
         self.cpu_seconds = max(self.cpu_seconds, sight.cpu)
-        memory = self._memory_in_use(sight, now)
+        memory = self.memory = self._memory_in_use(sight, now)
         self.peak_memory = max(self.peak_memory, memory)
         if memory > self.limits["memory"]:
             self.kill("memory")
@@ -259,7 +261,7 @@ class Cell:
         }
 
     def usage(self) -> dict[str, Any]:
-        """What it has used up to the end of a step, and what is left of its limits, as told to the host.
+        """What it has used in a step that is over, and goes on using, and what is left of its limits, for the host.
 
         A step of more than a moment is looked at for that, and ends with its cell where that has too much.
         """
@@ -267,9 +269,11 @@ class Cell:
         if now - self.step_began > _FIRST_LOOK:
             self._look(now)
         return {
-            "cpu": self.cpu_seconds,
+            "cpu": self.cpu_seconds - self.cpu_before,
             "peak": self.peak_memory,
             "tasks": self.peak_tasks,
+            "memory_left": self.memory,
+            "tasks_left": self.tasks,
             "interrupted": self.interrupted,
             **self.scratch.space_left(),
         }

@@ -98,6 +98,7 @@ def _parsed(given: list[str]) -> int:
         version=f"casemate {__version__}",
         default_parameter=Parameter(negative=(), show_default=False),
         result_action="return_value",
+        suppress_keyboard_interrupt=False,  # it is told as any other end
     )
     for name, (place, summary) in _COMMANDS.items():
         app.command(place, name=name, help=summary)

@@ -5,6 +5,7 @@ What the host must do by docs/session-protocol.md and nothing of the interpreter
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import json
@@ -177,8 +178,9 @@ class Session:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             pipes.append(Pipe(descriptor))
         step = self.steps[number] = Step(number, pipes[0], pipes[1])
+        given = None if stdin is None else base64.b64encode(stdin.encode()).decode()
         self.send({"op": "run", "step": number, "code": code, "out": str(paths[0]), "err": str(paths[1]),
-                   "stdin": stdin, "cwd": cwd})  # fmt: skip
+                   "stdin": given, "cwd": cwd})  # fmt: skip
         return step
 
     def finish(self, step: Step) -> Step:

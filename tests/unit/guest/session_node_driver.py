@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -127,7 +128,7 @@ class Session:
                 "code": code,
                 "out": paths[0],
                 "err": paths[1],
-                "stdin": stdin,
+                "stdin": None if stdin is None else base64.b64encode(stdin.encode()).decode(),
                 "cwd": cwd,
             }
         )

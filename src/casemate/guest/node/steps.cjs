@@ -33,7 +33,7 @@ class Step {
     this.written = [0, 0];
     this.stream = -1; // the one written to last
     this.running = true;
-    this.input = stdin ?? '';
+    this.input = bufferFrom(stdin ?? '', 'base64');
     this.stdin = null;
     this.failed = false;
   }
@@ -137,7 +137,7 @@ function begin(request) {
   }
   place(1, step.paths[0], O_WRONLY);
   place(2, step.paths[1], O_WRONLY);
-  if (step.input !== '' || latest === null || latest.input !== '') placeInput(step.input);
+  if (step.input.length || latest === null || latest.input.length) placeInput(step.input);
   latest = step;
   return step;
 }
@@ -172,24 +172,24 @@ function identity(descriptor) {
   }
 }
 
-function placeInput(text) {
-  if (text === '') return place(0, NOTHING, O_RDONLY);
+function placeInput(data) {
+  if (!data.length) return place(0, NOTHING, O_RDONLY);
   const path = `${TEMPORARY}/.casemate-${process.pid}-${Date.now()}`;
-  writeFileSync(path, text, { mode: 0o600, flag: 'wx' });
+  writeFileSync(path, data, { mode: 0o600, flag: 'wx' });
   place(0, path, O_RDONLY);
   unlinkSync(path);
 }
 
 function stdinOf(step) {
-  if (step === null) return readable('');
+  if (step === null) return readable(bufferFrom(''));
   step.stdin ??= readable(step.input);
   return step.stdin;
 }
 
-function readable(text) {
+function readable(data) {
   const stream = new Readable({ read() {} });
   stream.fd = 0;
-  if (text !== '') stream.push(bufferFrom(text));
+  if (data.length) stream.push(data);
   stream.push(null);
   return stream;
 }

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import tempfile
+from binascii import a2b_base64
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
@@ -171,15 +172,15 @@ class _Standard:
         getpass.getpass = self._ask
         self.give(None)
 
-    def give(self, text: "str | None") -> None:
-        """What the next step reads. Raises ``OSError`` when there is no place to keep it."""
+    def give(self, data: "str | None") -> None:
+        """What the next step reads, as base64. Raises ``OSError`` when there is no place to keep it."""
         sys.stdin = sys.__stdin__ = self.text  # type: ignore[misc,assignment]
         builtins.input = self._ask
-        self.is_given = text is not None
-        if text is None:
+        self.is_given = data is not None
+        if data is None:
             _dup2(self._empty, 0)
         else:
-            source = file_of(text.encode("utf-8", "replace"))
+            source = file_of(a2b_base64(data))
             _dup2(source, 0)
             _close(source)
 

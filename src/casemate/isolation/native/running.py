@@ -174,6 +174,8 @@ def usage_of(message: dict[str, Any]) -> StepUsage:
         cpu_seconds=message["cpu"],
         peak_memory=message["peak"],
         tasks=message["tasks"],
+        memory_left=message["memory_left"],
+        tasks_left=message["tasks_left"],
         space_left=message["space_left"],
         inodes_left=message["inodes_left"],
         interrupted=message["interrupted"],
