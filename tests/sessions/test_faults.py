@@ -13,9 +13,9 @@ from unittest import mock
 
 import pytest
 from tests.contract import witness
-from tests.sessions.driver import PROMPT, Open, said, starting, until, until_there
+from tests.sessions.driver import PROMPT, Open, every_language, said, starting, until, until_there
 
-from casemate import Fault, Limits, Sandbox, SandboxClosed
+from casemate import Fault, InvalidArgument, Limits, Sandbox, SandboxClosed
 from casemate.isolation.native.running import RunningSession
 from casemate.isolation.native.wall import NativeWall
 from casemate.sessions import interpreter_cell
@@ -260,3 +260,127 @@ async def test_a_session_that_only_values_were_put_into_ends_by_itself(opened: O
     await until(lambda: session.is_closed)
     with pytest.raises(SandboxClosed, match="lifetime"):
         await session.run("1")
+
+
+@every_language
+async def test_a_limit_that_one_step_met_is_not_blamed_for_the_failure_of_another(opened: Open, language: str) -> None:
+    many = {
+        "python": "import subprocess, time\nmine = [subprocess.Popen(['sleep', '0.3']) for _ in range(30)]",
+        "node": "for (let n = 0; n < 30; n++) require('child_process').spawn('sleep', ['0.3'])\n"
+        "await new Promise(done => setTimeout(done, 200))",
+        "shell": "for n in $(seq 30); do sleep 0.3 & done; wait",
+    }
+    fails = {"python": "1 / 0", "node": "throw new Error('mine')", "shell": "false"}
+    session = opened(language, limits=Limits(processes=24))
+    await session.run(many[language])
+    waits = {"python": "import time; time.sleep(0.5)", "node": "await new Promise(done => setTimeout(done, 500))",
+             "shell": "sleep 0.5"}  # fmt: skip
+    await session.run(waits[language])
+    for _ in range(3):
+        failed = await session.run(fails[language])
+        assert (failed.status, failed.cause) == ("failed", None)
+
+
+@pytest.mark.parametrize("language", ["python", "node"])
+async def test_standard_input_is_what_was_given_to_the_byte(opened: Open, language: str) -> None:
+    read = {"python": "import sys; print(sys.stdin.buffer.read().hex())",
+            "node": "console.log(require('fs').readFileSync(0).toString('hex'))"}[language]  # fmt: skip
+    data = bytes(range(256)) * 3
+    assert await said(opened(language), read, stdin=data) == data.hex() + "\n"
+
+
+async def test_nul_bytes_are_refused_where_bash_would_lose_them(opened: Open) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        await opened("shell").run("cat", stdin="a\0b")
+    assert raised.value.argument == "stdin"
+
+
+async def test_a_session_ends_when_its_lifetime_is_over_also_when_it_is_kept_busy(opened: Open) -> None:
+    session = opened(lifetime=0.5)
+    with pytest.raises(SandboxClosed, match="lifetime"):
+        async with asyncio.timeout(PROMPT):
+            while True:
+                await session.run("1")
+
+
+async def test_clears_without_end_hold_nobody_up(opened: Open) -> None:
+    flood = """
+import os
+for n in range(6000): os.write(1, b'o'); os.write(2, b'e')
+frame = b'{"type":"clear","step":1,"at":[0,0]}'
+many = (len(frame).to_bytes(4, 'big') + frame) * 1000
+for _ in range(79):
+    left = many
+    while left: left = left[os.write(3, left):]
+"""
+    attacker, other = opened(), opened()
+    await said(other, "1")
+    step = asyncio.create_task(attacker.run(flood, timeout=None))
+    answered = 0
+    while not step.done():
+        await said(other, "1")
+        answered += 1
+    assert (await step).status in ("ok", "killed")
+    assert answered > 10
+
+
+@pytest.mark.parametrize("data", [rb'"a\ud800b"', b'"a\xed\xa0\x80b"', "[" * 300 + "]" * 300, "1e999", "NaN"])
+async def test_what_no_program_could_take_is_not_handed_on(opened: Open, data: bytes | str) -> None:
+    value = data.encode() if isinstance(data, str) else data
+    session = opened()
+    kind = b"text/plain" if value[:1] == b'"' else b"application/json"
+    frame = b'{"type":"display","step":1,"at":[0,0],"bundle":{"%s":%s}}' % (kind, value)
+    execution = await session.run(f"import os\nf = {frame!r}\n_ = os.write(3, len(f).to_bytes(4, 'big') + f)")
+    execution.text.encode()
+    if kind != b"text/plain":
+        assert execution.results == ()
+
+
+async def test_an_interrupt_whose_end_is_forged_costs_the_grace_and_no_more(opened: Open) -> None:
+    code = """
+import json, os, signal
+def forge(*_):
+    signal.signal(2, signal.SIG_IGN)
+    end = json.dumps({"type": "done", "step": 1, "at": [0, 0], "exit": 0, "new": [], "gone": []}).encode()
+    os.write(3, len(end).to_bytes(4, "big") + end)
+    while True: pass
+signal.signal(2, forge)
+while True: pass
+"""
+    session = opened()
+    async with asyncio.timeout(20):  # it was thirty seconds
+        await session.run(code, timeout=0.3)
+    assert await said(session, "print(1)") == "1\n"
+
+
+def test_a_session_outlives_the_event_loop_that_it_began_in(audit: Path) -> None:
+    sandbox = Sandbox(audit=audit)
+    session = sandbox.session()
+    first = asyncio.run(session.run("x = 1\nopen('file', 'w').write('1')"))
+    second = asyncio.run(session.run("import os; print('x' in globals(), os.path.exists('file'))"))
+    assert (first.status, second.status, second.state, second.lost_names) == ("ok", "ok", "lost", ("x",)), second
+    assert second.stdout == "False True\n"
+    asyncio.run(sandbox.close())
+
+
+_LEFT = """
+import casemate.sync
+with casemate.sync.Sandbox(audit={audit!r}) as sandbox, sandbox.session() as session:
+    try:
+        for event in {what}.stream("print('up', flush=True)\\nimport time; time.sleep(50)"):
+            print(event.text, end="", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted")
+    print({what}.run("print('after')").stdout)
+"""
+
+
+@pytest.mark.parametrize("what", ["session", "sandbox"])
+def test_an_interrupt_of_who_reads_a_stream_is_that_and_nothing_else(audit: Path, what: str) -> None:
+    program = _LEFT.format(audit=str(audit), what=what)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"up\n"
+        reader.send_signal(signal.SIGINT)
+        stdout, stderr = reader.communicate(timeout=60)
+    assert (stdout, stderr, reader.returncode) == (b"interrupted\nafter\n\n", b"", 0)

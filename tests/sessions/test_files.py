@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.sessions.driver import PROMPT, Open, every_language, said
 
-from casemate import InvalidArgument
+from casemate import InvalidArgument, Limits
 from casemate.sessions.session import Session
 
 
@@ -212,3 +212,46 @@ async def test_what_is_written_from_outside_counts_for_the_disk_limit(opened: Op
     assert "big" not in [file.name for file in await session.files.list()]
     await session.files.write("small", "x")
     assert await said(session, "print(open('small').read())") == "x\n"
+
+
+async def test_holes_take_no_room_on_the_host(session: Session, tmp_path: Path) -> None:
+    await said(session, "f = open('holes', 'wb'); f.truncate(3 << 30); f.seek(1 << 30); f.write(b'data'); f.close()")
+    copy = await session.files.download("holes", tmp_path / "copy")
+    assert (copy.stat().st_size, copy.stat().st_blocks * 512 < 1 << 20) == (3 << 30, True)
+    with copy.open("rb") as file:
+        file.seek((1 << 30) - 1)
+        assert file.read(6) == b"\0data\0"
+    await said(session, "open('many', 'wb').truncate(1 << 29)")
+    with pytest.raises(InvalidArgument, match="holes"):
+        await session.files.read_bytes("many")
+
+
+@pytest.mark.parametrize("content", [5, [1, 2], None, Path("/etc/hostname")])
+async def test_content_that_is_none_is_refused(session: Session, content: object) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        await session.files.write("file", content)  # type: ignore[arg-type]
+    assert raised.value.argument == "content"
+
+
+async def test_what_is_wrong_is_named(session: Session, tmp_path: Path) -> None:
+    await said(session, "import os; os.mkdir('folder'); os.symlink('x', 'link'); open('file', 'w').write('1')")
+    for name, what in (("folder", "a folder"), ("link", "a link"), ("../up", "beneath the workspace")):
+        with pytest.raises(InvalidArgument, match=what) as raised:
+            await session.files.read_bytes(name)
+        assert raised.value.argument == "name"
+    for call, argument in (
+        (session.files.download("file", tmp_path / "no/such"), "target"),
+        (session.files.upload(tmp_path / "none"), "source"),
+    ):
+        with pytest.raises(InvalidArgument) as raised:
+            await call
+        assert raised.value.argument == argument
+    assert await session.files.read_text("/workspace/file") == "1"
+    small = await said(session, "print(os.listdir('folder'))")
+    assert small == "[]\n"
+
+
+async def test_no_room_is_told_by_the_name_of_the_limit(opened: Open) -> None:
+    session = opened(limits=Limits(disk="1MiB"))
+    with pytest.raises(InvalidArgument, match=r"limits\.disk"):
+        await session.files.write("big", bytes(4 << 20))

@@ -237,3 +237,53 @@ async def test_artifacts_are_copied_into_the_output_folder_after_each_step(audit
         second = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
     assert {Path(name).name for name in first} == {"a"}
     assert {Path(name).name for name in second} == {"a", "b"}
+
+
+async def test_what_the_caller_has_changed_since_a_step_wrote_it_is_neither_overwritten_nor_removed(
+    inside: Inside, folder: Path
+) -> None:
+    async with inside() as session:
+        await said(session, "for name in ('kept', 'removed'): _ = open(name, 'w').write('of the step')")
+        for name in ("kept", "removed"):
+            (folder / "new").write_text("of the caller")
+            os.replace(folder / "new", folder / name)
+        changed = await session.run("import os\n_ = open('kept', 'a').write(', again'); os.remove('removed')")
+        assert (folder / "kept").read_text() == "of the caller"
+        assert (folder / "removed").read_text() == "of the caller"
+        assert {one.name for one in changed.skipped if "changed here since" in one.reason} >= {"kept"}
+        assert (await session.run("1")).skipped == ()
+
+
+_WAKES_ITSELF = """
+import ctypes, os, signal, time
+if os.fork() == 0:
+    n = 0
+    def go_on(*_):
+        global n
+        n += 1
+        with open('moving', 'r+') as file: file.write(str(n))
+    open('moving', 'w').close()
+    signal.signal(signal.SIGCONT, go_on)
+    event = (ctypes.c_char * 64)(); ctypes.c_int.from_buffer(event, 8).value = signal.SIGCONT
+    timer, every = ctypes.c_void_p(), (ctypes.c_long * 4)(0, 2_000_000, 0, 2_000_000)
+    libc = ctypes.CDLL(None)
+    assert libc.timer_create(1, event, ctypes.byref(timer)) == 0 and libc.timer_settime(timer, 0, every, None) == 0
+    while True:
+        time.sleep(1)
+time.sleep(0.1)
+"""
+
+
+async def test_a_cell_that_wakes_itself_while_its_files_are_taken_is_told(inside: Inside) -> None:
+    async with inside() as session:
+        step = await session.run(f"{_WAKES_ITSELF}\nfor n in range(3000): _ = open(str(n), 'w').write('x' * 5000)")
+        assert any("did not stand still" in one.reason for one in step.skipped), step
+
+
+async def test_files_are_put_into_a_folder_that_is_written_through(inside: Inside, folder: Path) -> None:
+    async with inside(workspace_mode="direct") as session:
+        await session.files.write("new/file", "one")
+        await session.files.write("new/file", "two")
+        assert await said(session, "print(open('new/file').read()); _ = open('new/file', 'a').write('!')") == "two\n"
+    assert (folder / "new/file").read_text() == "two!"
+    assert (folder / "new/file").stat().st_uid == folder.stat().st_uid

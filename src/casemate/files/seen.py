@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from casemate.files.walk import Entry, walk
 
@@ -15,7 +16,7 @@ class Seen:
     def __init__(self) -> None:
         self._known: dict[tuple[bytes, ...], tuple[int, ...]] = {}
         self._met: set[tuple[bytes, ...]] = set()
-        self._made: dict[tuple[bytes, ...], tuple[int, int]] = {}
+        self._made: dict[tuple[bytes, ...], tuple[int, ...]] = {}
 
     def begin(self) -> None:
         """A look begins; `gone` then tells what it has not met any more."""
@@ -25,21 +26,30 @@ class Seen:
         """Something is there."""
         self._met.add(path)
 
-    def made(self, path: tuple[bytes, ...], identity: tuple[int, int]) -> None:
-        """What is at ``path`` elsewhere was made because of this tree; ``identity``: that of what was made."""
-        self._made[path] = identity
+    def made(self, path: tuple[bytes, ...], what: os.stat_result) -> None:
+        """``what`` is at ``path`` elsewhere and was made because of this tree."""
+        self._made[path] = _made_signature(what)
+
+    def is_somebody_elses(self, path: tuple[bytes, ...], there: os.stat_result | None) -> bool:
+        """Whether something was made at ``path`` elsewhere, and ``there`` is now something else: replaced or edited."""
+        made = self._made.get(path)
+        return made is not None and there is not None and made != _made_signature(there)
 
     def forget_unmet(self) -> None:
         """What the look has not met is new when it is met again: a program that makes and removes files without end
         shall not fill our memory."""
         self._known = {path: known for path, known in self._known.items() if path in self._met}
 
-    def gone(self) -> dict[tuple[bytes, ...], tuple[int, int]]:
+    def gone(self) -> list[tuple[bytes, ...]]:
         """What was made because of things that are no longer there, the deepest first; it is told once."""
         paths = sorted((path for path in self._made if path not in self._met), key=len, reverse=True)
         for path in paths:
             self._known.pop(path, None)
-        return {path: self._made.pop(path) for path in paths}
+        return paths
+
+    def forget(self, path: tuple[bytes, ...]) -> None:
+        """What was made at ``path`` is gone, or not ours to remove any more."""
+        self._made.pop(path, None)
 
     def is_old(self, entry: Entry) -> bool:
         """Whether ``entry`` is as it was when this was asked last; from now on it is."""
@@ -80,6 +90,12 @@ class _Look:
 
     def missed(self, path: tuple[bytes, ...], reason: str) -> None:
         pass
+
+
+def _made_signature(status: os.stat_result) -> tuple[int, ...]:
+    """Which thing it is, and of which moment; a folder changes with all that is made in it."""
+    which = (status.st_dev, status.st_ino)
+    return which if stat.S_ISDIR(status.st_mode) else (*which, status.st_size, status.st_mtime_ns)
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:

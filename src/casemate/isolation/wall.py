@@ -179,6 +179,10 @@ class SessionCell(Protocol):
         """Let it go on."""
         ...
 
+    async def has_stood_still(self) -> bool:
+        """Whether nothing in it has run between the last `freeze` and the last `thaw`."""
+        ...
+
     def kill(self, reason: Reason) -> None:
         """End everything in the cell; its files are kept for the next one unless the reason is "closed"."""
         ...

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from casemate.errors import Fault
+from casemate.errors import CasemateError, Fault
 from casemate.isolation.wall import CellMissed, Ending
 from casemate.sessions.inbox import Heard, Inbox
 from casemate.sessions.interpreters import StepRequest
@@ -48,8 +49,8 @@ class InterpreterCell:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its cell has not ended."""
-        return not self.ended.done()
+        """Whether its cell has not ended, as far as anybody here can know."""
+        return not self.ended.done() and self.is_of_this_loop
 
     async def begin(self, heard: Heard, code: bytes, stdin: bytes | None, cwd: str | None, seconds: float) -> None:
         """Have it run a step."""
@@ -104,6 +105,10 @@ class InterpreterCell:
         await self._or_ended(self._opened)
         if self._is_let_go or not self._opened.done():
             raise Fault("the session's cell has ended")
+        workspace = self.plan.workspace
+        if workspace.kind == "direct":  # the cell's own mount of it gives what is made to another user
+            assert workspace.folder is not None
+            return os.open(workspace.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return os.dup(self._opened.result()[0])
 
     @property
@@ -128,6 +133,11 @@ class InterpreterCell:
         return self.ended.done() and not self.ended.cancelled() and self.ended.exception() is not None
 
     @property
+    def is_of_this_loop(self) -> bool:
+        """Whether the event loop that runs is the one in which it was started: in no other can anybody wait for it."""
+        return self.ended.get_loop() is asyncio.get_running_loop()
+
+    @property
     def is_fresh(self) -> bool:
         """Whether it has run no step yet."""
         return self._step == 0
@@ -135,13 +145,19 @@ class InterpreterCell:
     async def end(self, *, keep_files: bool) -> None:
         """End it, if it has not ended, and wait for that. Bounded."""
         self.cell.kill("cancelled" if keep_files else "closed")
-        await asyncio.wait([self.ended], timeout=_END_WITHIN)
+        if self.is_of_this_loop:
+            await asyncio.wait([self.ended], timeout=_END_WITHIN)
+            return
+        with contextlib.suppress(CasemateError, TimeoutError):
+            async with asyncio.timeout(_END_WITHIN):
+                os.close((await self.cell.ended()).tree_fd)
 
     def abandon(self) -> None:
         """End it and give up its files, without waiting. Harmless when it has ended."""
         self.cell.kill("closed")
         self.cell.forget()
-        self.ended.add_done_callback(lambda _: self.let_go())
+        if not self.ended.get_loop().is_closed():
+            self.ended.add_done_callback(lambda _: self.let_go())
 
     def let_go(self) -> None:
         """It has ended: close the way to its files. Once; harmless when repeated."""
@@ -150,7 +166,8 @@ class InterpreterCell:
         self._is_let_go = True
         for future in (self._opened, self.ended):
             if not future.done():
-                future.cancel()
+                if not future.get_loop().is_closed():
+                    future.cancel()
             elif not future.cancelled() and future.exception() is None:
                 result = future.result()
                 for fd in (result.tree_fd,) if isinstance(result, Ending) else result:

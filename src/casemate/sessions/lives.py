@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from dataclasses import replace
 from functools import partial
@@ -58,6 +59,8 @@ class Lives:
             self._check_open()
             if self._life is not None and not self._life.is_alive:
                 self.names.lose()  # it ended while nobody asked it anything
+                if not self._life.is_of_this_loop:
+                    await self._life.end(keep_files=True)
                 self.bury(self._life)
             return self._life or await self._begin()
 
@@ -160,4 +163,6 @@ class Lives:
             return await finishing(partial(self._leavings.take, tree, dead=True))
         finally:
             life.cell.thaw()
+        with contextlib.suppress(Fault):  # it has ended since
+            still = still and await life.cell.has_stood_still()
         return left if still else replace(left, skipped=(*left.skipped, _MOVED))

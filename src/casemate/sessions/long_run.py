@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Run:
     """A step that was begun with :meth:`Session.start`. ``id`` is that of its execution.
 
-    Its events are kept in a file until the session ends, at most as many bytes as ``limits.full_output`` lets a step
-    write; so each attached reader gets every one, from wherever it asks, none twice.
+    Its events are kept in a file until the session ends, so each attached reader gets every one, from wherever it asks,
+    none twice. That is at most about three times ``limits.full_output``: what the step writes, what it shows, and what
+    earlier steps left running write meanwhile.
     """
 
     def __init__(self, run_id: str, events: AsyncGenerator[Event], interrupt: Callable[[], bool]) -> None:

@@ -54,6 +54,7 @@ class Cell:
         self.in_step = False
         self.step_began = 0.0
         self.stopped: set[int] = set()  # by `freeze`
+        self.stood: tuple[frozenset[int], int] | None = None  # what stood still then, and how long it had run
         self.keeps_files = False  # at its end, for the session's next cell
         self.started = time.monotonic()
         self.deadline = self.next_look = _NEVER
@@ -162,11 +163,13 @@ class Cell:
     def freeze(self) -> bool:
         """Stop everything in it but its init, so that nothing changes its files; whether all of it stands still."""
         self.stopped.clear()
+        self.stood = None
         until = time.monotonic() + _STOP_WITHIN
         while True:
             pids = watch.look(self.pid).pids
             moving = [pid for pid in pids if not watch.stands_still(pid, _STOPPED)]
             if not moving:
+                self.stood = frozenset(pids), watch.run_time(pids)
                 return True
             if time.monotonic() > until:
                 return False
@@ -175,10 +178,13 @@ class Cell:
                 _send(pid, _SIGSTOP)
             time.sleep(_STOP_PAUSE)
 
-    def thaw(self) -> None:
-        """Let go on what was stopped, and nothing that stood still before."""
-        for pid in self.stopped.intersection(watch.look(self.pid).pids):
+    def thaw(self) -> bool:
+        """Let go on what was stopped, and nothing that stood still before; whether all of it has stood still since."""
+        pids = watch.look(self.pid).pids
+        stood = self.stood == (frozenset(pids), watch.run_time(pids))
+        for pid in self.stopped.intersection(pids):
             _send(pid, _SIGCONT)
+        return stood
 
     def keep_time(self, now: float) -> None:
         """End it when its time is up, and look at it when that is due."""

@@ -69,7 +69,7 @@ class Sessions:
             case "freeze":
                 self._say({"op": "frozen", "id": known.id, "still": known.freeze()})
             case "thaw":
-                known.thaw()
+                self._say({"op": "thawed", "id": known.id, "still": known.thaw()})
 
     def _open_pipes(self, known: cells.Cell, step: int) -> None:
         try:

@@ -75,21 +75,21 @@ def apply(
         return Applied((), (), skipped.listed())
     removed = remove_all(folder, writer, skipped)
     if seen is not None and skipped.complete:
-        removed += _remove_made(folder, seen.gone(), skipped)
+        removed += _remove_made(folder, seen, skipped)
     return Applied(tuple(writer.written), tuple(removed), skipped.listed())
 
 
-def _remove_made(root: int, made: dict[tuple[bytes, ...], tuple[int, int]], skipped: Skipped) -> list[str]:
-    """Remove what was made here for things that are no longer in the upper folder, unless somebody has replaced it."""
+def _remove_made(root: int, seen: Seen, skipped: Skipped) -> list[str]:
+    """Remove what was made here for things that are no longer in the upper folder, unless somebody has changed it."""
     removed = []
-    for path, what in made.items():
+    for path in seen.gone():
         try:
             folder = open_beneath(root, tuple(os.fsdecode(name) for name in path[:-1]))
         except OSError:
             continue
         try:
             there = status_of(folder, path[-1])
-            if there is None or identity(there) != what:
+            if there is None or seen.is_somebody_elses(path, there):
                 continue
             is_folder = stat.S_ISDIR(there.st_mode)
             (os.rmdir if is_folder else os.unlink)(path[-1], dir_fd=folder)
@@ -98,6 +98,7 @@ def _remove_made(root: int, made: dict[tuple[bytes, ...], tuple[int, int]], skip
             skipped.refuse(shown(path), f"it cannot be removed: {error.strerror}")
         finally:
             os.close(folder)
+            seen.forget(path)
     return removed
 
 

@@ -116,11 +116,11 @@ class Writer:
         mode = entry.stat.st_mode
         is_old = self._seen is not None and self._seen.is_old(entry)
         if is_whiteout(entry.stat):
-            if not is_old:
+            if not is_old and not self._is_the_callers(entry):
                 self.removals.append(entry.path)
             return
         self._note(entry)
-        if is_old:
+        if is_old or self._is_the_callers(entry):
             return
         reason = path_problem(entry.path) or self._reason(entry, is_folder=False)
         if not reason and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
@@ -135,6 +135,14 @@ class Writer:
                 self._write_file(entry)
         except OSError as error:
             self._lose(entry, error)
+
+    def _is_the_callers(self, entry: Entry) -> bool:
+        """Whether the caller has changed what an earlier step made here: then the caller's stays, and that is told."""
+        there = status_of(self._levels[-1].folder, os.fsdecode(entry.name))
+        changed = self._seen is not None and self._seen.is_somebody_elses(entry.path, there)
+        if changed:
+            self._refuse(entry, "it was changed here since an earlier step wrote it, and is left as it is")
+        return changed
 
     def missed(self, path: tuple[bytes, ...], reason: str) -> None:
         """Something in the upper folder was not looked at."""
@@ -170,7 +178,7 @@ class Writer:
                 raise OSError(0, reason)
             os.unlink(name, dir_fd=above)
         os.mkdir(name, 0o700, dir_fd=above)
-        self._made(entry, identity(os.stat(name, dir_fd=above, follow_symlinks=False)))
+        self._made(entry)
         self.written.append(text_of(entry.path, True))
 
     def _remove_hidden(self, entry: Entry, level: _Level) -> None:
@@ -195,7 +203,8 @@ class Writer:
             there = status_of(folder, name)
             attributes = Attributes(_mode(entry.stat.st_mode, there), self._owner, entry.stat.st_mtime_ns)
             clear = lambda: self._clear(entry, there)  # noqa: E731
-            self._made(entry, write_file(folder, name, self._chunks(file), attributes, before=clear))
+            write_file(folder, name, self._chunks(file), attributes, before=clear)
+            self._made(entry)
         finally:
             os.close(file)
         self.written.append(text_of(entry.path))
@@ -209,11 +218,13 @@ class Writer:
         folder, name = self._levels[-1].folder, os.fsdecode(entry.name)
         there = status_of(folder, name)
         clear = lambda: self._clear(entry, there)  # noqa: E731
-        self._made(entry, write_link(folder, name, os.fsdecode(target), self._owner, before=clear))
+        write_link(folder, name, os.fsdecode(target), self._owner, before=clear)
+        self._made(entry)
         self.written.append(text_of(entry.path))
 
-    def _made(self, entry: Entry, made: tuple[int, int]) -> None:
-        self.identities.add(made)
+    def _made(self, entry: Entry) -> None:
+        made = os.stat(entry.name, dir_fd=self._levels[-1].folder, follow_symlinks=False)
+        self.identities.add(identity(made))
         if self._seen is not None:
             self._seen.made(entry.path, made)
 

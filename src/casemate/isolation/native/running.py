@@ -96,6 +96,7 @@ class RunningSession(RunningCell):
         self.unsettled = False  # frames wait for text that is in the pipes
         self.files: Future[tuple[int, int]] = Future()
         self.frozen: Future[bool] | None = None
+        self.thawed: Future[bool] | None = None
         self.is_gone = False
 
     def send(self, request: bytes) -> None:
@@ -124,7 +125,16 @@ class RunningSession(RunningCell):
         return await asyncio.shield(asyncio.wrap_future(frozen))
 
     def thaw(self) -> None:
+        self.thawed = Future()
         self._say("thaw")
+
+    async def has_stood_still(self) -> bool:
+        import asyncio
+
+        thawed = self.thawed
+        if thawed is None or self.is_gone:
+            raise Fault("the session's cell has ended")
+        return await asyncio.shield(asyncio.wrap_future(thawed))
 
     async def opened(self) -> tuple[int, int]:
         import asyncio
@@ -150,7 +160,7 @@ class RunningSession(RunningCell):
     def give_up(self) -> None:
         """Nobody is left to answer."""
         self.is_gone = True
-        for future in (self.files, self.frozen):
+        for future in (self.files, self.frozen, self.thawed):
             if future is not None and not future.done():
                 future.set_exception(Fault("the session's cell has ended"))
 

@@ -156,9 +156,10 @@ class SessionPipes:
             self._take_step_pipes(cell, message["step"], fds)
         elif message["op"] == "step over":
             cell.hears.step_over(message["step"], usage_of(message))
-        elif message["op"] == "frozen":
-            if cell.frozen is not None and not cell.frozen.done():
-                cell.frozen.set_result(message["still"])
+        elif message["op"] in ("frozen", "thawed"):
+            answer = cell.frozen if message["op"] == "frozen" else cell.thawed
+            if answer is not None and not answer.done():
+                answer.set_result(message["still"])
         else:
             close_all(fds)  # no descriptor was left for them
             cell.kill("pipes")

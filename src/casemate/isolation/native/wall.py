@@ -310,6 +310,7 @@ class NativeSession:
         self.interrupt = cell.interrupt
         self.freeze = cell.freeze
         self.thaw = cell.thaw
+        self.has_stood_still = cell.has_stood_still
         self.kill = cell.kill
         self.resume = cell.resume
         self.forget = cell.forget
