@@ -235,3 +235,15 @@ async def test_an_interpreter_that_dies_when_it_is_asked_is_an_error_and_the_nex
             except casemate.CasemateError:
                 continue
         assert await said(session, "print('fresh')") == "fresh\n"
+
+
+@pytest.mark.needs("node")
+async def test_names_of_node_may_hold_a_dollar_sign(opened: Open) -> None:
+    node, python = opened("node"), opened("python")
+    await node.run("var $x_1 = [1, 2]")
+    assert await node.get("$x_1") == [1, 2]
+    await node.set("$set", {"a": 1})
+    assert (await node.run("$set.a")).text == "1"
+    for session in (python, opened("shell")):
+        with pytest.raises(InvalidArgument):
+            await session.get("$x_1")

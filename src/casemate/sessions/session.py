@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from casemate.sessions.protocol import Reply
 
 _RUNS_KEPT = 32  # that are over; each holds a file
+_MOST_NAME = 200  # characters
 _MOST_STDIN = 4 << 20  # bytes; it travels in a frame of 16 MiB, escaped
 
 
@@ -160,7 +161,7 @@ class Session:
 
     async def get(self, name: str) -> Any:
         """The JSON value of ``name``. Raises ``InvalidArgument`` where there is none, or it cannot travel."""
-        _check_name(name)
+        self._check_name(name)
         reply = await self._asked(lambda life: life.ask(name))
         if reply.error is not None:
             raise InvalidArgument("name", f"{name!r}: {reply.error}")
@@ -175,7 +176,7 @@ class Session:
 
     async def set(self, name: str, value: Any) -> None:
         """Bind ``name`` to a JSON value; in Shell to its JSON text. Raises ``InvalidArgument``."""
-        _check_name(name)
+        self._check_name(name)
         text = json_of(value)
         reply = await self._asked(lambda life: life.give(name, text))
         if reply.error is not None:
@@ -206,7 +207,7 @@ class Session:
     async def _run(self, request: Request, emitter: Emitter | None, *, wait: bool) -> Execution:
         self._check_open()
         if not wait and self._turn.locked():
-            raise InvalidArgument("wait", "a step of this session runs already; leave wait out to queue behind it")
+            raise InvalidArgument("wait", "this session is busy; leave wait out to queue behind what it does")
         with self._lifetime.in_use():
             return await self._in_turn(request, emitter)
 
@@ -337,6 +338,11 @@ class Session:
         if self._closed:
             raise SandboxClosed(self._closed)
 
+    def _check_name(self, name: object) -> None:
+        plain = name.replace("$", "_") if isinstance(name, str) and self.language == "node" else name
+        if not isinstance(plain, str) or not plain.isidentifier() or len(plain) > _MOST_NAME:
+            raise InvalidArgument("name", f"{str(name)[:_MOST_NAME]!r} is not the name of a variable")
+
     def _step_request(
         self,
         code: str | bytes,
@@ -371,8 +377,3 @@ def _capture(life: InterpreterCell, limits: Limits, emitter: Emitter | None) -> 
     if emitter:
         emitter.on_room = life.cell.resume
     return capture
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name.isidentifier() or len(name) > 200:
-        raise InvalidArgument("name", f"{name!r} is not the name of a variable")

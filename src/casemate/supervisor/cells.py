@@ -153,12 +153,7 @@ class Cell:
         """Send a signal to the program and what it runs in its foreground: the group that it leads, for its life."""
         for pid in watch.children(self.pid)[:1]:  # the first child of init is the program, the others orphans
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
-                fd = os.pidfd_open(pid)
-                try:
-                    if pid in watch.children(self.pid):
-                        os.killpg(pid, number)
-                finally:
-                    os.close(fd)
+                os.killpg(pid, number)
 
     def freeze(self) -> bool:
         """Stop everything in it but its init, so that nothing changes its files; whether all of it stands still."""
