@@ -88,8 +88,8 @@ def _open(pid: int) -> set[str]:
 
 
 def is_casemates_own(pid: int) -> bool:
-    """Whether ``pid`` is a zygote or the init of a cell, by the name that it gives itself; or a zygote that has not come
-    to that yet, or what one runs: matplotlib asks for fonts when it is preloaded."""
+    """Whether ``pid`` is a zygote or the init of a cell, by the name that it gives itself; or a zygote that has not
+    come to that yet, or what one runs: matplotlib asks for fonts when it is preloaded."""
     with contextlib.suppress(OSError):
         parent = next(_ancestors(pid), 0)
         named = _name(pid) in ("casemate-init", "casemate-zygote") or _name(parent) == "casemate-zygote"
