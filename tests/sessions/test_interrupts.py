@@ -85,13 +85,14 @@ GONE = {
 
 async def begun(session: Session, code: str) -> asyncio.Task[Execution]:
     """The step, as a task; its file `begun` is there."""
-    mark = {
-        "python": "open('begun', 'w').close()\n",
-        "node": "fs.writeFileSync('begun', '');\n",
-        "shell": ": > begun\n",
-    }
-    before = "" if "open('begun'" in code else mark[session.language]
-    task = asyncio.ensure_future(session.run(before + code, timeout=FOREVER))
+    said, mark = {
+        "python": ("print('begun')", "; open('begun', 'w').close()"),
+        "node": ("console.log('begun');", " fs.writeFileSync('begun', '');"),
+        "shell": ("echo begun;", " : > begun;"),
+    }[session.language]
+    assert said in code
+    marked = code if "open('begun'" in code else code.replace(said, said + mark, 1)
+    task = asyncio.ensure_future(session.run(marked, timeout=FOREVER))
     while "begun" not in [file.name for file in await session.files.list()]:
         assert not task.done(), task.result()
         await asyncio.sleep(0.003)
