@@ -112,14 +112,19 @@ class Sandbox:
         tasks: list[asyncio.Task[T]] = []
 
         def begin() -> None:
+            if outcome.cancelled():
+                return
             tasks.append(self._loop.create_task(_as_coroutine(coroutine)))
             tasks[0].add_done_callback(partial(_hand_over, outcome))
 
         def cancel() -> None:
-            tasks[0].cancel()
+            if not tasks:
+                outcome.cancel()
+            for task in tasks:
+                task.cancel()
 
-        self._loop.call_soon_threadsafe(begin)
         try:
+            self._loop.call_soon_threadsafe(begin)
             return outcome.result()
         except BaseException:
             if not outcome.done():  # an interrupt: what was begun ends first, so that whoever is told finds it ended

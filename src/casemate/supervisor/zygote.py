@@ -44,6 +44,7 @@ def wait() -> None:
     told = wire.decode(socket.recv(wire.MAX_MESSAGE))
     begin = _begin_of_programs()
     problem = _preload(told["preload"], optional=told["optional"])
+    sys.modules["_casemate.fresh"].begin_randomness()
     _rehearse()
     _rehearse_failing()
     problem = problem or _flushed()

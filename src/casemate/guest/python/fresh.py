@@ -152,6 +152,13 @@ def _renew_randomness() -> None:
         loaded["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
+def begin_randomness() -> None:
+    """In the warm interpreter: have OpenSSL make its generators. They take three megabytes, which each process would
+    have of its own otherwise; what it adds to them makes all that follows its own (`_renew_randomness`)."""
+    if "_ssl" in sys.modules:
+        sys.modules["_ssl"].RAND_bytes(1)
+
+
 def _renew_names() -> None:
     """Identities, times, counters and places of the process that was there before."""
     loaded: Any = sys.modules
