@@ -119,7 +119,8 @@ class Cell:
 
     def next_time(self) -> float:
         """When it wants to be looked at again (monotonic seconds)."""
-        return min(self.deadline, self.next_look, self.again)
+        deadline = self.deadline if self.reason is None else _NEVER  # one that is being ended needs no second end
+        return min(deadline, self.next_look, self.again)
 
     def begin_step(self, seconds: float, grace: float, repeat: float) -> None:
         """A step of a session begins: after ``seconds`` it is interrupted, again each ``repeat``, and ``grace`` later
