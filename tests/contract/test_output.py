@@ -125,16 +125,17 @@ def test_output_beyond_full_output_ends_the_cell_and_keeps_what_there_was(sandbo
 
 
 def test_more_than_full_output_is_told_also_when_the_program_ended_meanwhile(sandbox: sync.Sandbox) -> None:
-    code = "import os, time\nos.write(1, b'ready'); time.sleep(0.3)\nfor _ in range(18): os.write(1, bytes(65536))"
-    limits = Limits(output=10_000, full_output=1_150_000)
+    code = "import os, time\nos.write(1, b'ready'); time.sleep(1)\nfor _ in range(16): os.write(1, bytes(65536))\n"
+    code += "os.write(1, b'x'); time.sleep(0.3); os.write(1, bytes(3000))"
+    limits = Limits(output=10_000, full_output=1_050_000)
     with witness.leaving(sandbox.stream(code, limits=limits)) as stream:
-        next(stream)  # and then nobody reads: 17 pieces wait here, and the last one in the pipe
+        next(stream)  # and then nobody reads: a mebibyte waits here, and the rest in the pipe, however small that is
         with witness.watching(witness.in_cells()) as watched:
             assert watched.wait()
         *_, last = stream
     assert isinstance(last, Done)
     assert last.execution.full_output is not None
-    assert last.execution.full_output.size == 1_150_000
+    assert last.execution.full_output.size == 1_050_000
     assert last.execution.status == "killed"
 
 
