@@ -12,7 +12,7 @@ from casemate import Limits, Output
 from casemate.sessions.session import Session
 
 MIB = 2**20
-CHARTS = 60
+CHARTS = 200
 # Deterministic, and run both here and in the cell: what was said is then known.
 SAYINGS = """
 import random
