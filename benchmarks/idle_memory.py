@@ -100,6 +100,10 @@ def main() -> None:
     run.finish()
 
 
+# A program that is over before the last one begins is not at once with it.
+_STAYS = {"python": "import time; time.sleep(0.5)", "node": "setTimeout(() => {}, 500)", "shell": "sleep 0.5"}
+
+
 async def _cells(run: measure.Run, kind: Kind, audit: str, number: int) -> dict[str, list[Pair]]:
     """What cells of ``kind`` hold while they are ready, and for Python once a program sleeps in each."""
     async with Sandbox(audit=audit, concurrency=number, preload=kind.preload) as sandbox:
@@ -114,7 +118,7 @@ async def _cells(run: measure.Run, kind: Kind, audit: str, number: int) -> dict[
         await ready.settled(sandbox)
         async with asyncio.TaskGroup() as group:  # as many are kept ready as were needed at once
             for _ in range(number):
-                group.create_task(sandbox.run(kind.code, language=kind.language))
+                group.create_task(sandbox.run(f"{kind.code}\n{_STAYS[kind.language]}", language=kind.language))
         found = {f"{kind.name}, ready": await _at_rest(number)}
         if kind.language == "python":
             found[f"{kind.name}, two steps, then asleep"] = await _asleep(run, sandbox, kind, number)
