@@ -300,7 +300,8 @@ async def test_what_other_languages_do_to_their_interpreter_is_healed_by_a_reset
 @every_language
 async def test_code_of_a_session_has_no_descriptor_that_leads_out_of_its_cell(opened: Open, language: str) -> None:
     own = "" if language == "node" else "-e socket -e eventpoll"  # Node's own
-    code = f"ls -l /proc/self/fd /proc/$PPID/fd | grep -c {own} -e pidfd -e /root -e /work/ -e memfd:supervisor"
+    source = Path(__file__).parents[2]
+    code = f"ls -l /proc/self/fd /proc/$PPID/fd | grep -c {own} -e pidfd -e /root -e {source} -e memfd:supervisor"
     run = {
         "python": f"!{code}",
         "node": f"console.log(require('child_process').spawnSync('sh', ['-c', {json.dumps(code)}]).stdout + '')",
