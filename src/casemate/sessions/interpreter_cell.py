@@ -119,6 +119,8 @@ class InterpreterCell:
     async def was_missed(self) -> bool:
         """Whether it ended before its program began, as a cell may that was ready: another is as good."""
         await self._or_ended(self._opened)
+        if self._opened.done() and self._opened.exception() is not None:
+            await asyncio.wait([self.ended], timeout=_END_WITHIN)  # which tells why, a moment later
         return self.ended.done() and isinstance(self.ended.exception(), CellMissed)
 
     @property

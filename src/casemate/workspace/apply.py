@@ -76,6 +76,8 @@ def apply(
     removed = remove_all(folder, writer, skipped)
     if seen is not None and skipped.complete:
         removed += _remove_made(folder, seen, skipped)
+    if seen is not None:
+        seen.forget_unmet()
     return Applied(tuple(writer.written), tuple(removed), skipped.listed())
 
 
