@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from unittest import mock
 
 import pytest
 from tests.contract import witness
 from tests.warm.ready import all_ready, ready_inits, settle, start_of, until, warmth, zygote_of, zygotes
 
 from casemate import CasemateError, Execution, sync
+from casemate.isolation.native.link import Link
+from casemate.isolation.native.running import RunningCell
 
 LANGUAGES = (pytest.param("python"), pytest.param("node", marks=pytest.mark.needs("node")), pytest.param("shell"))
 HELLO = {"python": "print('hello')", "node": "console.log('hello')", "shell": "echo hello"}
@@ -28,6 +32,19 @@ def kill(pid: int) -> None:
 def check(execution: Execution) -> Execution:
     assert (execution.stdout, execution.status, execution.cause) == ("hello\n", "ok", None), execution
     return execution
+
+
+def ends_it_first(begin: Callable[..., bool]) -> Callable[..., bool]:
+    """`Link.begin`, which has the first cell that it is called for ended before it begins."""
+    ended: list[RunningCell] = []
+
+    def begins(link: Link, cell: RunningCell, *more: object) -> bool:
+        if not ended:
+            ended.append(cell)
+            cell.kill("killed")
+        return begin(link, cell, *more)
+
+    return begins
 
 
 def is_back(sandbox: sync.Sandbox, language: str = "python") -> bool:
@@ -70,6 +87,48 @@ def test_a_ready_cell_that_dies_is_not_missed(sandbox: sync.Sandbox, language: s
     check(sandbox.run(HELLO[language], language=language))
     until(lambda: is_back(sandbox, language))
     until(lambda: not set(ready_inits()) & set(inits))
+
+
+def test_nothing_begins_in_a_cell_whose_end_is_being_noted(sandbox: sync.Sandbox) -> None:
+    settle(sandbox)
+    real = RunningCell.close_ways_in
+    noted: Future[RunningCell] = Future()
+    tried = threading.Event()
+
+    def close_ways_in(cell: RunningCell) -> None:
+        real(cell)
+        if not noted.done():
+            noted.set_result(cell)
+            assert tried.wait(witness.PATIENCE)
+
+    with mock.patch.object(RunningCell, "close_ways_in", close_ways_in):
+        kill(all_ready(sandbox)[0])
+        chosen = noted.result(witness.PATIENCE)
+        try:
+            assert not chosen._link.begin(chosen, {}, {}, b"", None)  # type: ignore[arg-type]
+        finally:
+            tried.set()
+    check(sandbox.run(HELLO["python"]))
+
+
+def test_a_program_whose_ready_cell_is_ended_as_it_is_chosen_runs_once_in_another(sandbox: sync.Sandbox) -> None:
+    settle(sandbox)
+    with mock.patch.object(Link, "begin", ends_it_first(Link.begin)):
+        execution = check(sandbox.run(HELLO["python"]))
+    assert start_of(execution)[0] == "exec"
+    assert "had ended" in start_of(execution)[1]
+
+
+@pytest.mark.parametrize("times", range(5))
+def test_a_session_whose_ready_cell_is_ended_as_it_is_chosen_begins_in_another(
+    sandbox: sync.Sandbox, times: int
+) -> None:
+    with sandbox.session() as session:
+        session.run("pass")
+    until(lambda: any(pool.ready for pool in warmth(sandbox).pools))
+    with mock.patch.object(Link, "begin", ends_it_first(Link.begin)), sandbox.session() as session:
+        steps = [session.run(f"print({n})") for n in range(2)]
+    assert [(one.status, one.stdout, one.state) for one in steps] == [("ok", "0\n", "kept"), ("ok", "1\n", "kept")]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

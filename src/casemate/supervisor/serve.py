@@ -93,8 +93,7 @@ class Server:
 
     def _wait(self) -> float:
         longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._unborn else _MAX_WAIT
-        now = time.monotonic()
-        return min(max(0.0, self._due.next() - now), longest)
+        return min(max(0.0, self._due.next() - time.monotonic()), longest)
 
     def _note_time(self, cell_id: str) -> None:
         known = self._cells.get(cell_id)
@@ -269,6 +268,9 @@ class Server:
         Its limits are lowered when its own set-up, which needs more than some of them, is over.
         """
         known = self._cells[message["id"]]
+        if known.reason is not None:
+            cells.close_all(fds.values())  # it is being ended, and still waits: that is told
+            return
         if message["narrow"] and not known.in_place:
             known.to_begin = (message, fds)
             return

@@ -144,7 +144,7 @@ class Link:
         Raises ``OSError`` when there is no memory for ``stdin``; then the cell ends.
         """
         with self._lock:
-            if not self.alive or cell.id not in self._cells:
+            if not self.alive or cell.is_over:
                 return False
             if isinstance(cell, RunningSession):
                 cell.requests = os.dup(cell.order)
@@ -355,6 +355,8 @@ class Link:
         if cell is None:
             close_all(fds)
             return
+        with self._lock:
+            cell.is_over = True  # before its descriptors are closed: nothing begins in it any more
         if isinstance(cell, RunningSession):
             self.sessions.end(cell)
         elif cell.sink is None:

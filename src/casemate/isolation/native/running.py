@@ -33,6 +33,7 @@ class RunningCell:
         self.id = cell_id
         self.sink = sink
         self.order = self.stdin = -1
+        self.is_over = False
         self.pipes: dict[int, Stream | StepPipe | None] = dict(pipes)  # by descriptor; None is the control pipe
         self.paused: set[int] = set()
         self.frames = FrameReader()
