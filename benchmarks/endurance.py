@@ -89,7 +89,8 @@ async def _at_rest(quick: bool) -> dict[str, looking.Held]:
         found[f"supervisor {nth}"] = looking.held(one.pid)
     for nth, one in enumerate(one for one in processes if one.is_zygote):
         found[f"zygote {nth}"] = looking.held(one.pid)
-    found["processes, cgroups"] = looking.Held(0, len(processes), len(looking.groups()))
+    groups = sum(len(looking.groups(one.pid)) for one in processes if one.is_supervisor)
+    found["processes, cgroups"] = looking.Held(0, len(processes), groups)
     return found
 
 

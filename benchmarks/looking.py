@@ -73,10 +73,10 @@ def private_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith("Private_"))
 
 
-def groups() -> list[str]:
-    """Folders of casemate's in any cgroup hierarchy, those of cells included."""
+def groups(supervisor: int | None = None) -> list[str]:
+    """Folders of casemate's in any cgroup hierarchy, those of cells included; of one supervisor, or of all."""
     found = []
-    for top in _CGROUPS.glob("**/casemate-*"):
+    for top in _CGROUPS.glob(f"**/casemate-{'' if supervisor is None else f'{supervisor}-'}*"):
         found += [str(top), *(str(cell) for cell in top.iterdir() if cell.is_dir())]
     return found
 
