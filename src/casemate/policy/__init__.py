@@ -1,0 +1,1 @@
+"""What may cross the wall: rules as data, and pure decisions about them."""

@@ -1,0 +1,103 @@
+"""Which hosts a cell may reach: rules of the form ``example.org``, ``*.example.org`` and ``example.org:5432``.
+
+A rule covers a name when it is exactly that name, whatever its case and with or without the one dot at its end that
+makes it absolute (RFC 1034, section 3.1); ``*.`` stands for one or more whole labels, never for none. Without a port a
+rule is for 80 and 443.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from casemate.errors import InvalidArgument
+
+USUAL_PORTS = (80, 443)
+_MOST_NAME = 253  # characters (RFC 1035, section 2.3.4, without the root's)
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)\Z")
+_PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
+_MOST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """``host`` is a canonical name, or ``*.`` and one; ``port`` is None for the usual ones."""
+
+    host: str
+    port: int | None = None
+
+    def covers(self, name: str, port: int) -> bool:
+        """Whether the canonical ``name`` may be reached at ``port``."""
+        return self.names(name) and (port in USUAL_PORTS if self.port is None else port == self.port)
+
+    def names(self, name: str) -> bool:
+        """Whether the rule is for the canonical ``name``, at whatever port."""
+        if self.host.startswith("*."):
+            return name.endswith(self.host[1:]) and len(name) > len(self.host) - 1
+        return name == self.host
+
+    def __str__(self) -> str:
+        return self.host if self.port is None else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostRules:
+    """``denied`` wins over ``allowed``; ``everything`` is every public host at the usual ports."""
+
+    allowed: tuple[HostRule, ...] = ()
+    denied: tuple[HostRule, ...] = ()
+    everything: bool = False
+
+    def allows(self, name: str, port: int) -> bool:
+        """Whether the canonical ``name`` may be reached at ``port`` without asking."""
+        if self.denies(name, port):
+            return False
+        return (self.everything and port in USUAL_PORTS) or any(rule.covers(name, port) for rule in self.allowed)
+
+    def denies(self, name: str, port: int) -> bool:
+        """Whether a rule says no; a rule without a port is for all of them here."""
+        return any(rule.names(name) and rule.port in (None, port) for rule in self.denied)
+
+    def ports(self, name: str) -> tuple[int, ...]:
+        """The ports at which the canonical ``name`` may be reached without asking."""
+        usual = USUAL_PORTS if self.everything else ()
+        of_rules = [
+            port
+            for rule in self.allowed
+            if rule.names(name)
+            for port in (USUAL_PORTS if rule.port is None else (rule.port,))
+        ]
+        return tuple(sorted({port for port in (*usual, *of_rules) if self.allows(name, port)}))
+
+
+def canonical(name: str) -> str | None:
+    """``name`` as rules have it: lower case, without the dot at its end; None for what is no host name of plain ASCII
+    labels, such as an address, or a name in another script that has not been encoded (RFC 5890)."""
+    plain = name.removesuffix(".").lower() if name.isascii() else ""
+    labels = plain.split(".")
+    if not plain or len(plain) > _MOST_NAME or not all(_LABEL.match(label) for label in labels):
+        return None
+    return None if _is_number(labels[-1]) else plain
+
+
+def host_rule(text: object, argument: str = "allowed_domains") -> HostRule:
+    """The rule that ``text`` says. Raises ``InvalidArgument`` where it is none, or too wide to be meant."""
+    if not isinstance(text, str):
+        raise InvalidArgument(argument, f"{text!r} is not a str such as 'example.org'")
+    host, colon, port = text.partition(":")
+    if colon and not (_PORT.match(port) and int(port) <= _MOST_PORT):
+        raise InvalidArgument(
+            argument, f"{text!r} is no rule: write 'example.org', '*.example.org' or 'example.org:5432'"
+        )
+    wild = host.startswith("*.")
+    name = canonical(host[2:] if wild else host)
+    if name is None:
+        raise InvalidArgument(
+            argument, f"{text!r} is no rule: write 'example.org', '*.example.org' or 'example.org:5432'"
+        )
+    return HostRule(f"*.{name}" if wild else name, int(port) if colon else None)
+
+
+def _is_number(label: str) -> bool:
+    """Whether a last label makes an address of a name, as browsers and inet_aton(3) read it."""
+    return label.isdigit() or label.startswith("0x")
