@@ -10,6 +10,7 @@ from pathlib import Path
 
 from casemate import Sandbox
 from casemate.isolation.wall import Stream
+from casemate.model.plan import Listener
 
 ADDRESS = ("127.0.0.1", 8801)
 CLIENT = f"""
@@ -49,7 +50,7 @@ def answer(descriptor: int) -> bytes:
 async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None]:
     async with Sandbox(audit=audit) as sandbox:
         await sandbox.run("pass")  # proves the wall
-        plan = replace(await sandbox.explain(CLIENT), listeners=(ADDRESS,))
+        plan = replace(await sandbox.explain(CLIENT), listeners=(Listener("tcp", *ADDRESS),))
         kept = Kept()
         cell = sandbox._wall.start(plan, kept)  # a door's way in; no public name of this version leads here
         (descriptor,) = await cell.listeners()

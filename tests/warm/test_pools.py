@@ -31,6 +31,7 @@ from tests.warm.ready import (
 import casemate
 from casemate import Execution, Sandbox, sync
 from casemate.isolation.native import pool
+from casemate.model.plan import Listener
 
 SOURCE = str(Path(casemate.__file__).parents[1])
 LANGUAGES = (pytest.param("python"), pytest.param("node", marks=pytest.mark.needs("node")), pytest.param("shell"))
@@ -211,7 +212,7 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None, str]:
         async with asyncio.timeout(PATIENCE):
             while not sandbox._wall.warmth().settled:
                 await asyncio.sleep(0.01)
-        plan = replace(await sandbox.explain(CLIENT), listeners=(ADDRESS,))
+        plan = replace(await sandbox.explain(CLIENT), listeners=(Listener("tcp", *ADDRESS),))
         kept = Kept()
         cell = sandbox._wall.start(plan, kept)
         (descriptor,) = await cell.listeners()

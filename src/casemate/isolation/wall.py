@@ -6,6 +6,8 @@ A wall reports what happened as values; it raises only `casemate.CasemateError`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -135,6 +137,11 @@ class Cell(Protocol):
         """
         ...
 
+    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
+        """Have the wall listen at more addresses and ports of the cell's network, which has listeners: descriptors in
+        that order, which the receiver closes. From any thread. The future may hold an ``OSError``."""
+        ...
+
     async def ended(self) -> Ending:
         """Wait for the end; everything in the cell is dead then.
 
@@ -194,6 +201,14 @@ class SessionCell(Protocol):
     async def opened(self) -> tuple[int, int]:
         """Descriptors of the workspace as the cell sees it, and of the folder of everything it can write; the
         receiver closes them. Raises as `ended` does where the cell could not be made."""
+        ...
+
+    async def listeners(self) -> list[int]:
+        """As of `Cell`."""
+        ...
+
+    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
+        """As of `Cell`."""
         ...
 
     async def ended(self) -> Ending:

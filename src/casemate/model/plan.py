@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from casemate.model.limits import Limits
 
@@ -16,6 +16,7 @@ PROGRAM = "/program"
 STEPS = f"{PROGRAM}/steps"  # where the pipes of a session's steps are
 GUEST = "/opt/casemate"
 HOME = "/home/user"
+DOOR = "198.18.0.1"  # the host answers here; it is one of 198.18.0.0/15, set aside for tests of devices (RFC 2544)
 
 LAYERS = ("namespaces", "mounts", "capabilities", "landlock", "seccomp", "rlimits", "init")
 
@@ -46,6 +47,16 @@ class Text:
 
 
 Entry = Bind | Link | Text
+
+Network = Literal["none", "listed", "public"]
+
+
+class Listener(NamedTuple):
+    """A socket that the host has in a cell's network."""
+
+    kind: Literal["tcp", "udp"]
+    address: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +113,9 @@ class Plan:
     """Everything about a cell that is decided before it starts.
 
     ``deadline``: seconds from the cell's start; ``control``: whether the program's guest hook holds the
-    control pipe; ``reserve``: bytes its interpreter reserves and never touches. ``listeners``: IPv4 addresses and
-    ports in the cell on which the host, and nobody in the cell, answers: for doors, no plan of this version has any.
+    control pipe; ``reserve``: bytes its interpreter reserves and never touches. ``network``: whether there is a door,
+    and ``allowed_domains`` what it lets through by itself; ``listeners``: the sockets in the cell's network on which
+    the host, and nobody in the cell, answers.
     ``waiting``: how it may be begun in a cell that is ready, or why it may not. ``session``: the program is an
     interpreter that takes one step after the other; ``continues``: the id of the cell whose files it goes on with.
     """
@@ -124,8 +136,9 @@ class Plan:
     deadline: float
     control: bool = True
     reserve: int = 0
-    network: Literal["none"] = "none"
-    listeners: tuple[tuple[str, int], ...] = ()
+    network: Network = "none"
+    allowed_domains: tuple[str, ...] = ()
+    listeners: tuple[Listener, ...] = ()
     layers: tuple[str, ...] = LAYERS
     waiting: Waiting | str = "nothing is kept ready for it"
     session: bool = False

@@ -46,6 +46,8 @@ class Cell:
         self.group = made.group
         self.status_fd = made.status_fd
         self.made = made  # its channel is kept until the result is told; see cell.PREPARED
+        self.network = -1  # its namespace, where the host has sockets in it
+        self.sockets = 0  # that the host has there
         self.waits: bool = request["order"]
         self.session: bool = request["session"]
         self.grace = 0.0  # seconds from the interrupt of a step to the end of the cell
@@ -75,6 +77,11 @@ class Cell:
         self.started = time.monotonic()
         self.deadline = self.started + deadline
         self.next_look = self.started + _FIRST_LOOK
+
+    def keep_network(self) -> None:
+        """Keep its network at hand, to make sockets in. Waits until it has prepared itself. Raises ``OSError``."""
+        mounts, self.network = self.made.namespaces()
+        os.close(mounts)
 
     def limit(self, limits: dict[str, Any]) -> None:
         """Hold it to ``limits``, which are the request's, as far as a cgroup counts them. Raises ``OSError``."""
@@ -287,11 +294,17 @@ class Cell:
 
     def close(self) -> None:
         """Let go of everything but the cgroup, which may take the kernel a moment."""
-        os.close(self.pidfd)
+        self.let_go()
         os.close(self.status_fd)
         if not self.keeps_files:
             self.scratch.close()
         self.made.channel.close()
+
+    def let_go(self) -> None:
+        """Close what it holds of the process and its network."""
+        os.close(self.pidfd)
+        if self.network >= 0:
+            os.close(self.network)
 
 
 def _send(pid: int, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Listening sockets inside a cell's own network, made from outside: whoever holds one answers there."""
+"""Sockets inside a cell's own network, made from outside: whoever holds one answers there."""
 
 from __future__ import annotations
 
@@ -8,11 +8,26 @@ import os
 
 from casemate.supervisor import kernel, wire
 
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _BACKLOG = 128  # connections that wait for the host
+_KINDS = {"tcp": _socket.SOCK_STREAM, "udp": _socket.SOCK_DGRAM}
+# Addresses of the doors' are the cell's own, all of them: set aside for tests of devices (RFC 2544), used by nobody.
+_RANGE, _PREFIX = "198.18.0.0", 15
+_LOOPBACK_INDEX = 1  # of a network's first interface
+_EEXIST = 17
+# Sources: rtnetlink(7) and the kernel's uapi header of that name.
+_NEWROUTE, _REQUEST, _ACK, _CREATE, _EXCL = 24, 1, 4, 0x400, 0x200
+_TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _TYPE_LOCAL = 255, 3, 254, 2
+_DST, _OIF = 1, 4
+_AF_NETLINK, _NETLINK_ROUTE = 16, 0
 
 
-def make(network: int, addresses: list[list[object]]) -> list[int]:
-    """Listen at each IPv4 address and port of ``addresses`` in the network namespace ``network``.
+def make(network: int, sockets: Sequence[Sequence[object]]) -> list[int]:
+    """Listen at each of ``sockets``, kind (``"tcp"`` or ``"udp"``), IPv4 address and port, in the network namespace
+    ``network``; addresses of the doors' are made the cell's own.
 
     An ordinary user's supervisor could not come back from another network namespace, so that a
     child goes there. Raises ``OSError``.
@@ -20,7 +35,7 @@ def make(network: int, addresses: list[list[object]]) -> list[int]:
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
-        _listen(network, addresses, theirs)
+        _listen(network, sockets, theirs)
     theirs.close()
     fds = array.array("i")
     data, ancillary, _, _ = ours.recvmsg(wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * fds.itemsize))
@@ -34,18 +49,45 @@ def make(network: int, addresses: list[list[object]]) -> list[int]:
     return list(fds)
 
 
-def _listen(network: int, addresses: list[list[object]], told: _socket.socket) -> None:
+def _listen(network: int, sockets: Sequence[Sequence[object]], told: _socket.socket) -> None:
     try:
         kernel.setns(network, kernel.CLONE_NEWNET)
-        made = []
-        for address, port in addresses:
-            listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC, 0)
-            listener.bind((address, port))
-            listener.listen(_BACKLOG)
-            made.append(listener)
-        numbers = array.array("i", [listener.fileno() for listener in made])
+        if any(not str(address).startswith("127.") for _, address, _ in sockets):
+            _add_route()
+        made = [_made(str(kind), address, port) for kind, address, port in sockets]
+        numbers = array.array("i", [one.fileno() for one in made])
         told.sendmsg([b"n"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
     except BaseException as error:  # noqa: BLE001 - this process must end here, whatever happened
         told.send(wire.encode(getattr(error, "errno", None) or 22))
     finally:
         os._exit(0)
+
+
+def _made(kind: str, address: object, port: object) -> _socket.socket:
+    made = _socket.socket(_socket.AF_INET, _KINDS[kind] | _socket.SOCK_CLOEXEC, 0)
+    made.bind((address, port))
+    if kind == "tcp":
+        made.listen(_BACKLOG)
+    return made
+
+
+def _add_route() -> None:
+    """The one route: the doors' addresses are local. Harmless when it is there. Raises ``OSError``."""
+    order = "little" if memoryview(b"\1\0").cast("H")[0] == 1 else "big"
+
+    def number(value: int, size: int) -> bytes:
+        return value.to_bytes(size, order)  # type: ignore[arg-type]
+
+    header = bytes([_socket.AF_INET, _PREFIX, 0, 0, _TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _TYPE_LOCAL])
+    attributes = number(8, 2) + number(_DST, 2) + _socket.inet_aton(_RANGE)
+    attributes += number(8, 2) + number(_OIF, 2) + number(_LOOPBACK_INDEX, 4)
+    body = header + number(0, 4) + attributes
+    flags = _REQUEST | _ACK | _CREATE | _EXCL
+    message = number(16 + len(body), 4) + number(_NEWROUTE, 2) + number(flags, 2) + number(1, 4) + number(0, 4) + body
+    netlink = _socket.socket(_AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _NETLINK_ROUTE)
+    netlink.send(message)
+    answer = netlink.recv(4096)  # an error message that begins with its number, 0 when all is well
+    netlink.close()
+    code = -int.from_bytes(answer[16:20], order, signed=True)  # type: ignore[arg-type]
+    if code not in (0, _EEXIST):
+        raise OSError(code, os.strerror(code))

@@ -12,11 +12,11 @@ from casemate.supervisor import (
     broker,
     cells,
     cgroups,
+    doors,
     due,
     enter,
     host,
     kernel,
-    listeners,
     roots,
     sessions,
     spare,
@@ -51,6 +51,7 @@ class Server:
         self._zygotes: dict[str, zygotes.Zygote] = {}
         self._cells: dict[str, cells.Cell] = {}
         self._due = due.Due()  # when each cell wants to be looked at
+        self._doors = doors.Doors(self._host.say)
         self._sessions = sessions.Sessions(self._identity, self._host.say)
         self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
         self._unborn: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what is to be done then
@@ -135,6 +136,8 @@ class Server:
                 self._when_born(message["id"], lambda: self._cells[message["id"]].kill(message["reason"]))
             case "pipes" | "step" | "step over" | "interrupt" | "freeze" | "thaw":
                 self._when_born(message["id"], lambda: self._sessions.attend(self._cells[message["id"]], message))
+            case "listen":
+                self._when_born(message["id"], lambda: self._doors.more(self._cells[message["id"]], message))
             case "forget":
                 self._sessions.forget(message["id"])
             case "zygote":
@@ -240,27 +243,17 @@ class Server:
     ) -> cells.Cell:
         if request["rlimits"]["DATA"] is not None:
             request["rlimits"]["DATA"] += shared
-        if request["listeners"]:
-            self._listen(request, made)
         told = {name: request[name] for name in _FOR_THE_CELL}
         known = cells.Cell(request, made, scratch, shared)
         try:
             known.limit(request["limits"])
+            if request["listeners"]:
+                self._doors.open(known, request)
             made.hand_over(told, scratch.mounts, {name: fds[name] for name in _GIVEN if name in fds})
         except BaseException:
-            os.close(known.pidfd)
+            known.let_go()
             raise
         return known
-
-    def _listen(self, request: dict[str, Any], made: spare.Spare) -> None:
-        """Make listening sockets in a cell's network; their descriptors go to the host, and stay nowhere else."""
-        mounts, network = made.namespaces()
-        try:
-            fds = listeners.make(network, request["listeners"])
-        finally:
-            cells.close_all((mounts, network))
-        self._host.say({"op": "listening", "id": request["id"]}, fds)
-        cells.close_all(fds)
 
     def _begin(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Tell a cell that waits what its program is.
@@ -280,7 +273,7 @@ class Server:
                 known.narrow(message["limits"], message["rlimits"], cpus, self._identity)
             known.scratch.begin(message, fds, self._identity)
             if message["listeners"]:
-                self._listen(message, known.made)
+                self._doors.open(known, message)
             known.begin(message["deadline"])
             cells.write_all(fds["order"], message["order"])
             if known.session:

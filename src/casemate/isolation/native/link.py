@@ -332,7 +332,7 @@ class Link:
             self.hello.set_result(message)
         elif message["op"] == "listening":
             cell = self._cell(message["id"])
-            if cell is None or not cell.take_listeners(fds):
+            if cell is None or not cell.take_listeners(message, fds):
                 close_all(fds)
         elif message["op"] in ("zygote", "zygote ended"):
             if self.keeper:
@@ -366,7 +366,7 @@ class Link:
             if cell.pipes and next(iter(cell.pipes)) not in self.readers:
                 self.watch(cell)  # it ended before we came to watch it
             self.drain(cell)
-        cell.listening.cancel()
+        cell.end_listening()
         with self._lock:
             del self._cells[cell.id]
         if message["op"] == "ended":

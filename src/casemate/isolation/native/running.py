@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +17,9 @@ from casemate.isolation.wall import Ending, SessionSink, Sink, StepUsage, Stream
 
 if TYPE_CHECKING:
     from casemate.isolation.native.link import Link
+
+
+_numbers = itertools.count(1)  # of what is asked of the supervisor for a cell
 
 
 class StepPipe(NamedTuple):
@@ -39,6 +45,7 @@ class RunningCell:
         self.frames = FrameReader()
         self.future: Future[Ending] = Future()
         self.listening: Future[list[int]] = Future()
+        self._sockets: dict[int, Future[list[int]]] = {0: self.listening}  # asked for, by number
         self._link = link
 
     def kill(self, reason: str) -> None:
@@ -47,12 +54,34 @@ class RunningCell:
     def resume(self) -> None:
         self._link.call(self._link.resume, self)
 
-    def take_listeners(self, fds: list[int]) -> bool:
-        """Take over the plan's listening sockets; False when nobody waits for them any more."""
-        if not self.listening.set_running_or_notify_cancel():
+    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
+        """Listen at more addresses and ports of its network."""
+        number, asked = next(_numbers), Future[list[int]]()
+        asked.set_running_or_notify_cancel()
+        self._sockets[number] = asked
+        wanted = [("tcp", address, port) for address, port in addresses]
+        if self.is_over:
+            self.end_listening()
+        self._link.send({"op": "listen", "id": self.id, "number": number, "listeners": wanted})
+        return asked
+
+    def take_listeners(self, message: dict[str, Any], fds: list[int]) -> bool:
+        """Take over sockets that were asked for; False when nobody waits for them any more."""
+        asked = self._sockets.pop(message["number"], None)
+        if asked is None or (asked is self.listening and not asked.set_running_or_notify_cancel()):
             return False
-        self.listening.set_result(fds)
+        if message["errno"]:
+            asked.set_exception(OSError(message["errno"], os.strerror(message["errno"])))
+        else:
+            asked.set_result(fds)
         return True
+
+    def end_listening(self) -> None:
+        """No more sockets come."""
+        while self._sockets:
+            _, asked = self._sockets.popitem()
+            if not asked.cancel():
+                asked.set_exception(OSError(errno.ESRCH, "the cell has ended"))
 
     def discard(self) -> None:
         """End a cell that waits and will not be used."""
@@ -67,9 +96,10 @@ class RunningCell:
 
     def lose(self, error: CasemateError) -> None:
         """It is gone with its supervisor, or never was."""
+        self.is_over = True
         close_all(list(self.pipes))
         self.close_ways_in()
-        self.listening.cancel()
+        self.end_listening()
         self.future.set_exception(error)
 
     async def ended(self) -> Ending:

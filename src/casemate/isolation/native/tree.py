@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from casemate.model.plan import GUEST, HOME, Bind, Entry, Link, Text
+from casemate.model.plan import DOOR, GUEST, HOME, Bind, Entry, Link, Text
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -19,7 +19,7 @@ _SYNTHESISED = {
     "/etc/group": "user:x:1000:\nnogroup:x:65534:\n",
     "/etc/hosts": "127.0.0.1 localhost casemate\n::1 localhost casemate\n",
     "/etc/hostname": "casemate\n",
-    "/etc/resolv.conf": "# no name server: this cell has no network\n",
+    "/etc/resolv.conf": f"nameserver {DOOR}\noptions ndots:1\n",  # unreachable at once where there is no door
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
     "/etc/host.conf": "multi on\n",
     "/etc/machine-id": "00000000000000000000000000000000\n",

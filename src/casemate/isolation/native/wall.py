@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import Fault, SandboxClosed
 from casemate.isolation.native import launch, refusal, tree
+from casemate.isolation.native.carrying import close_all
 from casemate.isolation.native.link import Link
 from casemate.isolation.native.memory import memory_file, seal
 from casemate.isolation.native.running import RunningCell, RunningSession, Unlaunched
@@ -251,6 +253,8 @@ class NativeCell:
         self._how = turn.how if turn and not why_exec else "exec"
         self._why = why_exec
         self._killed: Reason | None = None
+        self._listening: Future[list[int]] = Future()
+        self._hand_on_listeners()
 
     def kill(self, reason: Reason) -> None:
         self._killed = reason
@@ -262,7 +266,23 @@ class NativeCell:
     async def listeners(self) -> list[int]:
         import asyncio
 
-        return await asyncio.wrap_future(self._cell.listening)
+        return await asyncio.wrap_future(self._listening)
+
+    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
+        return self._cell.listen(addresses)
+
+    def _hand_on_listeners(self) -> None:
+        """Of whichever cell the program runs in: where one was missed, the next one's."""
+
+        def hand_on(made: Future[list[int]]) -> None:
+            if made.cancelled():
+                return
+            if self._listening.set_running_or_notify_cancel():
+                self._listening.set_result(made.result())
+            else:
+                close_all(made.result())
+
+        self._cell.listening.add_done_callback(hand_on)
 
     async def ended(self) -> Ending:
         import asyncio
@@ -280,6 +300,7 @@ class NativeCell:
         return replace(ending, start=self._how, start_reason=self._why)
 
     def _end_turn(self) -> None:
+        self._listening.cancel()  # where nobody has them yet, there is nothing to listen to
         if self._turn:
             self._turn.end()
 
@@ -293,6 +314,7 @@ class NativeCell:
             self._why = f"{_GONE}: {error.detail}"
         self._how = "exec"
         self._cell = self._wall.relaunch(self._plan, self._sink)
+        self._hand_on_listeners()
         if self._killed:
             self._cell.kill(self._killed)
         return await self._cell.ended()
@@ -314,11 +336,17 @@ class NativeSession:
         self.kill = cell.kill
         self.resume = cell.resume
         self.forget = cell.forget
+        self.listen = cell.listen
         self._cell = cell
         self.start, self.start_reason = how, why
 
     async def opened(self) -> tuple[int, int]:
         return await self._cell.opened()
+
+    async def listeners(self) -> list[int]:
+        import asyncio
+
+        return await asyncio.wrap_future(self._cell.listening)
 
     async def ended(self) -> Ending:
         try:
