@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 from unittest import mock
 
 import pytest
 from tests.contract import witness
 from tests.warm.ready import all_ready, ready_inits, settle, start_of, until, warmth, zygote_of, zygotes
 
-from casemate import CasemateError, Execution, sync
+from casemate import CasemateError, Execution, Fault, sync
 from casemate.isolation.native.link import Link
 from casemate.isolation.native.running import RunningCell
 
@@ -159,6 +160,20 @@ def test_when_the_supervisor_dies_the_next_run_works_and_cells_are_kept_ready_ag
     check(ended)
     until(lambda: is_back(sandbox))
     until(lambda: len(zygotes()) == 1)
+
+
+def test_a_run_that_finds_its_supervisor_gone_says_that(sandbox: sync.Sandbox) -> None:
+    real = Link.launch
+
+    def launch(link: Link, *more: Any) -> RunningCell:
+        kill(witness.supervisors()[0])
+        until(lambda: not link.alive)
+        return real(link, *more)
+
+    sandbox.run("pass", timeout=59)
+    with mock.patch.object(Link, "launch", launch), pytest.raises(Fault, match="supervisor was killed"):
+        sandbox.run("print(1)", language="shell")
+    check(sandbox.run(HELLO["python"]))
 
 
 def test_a_program_lives_on_when_its_zygote_dies(sandbox: sync.Sandbox) -> None:

@@ -19,7 +19,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from casemate.errors import Fault, SandboxClosed
+from casemate.errors import Fault
 from casemate.isolation.native import spawn
 from casemate.isolation.native.carrying import Outbox, close_all
 from casemate.isolation.native.frames import FrameError
@@ -172,7 +172,7 @@ class Link:
                 self._cells[cell.id] = cell
         if not alive:
             close_all([*fds.values()])
-            cell.lose(SandboxClosed("the sandbox was closed"))
+            cell.lose(why_lost("", closing=self._closing))
         return alive
 
     def close(self) -> None:
