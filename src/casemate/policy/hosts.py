@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from publicsuffixlist import PublicSuffixList
+
 USUAL_PORTS = (80, 443)
+EVERY_NAME = "*"  # only of rules that deny
 _MOST_NAME = 253  # characters (RFC 1035, section 2.3.4, without the root's)
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)\Z")
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _MOST_PORT = 65535
+# Names of this machine and of networks without a registry: no "public" host has one (RFC 6761, 6762, 7686, 8375; ICANN
+# has reserved .internal).
+_NOT_PUBLIC = ("localhost", "local", "internal", "home.arpa", "onion", "invalid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +43,7 @@ class HostRule:
         """Whether the rule is for the canonical ``name``, at whatever port."""
         if self.host.startswith("*."):
             return name.endswith(self.host[1:]) and len(name) > len(self.host) - 1
-        return name == self.host
+        return self.host in (name, EVERY_NAME)
 
     def __str__(self) -> str:
         return self.host if self.port is None else f"{self.host}:{self.port}"
@@ -52,7 +61,8 @@ class HostRules:
         """Whether the canonical ``name`` may be reached at ``port`` without asking."""
         if self.denies(name, port):
             return False
-        return (self.everything and port in USUAL_PORTS) or any(rule.covers(name, port) for rule in self.allowed)
+        public = self.everything and port in USUAL_PORTS and may_be_public(name)
+        return public or any(rule.covers(name, port) for rule in self.allowed)
 
     def denies(self, name: str, port: int) -> bool:
         """Whether a rule says no; a rule without a port is for all of them here."""
@@ -80,22 +90,68 @@ def canonical(name: str) -> str | None:
     return None if _is_number(labels[-1]) else plain
 
 
+def may_be_public(name: str) -> bool:
+    """Whether the canonical ``name`` can be one of the public DNS: it has a dot, and its end is reserved for nothing
+    else."""
+    return "." in name and not any(name.endswith(f".{end}") or name == end for end in _NOT_PUBLIC)
+
+
 def host_rule(text: object, argument: str = "allowed_domains") -> HostRule:
-    """The rule that ``text`` says. Raises ``InvalidArgument`` where it is none, or too wide to be meant."""
+    """The rule that ``text`` says. Raises ``InvalidArgument``, which names ``argument``, where it is none, or too wide
+    to be meant: a name without a dot, ``localhost``, or ``*.`` before a suffix under which anybody may register
+    (``*.com``, ``*.co.uk``: the ICANN part of the Public Suffix List)."""
+    rule = _parsed(text, argument)
+    host = rule.host.removeprefix("*.")
+    if host == EVERY_NAME:
+        raise InvalidArgument(
+            argument, f"{text!r} would be every host", remediation="For every public host: network='public'."
+        )
+    if "." not in host or host.endswith(".localhost"):
+        raise InvalidArgument(
+            argument,
+            f"{text!r} names this machine, a host of its own network, or a whole top-level domain",
+            remediation="Write a full name, such as 'example.org'.",
+        )
+    if rule.host != host and _is_public_suffix(host):
+        raise InvalidArgument(
+            argument,
+            f"{text!r} is too wide: anybody may register a name under {host!r}",
+            remediation=f"Name the hosts, such as '*.example.{host}', or use network='public'.",
+        )
+    return rule
+
+
+def denied_rule(text: object, argument: str = "denied_domains") -> HostRule:
+    """As :func:`host_rule`, for a rule that says no: it may be as wide as one likes, ``*`` included."""
+    return _parsed(text, argument)
+
+
+def _parsed(text: object, argument: str) -> HostRule:
     if not isinstance(text, str):
         raise InvalidArgument(argument, f"{text!r} is not a str such as 'example.org'")
     host, colon, port = text.partition(":")
-    if colon and not (_PORT.match(port) and int(port) <= _MOST_PORT):
-        raise InvalidArgument(
-            argument, f"{text!r} is no rule: write 'example.org', '*.example.org' or 'example.org:5432'"
-        )
     wild = host.startswith("*.")
-    name = canonical(host[2:] if wild else host)
-    if name is None:
+    name = EVERY_NAME if host == EVERY_NAME else canonical(host[2:] if wild else host)
+    port_is_good = not colon or (_PORT.match(port) is not None and int(port) <= _MOST_PORT)
+    if name is None or not port_is_good:
         raise InvalidArgument(
             argument, f"{text!r} is no rule: write 'example.org', '*.example.org' or 'example.org:5432'"
         )
     return HostRule(f"*.{name}" if wild else name, int(port) if colon else None)
+
+
+def _is_public_suffix(name: str) -> bool:
+    """Whether anybody may register below ``name``. Platforms that give names away (github.io) do not count: whoever
+    writes ``*.github.io`` means it."""
+    return bool(_public_suffixes().is_public(name))
+
+
+@cache
+def _public_suffixes() -> PublicSuffixList:
+    """The list that comes with a package: 15,000 lines, so it is read when the first wide rule is."""
+    from publicsuffixlist import PublicSuffixList
+
+    return PublicSuffixList(only_icann=True)
 
 
 def _is_number(label: str) -> bool:

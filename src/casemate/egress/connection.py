@@ -1,0 +1,268 @@
+"""One connection out of a cell, from the moment its name and port are known: permitted, dialled, looked at, carried."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal
+
+from casemate.egress.client_hello import MOST_HELLO, BadHello, Hello, looks_like_tls, read_hello
+from casemate.egress.refusal import Refused, Spent, Unreachable
+from casemate.egress.stream import Pump, Stream, readable
+from casemate.egress.terms import LOCAL_NAME
+from casemate.policy.hosts import canonical, may_be_public
+
+if TYPE_CHECKING:
+    from casemate.egress.ledger import Tally
+    from casemate.egress.opening import Opening
+    from casemate.egress.terms import Terms
+
+HTTPS, HTTP = 443, 80
+_MOST_PIECES = 256  # that a head may come in: each is looked at from the start
+_LAST_WORDS = 1.0  # seconds that a client has to read why it was refused
+_MOST_UNREAD = 1 << 18  # bytes that are thrown away meanwhile
+_TLS_IS_HIDDEN = "rules say which requests may be made of it, and TLS hides them"
+
+
+class Connection:
+    """``client`` is the cell's end. ``refuse``: how a refusal is said to it, where it can be said at all."""
+
+    def __init__(self, opening: Opening, client: Stream) -> None:
+        self.opening = opening
+        self.client = client
+        self.refuse: Callable[[Refused], bytes] | None = None
+        self.touched = self.begun = asyncio.get_running_loop().time()
+        self.waits_for_a_person = False
+        self._servers: list[Stream] = []
+        self._tally: Tally | None = None
+        self._granted: dict[tuple[str, int], str] = {}
+        self._granted_under = opening.terms
+        self._where = ("(none)", 0)
+
+    @property
+    def terms(self) -> Terms:
+        """Those that hold now."""
+        return self.opening.terms
+
+    # -- whether
+
+    async def permit(self, name: str, port: int) -> None:
+        """Return if the canonical ``name`` may be reached at ``port``, as rules or a person say. Raises
+        :class:`Refused`."""
+        if self._granted_under is not self.terms:
+            self._granted_under, self._granted = self.terms, {}
+        if (name, port) not in self._granted:
+            self._granted[name, port] = self._ruled(name, port) or await self._asked(name, port)
+
+    def _ruled(self, name: str, port: int) -> str:
+        """Which rule allows it; empty where somebody is to be asked. Raises :class:`Refused`."""
+        hosts = self.terms.hosts
+        if name == LOCAL_NAME:
+            if port in self.terms.local_ports:
+                return "allow_local lists the port"
+            raise Refused(name, port, "allow_local does not list the port", f"To permit it: allow_local=[{port}].")
+        if hosts.denies(name, port):
+            raise Refused(name, port, "a rule denies it")
+        if hosts.allows(name, port):
+            return "a rule allows it"
+        if self.terms.asker is not None and may_be_public(name):
+            return ""
+        wanted = name if port in (HTTP, HTTPS) else f"{name}:{port}"
+        raise Refused(name, port, "no rule allows it", f"To permit it: allowed_domains=[{wanted!r}].")
+
+    async def _asked(self, name: str, port: int) -> str:
+        asker = self.terms.asker
+        assert asker is not None
+        answer = asyncio.wrap_future(asker.decide(name, port, self.opening.ledger.asked(name, port)))
+        asked_at, self.waits_for_a_person = asyncio.get_running_loop().time(), True
+        try:
+            await asyncio.wait([answer])
+            allowed = not answer.cancelled() and answer.exception() is None and answer.result() is True
+        finally:
+            answer.cancel()
+            self.waits_for_a_person = False
+            self.touch()
+            self.begun += self.touched - asked_at
+        if not allowed:
+            raise Refused(name, port, "it was asked for and not approved")
+        return "it was asked for and approved"
+
+    # -- how
+
+    async def dial(self, name: str, port: int) -> Stream:
+        """The server's end. Raises :class:`Refused`, :class:`Unreachable`."""
+        made = await self.opening.dialler.dial(name, port, self.terms.limits)
+        try:
+            server = Stream(made)
+        except BaseException:
+            made.close()
+            raise
+        self._servers.append(server)
+        self._where = (name, port)
+        self._tally = self.opening.ledger.note(
+            name, port, "allowed", self._granted.get((name, port), "a rule allows it")
+        )
+        self.touch()
+        return server
+
+    def leave(self, server: Stream) -> None:
+        """This server is not needed any more."""
+        server.close()
+        self._servers.remove(server)
+
+    async def tunnel(self, name: str, port: int, server: Stream, *, is_known: bool = False) -> None:
+        """Carry bytes both ways until both sides have ended. A ClientHello at the beginning must name the server, and
+        at 443 there must be one; elsewhere the server may speak first. ``is_known``: it has been looked at already."""
+        down: Pump | None = None
+        up: Pump | None = None
+        try:
+            if not is_known and port != HTTPS:
+                down = self.pump(server, self.client)
+            if not is_known:
+                await self._look(name, port)
+            down = down or self.pump(server, self.client)
+            up = self.pump(self.client, server)
+            await _both(up, down)
+        finally:
+            for pump in (up, down):
+                if pump is not None:
+                    pump.stop()
+
+    def pump(self, source: Stream, sink: Stream, most: int | None = None) -> Pump:
+        """A pump that counts, and tells the sink when the source has ended."""
+        pump = Pump(source, sink, self.count_out if source is self.client else self.count_in, self.opening.buffer, most)
+
+        def over(done: asyncio.Future[int]) -> None:
+            if done.cancelled():
+                return
+            if done.exception() is not None:
+                source.halt()
+                sink.halt()
+            elif most is None:
+                sink.end()
+
+        pump.done.add_done_callback(over)
+        return pump
+
+    async def starts_with_tls(self) -> bool:
+        """Whether the client begins with a TLS handshake. False also where it says nothing and ends."""
+        while (is_tls := looks_like_tls(bytes(self.client.ahead[:2]))) is None:
+            if not await self.client.fill():
+                return False
+        return is_tls
+
+    async def _look(self, name: str, port: int) -> None:
+        """Look at what the client says first. Raises :class:`Refused`."""
+        if port == HTTPS:
+            async with asyncio.timeout(self.terms.limits.head_seconds):
+                is_tls = await self.starts_with_tls()
+        else:
+            is_tls = await self.starts_with_tls()
+        if is_tls:
+            await self.check_hello(name, port)
+        elif port == HTTPS and self.client.ahead:
+            raise Refused(name, port, "plain text where TLS is expected")
+
+    async def check_hello(self, name: str, port: int) -> None:
+        """Read a ClientHello, which stays in ``client.ahead``; its name must be ``name``. Raises :class:`Refused`."""
+        if self.terms.requests.names(name, port):
+            raise Refused(name, port, _TLS_IS_HIDDEN)
+        try:
+            async with asyncio.timeout(self.terms.limits.head_seconds):
+                hello = await self._hello()
+        except BadHello as error:
+            raise Refused(name, port, f"its TLS ClientHello is not accepted: {error}") from None
+        if hello.name is None:
+            raise Refused(name, port, "its TLS ClientHello has no server name")
+        if canonical(hello.name) != name:
+            raise Refused(name, port, "its TLS ClientHello names another server")
+
+    async def _hello(self) -> Hello:
+        for _ in range(_MOST_PIECES):
+            hello = read_hello(bytes(self.client.ahead[: 2 * MOST_HELLO]))
+            if hello is not None:
+                return hello
+            if len(self.client.ahead) >= 2 * MOST_HELLO or not await self.client.fill():
+                break
+        raise BadHello("it is cut off, too long, or in too many pieces")
+
+    # -- counting and ending
+
+    def touch(self) -> None:
+        """Something happened: it is not idle."""
+        self.touched = asyncio.get_running_loop().time()
+
+    def count_out(self, count: int) -> None:
+        """Count bytes from the cell. Raises :class:`Spent`."""
+        self.touch()
+        if self._tally is not None:
+            self._tally.bytes_out += count
+        self.opening.ledger.spend(count, self.terms.limits.bytes)
+
+    def count_in(self, count: int) -> None:
+        """Count bytes to the cell. Raises :class:`Spent`."""
+        self.touch()
+        if self._tally is not None:
+            self._tally.bytes_in += count
+        self.opening.ledger.spend(count, self.terms.limits.bytes)
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether it has been idle, or there, for too long. Time in which a person is asked does not count."""
+        limits = self.terms.limits
+        is_too_long = now - self.touched > limits.idle_seconds or now - self.begun > limits.seconds
+        return is_too_long and not self.waits_for_a_person
+
+    async def run(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
+        """Serve it to its end; what is refused is said and noted, and nothing of it stays open."""
+        try:
+            await serve(self)
+            self.client.close()
+        except Refused as refused:
+            self._note(refused)
+            await self._say(refused)
+        except Spent as spent:
+            self.note_lost(str(spent))
+        except (OSError, TimeoutError):
+            pass  # either side went away, or took too long
+        finally:
+            self.client.abort()
+            for server in self._servers:
+                server.close()
+
+    def note_lost(self, reason: str) -> None:
+        """Say why a connection that was allowed is ended."""
+        self.opening.ledger.note(*self._where, "denied", reason)
+
+    def _note(self, refused: Refused) -> None:
+        decision: Literal["allowed", "denied"] = "allowed" if isinstance(refused, Unreachable) else "denied"
+        self.opening.ledger.note(refused.host, refused.port, decision, refused.reason)
+
+    async def _say(self, refused: Refused) -> None:
+        if self.refuse is not None:
+            with contextlib.suppress(OSError):
+                await self.client.send(self.refuse(refused))
+                await self.farewell()
+                self.client.close()
+
+    async def farewell(self) -> None:
+        """Let the client read what was said: closing while it still sends would reset the connection. Raises
+        ``OSError``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                self.client.end()
+                while len(self.client.ahead) < _MOST_UNREAD and await self.client.fill():
+                    pass
+
+
+async def _both(*pumps: Pump) -> None:
+    """Wait for both, or for the first that fails, and raise what it raised."""
+    done, _ = await asyncio.wait([pump.done for pump in pumps], return_when=asyncio.FIRST_EXCEPTION)
+    for one in done:
+        one.result()
+
+
+async def something_from(*streams: Stream) -> None:
+    """Wait until one of ``streams`` has bytes that are not yet used, or can be read."""
+    if not any(stream.ahead for stream in streams):
+        await readable(*streams)

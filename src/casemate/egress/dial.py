@@ -1,0 +1,102 @@
+"""From a name to a connection: resolved on the host, vetted after resolution, and dialled at exactly the vetted
+address, so that a name that resolves to something else a moment later (rebinding) leads nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from casemate.egress.addresses import is_own, own_is_unknown, why_refused
+from casemate.egress.refusal import Refused, Unreachable
+from casemate.egress.terms import LOCAL_NAME, DoorLimits
+
+Resolve = Callable[[str], Awaitable[list[str]]]
+Connect = Callable[[str, int], Awaitable[socket.socket]]
+_RESOLVERS = 16  # threads; each may be held up by a server of the DNS that does not answer
+_MOST_LOOKED_UP = 4  # at once for one cell, so that it cannot hold up the others
+_MOST_ADDRESSES = 4  # of one name that are tried
+_LOOPBACK = "127.0.0.1"
+
+
+class SystemResolver:
+    """The host's own resolver, asked for IPv4 addresses. Names are asked for as absolute ones, so that neither a search
+    list nor a host's own table makes another name of them."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_RESOLVERS, "casemate-resolver")
+
+    async def __call__(self, name: str) -> list[str]:
+        """The addresses of ``name``. Raises ``OSError``."""
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, _addresses, name)
+        return list(dict.fromkeys(found))
+
+    def close(self) -> None:
+        """Ask nothing more. A thread that waits for an answer ends with it."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _addresses(name: str) -> list[str]:
+    found = socket.getaddrinfo(f"{name}.", None, socket.AF_INET, socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+async def connect(address: str, port: int) -> socket.socket:
+    """A TCP connection to the IPv4 ``address``. Raises ``OSError``."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        await asyncio.get_running_loop().sock_connect(made, (address, port))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+class Dialler:
+    """For one cell. ``connect`` gets vetted addresses only; nothing switches the vetting off."""
+
+    def __init__(self, resolve: Resolve, connect: Connect) -> None:
+        self._resolve = resolve
+        self._connect = connect
+        self._turns = asyncio.Semaphore(_MOST_LOOKED_UP)
+
+    async def dial(self, name: str, port: int, limits: DoorLimits) -> socket.socket:
+        """A connection to ``name``. Raises :class:`Refused` where no address of it may be dialled, :class:`Unreachable`
+        where none answers."""
+        addresses = [_LOOPBACK] if name == LOCAL_NAME else await self._vetted(name, port, limits)
+        problem = "no time was left"
+        for address in addresses[:_MOST_ADDRESSES]:
+            try:
+                async with asyncio.timeout(limits.connect_seconds):
+                    return await self._connect(address, port)
+            except TimeoutError:
+                problem = "it does not answer"
+            except OSError as error:
+                problem = (error.strerror or type(error).__name__).lower()
+        raise Unreachable(name, port, problem)
+
+    async def _vetted(self, name: str, port: int, limits: DoorLimits) -> list[str]:
+        try:
+            async with asyncio.timeout(limits.resolve_seconds), self._turns:
+                found = await self._resolve(name)
+        except TimeoutError:
+            raise Unreachable(name, port, "its name does not resolve in time") from None
+        except (OSError, UnicodeError):
+            raise Unreachable(name, port, "its name does not resolve") from None
+        reasons = {address: _why_not(address) for address in found}
+        good = [address for address, reason in reasons.items() if reason is None]
+        if found and not good:
+            kinds = ", ".join(sorted({reason for reason in reasons.values() if reason}))
+            raise Refused(name, port, f"it resolves to addresses that are never dialled ({kinds})")
+        if not good:
+            raise Unreachable(name, port, "its name has no IPv4 address")
+        return good
+
+
+def _why_not(address: str) -> str | None:
+    reason = why_refused(address)
+    if reason is None and is_own(address):
+        unknown = "the host's own cannot be told apart while net.ipv4.ip_nonlocal_bind is on"
+        return unknown if own_is_unknown() else "the host's own"
+    return reason

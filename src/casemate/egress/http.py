@@ -1,0 +1,241 @@
+"""HTTP/1.1 requests, read strictly and written anew, and answers, followed to their end (RFC 9112). Pure, sans-io.
+
+What h11 would forgive is refused before it reads: bare LF or CR, folded lines, NUL, a length and an encoding together.
+What goes to the server is not what the cell wrote but what was understood, so that both understand the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import h11
+
+MOST_HEAD = 1 << 15  # bytes of a request line and its header fields
+MOST_ANSWER_HEAD = 1 << 17  # the same of an answer
+_MOST_FIELDS = 256
+_BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n|\0|\r\n[ \t]|\A[\r\n \t]")
+_AUTHORITY = re.compile(rb"([^:@/?#\\\[\]]+)(?::([0-9]{1,5}))?\Z")
+_URL = re.compile(rb"http://([^/?#]*)(/[^#]*|\?[^#]*)?\Z", re.IGNORECASE)
+_ORIGIN = re.compile(rb"/[^#]*\Z")
+# Of one connection, or written anew below.
+_NOT_PASSED_ON = {
+    *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te"),
+    *(b"trailer", b"host", b"content-length", b"transfer-encoding", b"upgrade", b"http2-settings"),
+}
+
+
+class BadRequest(ValueError):
+    """Not a request that everybody reads the same way."""
+
+
+class BadAnswer(ValueError):
+    """Not an answer to the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The head of a request, as it was understood.
+
+    ``host`` and ``port``: of the Host field, the port None where there is none; ``url_host``, ``url_port``: of the
+    target, where that is a URL or, for CONNECT, an authority. ``path`` is the target for the server, with its query.
+    ``length``: bytes of the body, None where it comes in chunks. ``size``: bytes of the head.
+    """
+
+    method: str
+    path: str
+    version: bytes
+    host: str
+    port: int | None
+    url_host: str | None
+    url_port: int | None
+    fields: tuple[tuple[bytes, bytes], ...]
+    length: int | None
+    upgrades: bool
+    closes: bool
+    size: int
+
+    def written(self, authority: str) -> bytes:
+        """The head for the server, whose name, and port if it is not 80, is ``authority``."""
+        lines = [b"%s %s HTTP/%s" % (self.method.encode(), self.path.encode(), self.version)]
+        lines.append(b"Host: " + authority.encode())
+        lines += [name + b": " + value for name, value in self.fields if name.lower() not in _NOT_PASSED_ON]
+        if self.length is None:
+            lines.append(b"Transfer-Encoding: chunked")
+        elif self.length or self.method in ("POST", "PUT", "PATCH"):
+            lines.append(b"Content-Length: %d" % self.length)
+        if self.upgrades:
+            lines.append(b"Upgrade: websocket\r\nConnection: Upgrade")
+        else:
+            lines.append(b"Connection: close" if self.closes else b"Connection: keep-alive")
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+class Reading:
+    """One request: its head, and then its body, out of the bytes that are given to it."""
+
+    def __init__(self) -> None:
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
+        self._chunked = False
+
+    def head(self, data: bytes) -> Request | None:
+        """The head at the beginning of ``data``; None if there has to come more. Raises :class:`BadRequest`."""
+        end = data.find(b"\r\n\r\n")
+        head = data[: end + 4 if end >= 0 else len(data)]
+        if len(head) > MOST_HEAD:
+            raise BadRequest(f"its head has more than {MOST_HEAD} bytes")
+        if _BARE.search(head if end >= 0 else head.rstrip(b"\r")):
+            raise BadRequest("a line of its head does not end, or begins, as a line must")
+        if end < 0:
+            return None
+        try:
+            self._h11.receive_data(head)
+            event = self._h11.next_event()
+        except h11.RemoteProtocolError as error:
+            raise BadRequest(str(error)) from None
+        if not isinstance(event, h11.Request):
+            raise BadRequest("no request")
+        request = _understood(event, len(head))
+        self._chunked = request.length is None
+        return request
+
+    def body(self, data: bytes) -> tuple[bytes, bool, bytes]:
+        """What ``data`` says of the body, as it is to be written to the server; whether that is all of it; and then
+        what is left, of the next request. Raises :class:`BadRequest`."""
+        written = bytearray()
+        try:
+            if data:
+                self._h11.receive_data(data)
+            while True:
+                event = self._h11.next_event()
+                if isinstance(event, h11.Data):
+                    written += b"%x\r\n%s\r\n" % (len(event.data), event.data) if self._chunked else event.data
+                elif isinstance(event, h11.EndOfMessage):
+                    written += b"0\r\n\r\n" if self._chunked else b""
+                    return bytes(written), True, self._h11.trailing_data[0]
+                else:
+                    return bytes(written), False, b""
+        except h11.RemoteProtocolError as error:
+            raise BadRequest(str(error)) from None
+
+
+class Following:
+    """The answer to one request, to see where it ends. It is passed on as it comes."""
+
+    def __init__(self, request: Request) -> None:
+        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_ANSWER_HEAD)
+        self._has_body = request.method != "HEAD"
+        upgrade = [("Upgrade", "websocket"), ("Connection", "Upgrade")] if request.upgrades else []
+        self._h11.send(h11.Request(method=request.method, target="/", headers=[("Host", "x"), *upgrade]))
+        self._h11.send(h11.EndOfMessage())
+        self.plain = 0  # bytes of the body that are still to come, as they are; they need not be fed
+        self.is_open = False  # the body ends with the connection
+        self.is_whole = False
+        self.switches = False  # to another protocol, now
+        self.closes = False  # the server will close the connection, or has said so
+
+    def feed(self, data: bytes) -> None:
+        """Follow ``data``, the next bytes of the answer. Raises :class:`BadAnswer`."""
+        try:
+            self._h11.receive_data(data)
+            while not (self.is_whole or self.plain or self.is_open or self.switches):
+                event = self._h11.next_event()
+                if event is h11.NEED_DATA or event is h11.PAUSED:
+                    return
+                self._take(event)
+        except h11.RemoteProtocolError as error:
+            raise BadAnswer(str(error)) from None
+
+    def _take(self, event: object) -> None:
+        if isinstance(event, h11.InformationalResponse):
+            self.switches = event.status_code == 101
+        elif isinstance(event, h11.Response):
+            self._take_head(event)
+        elif isinstance(event, h11.EndOfMessage):
+            self.is_whole = True
+            self.closes = self.closes or bool(self._h11.trailing_data[0])
+        elif isinstance(event, h11.ConnectionClosed):
+            raise BadAnswer("none came")
+
+    def _take_head(self, event: h11.Response) -> None:
+        fields = dict(event.headers)
+        tokens = [token.strip() for token in fields.get(b"connection", b"").lower().split(b",")]
+        self.closes = b"close" in tokens or (event.http_version == b"1.0" and b"keep-alive" not in tokens)
+        if not self._has_body or event.status_code in (204, 304) or b"transfer-encoding" in fields:
+            return  # h11 says where it ends
+        if b"content-length" not in fields:
+            self.is_open = True
+            return
+        there, length = len(self._h11.trailing_data[0]), int(fields[b"content-length"])
+        if there < length:
+            self.plain = length - there
+
+
+def refusal(text: str, status: bytes = b"403 Forbidden") -> bytes:
+    """An answer of casemate's own; the connection ends with it."""
+    body = text.encode() + b"\n"
+    return (
+        b"HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
+        % (
+            status,
+            len(body),
+            body,
+        )
+    )
+
+
+def _understood(event: h11.Request, size: int) -> Request:
+    fields = tuple(event.headers.raw_items())
+    names = [name.lower() for name, _ in fields]
+    by_name = dict(event.headers)
+    if len(fields) > _MOST_FIELDS:
+        raise BadRequest(f"more than {_MOST_FIELDS} header fields")
+    if names.count(b"host") != 1:
+        raise BadRequest("not one Host")
+    if event.http_version not in (b"1.1", b"1.0"):
+        raise BadRequest("neither HTTP/1.1 nor HTTP/1.0")
+    encoded = b"transfer-encoding" in names
+    if encoded and (
+        b"content-length" in names or event.http_version == b"1.0" or names.count(b"transfer-encoding") > 1
+    ):
+        raise BadRequest("its length is said in two ways")
+    host, port = _authority(by_name[b"host"])
+    url_host, url_port, path = _target(event.method, event.target)
+    tokens = [
+        token.strip() for token in b",".join(v for n, v in event.headers if n == b"connection").lower().split(b",")
+    ]
+    upgrades = b"upgrade" in tokens and by_name.get(b"upgrade", b"").lower() == b"websocket"
+    return Request(
+        method=event.method.decode(),
+        path=path.decode(),
+        version=event.http_version,
+        host=host,
+        port=port,
+        url_host=url_host,
+        url_port=url_port,
+        fields=fields,
+        length=None if encoded else int(by_name.get(b"content-length", b"0")),
+        upgrades=upgrades and event.http_version == b"1.1",
+        closes=b"close" in tokens or (event.http_version == b"1.0" and b"keep-alive" not in tokens),
+        size=size,
+    )
+
+
+def _target(method: bytes, target: bytes) -> tuple[str | None, int | None, bytes]:
+    """Host and port, where the target has them, and the path for the server."""
+    if method == b"CONNECT":
+        return *_authority(target), b""
+    url = _URL.match(target)
+    if url is not None:
+        rest = url[2] or b"/"
+        return *_authority(url[1]), rest if rest.startswith(b"/") else b"/" + rest
+    if _ORIGIN.match(target) or (method == b"OPTIONS" and target == b"*"):
+        return None, None, target
+    raise BadRequest("its target is neither a path nor an http:// URL")
+
+
+def _authority(text: bytes) -> tuple[str, int | None]:
+    match = _AUTHORITY.match(text)
+    if match is None or (match[2] is not None and not 0 < int(match[2]) < 1 << 16):
+        raise BadRequest("a host that is none")
+    return match[1].decode("latin-1"), None if match[2] is None else int(match[2])

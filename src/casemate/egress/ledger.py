@@ -1,0 +1,69 @@
+"""What crossed the door of one cell, and what did not: counted by name, port and reason, in bounded memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+from casemate.egress.refusal import Spent, printable
+from casemate.egress.terms import Crossing
+
+_MOST_ENTRIES = 256  # different ones that are told apart; a cell may invent as many names as it likes
+OTHERS = "(others)"
+
+
+class Tally:
+    """Counts of connections that were decided alike."""
+
+    __slots__ = ("bytes_in", "bytes_out", "connections")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.bytes_out = 0
+        self.bytes_in = 0
+
+
+class Ledger:
+    """``told`` is called with each new kind of crossing, once, in the door's thread."""
+
+    def __init__(self, told: Callable[[Crossing], None]) -> None:
+        self._told = told
+        self._tallies: dict[tuple[str, int, Literal["allowed", "denied"], str], Tally] = {}
+        self._asked: dict[tuple[str, int], int] = {}
+        self._lock = threading.Lock()
+        self.total = 0  # bytes, both ways
+
+    def note(self, host: str, port: int, decision: Literal["allowed", "denied"], reason: str) -> Tally:
+        """Count one connection; its bytes are counted by the tally that is given back."""
+        key = (printable(host), port, decision, reason)
+        with self._lock:
+            if key not in self._tallies and len(self._tallies) >= _MOST_ENTRIES:
+                key = (OTHERS, 0, decision, "more names than are told apart")
+            is_new = key not in self._tallies
+            tally = self._tallies.setdefault(key, Tally())
+            tally.connections += 1
+        if is_new:
+            self._told(_crossing(key, tally))
+        return tally
+
+    def asked(self, host: str, port: int) -> int:
+        """The so-manieth time it is that somebody is asked about it."""
+        key = (host, port) if len(self._asked) < _MOST_ENTRIES or (host, port) in self._asked else (OTHERS, 0)
+        self._asked[key] = self._asked.get(key, 0) + 1
+        return self._asked[key]
+
+    def spend(self, count: int, most: int) -> None:
+        """Add to the bytes of the cell. Raises :class:`Spent` beyond ``most``."""
+        self.total += count
+        if self.total > most:
+            raise Spent(f"the cell has transferred more than the {most} bytes that it may")
+
+    def crossings(self) -> tuple[Crossing, ...]:
+        """All there were, in the order in which they were first seen. From any thread."""
+        with self._lock:
+            return tuple(_crossing(key, tally) for key, tally in self._tallies.items())
+
+
+def _crossing(key: tuple[str, int, Literal["allowed", "denied"], str], tally: Tally) -> Crossing:
+    return Crossing(*key, tally.connections, tally.bytes_out, tally.bytes_in)

@@ -1,0 +1,199 @@
+"""The door of one cell: its resolver, its listeners, its connections, from open to close."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import errno
+import socket
+from collections.abc import Awaitable, Callable
+
+from casemate.egress.connection import Connection
+from casemate.egress.dial import Dialler
+from casemate.egress.entrances import by_name, by_proxy
+from casemate.egress.ledger import Ledger
+from casemate.egress.places import Descriptors, Places
+from casemate.egress.stream import Stream
+from casemate.egress.stub import Stub
+from casemate.egress.terms import LOCAL_NAME, Crossing, Network, Terms
+from casemate.policy.hosts import USUAL_PORTS, may_be_public
+
+Serve = Callable[[Connection], Awaitable[None]]
+_MOST_ACCEPTED = 16  # at one listener between two looks at everything else
+_LOOK_SECONDS = 1.0  # between two looks for connections that are overdue
+_DESCRIPTORS = 2  # of a connection
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Opening:
+    """One cell's way out. ``change``, ``crossings`` and ``close`` may be called from any thread."""
+
+    dialler: Dialler
+    buffer: memoryview
+
+    def __init__(
+        self, terms: Terms, network: Network, dns: socket.socket, proxy: socket.socket, told: Callable[..., None] | None
+    ) -> None:
+        self.terms = terms
+        self.ledger = Ledger(lambda crossing: None if told is None else told(self, crossing))
+        self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._network, self._dns, self._proxy = network, dns, proxy
+        self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self._serving: dict[socket.socket, Serve] = {}
+        self._is_paused = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Event | None = None
+        self._is_closed = False
+
+    def change(self, terms: Terms) -> None:
+        """From now on ``terms`` hold: for names that are asked for, connections that begin, and requests in clear on
+        connections that are there. Tunnels that are there go on."""
+        self.terms = terms
+
+    def crossings(self) -> tuple[Crossing, ...]:
+        """What crossed and what did not, so far; different ones are told apart up to a bound."""
+        return self.ledger.crossings()
+
+    def close(self) -> concurrent.futures.Future[None]:
+        """End every connection of this cell; done when all sockets are closed. May be called again."""
+        self._is_closed = True
+        if self._loop is not None and self._closing is not None:
+            with contextlib.suppress(RuntimeError):  # the door is gone, and has closed everything
+                self._loop.call_soon_threadsafe(self._closing.set)
+        return self.ended
+
+    def abandon(self) -> None:
+        """Close the sockets of a cell that nobody serves any more, the door's thread being gone."""
+        self._is_closed = True
+        self._dns.close()
+        self._proxy.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def name_at(self, address: str) -> str | None:
+        """The name that an address of the cell's network stands for."""
+        return self._places.name_at(address)
+
+    # -- in the door's loop
+
+    async def run(self, dialler: Dialler, buffer: memoryview, descriptors: Descriptors) -> None:
+        """Serve the cell until it is closed. Whatever goes wrong with it is its own end, and nobody else's."""
+        self.dialler, self.buffer, self._descriptors = dialler, buffer, descriptors
+        self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
+        if self._is_closed:
+            self._closing.set()
+        self._places = Places(self._network, descriptors, self._listen, self._ignore)
+        stub: Stub | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                sweeping = group.create_task(self._sweep())
+                try:
+                    stub = Stub(self._dns, self._knows, self._reach, self._unknown, group, self.terms.limits.queries)
+                    self._serve_at(self._proxy, by_proxy)
+                    await self._closing.wait()
+                finally:
+                    self._stop(stub)  # while the group still takes tasks: nothing begins any more
+                sweeping.cancel()
+                for task in self._connections.values():
+                    task.cancel()
+        except ExceptionGroup as failed:
+            self.ledger.note("(door)", 0, "denied", f"a fault of casemate: {failed.exceptions[0]!r:.200}")
+        finally:
+            self.ended.set_result(None)
+
+    def _stop(self, stub: Stub | None) -> None:
+        self._is_closed = True
+        self._ignore(self._proxy)
+        self._proxy.close()
+        self._places.close()
+        if stub is not None:
+            stub.close()
+        self._dns.close()
+
+    # -- names
+
+    def _knows(self, name: str) -> bool:
+        return bool(_ports(self.terms, name))
+
+    async def _reach(self, name: str) -> str | None:
+        terms = self.terms
+        return await self._places.reach(name, _ports(terms, name), terms.limits)
+
+    def _unknown(self, name: str) -> None:
+        self.ledger.note(name, 0, "denied", "no rule allows it: its name does not resolve")
+
+    # -- connections
+
+    def _listen(self, listener: socket.socket, name: str, port: int) -> None:
+        self._serve_at(listener, lambda connection: by_name(connection, name, port))
+
+    def _serve_at(self, listener: socket.socket, serve: Serve) -> None:
+        listener.setblocking(False)
+        self._serving[listener] = serve
+        if not self._is_paused and self._loop is not None:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def _ignore(self, listener: socket.socket) -> None:
+        if self._serving.pop(listener, None) is not None and self._loop is not None:
+            self._loop.remove_reader(listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_MOST_ACCEPTED):
+            if len(self._connections) >= self.terms.limits.connections or not self._descriptors.take(_DESCRIPTORS):
+                self._pause()
+                return
+            try:
+                client, _ = listener.accept()
+            except OSError as error:
+                self._descriptors.give(_DESCRIPTORS)
+                if error.errno in _FULL:
+                    self._pause()
+                return
+            self._begin(client, self._serving[listener])
+
+    def _begin(self, client: socket.socket, serve: Serve) -> None:
+        connection = Connection(self, Stream(client))
+        task = self._group.create_task(connection.run(serve))
+        self._connections[connection] = task
+        task.add_done_callback(lambda _: self._over(connection))
+
+    def _over(self, connection: Connection) -> None:
+        connection.client.abort()  # also where it was cancelled before it began
+        del self._connections[connection]
+        self._descriptors.give(_DESCRIPTORS)
+        self._resume()
+
+    def _pause(self) -> None:
+        """Accept nothing: who connects now waits in the kernel's queue."""
+        self._is_paused = True
+        for listener in self._serving:
+            asyncio.get_running_loop().remove_reader(listener)
+
+    def _resume(self) -> None:
+        if self._is_paused and not self._is_closed:
+            self._is_paused = False
+            for listener in self._serving:
+                asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    async def _sweep(self) -> None:
+        """End connections that are idle, or there, for too long."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            now = asyncio.get_running_loop().time()
+            for connection, task in self._connections.items():
+                if connection.is_overdue(now):
+                    connection.note_lost("it was idle, or open, for too long")
+                    task.cancel()
+            self._resume()
+
+
+def _ports(terms: Terms, name: str) -> tuple[int, ...]:
+    """Where somebody has to listen for the canonical ``name``: what is allowed, and what may be asked for."""
+    if name == LOCAL_NAME:
+        return terms.local_ports
+    ports = set(terms.hosts.ports(name))
+    if terms.asker is not None and may_be_public(name):
+        ports.update(port for port in USUAL_PORTS if not terms.hosts.denies(name, port))
+    return tuple(sorted(ports))

@@ -1,0 +1,192 @@
+"""HTTP in clear, request by request: each is read, checked against the rules, and written anew to the server."""
+
+from __future__ import annotations
+
+import asyncio
+
+from casemate.egress.connection import HTTP, Connection, something_from
+from casemate.egress.http import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request, refusal
+from casemate.egress.refusal import Refused, Unreachable
+from casemate.egress.stream import Stream, has_something
+from casemate.policy.hosts import canonical
+
+_MOST_PIECES = 256  # that a head may come in
+
+
+def in_clear(refused: Refused) -> bytes:
+    """A refusal as an answer of HTTP."""
+    status = b"502 Bad Gateway" if isinstance(refused, Unreachable) else b"403 Forbidden"
+    return refusal(str(refused), status)
+
+
+async def read_request(connection: Connection, reading: Reading, name: str, port: int) -> Request | None:
+    """The next request's head, taken from what the client sends; None where it sends no more. ``name`` and ``port`` are
+    told where it is refused. Raises :class:`Refused`."""
+    client = connection.client
+    if not client.ahead and not await client.fill():
+        return None
+    try:
+        async with asyncio.timeout(connection.terms.limits.head_seconds):
+            for _ in range(_MOST_PIECES):
+                request = reading.head(bytes(client.ahead[: MOST_HEAD + 4]))
+                if request is not None:
+                    client.taken(request.size)
+                    return request
+                if not await client.fill():
+                    raise BadRequest("it is cut off")
+            raise BadRequest("it comes in too many pieces")
+    except BadRequest as error:
+        raise Refused(name, port, f"its HTTP request is not accepted: {error}") from None
+
+
+async def relay(connection: Connection, name: str, port: int, server: Stream | None = None) -> None:
+    """Carry requests to one host, until either side ends. ``server`` where there is a connection to it already."""
+    connection.refuse = in_clear
+    while True:
+        reading = Reading()
+        request = await read_request(connection, reading, name, port)
+        if request is None:
+            return
+        check_host(request, name, port)
+        check_request(connection, request, name, port)
+        server = server or await connection.dial(name, port)
+        if not await _exchange(connection, request, reading, name, port, server):
+            return
+        await something_from(connection.client, server)
+        if not connection.client.ahead and has_something(server):
+            return
+
+
+async def relay_any(connection: Connection, reading: Reading, request: Request | None) -> None:
+    """Carry requests that name their host by a URL, as an explicit proxy does; each may be for another."""
+    connection.refuse = in_clear
+    at: tuple[str, int] | None = None
+    server: Stream | None = None
+    while request is not None:
+        name, port = named_by_url(request)
+        await connection.permit(name, port)
+        check_host(request, name, port)
+        check_request(connection, request, name, port)
+        if server is not None and (at != (name, port) or has_something(server)):
+            connection.leave(server)
+            server = None
+        server, at = server or await connection.dial(name, port), (name, port)
+        if not await _exchange(connection, request, reading, name, port, server):
+            return
+        reading = Reading()
+        request = await read_request(connection, reading, "proxy", 0)
+
+
+def named_by_url(request: Request) -> tuple[str, int]:
+    """The host and port that a proxy is asked for. Raises :class:`Refused`."""
+    if request.url_host is None:
+        raise Refused(request.host, request.port or HTTP, "the proxy was asked for no host", "Write the whole URL.")
+    port = request.url_port or HTTP
+    return host_name(request.url_host, port), port
+
+
+def host_name(written: str, port: int) -> str:
+    """The canonical name. Raises :class:`Refused` for what is none, above all for an address."""
+    name = canonical(written)
+    if name is None:
+        raise Refused(written, port, "hosts are reached by name only", "An address has no rule that could allow it.")
+    return name
+
+
+def check_host(request: Request, name: str, port: int) -> None:
+    """The request must be for ``name`` and ``port`` wherever it says so. Raises :class:`Refused`."""
+    if request.method == "CONNECT":
+        raise Refused(name, port, "CONNECT inside a connection to one host")
+    said = [(request.host, request.port)]
+    if request.url_host is not None:
+        said.append((request.url_host, request.url_port))
+    if any(canonical(host) != name or (number or HTTP) != port for host, number in said):
+        raise Refused(name, port, "its HTTP request names another host")
+
+
+def check_request(connection: Connection, request: Request, name: str, port: int) -> None:
+    """Rules for requests must allow it. Raises :class:`Refused`."""
+    if not connection.terms.requests.allows(name, port, request.method, request.path):
+        raise Refused(name, port, f"no rule allows {request.method} there")
+
+
+async def _exchange(
+    connection: Connection, request: Request, reading: Reading, name: str, port: int, server: Stream
+) -> bool:
+    """One request and its answer; whether another may follow on the same connections."""
+    head = request.written(name if port == HTTP else f"{name}:{port}")
+    connection.count_out(len(head))
+    await server.send(head)
+    following = Following(request)
+    if request.length == 0:
+        await _download(connection, following, server)
+        is_sent = True
+    else:
+        is_sent = await _both_ways(connection, reading, following, server)
+    if following.switches:
+        await connection.tunnel(name, port, server, is_known=True)
+    if not is_sent:
+        await connection.farewell()
+    return following.is_whole and is_sent and not following.closes and not request.closes
+
+
+async def _both_ways(connection: Connection, reading: Reading, following: Following, server: Stream) -> bool:
+    """The request's body and the answer at once; whether the whole body was sent before the answer was over."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            upload = group.create_task(_upload(connection, reading, server))
+            await _download(connection, following, server)
+            is_sent = upload.done() and not upload.cancelled() and upload.exception() is None and upload.result()
+            upload.cancel()
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return is_sent
+
+
+async def _upload(connection: Connection, reading: Reading, server: Stream) -> bool:
+    """The body of a request; False where the server did not want to have all of it, as its answer will say."""
+    client = connection.client
+    while True:
+        data = client.taken()
+        try:
+            written, is_all, left = reading.body(data)
+        except BadRequest as error:
+            raise OSError(str(error)) from None
+        connection.count_out(len(written))
+        try:
+            await server.send(written)
+        except OSError:
+            return False
+        if is_all:
+            client.ahead[:0] = left
+            return True
+        if not await client.fill():
+            raise ConnectionResetError("the request was cut off")
+
+
+async def _download(connection: Connection, following: Following, server: Stream) -> None:
+    """The answer. Raises ``OSError`` where it is cut off or none."""
+    while not (following.is_whole or following.switches):
+        if not server.ahead and not await server.fill():
+            raise ConnectionResetError("the answer was cut off")
+        data = server.taken()
+        try:
+            following.feed(data)
+        except BadAnswer as error:
+            raise OSError(str(error)) from None
+        connection.count_in(len(data))
+        await connection.client.send(data)
+        if following.plain or following.is_open:
+            await _rest_of_body(connection, following, server)
+            return
+
+
+async def _rest_of_body(connection: Connection, following: Following, server: Stream) -> None:
+    pump = connection.pump(server, connection.client, following.plain or None)
+    try:
+        moved = await pump.done
+    finally:
+        pump.stop()
+    following.is_whole = bool(following.plain)
+    if following.plain and moved < following.plain:
+        raise ConnectionResetError("the answer was cut off")

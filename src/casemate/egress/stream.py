@@ -1,0 +1,194 @@
+"""One TCP connection in the door's event loop: what was read ahead, sending, and waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Callable
+
+from casemate.egress.refusal import Spent
+
+_CHUNK = 1 << 16  # bytes that are read at once where they are looked at
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class Stream:
+    """A connected socket, which is taken over and made non-blocking. ``ahead`` was received and is not yet used."""
+
+    def __init__(self, taken: socket.socket) -> None:
+        taken.setblocking(False)
+        with contextlib.suppress(OSError):
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = taken
+        self.ahead = bytearray()
+        self._loop = asyncio.get_running_loop()
+
+    async def fill(self) -> bool:
+        """Wait for more bytes and append them to ``ahead``; False at the end of what comes. Raises ``OSError``."""
+        while True:
+            try:
+                data = self.socket.recv(_CHUNK)
+            except BlockingIOError:
+                await readable(self)
+                continue
+            self.ahead += data
+            return bool(data)
+
+    def taken(self, count: int | None = None) -> bytes:
+        """The first ``count`` bytes of ``ahead``, or all of them, which are then used."""
+        data = bytes(self.ahead[:count])
+        del self.ahead[: len(data)]
+        return data
+
+    async def send(self, data: bytes | memoryview) -> None:
+        """Send all of ``data``, as fast as the other side takes it. Raises ``OSError``."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self.socket.send(rest) :]
+            except BlockingIOError:
+                await self._writable()
+
+    def end(self) -> None:
+        """Say that nothing more is sent."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def halt(self) -> None:
+        """End both ways; who waits for it to become readable learns of it."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it; what was sent arrives."""
+        self.socket.close()
+
+    def abort(self) -> None:
+        """Close it with a reset: the other side learns that something was refused or lost, not that it is over."""
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.socket.close()
+
+    async def _writable(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(self.socket, _done, waiter)
+        try:
+            await waiter
+        finally:
+            self._loop.remove_writer(self.socket)
+
+
+async def readable(*streams: Stream) -> None:
+    """Wait until one of ``streams`` has bytes, or its end, to be read."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    for stream in streams:
+        loop.add_reader(stream.socket, _done, waiter)
+    try:
+        await waiter
+    finally:
+        for stream in streams:
+            loop.remove_reader(stream.socket)
+
+
+def has_something(stream: Stream) -> bool:
+    """Whether bytes, an end or an error can be read from ``stream`` now."""
+    try:
+        stream.socket.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+class Pump:
+    """Bytes from ``source`` to ``sink`` until the source ends, or ``most`` were moved. ``done`` then has their number,
+    or the error. It runs by the loop's callbacks, without a task and with one buffer for all pumps of a loop: between
+    two callbacks only what the sink did not take is kept, and nothing is read while there is such a rest.
+
+    ``count`` is called with the number of bytes of each chunk, before they are sent; what it raises ends the pump.
+    """
+
+    def __init__(
+        self, source: Stream, sink: Stream, count: Callable[[int], None], buffer: memoryview, most: int | None = None
+    ) -> None:
+        self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._source, self._sink, self._count, self._buffer = source, sink, count, buffer
+        self._left = most
+        self._moved = 0
+        self._rest = memoryview(b"")
+        self._loop = asyncio.get_running_loop()
+        self._has_ended = False
+        self._step(self._begin)
+
+    def stop(self) -> None:
+        """Move nothing more."""
+        self._loop.remove_reader(self._source.socket)
+        self._loop.remove_writer(self._sink.socket)
+        self.done.cancel()
+
+    def _begin(self) -> None:
+        ahead = self._source.taken(self._left)
+        if ahead:
+            self._pass_on(memoryview(ahead))
+        if not self._rest:
+            self._next()
+
+    def _next(self) -> None:
+        if self._left == 0 or self._has_ended:
+            self.done.set_result(self._moved)
+        else:
+            self._loop.add_reader(self._source.socket, self._step, self._read)
+
+    def _read(self) -> None:
+        room = self._buffer if self._left is None else self._buffer[: self._left]
+        try:
+            count = self._source.socket.recv_into(room)
+        except BlockingIOError:
+            return
+        if count:
+            self._pass_on(room[:count])
+        else:
+            self._has_ended = True
+        if self._rest or self._has_ended or self._left == 0:
+            self._loop.remove_reader(self._source.socket)
+        if not self._rest and (self._has_ended or self._left == 0):
+            self._next()
+
+    def _pass_on(self, data: memoryview) -> None:
+        self._count(len(data))
+        self._moved += len(data)
+        if self._left is not None:
+            self._left -= len(data)
+        try:
+            sent = self._sink.socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self._rest = memoryview(bytes(data[sent:]))
+            self._loop.add_writer(self._sink.socket, self._step, self._write)
+
+    def _write(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._rest = self._rest[self._sink.socket.send(self._rest) :]
+        if not self._rest:
+            self._loop.remove_writer(self._sink.socket)
+            self._next()
+
+    def _step(self, step: Callable[[], None]) -> None:
+        """What goes wrong in a callback is the pump's end, not the loop's business."""
+        try:
+            step()
+        except (OSError, Spent) as error:
+            self._loop.remove_reader(self._source.socket)
+            self._loop.remove_writer(self._sink.socket)
+            if not self.done.done():
+                self.done.set_exception(error)
+
+
+def _done(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,87 @@
+"""The resolver that a cell has: it knows the names that may be reached, gives each an address in the cell's own
+network, and asks nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+
+from casemate.egress import dns
+from casemate.policy.hosts import canonical
+
+_TTL = 5  # seconds: what may be reached can change with the next step of a session
+_MOST_AT_ONCE = 32  # datagrams between two looks at everything else
+_BURST = 2.0  # seconds' worth of queries that may come at once
+
+
+class Stub:
+    """Answers at ``endpoint``, which is taken over. ``knows`` says whether a canonical name may be reached, ``reach``
+    gives its address, or None where none can be had; ``denied`` is told of each name that may not be reached. Queries
+    beyond ``rate`` a second are dropped: clients ask again."""
+
+    def __init__(
+        self,
+        endpoint: socket.socket,
+        knows: Callable[[str], bool],
+        reach: Callable[[str], Coroutine[None, None, str | None]],
+        denied: Callable[[str], None],
+        group: asyncio.TaskGroup,
+        rate: int,
+    ) -> None:
+        self._socket, self._knows, self._reach, self._denied = endpoint, knows, reach, denied
+        self._group, self._rate = group, rate
+        self._loop = asyncio.get_running_loop()
+        self._credit = rate * _BURST
+        self._seen = self._loop.time()
+        endpoint.setblocking(False)
+        self._loop.add_reader(endpoint, self._read)
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _read(self) -> None:
+        for _ in range(_MOST_AT_ONCE):
+            try:
+                message, sender = self._socket.recvfrom(dns.MOST_MESSAGE + 1)
+            except OSError:
+                return
+            if self._may_ask():
+                self._hear(message, sender)
+
+    def _may_ask(self) -> bool:
+        now = self._loop.time()
+        self._credit = min(self._credit + (now - self._seen) * self._rate, self._rate * _BURST) - 1
+        self._seen = now
+        self._credit = max(self._credit, -1.0)
+        return self._credit >= 0
+
+    def _hear(self, message: bytes, sender: object) -> None:
+        try:
+            query = dns.parse_query(message)
+        except dns.Malformed as error:
+            if error.answer is not None:
+                self._send(error.answer, sender)
+            return
+        name = canonical(query.name)
+        if name is None or not self._knows(name):
+            if query.kind != dns.AAAA:  # it comes along with a question for A
+                self._denied(name or query.name)
+            self._send(dns.answer(query, dns.NO_SUCH_NAME), sender)
+        elif query.kind in (dns.A, dns.ANY):
+            self._group.create_task(self._answer(query, name, sender))
+        else:
+            self._send(dns.answer(query), sender)
+
+    async def _answer(self, query: dns.Query, name: str, sender: object) -> None:
+        address = await self._reach(name)
+        code = dns.SERVER_FAILURE if address is None else dns.NO_ERROR
+        self._send(dns.answer(query, code, address, _TTL), sender)
+
+    def _send(self, message: bytes, sender: object) -> None:
+        try:
+            self._socket.sendto(message, sender)  # type: ignore[call-overload]
+        except OSError:
+            return  # it asks again

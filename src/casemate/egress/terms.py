@@ -1,0 +1,80 @@
+"""What one cell may reach, and what is told of what it did. Nouns."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from casemate.policy.hosts import HostRules
+from casemate.policy.requests import RequestRules
+
+ADDRESS_RANGE = (
+    "198.18.0.0/15"  # for benchmarks of networks (RFC 2544): nobody has it, and cells are routed nothing else
+)
+DNS = ("198.18.0.1", 53)
+PROXY = ("198.18.0.1", 3128)
+LOCAL_NAME = "host.casemate.internal"  # the host's own loopback, at the ports that `Terms.local_ports` lists
+
+
+class Network(Protocol):
+    """One cell's network, as the wall gives it."""
+
+    def listen(self, addresses: Sequence[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
+        """Descriptors of TCP sockets that listen in the cell's network at ``addresses``, in order. From any thread."""
+
+
+class Asker(Protocol):
+    """Whoever is asked about what no rule decides, for one run or step."""
+
+    def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[bool]:
+        """Whether the connection may be made; ``how_often``: this is the so-manieth to it. From any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """How much of the door one cell may use.
+
+    ``connections`` at once (more wait to be accepted); ``bytes`` both ways, in all; ``seconds`` of one connection, and
+    ``idle_seconds`` without a byte; ``head_seconds`` until a request or a ClientHello is whole; ``resolve_seconds`` and
+    ``connect_seconds`` for each name and address; ``names`` that get an address, ``listeners`` open for them at once;
+    ``queries`` of the DNS a second.
+    """
+
+    connections: int = 128
+    bytes: int = 4 << 30
+    seconds: float = 3600.0
+    idle_seconds: float = 300.0
+    head_seconds: float = 15.0
+    resolve_seconds: float = 10.0
+    connect_seconds: float = 10.0
+    names: int = 1024
+    listeners: int = 64
+    queries: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What one cell may reach. ``asker`` is None where nobody can be asked: then what no rule allows does not resolve.
+    ``local_ports``: of services on the host's loopback, under the name ``host.casemate.internal``."""
+
+    hosts: HostRules = field(default_factory=HostRules)
+    requests: RequestRules = field(default_factory=RequestRules)
+    asker: Asker | None = None
+    local_ports: tuple[int, ...] = ()
+    limits: DoorLimits = field(default_factory=DoorLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What came of all connections to ``host`` at ``port`` that were decided alike. Port 0 is a name that was asked for
+    and not given. ``host`` is a canonical name, or what was asked for instead, printable and short."""
+
+    host: str
+    port: int
+    decision: Literal["allowed", "denied"]
+    reason: str
+    connections: int
+    bytes_out: int
+    bytes_in: int
