@@ -169,6 +169,14 @@ class Stage:
         assert address is not None
         return self.inside.connect(address, port)
 
+    def is_reset(self, name: str, port: int) -> bool:
+        """Whether a client that connects, and says nothing, is sent away."""
+        try:
+            with self.connect(name, port) as one:
+                return was_reset(one)
+        except ConnectionResetError:
+            return True
+
     def proxy(self) -> socket.socket:
         return self.inside.connect(*PROXY)
 

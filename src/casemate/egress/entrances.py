@@ -10,6 +10,7 @@ from casemate.egress.http import Reading
 from casemate.egress.refusal import Refused, Unreachable
 from casemate.egress.relay import host_name, in_clear, read_request, relay, relay_any
 from casemate.egress.stream import Stream
+from casemate.policy.hosts import canonical
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _MOST_PIECES = 16  # that a message of SOCKS may come in
@@ -62,6 +63,8 @@ async def _by_http(connection: Connection) -> None:
         raise Refused(request.url_host or "proxy", 0, "CONNECT needs a host and a port, and nothing else")
     port = request.url_port
     name = host_name(request.url_host, port)
+    if canonical(request.host) != name or request.port not in (None, port):
+        raise Refused(name, port, "CONNECT and Host name different hosts")
     await connection.permit(name, port)
     server = await connection.dial(name, port)
     await connection.client.send(_ESTABLISHED)

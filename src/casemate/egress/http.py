@@ -190,7 +190,7 @@ def _understood(event: h11.Request, size: int) -> Request:
     by_name = dict(event.headers)
     if len(fields) > _MOST_FIELDS:
         raise BadRequest(f"more than {_MOST_FIELDS} header fields")
-    if names.count(b"host") != 1:
+    if names.count(b"host") != 1 and not (event.method == b"CONNECT" and b"host" not in names):  # as Python's do
         raise BadRequest("not one Host")
     if event.http_version not in (b"1.1", b"1.0"):
         raise BadRequest("neither HTTP/1.1 nor HTTP/1.0")
@@ -199,8 +199,8 @@ def _understood(event: h11.Request, size: int) -> Request:
         b"content-length" in names or event.http_version == b"1.0" or names.count(b"transfer-encoding") > 1
     ):
         raise BadRequest("its length is said in two ways")
-    host, port = _authority(by_name[b"host"])
     url_host, url_port, path = _target(event.method, event.target)
+    host, port = _authority(by_name.get(b"host", event.target))
     tokens = [
         token.strip() for token in b",".join(v for n, v in event.headers if n == b"connection").lower().split(b",")
     ]

@@ -115,14 +115,14 @@ async def _exchange(
 ) -> bool:
     """One request and its answer; whether another may follow on the same connections."""
     head = request.written(name if port == HTTP else f"{name}:{port}")
-    connection.count_out(len(head))
-    await server.send(head)
     following = Following(request)
     if request.length == 0:
+        connection.count_out(len(head))
+        await server.send(head)
         await _download(connection, following, server)
         is_sent = True
     else:
-        is_sent = await _both_ways(connection, reading, following, server)
+        is_sent = await _both_ways(connection, head, reading, following, server)
     if following.switches:
         await connection.tunnel(name, port, server, is_known=True)
     if not is_sent:
@@ -130,11 +130,13 @@ async def _exchange(
     return following.is_whole and is_sent and not following.closes and not request.closes
 
 
-async def _both_ways(connection: Connection, reading: Reading, following: Following, server: Stream) -> bool:
-    """The request's body and the answer at once; whether the whole body was sent before the answer was over."""
+async def _both_ways(
+    connection: Connection, head: bytes, reading: Reading, following: Following, server: Stream
+) -> bool:
+    """The request with its body, and the answer, at once; whether all was sent before the answer was over."""
     try:
         async with asyncio.TaskGroup() as group:
-            upload = group.create_task(_upload(connection, reading, server))
+            upload = group.create_task(_upload(connection, head, reading, server))
             await _download(connection, following, server)
             is_sent = upload.done() and not upload.cancelled() and upload.exception() is None and upload.result()
             upload.cancel()
@@ -143,8 +145,8 @@ async def _both_ways(connection: Connection, reading: Reading, following: Follow
     return is_sent
 
 
-async def _upload(connection: Connection, reading: Reading, server: Stream) -> bool:
-    """The body of a request; False where the server did not want to have all of it, as its answer will say."""
+async def _upload(connection: Connection, head: bytes, reading: Reading, server: Stream) -> bool:
+    """A request's head and body; False where the server did not want to have all of it, as its answer will say."""
     client = connection.client
     while True:
         data = client.taken()
@@ -152,11 +154,12 @@ async def _upload(connection: Connection, reading: Reading, server: Stream) -> b
             written, is_all, left = reading.body(data)
         except BadRequest as error:
             raise OSError(str(error)) from None
-        connection.count_out(len(written))
+        connection.count_out(len(head) + len(written))
         try:
-            await server.send(written)
+            await server.send(head + written)
         except OSError:
             return False
+        head = b""
         if is_all:
             client.ahead[:0] = left
             return True

@@ -1,0 +1,296 @@
+"""What one cell may use of the door, and that everything ends with the cell and with the door."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import select
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.egress.servers import listening
+from tests.egress.stage import Inside, Stage, allowing, everything_from, was_reset
+from tests.egress.test_http import answer, request
+
+from casemate.egress.door import DNS, PROXY, Door, DoorLimits, Terms
+from casemate.errors import SandboxClosed
+
+
+def opened(stage: Stage, echo_port: int, **limits: float) -> None:
+    stage.open(Terms(allowing("good.test:7", "good.test"), limits=DoorLimits(**limits)))  # type: ignore[arg-type]
+    stage.outside.add("good.test", 7, echo_port)
+
+
+def speaks(one: socket.socket) -> bool:
+    one.sendall(b"x")
+    return one.recv(1) == b"x"
+
+
+def test_connections_beyond_the_limit_wait_for_others_to_end(stage: Stage, echo_port: int) -> None:
+    opened(stage, echo_port, connections=3)
+    first = [stage.connect("good.test", 7) for _ in range(3)]
+    assert all(speaks(one) for one in first)
+    with stage.connect("good.test", 7) as waits:
+        waits.sendall(b"y")
+        waits.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            waits.recv(1)
+        first.pop().close()
+        waits.settimeout(20)
+        assert waits.recv(1) == b"y"
+    for one in first:
+        one.close()
+
+
+def test_ten_thousand_connections_leave_the_door_as_it_was(stage: Stage, echo_port: int) -> None:
+    opened(stage, echo_port)
+    before = len(os.listdir("/proc/self/fd"))
+    flood = stage.inside.run(sys.executable, "-c", _FLOOD, timeout=100)
+    assert flood.stdout.strip() == "done", flood.stderr
+    with stage.connect("good.test", 7) as one:
+        assert speaks(one)
+    stage.opening.close().result(20)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+_FLOOD = """
+import socket
+address = socket.gethostbyname("good.test")
+kept = []
+for number in range(10_000):
+    one = socket.socket()
+    one.setblocking(False)
+    try:
+        one.connect((address, 7))
+    except BlockingIOError:
+        pass
+    kept.append(one)
+    if len(kept) > 300:
+        kept.pop(0).close()
+print("done")
+"""
+
+
+def test_bytes_beyond_the_limit_of_the_cell_end_the_connection(stage: Stage) -> None:
+    def pours(one: socket.socket) -> None:
+        while True:
+            one.sendall(b"x" * 65536)
+
+    with listening(pours) as port:
+        opened(stage, port, bytes=1 << 20)
+        with stage.connect("good.test", 7) as one:
+            received = 0
+            with contextlib.suppress(ConnectionResetError):
+                while data := one.recv(1 << 16):
+                    received += len(data)
+        assert received <= 1 << 20
+        assert stage.is_reset("good.test", 7)  # it is spent for other connections too
+    assert any("more than the 1048576 bytes" in reason for _, reason in stage.crossing("good.test", 7))
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"G", b"GET / HTTP/1.1\r\nHost: good.te", b"POST / HTTP/1.1\r\nHost: good.test\r\nX"]
+)
+@pytest.mark.parametrize("port", [80, PROXY[1]])
+def test_a_request_that_does_not_become_whole_is_given_up(stage: Stage, echo_port: int, said: bytes, port: int) -> None:
+    opened(stage, echo_port, head_seconds=0.2)
+    with stage.proxy() if port == PROXY[1] else stage.connect("good.test", port) as one:
+        one.sendall(said)
+        assert was_reset(one)
+    assert stage.outside.dialled == []
+
+
+def test_a_hello_that_does_not_become_whole_is_given_up(stage: Stage, echo_port: int) -> None:
+    opened(stage, echo_port, head_seconds=0.2)
+    stage.outside.add("good.test", 443, echo_port)
+    with stage.connect("good.test", 443) as one:
+        one.sendall(b"\x16\3\1\1\0\1\0")
+        assert was_reset(one)
+
+
+def test_a_head_in_too_many_pieces_is_given_up(stage: Stage, echo_port: int) -> None:
+    opened(stage, echo_port)
+    with stage.connect("good.test", 80) as one:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        one.sendall(b"GET / HTTP/1.1\r\nHost: good.test\r\nX: ")
+        said = b""
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100_000):
+                one.sendall(b"x")
+                if select.select([one], [], [], 0)[0]:
+                    said = one.recv(100)
+                    break
+        assert said.startswith(b"HTTP/1.1 403") or said == b""
+    assert any("pieces" in reason or "bytes" in reason for _, reason in stage.crossing("good.test", 80))
+
+
+@pytest.mark.parametrize("limit", ["idle_seconds", "seconds"])
+def test_a_connection_that_is_idle_or_there_too_long_is_ended(stage: Stage, echo_port: int, limit: str) -> None:
+    opened(stage, echo_port, **{limit: 0.2})
+    with stage.connect("good.test", 7) as one:
+        assert speaks(one)
+        assert was_reset(one)
+    assert any("too long" in reason for _, reason in stage.crossing("good.test", 7))
+
+
+def test_a_server_that_is_slow_to_connect_is_given_up(stage: Stage, echo_port: int) -> None:
+    async def never(address: str, port: int) -> socket.socket:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    stage.door._connect = never
+    opened(stage, echo_port, connect_seconds=0.1)
+    stage.outside.add("good.test", 80, echo_port)
+    with stage.connect("good.test", 80) as one:
+        one.sendall(request())
+        code, text = answer(one)
+    assert (code, b"does not answer" in text) == (502, True)
+
+
+def test_what_neither_side_reads_is_not_piled_up(stage: Stage) -> None:
+    """A client that reads nothing holds its server up, and costs the door no memory."""
+    sent = threading.Semaphore(0)
+
+    def pours(one: socket.socket) -> None:
+        one.settimeout(1)
+        for _ in range(2000):
+            one.sendall(b"x" * 65536)
+            sent.release()
+
+    with listening(pours) as port:
+        opened(stage, port)
+        with stage.connect("good.test", 7):
+            chunks = 0
+            while sent.acquire(timeout=1.5):
+                chunks += 1
+            assert chunks < 1000  # 62 MiB; buffers of the kernel take some
+
+
+def test_both_directions_end_one_after_the_other(stage: Stage) -> None:
+    def serve(one: socket.socket) -> None:
+        data = everything_from(one)
+        one.sendall(b"all of " + str(len(data)).encode())
+
+    with listening(serve) as port:
+        opened(stage, port)
+        with stage.connect("good.test", 7) as one:
+            one.sendall(b"x" * 3_000_000)
+            one.shutdown(socket.SHUT_WR)
+            assert everything_from(one) == b"all of 3000000"
+    ((decision, _),) = stage.crossing("good.test", 7)
+    assert decision == "allowed"
+    (crossing,) = stage.opening.crossings()
+    assert (crossing.bytes_out, crossing.bytes_in, crossing.connections) == (3_000_000, 14, 1)
+
+
+def test_a_reset_of_the_server_reaches_the_client(stage: Stage) -> None:
+    def serve(one: socket.socket) -> None:
+        one.recv(1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    with listening(serve) as port:
+        opened(stage, port)
+        with stage.connect("good.test", 7) as one:
+            one.sendall(b"x")
+            assert was_reset(one)
+
+
+def test_closing_a_cell_ends_its_connections_and_no_others(stage: Stage, echo_port: int, tmp_path: Path) -> None:
+    opened(stage, echo_port)
+    (tmp_path / "other").mkdir()
+    other = Inside(tmp_path / "other")
+    try:
+        listener = other.listen([PROXY]).result()[0]
+        second = stage.door.open(Terms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
+        with stage.connect("good.test", 7) as one, other.connect(*PROXY) as two:
+            two.sendall(b"CONNECT good.test:7 HTTP/1.1\r\nHost: good.test:7\r\n\r\n")
+            assert two.recv(100).startswith(b"HTTP/1.1 200")
+            assert speaks(one)
+            assert speaks(two)
+            stage.opening.close().result(20)
+            assert was_reset(one)
+            assert speaks(two)
+            with pytest.raises(ConnectionRefusedError):
+                stage.proxy()
+        second.close().result(20)
+    finally:
+        other.close()
+
+
+def test_what_one_cell_may_reach_another_may_not(stage: Stage, echo_port: int, tmp_path: Path) -> None:
+    opened(stage, echo_port)
+    (tmp_path / "other").mkdir()
+    other = Inside(tmp_path / "other")
+    try:
+        listener = other.listen([PROXY]).result()[0]
+        stage.door.open(Terms(), other, other.datagrams(*DNS), listener)
+        _, address = stage.ask("good.test")
+        assert address is not None
+        with pytest.raises(ConnectionRefusedError):
+            other.connect(address, 7)
+        with other.connect(*PROXY) as one:
+            one.sendall(b"\5\1\0\5\1\0\1" + socket.inet_aton(address) + b"\0\7")
+            assert everything_from(one)[:4] == b"\5\0\5\2"
+    finally:
+        other.close()
+
+
+def test_closing_the_door_ends_everything_and_its_thread(stage: Stage, echo_port: int) -> None:
+    opened(stage, echo_port)
+    before = {thread.name for thread in threading.enumerate()}
+    with stage.connect("good.test", 7) as one:
+        assert speaks(one)
+        stage.door.close()
+        assert was_reset(one)
+    assert "casemate-door" in before
+    assert "casemate-door" not in {thread.name for thread in threading.enumerate()}
+    assert stage.opening.close().done()
+    with pytest.raises(ConnectionRefusedError):
+        stage.proxy()
+    stage.door.close()
+    with pytest.raises(SandboxClosed):
+        stage.open()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_when_the_doors_thread_dies_there_is_no_network(stage: Stage, echo_port: int) -> None:
+    opened(stage, echo_port)
+    with stage.connect("good.test", 7) as one:
+        assert speaks(one)
+        loop = stage.door._loop
+        assert loop is not None
+        loop.call_soon_threadsafe(loop.stop)  # nothing in casemate does that
+        assert was_reset(one)
+    assert stage.door._thread is not None
+    stage.door._thread.join(20)
+    stage.opening.close().result(20)
+    for port in (PROXY[1], 7):
+        with pytest.raises(ConnectionRefusedError):
+            stage.inside.connect(PROXY[0] if port == PROXY[1] else "198.18.1.0", port)
+
+
+def test_a_door_that_was_never_used_has_no_thread() -> None:
+    before = threading.active_count()
+    door = Door()
+    door.close()
+    assert threading.active_count() == before
+
+
+def test_a_cell_that_is_gone_gets_no_listeners_and_the_door_goes_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.allow("good.test")
+    monkeypatch.setattr(stage.inside, "listen", _fails)
+    assert stage.ask("good.test") == (2, None)
+    assert stage.ask("evil.test") == (3, None)
+
+
+def _fails(addresses: object) -> object:
+    failed: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
+    failed.set_exception(OSError(3, "No such process"))
+    return failed

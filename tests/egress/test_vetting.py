@@ -1,0 +1,98 @@
+"""Whatever a permitted name resolves to, only public addresses are dialled, and exactly the one that was looked at."""
+
+from __future__ import annotations
+
+import pytest
+from tests.egress.stage import Stage
+
+ECHO = 7
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.0.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "168.63.129.16",
+        "0.0.0.0",
+        "198.18.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::1",
+        "fd00::1",
+        "fe80::1",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::1",
+        "localhost",
+        "good.test",
+    ],
+)
+def test_a_permitted_name_that_resolves_to_no_public_address_is_refused(
+    stage: Stage, echo_port: int, address: str
+) -> None:
+    stage.allow(f"good.test:{ECHO}")
+    stage.outside.add("good.test", ECHO, echo_port, address)
+    assert stage.is_reset("good.test", ECHO)
+    assert stage.outside.dialled == []
+    ((decision, reason),) = stage.crossing("good.test", ECHO)
+    assert decision == "denied"
+    assert "never dialled" in reason
+    assert address not in reason
+
+
+def test_the_hosts_own_public_address_is_refused(stage: Stage, echo_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("casemate.egress.dial.is_own", lambda address: address == "93.184.7.7")
+    stage.allow(f"good.test:{ECHO}")
+    stage.outside.add("good.test", ECHO, echo_port, "93.184.7.7")
+    assert stage.is_reset("good.test", ECHO)
+    assert stage.outside.dialled == []
+
+
+def test_among_several_addresses_only_public_ones_are_dialled_in_turn(stage: Stage, echo_port: int) -> None:
+    stage.allow(f"good.test:{ECHO}")
+    stage.outside.add("good.test", ECHO, echo_port, "93.184.2.2")
+    stage.outside.addresses["good.test"] = ["10.0.0.1", "93.184.2.1", "169.254.169.254", "93.184.2.2"]
+    with stage.connect("good.test", ECHO) as one:
+        one.sendall(b"x")
+        assert one.recv(1) == b"x"
+    assert stage.outside.dialled == [("93.184.2.1", ECHO), ("93.184.2.2", ECHO)]
+
+
+def test_a_name_that_resolves_to_something_else_a_moment_later_is_dialled_where_it_was_vetted(
+    stage: Stage, echo_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([["93.184.3.1"], ["127.0.0.1"], ["127.0.0.1"]])
+
+    async def rebinding(name: str) -> list[str]:
+        stage.outside.resolved.append(name)
+        return next(answers)
+
+    monkeypatch.setattr(stage.door, "_resolve", rebinding)
+    stage.allow(f"good.test:{ECHO}")
+    stage.outside.servers["93.184.3.1", ECHO] = stage.outside.servers["127.0.0.1", ECHO] = echo_port
+    with stage.connect("good.test", ECHO) as one:
+        one.sendall(b"x")
+        assert one.recv(1) == b"x"
+    assert stage.is_reset("good.test", ECHO)
+    assert stage.outside.resolved == ["good.test"] * 2  # once for each connection
+    assert stage.outside.dialled == [("93.184.3.1", ECHO)]
+
+
+def test_what_cannot_be_resolved_or_reached_is_no_refusal_but_said(stage: Stage) -> None:
+    stage.allow("good.test", "gone.test")
+    stage.outside.addresses["good.test"] = ["93.184.4.1"]
+    for name in ("good.test", "gone.test"):
+        with stage.connect(name, 80) as one:
+            one.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+            assert one.recv(100).startswith(b"HTTP/1.1 502 ")
+    told = [(one.host, one.decision, one.reason) for one in stage.opening.crossings()]
+    assert told == [
+        ("good.test", "allowed", "connection refused"),
+        ("gone.test", "allowed", "its name does not resolve"),
+    ]
