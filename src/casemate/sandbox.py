@@ -23,12 +23,14 @@ from casemate.execution.given import (
     checked_folder,
     checked_output_dir,
     checked_path,
+    host_rules,
 )
 from casemate.execution.house import House
+from casemate.execution.network import Outside
 from casemate.execution.request import Content, check_timeout, make_request
 from casemate.isolation.native.wall import NativeWall
 from casemate.model.limits import Limits
-from casemate.runtimes.catalogue import language_of, runtime_for
+from casemate.runtimes.catalogue import examples, language_of, runtime_for
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
     from casemate.sessions.session import Session
 
 _WALLS = ("native",)
-# Programs of each kind for which other cells are kept ready: those that want what is preloaded, and those that do not.
-_EXAMPLES = {"python": ("pass", "import numpy"), "node": ("0",), "shell": (":",)}
 _NOTHING_MORE: dict[str, Any] = {
     "timeout": None, "limits": None, "allowed_domains": None, "secrets": (), "env": None, "files": None,
     "stdin": None, "metadata": None, "program_name": None, "arguments": (),
@@ -90,7 +90,7 @@ class Sandbox:
         namespace: str = "default",
         concurrency: int | None = None,
     ) -> None:
-        check_later(policy=policy, vault=vault, network=network, allowed_domains=allowed_domains)
+        check_later(policy=policy, vault=vault)
         check_choice("isolation", isolation, ("auto", *_WALLS))
         check_choice("workspace_mode", workspace_mode, ("overlay", "direct"))
         if approve is not None and not callable(approve):
@@ -117,6 +117,8 @@ class Sandbox:
             workspace=self._workspace,
             workspace_mode=workspace_mode,
             output_dir=output_dir,
+            outside=Outside(),
+            hosts=host_rules(network, allowed_domains),
         )
         self._slots: asyncio.Semaphore | None = None
         self._sessions: Sessions | None = None
@@ -279,7 +281,7 @@ class Sandbox:
         request = self._request(code, **{**_NOTHING_MORE, **given, **doors})
         terms = Terms(
             name=name,
-            admitted=admit(request, self._house.limits),
+            admitted=admit(request, self._house.bounds),
             cwd=checked_cwd(cwd),
             restore_cwd=restore_cwd,
             idle_timeout=check_timeout(idle_timeout, "idle_timeout"),
@@ -317,15 +319,9 @@ class Sandbox:
         from casemate.execution import pipeline
 
         for language in languages:
-            for code in self._examples(runtime_for(language).language):
+            for code in examples(runtime_for(language).language, self._house.preload):
                 request = self._request(code, language=language, **_NOTHING_MORE)
                 self._wall.keep_ready(pipeline.explain(request, self._house))
-
-    def _examples(self, language: str) -> tuple[str, ...]:
-        preload = self._house.preload
-        if language == "python" and preload is not None:
-            return ("pass", f"import {preload[0]}") if preload else ("pass",)
-        return _EXAMPLES[language]
 
     async def close(self) -> None:
         """End every cell and everything this sandbox started. Bounded; harmless when repeated."""
@@ -335,6 +331,7 @@ class Sandbox:
                 await self._sessions.close()
         finally:
             await self._wall.close()
+            self._house.outside.close()
             self._log.close()
 
     async def __aenter__(self) -> Self:
@@ -374,7 +371,7 @@ class Sandbox:
         arguments: Sequence[str],
     ) -> Request:
         self._check_open()
-        check_later(allowed_domains=allowed_domains, secrets=secrets)
+        check_later(secrets=secrets)
         request = make_request(
             code,
             runtime=runtime_for(language),
@@ -387,6 +384,7 @@ class Sandbox:
             stdin=stdin,
             namespace=self._namespace,
             metadata=metadata,
+            allowed_domains=allowed_domains,
         )
         if self._workspace is not None:
             checked_folder("workspace", self._workspace)  # it may have gone since

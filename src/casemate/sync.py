@@ -142,6 +142,9 @@ class Session:
         self._session = session
         self._wait = wait
 
+    def __repr__(self) -> str:
+        return repr(self._session)
+
     def run(self, code: str | bytes, **arguments: Any) -> Execution:
         """See :meth:`casemate.sessions.session.Session.run`. An interrupt (Ctrl-C) interrupts the step."""
         return cast("Execution", self._wait(self._session.run(code, **arguments)))
@@ -197,6 +200,9 @@ class Run:
         self._run = run
         self._wait = wait
 
+    def __repr__(self) -> str:
+        return repr(self._run)
+
     def stream(self, cursor: int = 0) -> Iterator[Event]:
         """See :meth:`casemate.sessions.long_run.Run.stream`."""
         yield from _each(self._run.stream(cursor), self._wait)
@@ -237,9 +243,10 @@ class Sessions:
         """See :meth:`casemate.sessions.registry.Sessions.list`."""
         return [Session(session, self._wait) for session in self._wait(self._sessions.list())]
 
-    def bridge(self, name: str, source: str, target: str) -> Any:
+    def bridge(self, name: str, source: str | Session, target: str | Session) -> Any:
         """See :meth:`casemate.sessions.registry.Sessions.bridge`."""
-        return self._wait(self._sessions.bridge(name, source, target))
+        giving, taking = (one if isinstance(one, str) else one._session for one in (source, target))
+        return self._wait(self._sessions.bridge(name, giving, taking))
 
 
 def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:

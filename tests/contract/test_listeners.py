@@ -53,7 +53,7 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None]:
         plan = replace(await sandbox.explain(CLIENT), listeners=(Listener("tcp", *ADDRESS),))
         kept = Kept()
         cell = sandbox._wall.start(plan, kept)  # a door's way in; no public name of this version leads here
-        (descriptor,) = await cell.listeners()
+        (descriptor,) = await asyncio.wrap_future(cell.listeners())
         heard = await asyncio.to_thread(answer, descriptor)
         ending = await cell.ended()
         os.close(ending.tree_fd)

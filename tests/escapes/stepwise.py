@@ -87,7 +87,7 @@ def in_sessions() -> Iterator[None]:
 
 async def _execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:
     opening = replace(request, id=f"{request.id[:-1]}s", code=INTERPRETERS[request.language].program)
-    terms = Terms(None, admit(opening, house.limits), None, restore_cwd=False, idle_timeout=None, lifetime=None)
+    terms = Terms(None, admit(opening, house.bounds), None, restore_cwd=False, idle_timeout=None, lifetime=None)
     session = Session(terms, house, lambda: asyncio.Semaphore(1))
     try:
         step = replace(request, session=session.id, has_stdin=bool(request.stdin))

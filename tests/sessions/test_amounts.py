@@ -186,3 +186,18 @@ async def test_characters_cut_by_a_write_arrive_whole(session: Session) -> None:
 async def test_steps_in_a_row_are_all_exact(session: Session) -> None:
     for size, number in itertools.product((0, 1, 4095, 4096, 65535, 65536, 65537, 300_000), range(3)):
         assert await said(session, f"print('{number}' * {size}, end='')") == str(number) * size
+
+
+async def test_the_usage_of_a_step_in_which_the_interpreter_ends_is_that_of_the_step(opened: Open) -> None:
+    session = opened()
+    busy = await session.run("import time\nwhile time.process_time() < 1: pass")
+    last = await session.run("import os; os._exit(0)")
+    assert busy.usage.cpu_seconds > 0.5
+    assert last.usage.cpu_seconds < 0.5, "it is that of the interpreter's whole life"
+
+
+async def test_a_table_keeps_its_columns_in_the_text_of_a_step(opened: Open) -> None:
+    session = opened()
+    code = "class Table:\n    def __repr__(self): return '   a\\n0  1'\nTable()"
+    assert (await session.run(code)).text == "   a\n0  1"
+    assert (await session.run("print('\\n \\n  indented \\n')")).text == "  indented"

@@ -101,7 +101,7 @@ async def test_a_value_that_cannot_travel_is_an_error_and_the_session_goes_on(
     assert raised.value.argument == "name"
     assert "x" in str(raised.value)
     with pytest.raises(InvalidArgument):
-        await sandbox.sessions.bridge("x", session.id, target.id)
+        await sandbox.sessions.bridge("x", session, target.id)
     with pytest.raises(InvalidArgument):
         await target.get("x")
     await session.set("y", 1)

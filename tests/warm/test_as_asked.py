@@ -362,6 +362,7 @@ NARROW = {
              "failed", "disk_limit"),
     "inodes": (Limits(inodes=50), "for n in range(500): open(f'/tmp/{n}', 'w')", "failed", "inode_limit"),
     "cpu_time": (Limits(cpu_time=0.4), "while True: pass", "killed", "cpu_limit"),
+    "cpu_time, whole seconds": (Limits(cpu_time=1), "while True: pass", "killed", "cpu_limit"),
     "wall": (Limits(wall=0.5), "import time; time.sleep(1000)", "timeout", "timeout"),
 }  # fmt: skip
 

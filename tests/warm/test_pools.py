@@ -215,7 +215,7 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None, str]:
         plan = replace(await sandbox.explain(CLIENT), listeners=(Listener("tcp", *ADDRESS),))
         kept = Kept()
         cell = sandbox._wall.start(plan, kept)
-        (descriptor,) = await cell.listeners()
+        (descriptor,) = await asyncio.wrap_future(cell.listeners())
         heard = await asyncio.to_thread(answer, descriptor)
         ending = await cell.ended()
         os.close(ending.tree_fd)

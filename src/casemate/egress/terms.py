@@ -5,10 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
+from casemate.model.crossing import Crossing
 from casemate.policy.hosts import HostRules
 from casemate.policy.requests import RequestRules
+
+__all__ = ["ADDRESS_RANGE", "DNS", "LOCAL_NAME", "PROXY", "Asker", "Crossing", "DoorLimits", "Network", "Terms"]
 
 ADDRESS_RANGE = (
     "198.18.0.0/15"  # for benchmarks of networks (RFC 2544): nobody has it, and cells are routed nothing else
@@ -64,17 +67,3 @@ class Terms:
     asker: Asker | None = None
     local_ports: tuple[int, ...] = ()
     limits: DoorLimits = field(default_factory=DoorLimits)
-
-
-@dataclass(frozen=True, slots=True)
-class Crossing:
-    """What came of all connections to ``host`` at ``port`` that were decided alike. Port 0 is a name that was asked for
-    and not given. ``host`` is a canonical name, or what was asked for instead, printable and short."""
-
-    host: str
-    port: int
-    decision: Literal["allowed", "denied"]
-    reason: str
-    connections: int
-    bytes_out: int
-    bytes_in: int

@@ -142,9 +142,8 @@ def _no_thread(error: ProgramError | None) -> bool:
 def _memory(evidence: Evidence) -> Cause:
     limit, seen = evidence.limits.memory, evidence.ending.peak_memory
     if seen < _NEAR * limit:  # it asked for too much at once, and did not get it
-        message = (
-            f"It asked for more memory than limits.memory, {format_size(limit)}, allows; it had {format_size(seen)}."
-        )
+        had = f"; it had {format_size(seen)}" if seen else ""
+        message = f"It asked for more memory than limits.memory, {format_size(limit)}, allows{had}."
     else:
         message = f"It needed more memory than limits.memory, {format_size(limit)}; {format_size(seen)} were in use."
     return Cause("memory_limit", message, "Work on less data at once, or raise the limit.")

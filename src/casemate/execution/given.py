@@ -8,23 +8,32 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.execution.request import check_name
+from casemate.execution.request import check_name, domains_of
 from casemate.model.plan import WORKSPACE
 from casemate.model.request import Request
+from casemate.policy.hosts import HostRules, host_rule
 
 _DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number
-_DOORS_LATER = "this version has no door through the wall yet: cells have no network, secrets or approvals"
+_DOORS_LATER = "this version has no such door through the wall yet"
 _MAX_NAMESPACE = 200  # characters
 
 
 def check_later(**given: object) -> None:
     """Arguments of doors that do not exist yet: their defaults are fine, anything else is an honest no."""
     for name, value in given.items():
-        if name == "network":
-            check_choice(name, value, ("none", "listed", "public"))
-        if value in (None, (), [], "none", "listed"):
-            continue
-        raise Unavailable(f"{name}: {_DOORS_LATER}", remediation=f"Leave {name} out.")
+        if value not in (None, (), []):
+            raise Unavailable(f"{name}: {_DOORS_LATER}", remediation=f"Leave {name} out.")
+
+
+def host_rules(network: str, allowed_domains: Sequence[str]) -> HostRules:
+    """What cells may reach without asking. Raises ``InvalidArgument``."""
+    check_choice("network", network, ("none", "listed", "public"))
+    domains = domains_of(allowed_domains) or ()
+    if network == "none" and domains:
+        raise InvalidArgument(
+            "allowed_domains", "network='none' lets nothing through", remediation="Leave network out."
+        )
+    return HostRules(tuple(host_rule(domain) for domain in domains), everything=network == "public")
 
 
 def check_namespace(namespace: object) -> None:

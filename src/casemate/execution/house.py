@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from casemate.execution.admit import Bounds
+from casemate.execution.network import Outside
 from casemate.isolation.wall import Wall
 from casemate.model.limits import Limits
+from casemate.policy.hosts import HostRules
 from casemate.runtimes.runtime import Environment, Runtime
 
 
@@ -27,7 +30,8 @@ class Log(Protocol):
 @dataclass(frozen=True, slots=True)
 class House:
     """``runtime_for``: the runtime of a language by its name; ``environment``: where its packages come from;
-    ``preload``: modules to load ahead, None for the usual."""
+    ``preload``: modules to load ahead, None for the usual; ``hosts``: what cells may reach, and ``outside``
+    the way there; ``can_ask``: somebody may be asked for a host that no rule covers."""
 
     wall: Wall
     log: Log
@@ -38,3 +42,11 @@ class House:
     workspace: Path | None
     workspace_mode: Literal["overlay", "direct"]
     output_dir: Path | None
+    outside: Outside
+    hosts: HostRules
+    can_ask: bool = False
+
+    @property
+    def bounds(self) -> Bounds:
+        """The most that any run may have."""
+        return Bounds(self.limits, self.hosts, self.can_ask)

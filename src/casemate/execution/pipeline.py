@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 from casemate.execution.admit import admit
 from casemate.execution.emitter import Emitter
@@ -25,12 +26,12 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     Raises ``CasemateError`` for what is not the program's doing; the program's failure is a value.
     """
     report = await house.wall.prove()
-    admitted = admit(request, house.limits)
+    admitted = admit(request, house.bounds)
     plan = make_plan(admitted, house)
     async with recording(house.log, request, plan) as record:
         before = await _output_before(plan)
         asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started
-        finished = await run(plan, house.wall, emitter, before)
+        finished = await run(plan, house.wall, emitter, before, partial(house.outside.doorway, admitted.through))
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal
 
@@ -78,4 +79,4 @@ def report_for(plan: Plan, report: IsolationReport, ending: Ending | SessionCell
 
 def explain(request: Request, house: House) -> Plan:
     """The plan of ``request``, without running anything."""
-    return make_plan(admit(request, house.limits), house)
+    return make_plan(admit(request, house.bounds), house)

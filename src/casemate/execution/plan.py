@@ -7,10 +7,11 @@ import math
 from casemate.execution.admit import Admitted
 from casemate.execution.house import House
 from casemate.model.limits import Limits
-from casemate.model.plan import HOME, OUTPUT, WORKSPACE, Plan, Workspace
+from casemate.model.plan import DOOR, HOME, OUTPUT, WORKSPACE, Listener, Network, Plan, Workspace
 from casemate.runtimes.runtime import THREAD_COUNTS, merged_env
 from casemate.runtimes.waiting import Asked
 
+_DOOR = (Listener("udp", DOOR, 53), Listener("tcp", DOOR, 3128))  # the name server and the proxy
 _BASE_ENV = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "HOME": HOME,
@@ -51,6 +52,9 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
         limits=admitted.limits,
         deadline=admitted.deadline,
         control=runtime.reports or session,
+        network=_network(admitted),
+        allowed_domains=tuple(map(str, admitted.through.allowed)) if admitted.through else (),
+        listeners=_DOOR if admitted.through else (),
         session=session,
         reserve=runtime.reserve,
         waiting=runtime.waiting(
@@ -71,6 +75,12 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
             )
         ),
     )
+
+
+def _network(admitted: Admitted) -> Network:
+    if admitted.through is None:
+        return "none"
+    return "public" if admitted.through.everything else "listed"
 
 
 def _base_env(limits: Limits) -> dict[str, str]:

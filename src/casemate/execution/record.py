@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
@@ -79,6 +80,7 @@ def _intent(request: Request, plan: Plan) -> dict[str, Any]:
         "wall": plan.wall,
         "workspace": plan.workspace.kind,
         "network": plan.network,
+        "allowed_domains": list(plan.allowed_domains),
         "deadline": plan.deadline,
         "limits": {name: getattr(plan.limits, name) for name in plan.limits.__slots__},
         "metadata": {str(key): str(value) for key, value in request.metadata.items()},
@@ -98,4 +100,5 @@ def _outcome(execution: Execution) -> dict[str, Any]:
         "stderr_sha256": hashlib.sha256(execution.stderr.encode()).hexdigest(),
         "artifacts": {artifact.name: artifact.sha256 for artifact in execution.artifacts},
         "skipped": len(execution.skipped),
+        **({"crossings": [asdict(crossing) for crossing in execution.crossings]} if execution.crossings else {}),
     }

@@ -22,6 +22,7 @@ _MAX_STDIN = 256 << 20
 _MAX_ENV = 1 << 20  # bytes of names and values together; execve(2) allows about two
 _MAX_ENV_VALUE = 128 << 10  # bytes of one variable (MAX_ARG_STRLEN)
 _MAX_FILES = 10_000
+_MAX_DOMAINS = 1000
 _MAX_NAME = 255  # bytes of one component of a path
 _MAX_PATH = 1024
 _MAX_ARGUMENTS = 1000
@@ -45,6 +46,7 @@ def make_request(
     stdin: str | bytes | None,
     namespace: str,
     metadata: Mapping[str, Any] | None,
+    allowed_domains: Sequence[str] | None = None,
 ) -> Request:
     """A request out of what a caller gave. Raises ``InvalidArgument`` naming the argument."""
     if limits is not None and not isinstance(limits, Limits):
@@ -62,7 +64,19 @@ def make_request(
         stdin=stdin_of(stdin),
         namespace=namespace,
         metadata=metadata_of(metadata),
+        allowed_domains=domains_of(allowed_domains),
     )
+
+
+def domains_of(domains: Sequence[str] | None) -> tuple[str, ...] | None:
+    """A list of domains. Raises ``InvalidArgument``; whether each is a rule is seen when it is admitted."""
+    if domains is None:
+        return None
+    if isinstance(domains, str | bytes) or not isinstance(domains, Sequence) or len(domains) > _MAX_DOMAINS:
+        raise InvalidArgument(
+            "allowed_domains", f"give a list of at most {_MAX_DOMAINS} domains, not {_short(domains)}"
+        )
+    return tuple(domains)
 
 
 def code_of(code: str | bytes) -> bytes:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from casemate.execution.capture import Capture
 from casemate.execution.emitter import Emitter
+from casemate.execution.network import Doorway
 from casemate.isolation.wall import Cell, Ending, Wall
+from casemate.model.crossing import Crossing
 from casemate.model.plan import Plan
 
 _END_TIMEOUT = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
@@ -18,29 +21,36 @@ _END_TIMEOUT = 10.0  # seconds; a killed cell is dead in milliseconds, so more m
 class Finished:
     """Everything in the cell is dead; ``ending.tree_fd`` must be closed by whoever takes this.
 
-    ``before``: what a folder that is written through held as output before the run (digests by name).
+    ``before``: what a folder that is written through held as output before the run (digests by name);
+    ``crossings``: the hosts it reached, or tried to.
     """
 
     plan: Plan
     ending: Ending
     capture: Capture
     before: dict[str, str]
+    crossings: tuple[Crossing, ...]
 
 
-async def run(plan: Plan, wall: Wall, emitter: Emitter | None, before: dict[str, str]) -> Finished:
+async def run(
+    plan: Plan, wall: Wall, emitter: Emitter | None, before: dict[str, str], doorway_of: Callable[[Cell], Doorway]
+) -> Finished:
     """Run the cell to its end. When the caller is cancelled the cell is ended first."""
     capture = Capture(plan.limits, emitter)
     cell = wall.start(plan, capture)
     capture.kill = cell.kill
     if emitter:
         emitter.on_room = cell.resume
+    doorway = doorway_of(cell)
     try:
         ending = await cell.ended()
-        capture.finish()
-        return Finished(plan, ending, capture, before)
     except asyncio.CancelledError:
         await _end(cell)
         raise
+    finally:
+        await doorway.close()
+    capture.finish()
+    return Finished(plan, ending, capture, before, doorway.crossings())
 
 
 async def _end(cell: Cell) -> None:

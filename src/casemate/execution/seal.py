@@ -6,7 +6,7 @@ everything of an execution in one place, which is here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from casemate.execution.capture import Capture
 from casemate.execution.collect import Collected
@@ -39,7 +39,7 @@ def seal(collected: Collected, request: Request, report: IsolationReport) -> Sea
     )
     verdict = diagnose(evidence)
     made = execution_of(request, capture, ending, verdict, report, collected.artifacts, collected.skipped)
-    return Sealed(made)
+    return Sealed(replace(made, crossings=finished.crossings))
 
 
 def execution_of(

@@ -130,11 +130,9 @@ class Cell(Protocol):
         """Read on after the sink was full. From any thread."""
         ...
 
-    async def listeners(self) -> list[int]:
-        """Descriptors of the plan's listeners, in its order; the caller closes them. Waits until they are made.
-
-        Raises ``asyncio.CancelledError`` when the cell ended before.
-        """
+    def listeners(self) -> Future[list[int]]:
+        """Descriptors of the plan's listeners, in its order, when they are made; the caller closes them. Cancelled when
+        the cell ended before."""
         ...
 
     def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
@@ -203,7 +201,7 @@ class SessionCell(Protocol):
         receiver closes them. Raises as `ended` does where the cell could not be made."""
         ...
 
-    async def listeners(self) -> list[int]:
+    def listeners(self) -> Future[list[int]]:
         """As of `Cell`."""
         ...
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from casemate.errors import ExecutionFailed
 from casemate.model.artifact import Artifact
+from casemate.model.crossing import Crossing
 from casemate.model.isolation import IsolationReport
 from casemate.model.result import Image, ProgramError, Result, images_of
 
@@ -55,6 +56,7 @@ class Execution:
     ``text``: all text in the order it came (stdout, stderr and the text of results), stripped.
     ``duration``: seconds from the cell's start to its end.
     ``skipped``: files that the run left and that were not handed out or not written back.
+    ``crossings``: the hosts that it reached or tried to reach; what is beyond some hundred is told together.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Execution:
     state: Literal["kept", "lost"] | None = None
     lost_names: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    crossings: tuple[Crossing, ...] = ()
 
     @property
     def ok(self) -> bool:

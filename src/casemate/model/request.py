@@ -17,7 +17,7 @@ class Request:
     ``code``: the program's bytes (valid UTF-8, no NUL); ``program_name``: the file name that
     tracebacks show; ``timeout``: seconds or None for the operator's cap; ``files``: relative
     name to content (``bytes``) or to a regular file on the host (``Path``). ``session``: of which it is a step;
-    ``has_stdin``: whether a step was given any.
+    ``has_stdin``: whether a step was given any. ``allowed_domains``: None for all that the sandbox allows.
     """
 
     id: str
@@ -34,3 +34,4 @@ class Request:
     metadata: Mapping[str, Any]
     session: str | None = None
     has_stdin: bool = False
+    allowed_domains: tuple[str, ...] | None = None

@@ -12,6 +12,16 @@ from casemate.runtimes.shell import ShellRuntime
 
 RUNTIMES: tuple[Runtime, ...] = (PythonRuntime(), NodeRuntime(), ShellRuntime())
 
+# Programs of each kind for which other cells are kept ready: those that want what is preloaded, and those that do not.
+_EXAMPLES = {"python": ("pass", "import numpy"), "node": ("0",), "shell": (":",)}
+
+
+def examples(language: str, preload: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Programs of each kind in ``language`` for which cells are kept ready; ``preload`` as the sandbox has it."""
+    if language == "python" and preload is not None:
+        return ("pass", f"import {preload[0]}") if preload else ("pass",)
+    return _EXAMPLES[language]
+
 
 def runtime_for(language: str) -> Runtime:
     """The runtime that ``language`` names. Raises :class:`casemate.InvalidArgument` naming those that there are."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault
+from casemate.execution.network import Doorway
 from casemate.isolation.wall import CellMissed, Ending
 from casemate.sessions.inbox import Heard, Inbox
 from casemate.sessions.interpreters import StepRequest
@@ -34,6 +35,7 @@ class InterpreterCell:
         """Starts it. Raises ``CasemateError``."""
         self.plan = plan
         self.report: IsolationReport
+        self.doorway: Doorway
         self._interpreter = interpreter
         self._inbox = Inbox()
         self.cell: SessionCell = wall.open(plan, self._inbox)
@@ -166,6 +168,7 @@ class InterpreterCell:
         if self._is_let_go:
             return
         self._is_let_go = True
+        self.doorway.end()
         for future in (self._opened, self.ended):
             if not future.done():
                 if not future.get_loop().is_closed():

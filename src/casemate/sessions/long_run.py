@@ -32,6 +32,9 @@ class Run:
         self._task = asyncio.ensure_future(self._record(events))  # noqa: TID251 - ended by the session, see `end`
         self._task.add_done_callback(lambda _: self._tell())
 
+    def __repr__(self) -> str:
+        return f"<Run {self.id}{' done' if self.is_done else ''}>"
+
     @property
     def is_done(self) -> bool:
         """Whether the step is over."""

@@ -41,12 +41,12 @@ class Sessions:
         self._forget_closed()
         return list(self._open.values())
 
-    async def bridge(self, name: str, source: str, target: str) -> Any:
-        """Copy the value of ``name`` from one session to another, by their ids or names; what was copied.
+    async def bridge(self, name: str, source: str | Session, target: str | Session) -> Any:
+        """Copy the value of ``name`` from one session to another, given as such or by id or name; what was copied.
 
         Raises ``InvalidArgument`` where there is no such session or name, or its value cannot travel as JSON.
         """
-        giving, taking = await self.get(source), await self.get(target)
+        giving, taking = [await self.get(one) if isinstance(one, str) else one for one in (source, target)]
         value = await giving.get(name)
         await taking.set(name, value)
         return value

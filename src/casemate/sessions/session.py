@@ -19,6 +19,7 @@ from casemate.execution.house import House
 from casemate.execution.record import recording
 from casemate.execution.request import check_timeout, code_of, metadata_of, stdin_of
 from casemate.execution.stream import events
+from casemate.model.crossing import since
 from casemate.model.events import Done, Event
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
@@ -197,6 +198,10 @@ class Session:
     async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f"<Session{name} {self.language} {self.id}{' closed' if self._closed else ''}>"
+
     @property
     def is_closed(self) -> bool:
         """Whether it takes no more steps."""
@@ -224,6 +229,7 @@ class Session:
         life = await self._lives.living()
         self._check_open()  # it may have been closed meanwhile
         plan = replace(life.plan, code=request.code, deadline=self._deadline(request))
+        crossed = life.doorway.crossings()
         async with recording(self._log, request, plan) as record:
             heard = Heard(life.next_number(), _capture(life, plan.limits, emitter), emitter)
             end = await self._until_over(life, heard, request, plan.deadline)
@@ -231,7 +237,8 @@ class Session:
             left = await self._lives.left_by(life, end.ending)
             if end.ending is not None:
                 self._lives.bury(life)
-            return record.noted(outcome_of(request, heard.capture, plan.limits, end, state, left, life.report))
+            outcome = outcome_of(request, heard.capture, plan.limits, end, state, left, life.report)
+            return record.noted(replace(outcome, crossings=since(crossed, life.doorway.crossings())))
 
     async def _until_over(self, life: InterpreterCell, heard: Heard, request: Request, deadline: float) -> StepEnd:
         cwd = self._terms.cwd if self._terms.restore_cwd or life.is_fresh else None

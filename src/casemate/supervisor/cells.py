@@ -47,7 +47,6 @@ class Cell:
         self.status_fd = made.status_fd
         self.made = made  # its channel is kept until the result is told; see cell.PREPARED
         self.network = -1  # its namespace, where the host has sockets in it
-        self.sockets = 0  # that the host has there
         self.waits: bool = request["order"]
         self.session: bool = request["session"]
         self.grace = 0.0  # seconds from the interrupt of a step to the end of the cell
@@ -224,6 +223,8 @@ class Cell:
         counted = self.group is not None and self.group.counts_memory
         if self.session and not self.in_step and (counted or (self.held_alone and sight.tasks <= 1)):
             return _IDLE_LOOK
+        if self.limits["cpu_time"] is not None:
+            return watch.OFTEN
         return watch.SELDOM if self.held_alone and not counted and len(sight.pids) == 1 else watch.OFTEN
 
     def _memory_in_use(self, sight: watch.Sight, now: float) -> int:
@@ -257,14 +258,15 @@ class Cell:
         return watch.has_no_children(self.pid)
 
     def outcome(self, report: dict[str, Any]) -> dict[str, Any]:
-        """How it ended and what it used, as told to the host."""
+        """How it ended and what it used, as told to the host: a session's, what the step used in which it ended."""
+        peak = self.peak_memory if self.session and self.peak_memory else max(self.peak_memory, report.get("peak", 0))
         return {
             "main": report.get("main"),
             "seconds": time.monotonic() - self.started,
-            "cpu": max(report.get("cpu", 0.0), self.cpu_seconds),
+            "cpu": max(report.get("cpu", 0.0), self.cpu_seconds) - self.cpu_before,
             "tasks": self.peak_tasks,
             "reason": self.reason,
-            "peak": max(self.peak_memory, report.get("peak", 0)),
+            "peak": peak,
             "oom": self.group.out_of_memory() if self.group else False,
             **self.scratch.space_left(),
         }
@@ -298,7 +300,7 @@ class Cell:
         os.close(self.status_fd)
         if not self.keeps_files:
             self.scratch.close()
-        self.made.channel.close()
+        self.made.close()
 
     def let_go(self) -> None:
         """Close what it holds of the process and its network."""

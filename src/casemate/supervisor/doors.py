@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_MOST = 1024  # sockets in one cell's network: each is a descriptor of the host's
-
 
 class Doors:
     """``say`` sends the host a message, with descriptors."""
@@ -35,9 +33,8 @@ class Doors:
             self._say({"op": "listening", "id": known.id, "number": number, "errno": error.errno or 0})
 
     def _make(self, known: cells.Cell, wanted: list[list[object]], number: int) -> None:
-        known.sockets += len(wanted)
-        if known.network < 0 or known.sockets > _MOST:
-            raise OSError(24, "no more sockets in this cell's network")
+        if known.network < 0:
+            raise OSError(1, "this cell began without a door")
         fds = listeners.make(known.network, wanted)
         self._say({"op": "listening", "id": known.id, "number": number, "errno": 0}, fds)
         cells.close_all(fds)

@@ -62,6 +62,7 @@ class Spare:
         self.channel = unborn.channel
         self.status_fd = unborn.status_fd
         self.group = unborn.group
+        self._namespaces: list[int] = []
         unborn.let_go()
 
     def hand_over(self, request: dict[str, Any], mounts: list[tuple[int, str]], fds: dict[str, int]) -> None:
@@ -72,24 +73,39 @@ class Spare:
             [wire.encode(message)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)], _socket.MSG_NOSIGNAL
         )
 
-    def namespaces(self) -> list[int]:
-        """Wait until it is in its cgroups and has prepared itself: its mount and network namespaces, as descriptors.
-
-        They keep the namespaces alive and are the caller's to close. Raises ``OSError`` when it could not.
-        """
+    def wait_prepared(self) -> None:
+        """Wait until it is in its cgroups and has prepared itself. Raises ``OSError`` when it could not."""
+        if self._namespaces:
+            return
         fds = array.array("i")
         data, ancillary, _, _ = self.channel.recvmsg(1, _socket.CMSG_SPACE(2 * fds.itemsize))
         for _, _, payload in ancillary:
             fds.frombytes(payload)
         if data != cell.PREPARED:
             raise OSError(1, "a cell could not be prepared")
-        return list(fds)
+        self._namespaces = list(fds)
+
+    def namespaces(self) -> list[int]:
+        """Its mount and network namespaces, as descriptors, when it has prepared itself. Once.
+
+        They keep the namespaces alive and are the caller's to close. Raises ``OSError``.
+        """
+        self.wait_prepared()
+        fds, self._namespaces = self._namespaces, []
+        return fds
+
+    def close(self) -> None:
+        """Let go of its channel, and of its namespaces where nobody took them."""
+        self.channel.close()
+        for fd in self._namespaces:
+            os.close(fd)
+        self._namespaces = []
 
     def discard(self) -> None:
         """End it: it is not going to be used."""
         os.kill(self.pid, 9)
         os.waitpid(self.pid, 0)
-        self.channel.close()
+        self.close()
         os.close(self.status_fd)
         if self.group:
             self.group.remove()

@@ -27,8 +27,7 @@ class Spares:
         try:
             self._ready = self._new()
             if self._ready.group:
-                for fd in self._ready.namespaces():
-                    os.close(fd)
+                self._ready.wait_prepared()
                 self._ready.group.limit(memory=_TRIAL_MEMORY, cpus=1.0)
         except OSError:
             self.discard()

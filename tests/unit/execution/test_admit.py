@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from casemate import Limits
-from casemate.execution.admit import admit
+from casemate.execution.admit import Bounds, admit
 from casemate.execution.request import make_request
 from casemate.model.request import Request
+from casemate.policy.hosts import HostRules
 from casemate.runtimes.catalogue import runtime_for
 
 
@@ -25,12 +26,17 @@ def test_the_deadline_is_the_shortest_of_all(
     timeout: float | None, own: float | None, operators: float, deadline: float
 ) -> None:
     limits = None if own is None else Limits(wall=own)
-    assert admit(request(timeout, limits), Limits(wall=operators)).deadline == deadline
+    assert (
+        admit(request(timeout, limits), Bounds(Limits(wall=operators), HostRules(), can_ask=False)).deadline == deadline
+    )
 
 
 def test_wider_limits_than_the_operators_change_nothing() -> None:
     operators = Limits(processes=8, memory="64MiB")
-    assert admit(request(1, Limits(processes=999, memory="1GiB")), operators).limits == operators
+    assert (
+        admit(request(1, Limits(processes=999, memory="1GiB")), Bounds(operators, HostRules(), can_ask=False)).limits
+        == operators
+    )
 
 
 def test_each_request_has_a_name_of_its_own_and_plain_bytes() -> None:

@@ -79,7 +79,8 @@ def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
         "NPROC": limits.processes + 1,  # init is a task too
         "NOFILE": limits.open_files,
         "DATA": limits.memory + _STACKS_UNCOUNTED * _STACK + reserve,
-        "CPU": None if limits.cpu_time is None else max(1, -int(-limits.cpu_time // 1)),
+        # Beyond the limit, which is of all processes together and kept by looks: the kernel's clock runs ahead.
+        "CPU": None if limits.cpu_time is None else 1 - int(-limits.cpu_time // 1),
         "CORE": 0,
     }
 

@@ -13,7 +13,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl/certs", "ssl/openssl.cnf", "pki/tls/certs", "pki/ca-trust",
         "ca-certificates", "alternatives", "mime.types", "magic", "services", "protocols", "fonts", "terminfo",
         "debian_version", "os-release", "bash.bashrc", "inputrc", "python3", "python3.11", "python3.12", "python3.13",
-        "python3.14", "matplotlibrc", "localtime")  # fmt: skip
+        "python3.14", "matplotlibrc", "localtime", *(f"java-{n}-openjdk" for n in range(8, 31)))  # fmt: skip
 _SYNTHESISED = {
     "/etc/passwd": f"user:x:1000:1000:user:{HOME}:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
     "/etc/group": "user:x:1000:\nnogroup:x:65534:\n",

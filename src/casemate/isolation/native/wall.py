@@ -263,10 +263,8 @@ class NativeCell:
     def resume(self) -> None:
         self._cell.resume()
 
-    async def listeners(self) -> list[int]:
-        import asyncio
-
-        return await asyncio.wrap_future(self._listening)
+    def listeners(self) -> Future[list[int]]:
+        return self._listening
 
     def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
         return self._cell.listen(addresses)
@@ -343,10 +341,8 @@ class NativeSession:
     async def opened(self) -> tuple[int, int]:
         return await self._cell.opened()
 
-    async def listeners(self) -> list[int]:
-        import asyncio
-
-        return await asyncio.wrap_future(self._cell.listening)
+    def listeners(self) -> Future[list[int]]:
+        return self._cell.listening
 
     async def ended(self) -> Ending:
         try:
