@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import select
 import socket
 import sys
 from base64 import b64encode
@@ -259,6 +260,23 @@ def test_a_server_that_refuses_a_body_early_is_heard(stage: Stage) -> None:
         stage.outside.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request(method="POST", extra="Content-Length: 50000000\r\n") + b"x" * 100_000)
+            assert answer(one) == (413, b"big")
+
+
+def test_a_client_that_goes_on_sending_can_still_read_the_early_answer(stage: Stage) -> None:
+    def serve(one: socket.socket) -> None:
+        one.recv(1000)
+        one.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
+
+    with listening(serve) as port:
+        stage.allow("good.test")
+        stage.outside.add("good.test", 80, port)
+        with stage.connect("good.test", 80) as one:
+            one.sendall(request(method="POST", extra="Content-Length: 50000000\r\n") + b"x" * 10_000)
+            select.select([one], [], [], 20)
+            for _ in range(5):
+                one.sendall(b"x" * 10_000)
+                stage.ask("good.test")  # the door has had time to close, if it were to
             assert answer(one) == (413, b"big")
 
 

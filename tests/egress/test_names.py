@@ -137,23 +137,21 @@ def test_names_that_a_cell_invents_do_not_grow_what_is_told(stage: Stage) -> Non
 
 
 def test_a_flood_of_queries_is_dropped_and_the_resolver_goes_on(stage: Stage) -> None:
-    stage.open(Terms(allowing("good.test"), limits=DoorLimits(queries=50)))
+    stage.open(Terms(allowing("good.test"), limits=DoorLimits(queries=10)))
     query = b"\0\7\1\0\0\1\0\0\0\0\0\0\4good\4test\0\0\1\0\1"
     with socket.socket(fileno=stage.inside.datagrams("198.18.0.8", 0)) as one:
-        for _ in range(1000):
+        for _ in range(150):
             one.sendto(query.replace(b"good", b"evil"), DNS)
-    code = None
-    for _ in range(100):  # as a client asks again; credit comes back with time
-        with socket.socket(fileno=stage.inside.datagrams("198.18.0.8", 0)) as one:
-            one.settimeout(0.1)
+        one.settimeout(0.1)
+        answered = False
+        for _ in range(200):  # as a client asks again; credit comes back with time
             one.sendto(query, DNS)
-            try:
-                code = one.recv(600)[3] & 15
+            with contextlib.suppress(TimeoutError):
+                answered = one.recv(600)[3] & 15 == 0
+            if answered:
                 break
-            except TimeoutError:
-                continue
-    assert code == 0
-    assert sum(one.connections for one in stage.opening.crossings()) < 1000
+    assert answered
+    assert sum(one.connections for one in stage.opening.crossings()) < 150
 
 
 def test_a_service_of_the_host_is_reached_at_the_listed_ports_only(stage: Stage, echo_port: int) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HTTPS, HTTP = 443, 80
 _MOST_PIECES = 256  # that a head may come in: each is looked at from the start
-_LAST_WORDS = 1.0  # seconds that a client has to read why it was refused
+_LAST_WORDS = 3.0  # seconds that a client has to read why it was refused
 _MOST_UNREAD = 1 << 18  # bytes that are thrown away meanwhile
 _TLS_IS_HIDDEN = "rules say which requests may be made of it, and TLS hides them"
 

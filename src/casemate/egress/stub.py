@@ -53,10 +53,12 @@ class Stub:
 
     def _may_ask(self) -> bool:
         now = self._loop.time()
-        self._credit = min(self._credit + (now - self._seen) * self._rate, self._rate * _BURST) - 1
+        self._credit = min(self._credit + (now - self._seen) * self._rate, self._rate * _BURST)
         self._seen = now
-        self._credit = max(self._credit, -1.0)
-        return self._credit >= 0
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True
 
     def _hear(self, message: bytes, sender: object) -> None:
         try:
