@@ -1,0 +1,149 @@
+"""JSON from a cell: read once and strictly, written in one form only, and the hash of that. Pure.
+
+What is shown to a person, what rules match, what is hashed and what is acted upon are the value that :func:`parse`
+gave, and nothing else: the text that it came in is not looked at again. The one form is that of RFC 8785 (JCS), so
+numbers are those that every reader of JSON reads alike: integers of at most 53 bits, and finite doubles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from casemate.errors import InvalidArgument
+from casemate.model.approval import Question
+from casemate.model.sizes import format_size
+
+MOST_BYTES = 1 << 20  # of one JSON text: arguments that a person is asked about; more belongs into a file
+MOST_DEPTH = 100
+MOST_KEYS = 10_000
+MOST_VALUES = 20_000  # keys and elements together: each costs the host some 60 bytes before anything is decided
+_MOST_DIGITS = 400  # of one number: a double needs fewer in any honest spelling
+
+# A string to its end (or the text's), or one character of structure. Possessive: the time is linear in the text.
+_STRUCTURE = re.compile(r'"[^"\\]*+(?:\\(?:.|\Z)[^"\\]*+)*+(?:"|\Z)|[\[\]{},:]', re.DOTALL)
+_LONG_NUMBER = re.compile(rf"[0-9]{{{_MOST_DIGITS}}}")
+
+
+def parse(text: str | bytes, argument: str = "arguments") -> Any:
+    """The value of one JSON text (RFC 8259) that a cell sent.
+
+    Raises ``InvalidArgument`` naming ``argument`` for what is no JSON, and for what readers of JSON disagree about:
+    an object with a name twice, NaN, Infinity and numbers beyond a double or 53 bits, lone surrogates; and beyond
+    1 MiB, 100 levels, 10,000 keys or 20,000 keys and elements. Size and shape are judged before anything is made.
+    """
+    plain = _decoded(text, argument)
+    _check_shape(plain, argument)
+    try:
+        value = json.loads(
+            plain,
+            object_pairs_hook=lambda pairs: _object(pairs, argument),
+            parse_float=lambda digits: _float(digits, argument),
+            parse_int=lambda digits: _integer(digits, argument),
+            parse_constant=lambda word: _refuse(argument, f"{word} is no number of JSON"),
+        )
+    except InvalidArgument:
+        raise
+    except (ValueError, RecursionError) as error:
+        _refuse(argument, f"is no JSON: {error}")
+    if "\\u" in plain:
+        canonical(value, argument)  # escapes may have made lone surrogates, in names too
+    return value
+
+
+def canonical(value: Any, argument: str = "arguments") -> bytes:
+    """The one JSON text of ``value``: sorted names, no spaces, one spelling of each number and text (RFC 8785).
+
+    Raises ``InvalidArgument`` for what JSON or that form cannot hold.
+    """
+    import rfc8785  # only where something is asked
+
+    try:
+        return rfc8785.dumps(dict(value) if isinstance(value, Mapping) else value)
+    except (ValueError, RecursionError) as error:
+        _refuse(argument, f"cannot be written as canonical JSON: {error}")
+
+
+def digest(value: Any, argument: str = "arguments") -> str:
+    """SHA-256 of the one JSON text of ``value``, in hexadecimal. Raises as :func:`canonical`."""
+    return hashlib.sha256(canonical(value, argument)).hexdigest()
+
+
+def fingerprint(question: Question) -> str:
+    """The hash that an answer binds to: of the kind, the server, the tool, its definition and the arguments; not of
+    who asks. Raises as :func:`canonical`."""
+    asked = {
+        "kind": question.kind,
+        "server": question.server,
+        "tool": question.tool,
+        "schema": question.schema,
+        "arguments": dict(question.arguments),
+    }
+    return digest(asked)
+
+
+def _decoded(text: str | bytes, argument: str) -> str:
+    if len(text) > MOST_BYTES:
+        _refuse(argument, f"are {format_size(len(text))} of JSON; the most is {format_size(MOST_BYTES)}")
+    try:
+        plain = text if isinstance(text, str) else text.decode("utf-8")
+        size = len(plain.encode("utf-8"))
+    except UnicodeError as error:
+        _refuse(argument, f"is no UTF-8: {error.reason if isinstance(error, UnicodeDecodeError) else 'surrogates'}")
+    if size > MOST_BYTES:
+        _refuse(argument, f"are {format_size(size)} of JSON; the most is {format_size(MOST_BYTES)}")
+    return plain
+
+
+def _check_shape(plain: str, argument: str) -> None:
+    """Bound what a reader would make of ``plain``, before one does."""
+    depth = keys = values = 0
+    for found in _STRUCTURE.finditer(plain):
+        match found[0]:
+            case "[" | "{":
+                depth, values = depth + 1, values + 1
+            case "]" | "}":
+                depth -= 1
+            case ",":
+                values += 1
+            case ":":
+                keys, values = keys + 1, values + 1
+        if depth > MOST_DEPTH:
+            _refuse(argument, f"is JSON of more than {MOST_DEPTH} levels")
+        if keys > MOST_KEYS or values > MOST_VALUES:
+            _refuse(argument, f"has more than {MOST_KEYS} keys, or {MOST_VALUES} keys and elements")
+    if _LONG_NUMBER.search(plain) and _LONG_NUMBER.search(_STRUCTURE.sub(" ", plain)):
+        _refuse(argument, f"has a number of more than {_MOST_DIGITS} digits")
+
+
+def _object(pairs: list[tuple[str, Any]], argument: str) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        _refuse(argument, f"has the name {twice[:80]!a} twice in one object")
+    return made
+
+
+def _integer(digits: str, argument: str) -> int | float:
+    """Beyond 53 bits only a double, spelled as canonical text has it (which is without an exponent up to 10**21)."""
+    number = int(digits)
+    if abs(number) < 2**53:
+        return number
+    if abs(number) < 10**21 and canonical(float(number)).decode() == digits:
+        return float(number)
+    _refuse(argument, f"has {digits[:40]}, which many readers of JSON would round; give it as text")
+
+
+def _float(digits: str, argument: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        _refuse(argument, f"has {digits[:40]}, which no double can hold")
+    return number
+
+
+def _refuse(argument: str, problem: str) -> NoReturn:
+    raise InvalidArgument(argument, problem)

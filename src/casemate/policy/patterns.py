@@ -1,0 +1,235 @@
+"""What a rule says about the value of one argument. Pure.
+
+Every pattern is anchored and matches canonical values only: a path is resolved before it is asked about. A rule that
+allows reads a pattern *narrowly*, as the least that it can mean; a rule that denies or asks reads it widely, so that a
+value that cannot be told from one that is meant counts as meant.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from casemate.errors import InvalidArgument
+from casemate.policy.canonical import canonical
+from casemate.policy.shown import shown_value
+
+_FORMS = ("exact", "any", "one_of", "between", "like", "path")
+_OF_A_WORD = r"(?:(?!\.\.)[A-Za-z0-9_.-])+"  # what `*` stands for in `like`: never a path, a query or another line
+_SHELL_MARKS = frozenset("*?[]{}~$\\")  # another reader might expand them
+_NOT_SHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_MOST_PATTERN = 4096  # characters
+
+
+class Pattern(Protocol):
+    """What a value must be like."""
+
+    def covers(self, value: Any, *, narrowly: bool) -> bool:
+        """Whether the canonical ``value`` is meant; ``narrowly``: as a rule that allows reads it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """One value, or one of several, each as canonical JSON."""
+
+    texts: frozenset[bytes]
+
+    def covers(self, value: Any, *, narrowly: bool) -> bool:
+        try:
+            return canonical(value) in self.texts
+        except InvalidArgument:
+            return not narrowly
+
+    def __str__(self) -> str:
+        return " or ".join(text.decode() for text in sorted(self.texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Any value, or none at all."""
+
+    def covers(self, value: Any, *, narrowly: bool) -> bool:  # noqa: ARG002 - as every pattern
+        return True
+
+    def __str__(self) -> str:
+        return "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A number from ``low`` to ``high``, both included."""
+
+    low: float
+    high: float
+
+    def covers(self, value: Any, *, narrowly: bool) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return not narrowly
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """A whole text in which ``*`` stands for one or more letters, digits, ``_``, ``-`` and single dots (ASCII)."""
+
+    text: str
+
+    def covers(self, value: Any, *, narrowly: bool) -> bool:
+        if not isinstance(value, str):
+            return not narrowly
+        anything = _OF_A_WORD if narrowly else "(?s:.*)"
+        expression = anything.join(re.escape(piece) for piece in self.text.split("*"))
+        return re.fullmatch(expression, value) is not None
+
+    def __str__(self) -> str:
+        return f"like {shown_value(self.text)}"
+
+
+@dataclass(frozen=True, slots=True)
+class PathLike:
+    """A path, component by component: ``*`` stands within one component, ``**`` for whole components (the last one for
+    one or more, others for none or more). Neither stands for ``..``; where a rule allows, nor for a name that begins
+    with a dot or holds what a shell would expand."""
+
+    parts: tuple[str, ...]
+
+    def covers(self, value: Any, *, narrowly: bool) -> bool:
+        if not isinstance(value, str) or not is_canonical_path(value):
+            return not narrowly
+        return _match_parts(self.parts, tuple(value.split("/")), narrowly)
+
+    def __str__(self) -> str:
+        return f"path {shown_value('/'.join(self.parts))}"
+
+
+def pattern(given: Any, *, narrowly: bool) -> Pattern:
+    """The pattern that a rule gives for one argument: a plain value for exactly that, or a mapping with one of the
+    names ``exact``, ``any``, ``one_of``, ``between``, ``like`` and ``path``.
+
+    Raises ``ValueError`` saying what is wrong with it; where ``narrowly``, also for what is too wide to be meant.
+    """
+    if not isinstance(given, Mapping):
+        return Exact(frozenset({_canonical(given)}))
+    if len(given) != 1 or next(iter(given)) not in _FORMS:
+        raise ValueError(
+            f"{shown_value(_plain(given))} is no pattern; write {{exact: VALUE}}, or one of {', '.join(_FORMS[1:])}"
+        )
+    form, value = next(iter(given.items()))
+    match form:
+        case "exact":
+            return Exact(frozenset({_canonical(value)}))
+        case "one_of":
+            if not isinstance(value, list | tuple) or not value:
+                raise ValueError("one_of takes a list of values")
+            return Exact(frozenset(_canonical(one) for one in value))
+        case "any":
+            if value is not True:
+                raise ValueError("write {any: true} for any value")
+            return Anything()
+        case "between":
+            return _between(value)
+        case "like":
+            return _like(value, narrowly)
+        case _:
+            return _path(value, narrowly)
+
+
+def is_plain_text(text: str) -> bool:
+    """Whether ``text`` has nothing that a screen does not show as what it is."""
+    return not any(unicodedata.category(character) in _NOT_SHOWN for character in text)
+
+
+def is_canonical_path(path: str) -> bool:
+    """Whether ``path`` is spelled in the one way that resolving gives: no ``.``, ``..``, empty component or backslash,
+    no character that is not shown, composed (NFC)."""
+    parts = path.removeprefix("/").split("/")
+    sound = is_plain_text(path) and unicodedata.is_normalized("NFC", path) and "\\" not in path
+    return sound and not any(part in ("", ".", "..") for part in parts)
+
+
+def _match_parts(parts: tuple[str, ...], names: tuple[str, ...], narrowly: bool) -> bool:
+    """Whether ``names`` are as ``parts`` say: part by part, how many of the first names fit."""
+    fits = [True, *(False for _ in names)]  # fits[n]: the parts so far match exactly the first n names
+    for place, part in enumerate(parts):
+        if part != "**":
+            fits = [False, *(fits[n] and _stands(part, name, narrowly) for n, name in enumerate(names))]
+            continue
+        at_least_one = narrowly and place == len(parts) - 1
+        row = [fits[0] and not at_least_one]
+        for n, name in enumerate(names):
+            goes_on = (fits[n] or row[n]) and _stands("*", name, narrowly)
+            row.append(goes_on or (fits[n + 1] and not at_least_one))
+        fits = row
+    return fits[-1]
+
+
+def _stands(part: str, name: str, narrowly: bool) -> bool:
+    """Whether one component of a pattern stands for the component ``name``; the first of an absolute path is empty."""
+    if "*" not in part:
+        return part == name
+    if narrowly and (not name or _SHELL_MARKS & set(name) or (name[0] == "." and part[0] != ".")):
+        return False
+    return re.fullmatch("[^/]*".join(re.escape(piece) for piece in part.split("*")), name) is not None
+
+
+def _between(value: Any) -> Between:
+    numbers = value if isinstance(value, list | tuple) else ()
+    sound = len(numbers) == 2 and all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
+    if not sound or not numbers[0] <= numbers[1]:
+        raise ValueError("between takes the smallest and the largest number, such as [1, 100]")
+    return Between(float(numbers[0]), float(numbers[1]))
+
+
+def _like(value: Any, narrowly: bool) -> Like:
+    text = _text("like", value)
+    if narrowly and not any(character.isalnum() for character in text.replace("*", "")):
+        raise ValueError(
+            f"{value!r} is too wide: it must hold a letter or a digit; write {{any: true}} where any is meant"
+        )
+    if "**" in text:
+        raise ValueError(f"{value!r}: '*' is the only wildcard, and one is enough")
+    return Like(text)
+
+
+def _path(value: Any, narrowly: bool) -> PathLike:
+    text = _text("path", value)
+    parts = tuple(text.split("/"))
+    named = parts[1:] if text.startswith("/") else parts
+    if any(part in ("", ".", "..") for part in named):
+        raise ValueError(f"{value!r} is no canonical path: it has an empty component, '.' or '..'")
+    if not unicodedata.is_normalized("NFC", text):
+        raise ValueError(f"{value!r} is not composed (NFC), and no canonical path is like it")
+    if any("**" in part and part != "**" for part in named):
+        raise ValueError(f"{value!r}: '**' is a component of its own")
+    if narrowly and "*" in named[0]:
+        raise ValueError(f"{value!r} is too wide: it must begin with a name, as in '/project/**'")
+    return PathLike(parts)
+
+
+def _text(form: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > _MOST_PATTERN:
+        raise ValueError(f"{form} takes a text that is not empty, of at most {_MOST_PATTERN} characters")
+    if not is_plain_text(value) or set(value) & set("?[]\\"):
+        raise ValueError(
+            f"{value!r}: '*' is the only wildcard, and '?', '[', ']', '\\' or characters that do not show are not for "
+            "patterns; write {exact: VALUE}"
+        )
+    return value
+
+
+def _canonical(value: Any) -> bytes:
+    try:
+        return canonical(value)
+    except InvalidArgument as error:
+        raise ValueError(f"{value!r} {error.message.partition(': ')[2]}") from None
+
+
+def _plain(given: Mapping[str, Any]) -> Any:
+    return {str(name): repr(value) for name, value in given.items()}

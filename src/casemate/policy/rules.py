@@ -1,0 +1,319 @@
+"""Rules that decide without asking: allow, deny, ask. Pure: the time is an argument.
+
+Deny wins over ask, and ask over allow. An answer that a person gave for a run or a session is a rule, too: for exactly
+the same question, and only in that run or session; where a rule says ask, such an answer is what it asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from casemate.errors import InvalidArgument
+from casemate.model.approval import Decision, Effect, Kind, Question, Verdict
+from casemate.policy.canonical import fingerprint
+from casemate.policy.commands import Command
+from casemate.policy.hosts import HostRule, canonical
+from casemate.policy.packages import Package, package
+from casemate.policy.patterns import Anything, Pattern
+
+# What holds where no rule is about a question. "ask" without an approver is no.
+DEFAULTS: Mapping[Kind, Effect] = MappingProxyType(
+    {
+        "tool": "ask",
+        "egress": "ask",
+        "package": "ask",
+        "shell": "allow",  # within the cell: the wall is the boundary
+        "host": "ask",
+        "files": "ask",
+        "server": "ask",
+        "plan": "ask",
+        "elicitation": "ask",
+    }
+)
+_MOST_ANSWERS = 10_000  # remembered; beyond it the oldest is forgotten, which asks again
+_EVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """One rule; two are the same only if they are one, because each has a budget of its own.
+
+    ``arguments``: None where the rule says nothing of them, else a pattern for each by its name; in a rule that allows
+    no others may be there. ``exactly``: the fingerprint of the one question that it is about. ``namespace``,
+    ``session``, ``run``: where it holds, None for everywhere. ``uses``: how often it allows, ``lasts``: for how many
+    seconds from the start of its :class:`Rulebook`, ``expires``: until when, in seconds of the clock that gives
+    ``now``. ``where``: where it is written, or who answered.
+    """
+
+    effect: Effect
+    kind: Kind
+    server: str = ""
+    tool: str = ""
+    schema: str = ""
+    host: HostRule | None = None
+    package: Package | None = None
+    command: Command | None = None
+    arguments: Mapping[str, Pattern] | None = None
+    exactly: str = ""
+    namespace: str | None = None
+    session: str | None = None
+    run: str | None = None
+    uses: int | None = None
+    lasts: float = _EVER
+    expires: float = _EVER
+    reason: str = ""
+    where: str = ""
+
+    def covers(self, question: Question) -> bool:
+        """Whether the rule is about ``question``, whatever the time and what is left of its budget."""
+        if self.kind != question.kind or not self._holds_for(question):
+            return False
+        if self.exactly:
+            return self.exactly == fingerprint(question)
+        named = ((self.server, question.server), (self.tool, question.tool), (self.schema, question.schema))
+        if any(mine and mine != theirs for mine, theirs in named):
+            return False
+        return self._covers_host(question) and self._covers_what_is_run(question) and self._covers_arguments(question)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it holds only for some time, some uses or some who ask."""
+        whose = (self.namespace, self.session, self.run, self.uses)
+        return any(one is not None for one in whose) or (self.lasts, self.expires) != (_EVER, _EVER)
+
+    @property
+    def _narrowly(self) -> bool:
+        return self.effect == "allow"
+
+    def _holds_for(self, question: Question) -> bool:
+        asked = ((self.namespace, question.namespace), (self.session, question.session), (self.run, question.run))
+        return all(mine is None or mine == theirs for mine, theirs in asked)
+
+    def _covers_host(self, question: Question) -> bool:
+        if self.host is None:
+            return True
+        host, port = question.arguments.get("host"), question.arguments.get("port")
+        name = canonical(host) if isinstance(host, str) else None
+        if name is None or isinstance(port, bool) or not isinstance(port, int):
+            return not self._narrowly
+        if self._narrowly:
+            return self.host.covers(name, port)
+        return self.host.names(name) and self.host.port in (None, port)
+
+    def _covers_what_is_run(self, question: Question) -> bool:
+        if self.command is not None and not self.command.covers(
+            question.arguments.get("argv"), narrowly=self._narrowly
+        ):
+            return False
+        if self.package is None:
+            return True
+        names = question.arguments.get("packages")
+        asked = [package(name, question.arguments.get("language")) for name in names] if isinstance(names, list) else []
+        if self._narrowly:
+            return bool(asked) and all(one is not None and self.package.covers(one) for one in asked)
+        anyhow = replace(self.package, version=None)  # a range, or none, may come out as the version that is meant
+        return not asked or any(one is None or _could_be(self.package, anyhow, one) for one in asked)
+
+    def _covers_arguments(self, question: Question) -> bool:
+        if self.arguments is None:
+            return True
+        given = question.arguments
+        if self._narrowly and not given.keys() <= self.arguments.keys():
+            return False
+        return all(
+            expected.covers(given[name], narrowly=self._narrowly) if name in given else isinstance(expected, Anything)
+            for name, expected in self.arguments.items()
+        )
+
+
+def _could_be(meant: Package, anyhow: Package, asked: Package) -> bool:
+    return anyhow.covers(asked) and (meant.version is None or asked.version in (None, meant.version))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is written: ``written`` rules in their order, and ``defaults`` that differ from ``DEFAULTS`` with where
+    each is written."""
+
+    written: tuple[Rule, ...] = ()
+    defaults: Mapping[Kind, tuple[Effect, str]] = field(default_factory=dict)
+
+    def default(self, kind: Kind) -> tuple[Effect, str]:
+        """What holds without a rule, and where that is written."""
+        return self.defaults.get(kind, (DEFAULTS[kind], "default"))
+
+    def may_refuse(self, kind: Kind) -> bool:
+        """Whether any question of this kind could be asked about or denied: who never asks need not be asked."""
+        return self.default(kind)[0] != "allow" or any(r.kind == kind and r.effect != "allow" for r in self.written)
+
+
+class Rulebook:
+    """Rules in force: what is written, what was answered since, and what is left of each budget.
+
+    Not for several threads at once: whoever shares it, locks.
+    """
+
+    def __init__(self, rules: Rules, began: float) -> None:
+        """``began``: now, in seconds of the clock that all later ``now`` are of."""
+        self.rules = rules
+        self._began = began
+        self._answers: OrderedDict[Rule, None] = OrderedDict()
+        self._answers_to: dict[str, list[Rule]] = {}
+        self._spent: Counter[Rule] = Counter()
+        self._schemas: dict[Rule, str] = {}  # of the tool that each rule without one first allowed
+
+    @property
+    def answers(self) -> tuple[Rule, ...]:
+        """What was answered for a run or a session and is remembered, oldest first."""
+        return tuple(self._answers)
+
+    def verdict(self, question: Question, now: float) -> Verdict | None:
+        """What the rules say, and one use of each rule that allowed it spent; None where a person is to be asked.
+
+        Raises ``InvalidArgument`` for arguments that are no JSON values.
+        """
+        effect, decisive = self.judge(question, now)
+        if effect == "ask":
+            return None
+        for rule in decisive:
+            self._spent[rule] += 1
+            if effect == "allow" and rule.tool and not rule.schema:
+                self._schemas.setdefault(rule, question.schema)
+        by = ", ".join(dict.fromkeys(rule.where for rule in decisive)) or self.rules.default(question.kind)[1]
+        reasons = [rule.reason for rule in decisive if rule.reason]
+        return Verdict(effect == "allow", by, reasons[0] if reasons else f"{_said(effect)} by {by}")
+
+    def judge(self, question: Question, now: float) -> tuple[Effect, list[Rule]]:
+        """The effect and the rules that make it, a rule once for each use; nothing is spent. Raises as ``verdict``."""
+        answers = [rule for rule in self._answered(question) if self._left(rule, now) > 0]
+        if denials := [rule for rule in answers if rule.effect == "deny"]:
+            return "deny", denials[:1]
+        found = [self._judge_one(part, now) for part in _parts(question)]
+        for effect, rules in found:
+            if effect == "deny":
+                return "deny", rules
+        if answers:
+            return "allow", answers[:1]
+        used = Counter(rule for _, rules in found for rule in rules)
+        if any(effect == "ask" for effect, _ in found) or any(self._left(r, now) < n for r, n in used.items()):
+            return "ask", []
+        return "allow", list(used.elements())
+
+    def remember(self, decision: Decision, question: Question, now: float, by: str = "answer") -> Rule | None:
+        """Keep an answer for the rest of its run or session; the crossing just answered is the first of its ``uses``.
+
+        None where nothing is to be kept. Raises as :func:`rule_from`.
+        """
+        rule = rule_from(decision, question, now, by)
+        if rule is None:
+            return None
+        self._answers[rule] = None
+        self._answers_to.setdefault(rule.exactly, []).append(rule)
+        if rule.effect == "allow":
+            self._spent[rule] = 1
+        while len(self._answers) > _MOST_ANSWERS:
+            self._forget(next(iter(self._answers)))
+        return rule
+
+    def forget(self, *, run: str | None = None, session: str | None = None) -> None:
+        """Drop the answers that were for a run, or for a session, which has ended."""
+        for rule in self.answers:
+            if (run is not None and rule.run == run) or (session is not None and rule.session == session):
+                self._forget(rule)
+
+    def used(self, rule: Rule) -> int:
+        """How often a rule has decided."""
+        return self._spent[rule]
+
+    def _forget(self, rule: Rule) -> None:
+        del self._answers[rule]
+        self._spent.pop(rule, None)
+        others = [other for other in self._answers_to[rule.exactly] if other is not rule]
+        if others:
+            self._answers_to[rule.exactly] = others
+        else:
+            del self._answers_to[rule.exactly]
+
+    def _answered(self, question: Question) -> list[Rule]:
+        asked = self._answers_to.get(fingerprint(question), ()) if self._answers else ()
+        return [rule for rule in asked if rule.covers(question)]
+
+    def _judge_one(self, question: Question, now: float) -> tuple[Effect, list[Rule]]:
+        """The effect of the written rules; of several that allow, the first."""
+        found: dict[Effect, list[Rule]] = {"deny": [], "ask": [], "allow": []}
+        for rule in self.rules.written:
+            if rule.covers(question) and self._same_tool(rule, question) and self._left(rule, now) > 0:
+                found[rule.effect].append(rule)
+        for effect, rules in found.items():
+            if rules:
+                return effect, rules[:1]
+        return self.rules.default(question.kind)[0], []
+
+    def _same_tool(self, rule: Rule, question: Question) -> bool:
+        """Whether the tool is defined as when the rule first allowed it; other rules are about whatever it is."""
+        return rule.effect != "allow" or self._schemas.get(rule, question.schema) == question.schema
+
+    def _left(self, rule: Rule, now: float) -> float:
+        """How many uses are left now."""
+        if now >= rule.expires or now - self._began >= rule.lasts:
+            return 0
+        return _EVER if rule.uses is None else rule.uses - self._spent[rule]
+
+
+def rule_from(decision: Decision, question: Question, now: float, by: str = "answer") -> Rule | None:
+    """The rule that an answer for a run or a session makes: exactly this question again, from the same namespace and
+    session or run; None for an answer that holds once.
+
+    Raises ``InvalidArgument`` for a scope, a budget or a time that is none.
+    """
+    if decision.scope not in ("once", "run", "session"):
+        raise InvalidArgument("scope", f"{decision.scope!r} is not known; choose 'once', 'run' or 'session'")
+    uses, expires = decision.uses, decision.expires
+    if uses is not None and (isinstance(uses, bool) or not isinstance(uses, int) or uses < 1):
+        raise InvalidArgument("uses", f"{uses!r} is no whole number from 1 on")
+    if expires is not None and (isinstance(expires, bool) or not isinstance(expires, int | float) or not expires > 0):
+        raise InvalidArgument("expires", f"{expires!r} is no positive number of seconds")
+    if expires is not None and not math.isfinite(expires):
+        raise InvalidArgument("expires", f"{expires!r} is no positive number of seconds; None is the whole scope")
+    if decision.scope == "once":
+        return None
+    whole_session = decision.scope == "session" and question.session is not None
+    return Rule(
+        effect="allow" if decision.allow is True else "deny",
+        kind=question.kind,
+        server=question.server,
+        tool=question.tool,
+        schema=question.schema,
+        exactly=fingerprint(question),
+        namespace=question.namespace,
+        session=question.session,
+        run=None if whole_session else question.run,
+        uses=uses if decision.allow is True else None,
+        expires=_EVER if expires is None else now + expires,
+        reason=decision.reason,
+        where=by,
+    )
+
+
+def _parts(question: Question) -> Iterator[Question]:
+    """A question about several packages as one about each: each needs a rule of its own."""
+    names: Any = question.arguments.get("packages")
+    if question.kind != "package" or not isinstance(names, list) or len(names) < 2:
+        yield question
+        return
+    for name in names:
+        yield replace(question, arguments={**question.arguments, "packages": [name]})
+
+
+def _said(effect: Effect) -> str:
+    return "allowed" if effect == "allow" else "denied"
+
+
+def of_kind(rules: Iterable[Rule], kind: Kind) -> tuple[Rule, ...]:
+    """The rules about questions of one kind."""
+    return tuple(rule for rule in rules if rule.kind == kind)
