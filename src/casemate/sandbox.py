@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from casemate.audit.log import AuditLog, default_path
+from casemate.config import arguments_of_environment, arguments_of_file, bounded
 from casemate.errors import InvalidArgument, SandboxClosed
 from casemate.execution.given import (
     check_apart,
@@ -23,7 +24,6 @@ from casemate.execution.given import (
     checked_folder,
     checked_output_dir,
     checked_path,
-    host_rules,
 )
 from casemate.execution.house import House
 from casemate.execution.network import Outside
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.plan import Launch, Plan
     from casemate.model.request import Request
+    from casemate.policy.policy import Policy
     from casemate.runtimes.runtime import Environment
     from casemate.sessions.registry import Sessions
     from casemate.sessions.session import Session
@@ -58,13 +59,14 @@ class Sandbox:
     event loop; ``casemate.sync.Sandbox`` is the same for scripts and notebooks.
 
     ``workspace``: None gives each run a private one; a folder is seen through an overlay and what a run changed is
-    written back when it ends. ``workspace_mode``: ``"overlay"`` or ``"direct"``. ``output_dir``: a folder that
-    artifacts are copied to. ``environment``: None for the interpreter and packages that casemate runs on, or the path
-    of a virtual environment or interpreter. ``isolation``: ``"auto"`` for the strongest wall that its self-test
-    proves, or a wall's name. ``limits``: the most any run may use. ``preload``: modules that Python programs find
-    loaded; None for IPython, numpy, pandas and matplotlib where they are installed. ``approve`` and
-    ``approval_timeout`` have no effect yet: nothing of this version asks. ``audit``: path of the record, by default in
-    the user's state folder. ``concurrency``: runs and steps of sessions at once.
+    written back when it ends. ``workspace_mode``: ``"overlay"`` (unless given) or ``"direct"``. ``output_dir``: a
+    folder for copies of artifacts. ``environment``: None for the interpreter and packages that casemate runs on, or the
+    path of a virtual environment or interpreter. ``isolation``: ``"auto"`` for the strongest wall that its self-test
+    proves, or a wall's name. ``policy``: a file or mapping, the most that is permitted; other arguments narrow it.
+    ``limits``: the most any run may use. ``preload``: modules that Python programs find loaded; None for IPython,
+    numpy, pandas and matplotlib where installed. ``approve`` and ``approval_timeout`` have no effect yet: nothing of
+    this version asks. ``audit``: path of the record, by default in the user's state folder. ``concurrency``: runs and
+    steps of sessions at once.
 
     Raises :class:`casemate.InvalidArgument` naming the argument, and :class:`casemate.Unavailable` for what this
     version or machine cannot do.
@@ -74,13 +76,13 @@ class Sandbox:
         self,
         *,
         workspace: str | os.PathLike[str] | None = None,
-        workspace_mode: Literal["overlay", "direct"] = "overlay",
+        workspace_mode: Literal["overlay", "direct"] | None = None,
         output_dir: str | os.PathLike[str] | None = None,
         environment: Environment = None,
         preload: Sequence[str] | None = None,
         isolation: str = "auto",
-        policy: object = None,
-        network: Literal["none", "listed", "public"] = "listed",
+        policy: str | os.PathLike[str] | Mapping[str, Any] | Policy | None = None,
+        network: Literal["none", "listed", "public"] | None = None,
         allowed_domains: Sequence[str] = (),
         limits: Limits | None = None,
         approve: Callable[..., Any] | None = None,
@@ -90,18 +92,20 @@ class Sandbox:
         namespace: str = "default",
         concurrency: int | None = None,
     ) -> None:
-        check_later(policy=policy, vault=vault)
-        check_choice("isolation", isolation, ("auto", *_WALLS))
-        check_choice("workspace_mode", workspace_mode, ("overlay", "direct"))
+        check_later(vault=vault)
+        bound = bounded(
+            policy, network=network, allowed_domains=allowed_domains, limits=limits, workspace=workspace,
+            workspace_mode=workspace_mode, isolation=isolation,
+        )  # fmt: skip
+        self._policy = bound.policy
+        check_choice("isolation", bound.isolation, ("auto", *_WALLS))
         if approve is not None and not callable(approve):
             raise InvalidArgument("approve", f"{approve!r} cannot be called")
-        self._workspace = checked_folder("workspace", workspace)
+        self._workspace = checked_folder("workspace", bound.workspace)
         output_dir = checked_output_dir(output_dir)
-        check_apart(workspace_mode, output_dir, self._workspace)
+        check_apart(bound.workspace_mode, output_dir, self._workspace)
         check_timeout(approval_timeout, "approval_timeout")
         check_preload(preload)
-        if limits is not None and not isinstance(limits, Limits):
-            raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
         check_namespace(namespace)
         self._namespace = namespace
         self._concurrency = checked_concurrency(concurrency)
@@ -110,19 +114,29 @@ class Sandbox:
         self._house = House(
             wall=self._wall,
             log=self._log,
-            limits=limits or Limits(),
+            limits=bound.limits,
             runtime_for=runtime_for,
             environment=environment,
             preload=None if preload is None else tuple(preload),
             workspace=self._workspace,
-            workspace_mode=workspace_mode,
+            workspace_mode=bound.workspace_mode,
             output_dir=output_dir,
-            outside=Outside(),
-            hosts=host_rules(network, allowed_domains),
+            outside=Outside(bound.local_ports),
+            hosts=bound.hosts,
         )
         self._slots: asyncio.Semaphore | None = None
         self._sessions: Sessions | None = None
         self._closed = False
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **arguments: Any) -> Self:
+        """With the arguments and the policy in a file; ``arguments`` narrow it. Raises as the class."""
+        return cls(**{**arguments_of_file(path), **arguments})
+
+    @classmethod
+    def from_env(cls, **arguments: Any) -> Self:
+        """With what ``CASEMATE_*`` variables hold, and ``arguments`` instead of it. Raises as the class."""
+        return cls(**{**arguments_of_environment(os.environ), **arguments})
 
     async def run(
         self,
@@ -229,20 +243,9 @@ class Sandbox:
         arguments: Sequence[str] = (),
     ) -> Plan:
         """The plan of a run with these arguments of :meth:`run`, as data. Nothing is started."""
-        request = self._request(
-            code,
-            language=language,
-            timeout=timeout,
-            limits=limits,
-            allowed_domains=None,
-            secrets=(),
-            env=env,
-            files=files,
-            stdin=stdin,
-            metadata=None,
-            program_name=program_name,
-            arguments=arguments,
-        )
+        given = {"timeout": timeout, "limits": limits, "env": env, "files": files, "stdin": stdin}
+        named = {"language": language, "program_name": program_name, "arguments": arguments}
+        request = self._request(code, **{**_NOTHING_MORE, **given, **named})
         from casemate.execution import pipeline
 
         return pipeline.explain(request, self._house)

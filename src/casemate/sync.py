@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import partial
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -42,15 +43,25 @@ _JOIN_TIMEOUT = 10.0  # seconds the loop's thread has to end
 class Sandbox:
     """``casemate.Sandbox`` with blocking methods; arguments, results and errors are the same."""
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, *, _make: Any = asynchronous.Sandbox, **arguments: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="casemate-sync", daemon=True)
         try:
-            self._sandbox = asynchronous.Sandbox(**arguments)
+            self._sandbox: asynchronous.Sandbox = _make(**arguments)
         except BaseException:
             self._loop.close()
             raise
         self._thread.start()
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str], **arguments: Any) -> Self:
+        """See :meth:`casemate.Sandbox.from_file`."""
+        return cls(_make=partial(asynchronous.Sandbox.from_file, path), **arguments)
+
+    @classmethod
+    def from_env(cls, **arguments: Any) -> Self:
+        """See :meth:`casemate.Sandbox.from_env`."""
+        return cls(_make=asynchronous.Sandbox.from_env, **arguments)
 
     def run(self, code: str | bytes, **arguments: Any) -> Execution:
         """See :meth:`casemate.Sandbox.run`. An interrupt (Ctrl-C) ends the cell."""

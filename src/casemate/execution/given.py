@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.execution.request import check_name, domains_of
+from casemate.execution.request import check_name
 from casemate.model.plan import WORKSPACE
 from casemate.model.request import Request
-from casemate.policy.hosts import HostRules, host_rule
 
 _DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number
 _DOORS_LATER = "this version has no such door through the wall yet"
@@ -23,17 +22,6 @@ def check_later(**given: object) -> None:
     for name, value in given.items():
         if value not in (None, (), []):
             raise Unavailable(f"{name}: {_DOORS_LATER}", remediation=f"Leave {name} out.")
-
-
-def host_rules(network: str, allowed_domains: Sequence[str]) -> HostRules:
-    """What cells may reach without asking. Raises ``InvalidArgument``."""
-    check_choice("network", network, ("none", "listed", "public"))
-    domains = domains_of(allowed_domains) or ()
-    if network == "none" and domains:
-        raise InvalidArgument(
-            "allowed_domains", "network='none' lets nothing through", remediation="Leave network out."
-        )
-    return HostRules(tuple(host_rule(domain) for domain in domains), everything=network == "public")
 
 
 def check_namespace(namespace: object) -> None:

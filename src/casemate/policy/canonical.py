@@ -133,9 +133,9 @@ def _integer(digits: str, argument: str) -> int | float:
     number = int(digits)
     if abs(number) < 2**53:
         return number
-    if abs(number) < 10**21 and canonical(float(number)).decode() == digits:
-        return float(number)
-    _refuse(argument, f"has {digits[:40]}, which many readers of JSON would round; give it as text")
+    if abs(number) >= 10**21 or canonical(float(number)).decode() != digits:
+        _refuse(argument, f"has {digits[:40]}, which many readers of JSON would round; give it as text")
+    return float(number)
 
 
 def _float(digits: str, argument: str) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -46,8 +46,8 @@ class Rule:
     ``arguments``: None where the rule says nothing of them, else a pattern for each by its name; in a rule that allows
     no others may be there. ``exactly``: the fingerprint of the one question that it is about. ``namespace``,
     ``session``, ``run``: where it holds, None for everywhere. ``uses``: how often it allows, ``lasts``: for how many
-    seconds from the start of its :class:`Rulebook`, ``expires``: until when, in seconds of the clock that gives
-    ``now``. ``where``: where it is written, or who answered.
+    seconds from the start of its :class:`Rulebook`, ``until``: until when (Unix time), ``expires``: the same in seconds
+    of the clock that gives ``now``. ``where``: where it is written, or who answered.
     """
 
     effect: Effect
@@ -65,6 +65,7 @@ class Rule:
     run: str | None = None
     uses: int | None = None
     lasts: float = _EVER
+    until: float = _EVER
     expires: float = _EVER
     reason: str = ""
     where: str = ""
@@ -84,7 +85,7 @@ class Rule:
     def conditional(self) -> bool:
         """Whether it holds only for some time, some uses or some who ask."""
         whose = (self.namespace, self.session, self.run, self.uses)
-        return any(one is not None for one in whose) or (self.lasts, self.expires) != (_EVER, _EVER)
+        return any(one is not None for one in whose) or {self.lasts, self.until, self.expires} != {_EVER}
 
     @property
     def _narrowly(self) -> bool:
@@ -147,10 +148,6 @@ class Rules:
         """What holds without a rule, and where that is written."""
         return self.defaults.get(kind, (DEFAULTS[kind], "default"))
 
-    def may_refuse(self, kind: Kind) -> bool:
-        """Whether any question of this kind could be asked about or denied: who never asks need not be asked."""
-        return self.default(kind)[0] != "allow" or any(r.kind == kind and r.effect != "allow" for r in self.written)
-
 
 class Rulebook:
     """Rules in force: what is written, what was answered since, and what is left of each budget.
@@ -158,9 +155,10 @@ class Rulebook:
     Not for several threads at once: whoever shares it, locks.
     """
 
-    def __init__(self, rules: Rules, began: float) -> None:
-        """``began``: now, in seconds of the clock that all later ``now`` are of."""
+    def __init__(self, rules: Rules, began: float, today: Callable[[], float]) -> None:
+        """``began``: now, in seconds of the clock that all later ``now`` are of; ``today`` gives Unix time."""
         self.rules = rules
+        self._today = today
         self._began = began
         self._answers: OrderedDict[Rule, None] = OrderedDict()
         self._answers_to: dict[str, list[Rule]] = {}
@@ -220,11 +218,18 @@ class Rulebook:
             self._forget(next(iter(self._answers)))
         return rule
 
-    def forget(self, *, run: str | None = None, session: str | None = None) -> None:
-        """Drop the answers that were for a run, or for a session, which has ended."""
+    def forget(self, namespace: str, session: str | None, run: str) -> None:
+        """A run, or with an empty ``run`` a session, is over: what was answered for it holds no more."""
         for rule in self.answers:
-            if (run is not None and rule.run == run) or (session is not None and rule.session == session):
+            mine = rule.run == run if run else rule.run is None
+            if mine and (rule.namespace, rule.session) == (namespace, session):
                 self._forget(rule)
+
+    def asks(self, kind: Kind) -> bool:
+        """Whether any question of this kind could be asked about or denied: otherwise nobody need come here."""
+        written = any(rule.kind == kind and rule.effect != "allow" for rule in self.rules.written)
+        answered = any(rule.kind == kind and rule.effect != "allow" for rule in self._answers)
+        return written or answered or self.rules.default(kind)[0] != "allow"
 
     def used(self, rule: Rule) -> int:
         """How often a rule has decided."""
@@ -260,7 +265,8 @@ class Rulebook:
 
     def _left(self, rule: Rule, now: float) -> float:
         """How many uses are left now."""
-        if now >= rule.expires or now - self._began >= rule.lasts:
+        over = now >= rule.expires or now - self._began >= rule.lasts
+        if over or (rule.until < _EVER and self._today() >= rule.until):
             return 0
         return _EVER if rule.uses is None else rule.uses - self._spent[rule]
 
@@ -312,8 +318,3 @@ def _parts(question: Question) -> Iterator[Question]:
 
 def _said(effect: Effect) -> str:
     return "allowed" if effect == "allow" else "denied"
-
-
-def of_kind(rules: Iterable[Rule], kind: Kind) -> tuple[Rule, ...]:
-    """The rules about questions of one kind."""
-    return tuple(rule for rule in rules if rule.kind == kind)

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Effect, Kind
 from casemate.policy.commands import Command, command
-from casemate.policy.hosts import HostRule, host_rule
+from casemate.policy.hosts import denied_rule, host_rule
 from casemate.policy.packages import Package, package
 from casemate.policy.patterns import Pattern, is_plain_text, pattern
 from casemate.policy.rules import Rule
@@ -77,14 +77,14 @@ def rule(given: Mapping[str, Any], where: str) -> Rule:
         server=read("server", _name) or "",
         tool=read("tool", _name) or "",
         schema=read("schema", _schema) or "",
-        host=read("host", _host),
+        host=read("host", lambda value: host_rule(value, "host") if narrowly else denied_rule(value, "host")),
         package=read("package", lambda value: _package(value, language)),
         command=read("command", lambda value: _command(value, narrowly)),
         arguments=read("arguments", lambda value: _arguments(value, kind, narrowly)),
         namespace=read("namespace", _name),
         uses=read("uses", _uses),
         lasts=read("lasts", seconds) or float("inf"),
-        expires=read("expires", _moment) or float("inf"),
+        until=read("expires", _moment) or float("inf"),
         reason=read("reason", _reason) or "",
         where=where,
     )
@@ -161,10 +161,6 @@ def _schema(value: Any) -> str:
     if not isinstance(value, str) or not _SCHEMA.match(value):
         raise ValueError(f"{value!r} is no SHA-256 in hexadecimal")
     return value
-
-
-def _host(value: Any) -> HostRule:
-    return host_rule(value, "host")
 
 
 def _package(value: Any, language: Any) -> Package:

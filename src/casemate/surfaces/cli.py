@@ -20,6 +20,7 @@ _SUMMARY = "Run code that nobody has read, in real isolation, without root."
 _COMMANDS = {
     "run": ("casemate.surfaces.commands:run", "Run a program in a cell of its own."),
     "doctor": ("casemate.surfaces.commands:doctor", "Say what this machine can do, and what would help."),
+    "policy": ("casemate.surfaces.policy_commands:policy", "Show what a policy permits, and from which line."),
 }
 _HELP = ("-h", "--help")
 

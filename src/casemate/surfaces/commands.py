@@ -32,9 +32,10 @@ def run(
     stdin: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     output: str | None = None,
     workspace: str | None = None,
-    workspace_mode: Literal["overlay", "direct"] = "overlay",
+    workspace_mode: Literal["overlay", "direct"] | None = None,
     environment: str | None = None,
     isolation: str = "auto",
+    policy: str | None = None,
     explain: bool = False,
     raw: bool = False,
     format: Format = "text",  # noqa: A002 - the option's name
@@ -89,6 +90,8 @@ def run(
         A virtual environment or a Python interpreter to use, by its path.
     isolation
         The wall's name; auto, unless given, is the strongest that proves itself here.
+    policy
+        A file with the most that is permitted; the other options only narrow it.
     explain
         Print what would be done and with which limits, and run nothing.
     raw
@@ -118,6 +121,7 @@ def run(
         workspace_mode=workspace_mode,
         environment=environment,
         isolation=isolation,
+        policy=policy,
         explain=explain,
         raw=raw,
         format=format,

@@ -34,9 +34,10 @@ class Options:
     stdin: str | None = None
     output: str | None = None
     workspace: str | None = None
-    workspace_mode: str = "overlay"
+    workspace_mode: str | None = None
     environment: str | None = None
     isolation: str = "auto"
+    policy: str | None = None
     explain: bool = False
     raw: bool = False
     format: Literal["text", "json"] = "text"
@@ -44,14 +45,20 @@ class Options:
 
 def sandbox_arguments(options: Options) -> dict[str, Any]:
     """What the sandbox is made with. Raises ``InvalidArgument``."""
+    from casemate.config import policy_from
+
     wall = max(_DEFAULT_TIMEOUT, options.timeout)
+    policy = policy_from(options.policy)
+    for warning in policy.warnings:
+        say(warning)
     return {
         "workspace": options.workspace,
         "workspace_mode": options.workspace_mode,
         "output_dir": options.output,
         "environment": options.environment,
         "isolation": options.isolation,
-        "limits": Limits(wall=wall, **options.limits),
+        "limits": Limits(**{"wall": wall, **policy.limits, **options.limits}),
+        "policy": policy,
     }
 
 

@@ -21,7 +21,9 @@ def question(kind: Kind = "tool", /, **about: Any) -> Question:
 
 def book(*written: dict[str, Any]) -> Rulebook:
     """The rules as a policy file has them, in force from second 0 on."""
-    return Rulebook(Rules(tuple(rule(one, f"p.yaml:{n}") for n, one in enumerate(written, 1))), began=0.0)
+    return Rulebook(
+        Rules(tuple(rule(one, f"p.yaml:{n}") for n, one in enumerate(written, 1))), began=0.0, today=lambda: 3599.5
+    )
 
 
 def effect(verdict: Verdict | None) -> str:

@@ -127,8 +127,12 @@ def test_twenty_times_for_ten_minutes_ends_with_whichever_is_first() -> None:
 
 
 def test_a_rule_that_has_expired_allows_nothing() -> None:
-    rules = book({**READ, "arguments": "any", "expires": "1970-01-01T01:00:00Z"})
-    assert [effect(rules.verdict(question(), now)) for now in (3599, 3600)] == ["allow", "ask"]
+    written = rule({**READ, "arguments": "any", "expires": "1970-01-01T01:00:00Z"}, "p")
+    time = [3599.9]
+    rules = Rulebook(Rules((written,)), 0, lambda: time[0])
+    before = rules.judge(question(), 0)[0]
+    time[0] = 3600.0
+    assert (before, rules.judge(question(), 0)[0]) == ("allow", "ask")
 
 
 def test_judging_spends_nothing() -> None:
@@ -148,7 +152,7 @@ def test_without_a_rule_everything_asks_but_a_shell_in_the_cell(kind: Any) -> No
 
 
 def test_a_default_may_be_no() -> None:
-    rules = Rulebook(Rules(defaults={"tool": ("deny", "p.yaml:9")}), 0)
+    rules = Rulebook(Rules(defaults={"tool": ("deny", "p.yaml:9")}), 0, lambda: 0)
     verdict = rules.verdict(question(), 0)
     assert verdict is not None
     assert (verdict.allow, verdict.by) == (False, "p.yaml:9")
@@ -156,7 +160,7 @@ def test_a_default_may_be_no() -> None:
 
 @pytest.mark.parametrize(("written", "expected"), [([], False), ([{"ask": "shell"}], True), ([{"ask": "tool"}], False)])
 def test_whoever_is_never_refused_need_not_ask(written: list[dict[str, Any]], expected: bool) -> None:
-    assert book(*written).rules.may_refuse("shell") is expected
+    assert book(*written).asks("shell") is expected
 
 
 # -- hosts
@@ -207,8 +211,8 @@ def test_eg_09_an_answer_for_one_session_or_run_is_for_no_other() -> None:
     }
     said_ = {name: effect(rules.verdict(one, 1)) for name, one in asked.items()}
     assert [name for name, one in said_.items() if one == "allow"] == ["the session again", "the run"]
-    rules.forget(session="s1")
-    rules.forget(run="r7")
+    rules.forget("default", "s1", "")
+    rules.forget("default", None, "r7")
     assert {effect(rules.verdict(one, 1)) for one in asked.values()} == {"ask"}
     assert rules.answers == ()
 
@@ -221,6 +225,12 @@ def test_an_answer_is_for_exactly_the_same_question(change: dict[str, Any]) -> N
     rules = book()
     rules.remember(Decision(allow=True, scope="session"), question(path="a"), 0)
     assert effect(rules.verdict(question(**{"path": "a", **change}), 0)) == "ask"
+
+
+def test_the_rule_that_an_answer_makes_is_about_no_other_question() -> None:
+    made = rule_from(Decision(allow=True, scope="session"), question(path="a"), 0)
+    assert made is not None
+    assert [made.covers(question(path=path)) for path in ("a", "b")] == [True, False]
 
 
 def test_the_crossing_that_was_answered_is_the_first_of_its_uses() -> None:

@@ -1,0 +1,298 @@
+"""What a sandbox is configured with, from a file or from variables: read once, checked, and handed on as values."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from casemate.errors import InvalidArgument
+from casemate.execution.request import domains_of
+from casemate.model.limits import Limits
+from casemate.policy.hosts import HostRule, HostRules, host_rule
+from casemate.policy.policy import NO_POLICY, Policy
+
+if TYPE_CHECKING:
+    from casemate.policy.document import Document
+
+Network = Literal["none", "listed", "public"]
+_NETWORKS = ("none", "listed", "public")  # from the narrowest
+_PREFIX = "CASEMATE_"
+_LIMIT = "LIMITS_"
+_SECRET = "CASEMATE_SECRET_"  # noqa: S105 - the beginning of names, each of which is a secret of the vault's
+_FOR_TESTS = "CASEMATE_TESTS_"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Arguments of a sandbox, narrowed by a policy."""
+
+    policy: Policy
+    hosts: HostRules
+    network: Network
+    local_ports: tuple[int, ...]
+    limits: Limits
+    workspace: str | os.PathLike[str] | None
+    workspace_mode: Literal["overlay", "direct"]
+    isolation: str
+
+
+def bounded(
+    policy: object,
+    *,
+    network: Network | None,
+    allowed_domains: Sequence[str],
+    limits: Limits | None,
+    workspace: str | os.PathLike[str] | None,
+    workspace_mode: Literal["overlay", "direct"] | None,
+    isolation: str,
+) -> Bounded:
+    """The arguments in force: the policy is the most that there is, and an argument only narrows it.
+
+    An argument that is not given is the policy's, and where that says nothing the usual one. A limit that both name is
+    the tighter one. What is given and lies beyond the policy raises ``InvalidArgument`` naming both.
+    """
+    most = policy_from(policy)
+    open_to, hosts = _hosts(most, network, allowed_domains)
+    folder = _workspace(most, workspace)
+    _check_visible(most, folder)
+    mode = workspace_mode or most.workspace_mode or "overlay"
+    if mode not in ("overlay", "direct"):
+        raise InvalidArgument("workspace_mode", f"{mode!r} is not known; choose one of 'overlay', 'direct'")
+    if mode == "direct" and most.workspace_mode == "overlay":
+        raise _beyond(most, "workspace_mode", "'direct'", "'overlay'")
+    if mode == "direct" and most.unwritable:
+        raise InvalidArgument("workspace_mode", f"'direct' protects no file, and {most.unwritable[0][1]} protects some")
+    if most.isolation not in (None, "auto", isolation) and isolation != "auto":
+        raise _beyond(most, "isolation", repr(isolation), repr(most.isolation))
+    wall = isolation if isolation != "auto" else most.isolation or "auto"
+    local = most.local_ports if open_to != "none" else ()
+    return Bounded(most, hosts, open_to, local, _limits(most, limits), folder, mode, wall)
+
+
+def policy_from(given: object) -> Policy:
+    """The policy that a path, a mapping (relative paths are relative to the working folder) or None stands for.
+
+    Raises ``InvalidArgument`` that names file, line and key.
+    """
+    if given is None:
+        return NO_POLICY
+    if isinstance(given, Policy):
+        return given
+    from casemate.policy import document, reading
+
+    if isinstance(given, Mapping):
+        return reading.policy_of(document.of_mapping(given), os.getcwd(), _home())
+    if not isinstance(given, str | os.PathLike):
+        raise InvalidArgument("policy", f"{given!r} is neither a path nor a mapping")
+    read, folder = _document(given, "policy")
+    return reading.policy_of(read, folder, _home())
+
+
+def policy_in(path: str | os.PathLike[str]) -> Policy:
+    """The policy in a file for ``Sandbox.from_file``, with the further arguments. Raises as :func:`policy_from`."""
+    from casemate.policy import reading
+
+    read, folder = _document(path, "policy")
+    return reading.policy_of(read, folder, _home(), arguments=True)
+
+
+def arguments_of_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Arguments of a ``Sandbox`` from a file that holds them as keys beside those of a policy.
+
+    Raises as :func:`policy_from`.
+    """
+    policy = policy_in(path)
+    return {**policy.arguments, "policy": policy}
+
+
+def arguments_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments of a ``Sandbox`` from variables ``CASEMATE_WORKSPACE``, ``CASEMATE_LIMITS_MEMORY`` and so on.
+
+    Lists have commas between their items. Raises ``InvalidArgument`` naming the variable, also for one that begins with
+    ``CASEMATE_`` and is not known, unless it begins with ``CASEMATE_SECRET_``.
+    """
+    given: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    for variable in sorted(name for name in environ if name.startswith(_PREFIX)):
+        if variable.startswith((_SECRET, _FOR_TESTS)):
+            continue
+        name = variable.removeprefix(_PREFIX)
+        if name.startswith(_LIMIT) and name.removeprefix(_LIMIT).lower() in _LIMITS:
+            limit = name.removeprefix(_LIMIT).lower()
+            limits[limit] = _read(variable, environ[variable], _LIMITS[limit])
+        elif name.lower() in VARIABLES:
+            given[name.lower()] = _read(variable, environ[variable], VARIABLES[name.lower()])
+        else:
+            raise InvalidArgument(variable, "is no variable that casemate knows", remediation=f"Known are {_known()}.")
+    if limits:
+        try:
+            given["limits"] = Limits(**limits)
+        except InvalidArgument as error:
+            variable = f"{_PREFIX}{error.argument.upper().replace('.', '_')}"
+            raise InvalidArgument(variable, error.message.partition(": ")[2]) from None
+    return given
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("is empty; give a value, or unset it")
+    return value
+
+
+def _texts(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def _size(value: str) -> str | int:
+    return int(value) if value.isascii() and value.isdigit() else _text(value)
+
+
+VARIABLES: dict[str, Callable[[str], Any]] = {
+    "workspace": _text, "workspace_mode": _text, "output_dir": _text, "environment": _text, "preload": _texts,
+    "isolation": _text, "policy": _text, "network": _text, "allowed_domains": _texts, "approval_timeout": float,
+    "audit": _text, "namespace": _text, "concurrency": int,
+}  # fmt: skip
+_WHOLE = ("processes", "inodes", "open_files")
+_SECONDS = ("cpus", "cpu_time", "wall")
+_LIMITS: dict[str, Callable[[str], Any]] = {
+    one.name: int if one.name in _WHOLE else float if one.name in _SECONDS else _size for one in fields(Limits)
+}
+
+
+def _read(variable: str, value: str, reader: Callable[[str], Any]) -> Any:
+    try:
+        return reader(value)
+    except ValueError as error:
+        problem = "is no number" if reader in (int, float) else str(error)
+        raise InvalidArgument(variable, f"{value[:80]!r} {problem}") from None
+
+
+def _known() -> str:
+    limits = (f"{_PREFIX}{_LIMIT}{name.upper()}" for name in _LIMITS)
+    return ", ".join([*(f"{_PREFIX}{name.upper()}" for name in VARIABLES), *limits, f"{_SECRET}*"])
+
+
+def _document(path: str | os.PathLike[str], argument: str) -> tuple[Document, str]:
+    """A file's document, and the folder that it lies in."""
+    from casemate.policy import document
+
+    if not os.fspath(path) or "\0" in str(os.fspath(path)):
+        raise InvalidArgument(argument, f"{path!r} is not a path")
+    place = Path(path).expanduser().absolute()
+    form = document.format_of(place.name)
+    return document.read_document(_content(place, argument, document.MOST_BYTES), place.name, form), str(place.parent)
+
+
+def _content(place: Path, argument: str, most: int) -> bytes:
+    """A file's bytes, at most one more than ``most``; a device or a pipe is not waited for."""
+    try:
+        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(argument, f"cannot read {str(place)!r}: {getattr(error, 'strerror', error)}") from None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise InvalidArgument(argument, f"{str(place)!r} is not a regular file")
+        return file.read(most + 1)
+
+
+def _home() -> str:
+    return os.path.expanduser("~")
+
+
+def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tuple[Network, HostRules]:
+    """The hosts in force. Raises ``InvalidArgument`` for a network or a host beyond the policy."""
+    if network is not None and network not in _NETWORKS:
+        raise InvalidArgument("network", f"{network!r} is not known; choose one of 'none', 'listed', 'public'")
+    wanted = tuple(map(host_rule, domains_of(domains) or ()))
+    bound = most.network or ("listed" if most.allowed is not None else None)
+    chosen: Network = network or ("listed" if wanted and bound == "public" else bound) or "listed"
+    if bound is not None and _NETWORKS.index(chosen) > _NETWORKS.index(bound):
+        raise _beyond(most, "network", repr(chosen), repr(bound))
+    if chosen == "none":
+        if wanted:
+            raise InvalidArgument(
+                "allowed_domains", "network='none' lets nothing through", remediation="Leave network out."
+            )
+        return chosen, HostRules(denied=most.denied)
+    allowed = most.allowed or ()
+    if wanted:
+        allowed = wanted if bound is None else _narrowed(most, wanted)
+    return chosen, HostRules(allowed, most.denied, everything=chosen == "public")
+
+
+def _narrowed(most: Policy, wanted: tuple[HostRule, ...]) -> tuple[HostRule, ...]:
+    """What ``wanted`` and the policy have in common. Raises ``InvalidArgument`` where that is nothing."""
+    from casemate.policy.narrowing import narrowed
+
+    found: list[HostRule] = []
+    for one in wanted:
+        try:
+            found += narrowed(most.hosts, [str(one)], can_ask=False).allowed
+        except InvalidArgument:
+            named = "every public host" if most.network == "public" else ", ".join(map(str, most.allowed or ()))
+            raise _beyond(most, "allowed_domains", str(one), named or "none") from None
+    return tuple(dict.fromkeys(found))
+
+
+def _limits(most: Policy, limits: Limits | None) -> Limits:
+    """The tighter of both for each limit that the policy names; for the others the argument's."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
+    if not most.limits:
+        return limits or Limits()
+    if limits is None:
+        return Limits(**most.limits)
+    values = {one.name: getattr(limits, one.name) for one in fields(Limits)}
+    for name, bound in most.limits.items():
+        values[name] = bound if values[name] is None else min(bound, values[name])
+    return Limits(**values)
+
+
+def _workspace(most: Policy, workspace: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
+    if workspace is None or most.workspace is None or not isinstance(workspace, str | os.PathLike):
+        return workspace if workspace is not None else most.workspace
+    given = Path(workspace).expanduser().resolve()
+    if not given.is_relative_to(Path(most.workspace).resolve()):
+        raise _beyond(most, "workspace", repr(str(workspace)), repr(most.workspace))
+    return workspace
+
+
+def _check_visible(most: Policy, workspace: str | os.PathLike[str] | None) -> None:
+    """What must be hidden or kept as it is may not lie in the workspace, where casemate cannot promise it yet."""
+    if workspace is None or not isinstance(workspace, str | os.PathLike) or not (most.hidden or most.unwritable):
+        return
+    from casemate.files.protected import PROTECTED
+    from casemate.policy.srt import reaches_into
+
+    named = Path(workspace).expanduser().absolute()
+    places = {str(named), str(named.resolve())}
+    for path, where in most.hidden:
+        if any(reaches_into(path, place) for place in places):
+            raise InvalidArgument(
+                "policy",
+                f"{where}: {path} cannot be hidden: it is in the workspace, all of which a cell sees",
+                remediation="Keep it outside the workspace, or leave the workspace out and give files one by one.",
+            )
+    for path, where in most.unwritable:
+        for place in places:
+            inside = os.path.relpath(path, place).split(os.sep)
+            if reaches_into(path, place) and not (
+                inside[0] not in ("..", ".") and PROTECTED.reason(tuple(inside), folder=True)
+            ):
+                raise InvalidArgument(
+                    "policy",
+                    f"{where}: {path} cannot be kept as it is: it is in the workspace, which a cell may change",
+                    remediation="Keep it outside the workspace; names that tools read and act on are protected anyhow.",
+                )
+
+
+def _beyond(most: Policy, argument: str, given: str, bound: str) -> InvalidArgument:
+    return InvalidArgument(
+        argument,
+        f"{given} is beyond the policy, which allows {bound} ({most.where(argument)})",
+        remediation="Arguments only narrow what the policy allows: change the policy, or leave the argument out.",
+    )

@@ -1,0 +1,93 @@
+"""The keys of a policy file and the types of their values, as pydantic checks them. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
+
+from casemate.errors import InvalidArgument
+from casemate.policy.document import Document
+
+Size = StrictStr | StrictInt
+Number = StrictInt | StrictFloat
+Names = Annotated[list[StrictStr], Field(max_length=1000)]
+
+
+class _Keys(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LimitKeys(_Keys):
+    """``limits:``; the ranges are those of ``casemate.Limits``."""
+
+    memory: Size | None = None
+    cpus: Number | None = None
+    cpu_time: Number | None = None
+    processes: StrictInt | None = None
+    wall: Number | None = None
+    output: Size | None = None
+    full_output: Size | None = None
+    disk: Size | None = None
+    inodes: StrictInt | None = None
+    open_files: StrictInt | None = None
+
+
+class PolicyKeys(_Keys):
+    """What may cross the wall, and how much may be used."""
+
+    network: Literal["none", "listed", "public"] | None = None
+    allowed_domains: Names | None = None
+    denied_domains: Names | None = None
+    allow_local: Annotated[list[Annotated[StrictInt, Field(ge=1, le=65535)]], Field(max_length=100)] | None = None
+    limits: LimitKeys | None = None
+    workspace: StrictStr | None = None
+    workspace_mode: Literal["overlay", "direct"] | None = None
+    isolation: StrictStr | None = None
+    rules: Annotated[list[dict[StrictStr, Any]], Field(max_length=2000)] | None = None
+    defaults: dict[StrictStr, Literal["allow", "ask", "deny"]] | None = None
+
+
+class SandboxKeys(PolicyKeys):
+    """The further arguments of a ``Sandbox``, in a file for ``Sandbox.from_file``."""
+
+    output_dir: StrictStr | None = None
+    environment: StrictStr | None = None
+    preload: Names | None = None
+    approval_timeout: Number | None = None
+    audit: StrictStr | None = None
+    namespace: StrictStr | None = None
+    concurrency: StrictInt | None = None
+
+
+ARGUMENTS_ONLY = tuple(name for name in SandboxKeys.model_fields if name not in PolicyKeys.model_fields)
+
+
+def checked_keys(document: Document, *, arguments: bool) -> SandboxKeys:
+    """The document's keys and values; with ``arguments`` those of a ``Sandbox``, too.
+
+    Raises ``InvalidArgument`` that names the file, the line and the key, and what would be right.
+    """
+    if not arguments and (further := [name for name in document.values if name in ARGUMENTS_ONLY]):
+        raise InvalidArgument(
+            "policy",
+            f"{document.where((further[0],))}: {further[0]}: is an argument of a sandbox and no policy",
+            remediation="Leave it out, or make the sandbox with Sandbox.from_file(path).",
+        )
+    try:
+        return SandboxKeys.model_validate(dict(document.values))
+    except ValidationError as invalid:
+        error = invalid.errors(include_url=False, include_context=True)[0]
+        path = error["loc"]
+        name = ".".join(str(part) for part in path)
+        raise InvalidArgument("policy", f"{document.where(path)}: {name}: {_told(error, path)}") from None
+
+
+def _told(error: Any, path: tuple[str | int, ...]) -> str:
+    if error["type"] == "extra_forbidden":
+        known = LimitKeys if path[0] == "limits" and len(path) > 1 else SandboxKeys
+        return f"is no key that casemate knows; the keys here are {', '.join(known.model_fields)}"
+    given = (
+        error["input"] if isinstance(error["input"], str | int | float | bool | None) else type(error["input"]).__name__
+    )
+    return f"{given!r}: {error['msg'][0].lower()}{error['msg'][1:]}"

@@ -1,0 +1,72 @@
+"""What is in force: a policy as data, each part with where it is written. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from casemate.policy.hosts import HostRule, HostRules
+
+if TYPE_CHECKING:
+    from casemate.policy.rules import Rules
+
+Network = Literal["none", "listed", "public"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value in force: ``name`` as the file has it, and ``where`` it is written."""
+
+    name: str
+    value: Any
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The upper bound of what a sandbox permits; None, or a name that is missing, is no bound.
+
+    ``allowed``: hosts that may be reached without asking, None where the file does not say; ``denied`` wins over them.
+    ``local_ports``: ports of this machine's own loopback. ``limits``: those that are named, as numbers. ``workspace``:
+    an absolute path. ``hidden``, ``unwritable``: absolute paths and patterns that a cell must not see, or change, each
+    with where it is written. ``written``: the rules. ``arguments``: further ones of a ``Sandbox``, in a file for
+    ``Sandbox.from_file``. ``settings``: everything with where it is written, for people; ``warnings``: what holds
+    otherwise than is written.
+    """
+
+    network: Network | None = None
+    allowed: tuple[HostRule, ...] | None = None
+    denied: tuple[HostRule, ...] = ()
+    local_ports: tuple[int, ...] = ()
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    workspace: str | None = None
+    workspace_mode: Literal["overlay", "direct"] | None = None
+    isolation: str | None = None
+    hidden: tuple[tuple[str, str], ...] = ()
+    unwritable: tuple[tuple[str, str], ...] = ()
+    written: Rules | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    settings: tuple[Setting, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> Rules:
+        """The rules and defaults, none where the file has none; loaded only where something is asked."""
+        from casemate.policy.rules import Rules
+
+        return self.written or Rules()
+
+    @property
+    def hosts(self) -> HostRules:
+        """The hosts that may be reached where nothing narrows them."""
+        if self.network == "none":
+            return HostRules(denied=self.denied)
+        return HostRules(self.allowed or (), self.denied, everything=self.network == "public")
+
+    def where(self, name: str) -> str:
+        """Where the setting ``name`` is written."""
+        return next((setting.where for setting in self.settings if setting.name == name), "the policy")
+
+
+NO_POLICY = Policy()

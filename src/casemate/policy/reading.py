@@ -1,0 +1,153 @@
+"""A document into the policy that it says: every value checked, and each with where it is written. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from casemate.errors import InvalidArgument
+from casemate.model.approval import Effect, Kind
+from casemate.model.limits import Limits
+from casemate.policy.document import Document, Path
+from casemate.policy.hosts import HostRule, denied_rule, host_rule
+from casemate.policy.keys import ARGUMENTS_ONLY, SandboxKeys, checked_keys
+from casemate.policy.policy import Policy, Setting
+from casemate.policy.rules import DEFAULTS, Rule, Rules
+from casemate.policy.srt import Translation, is_srt, translated
+from casemate.policy.written import KINDS, rule
+
+_RELATIVE = ("workspace", "output_dir", "environment", "audit")  # arguments that are paths
+
+
+def policy_of(document: Document, folder: str, home: str, *, arguments: bool = False) -> Policy:
+    """The policy that ``document`` says, in casemate's keys or srt's.
+
+    ``folder``: absolute, what relative paths are relative to; ``home``: what ``~`` is; ``arguments``: the further
+    arguments of a ``Sandbox`` may be there, too. Raises ``InvalidArgument`` that names file, line and key.
+    """
+    translation = translated(document, folder, home) if is_srt(document) else None
+    if translation is not None:
+        document = Document(document.name, translation.values, translation.lines)
+    keys = checked_keys(document, arguments=arguments)
+    rules = _rules(document, keys)
+    allowed, denied = _hosts(document, keys, rules)
+    paths = {name: _path(document, name, folder, home) for name in _RELATIVE if document.values.get(name) is not None}
+    given = {name: getattr(keys, name) for name in ARGUMENTS_ONLY if getattr(keys, name) is not None}
+    return Policy(
+        network=keys.network,
+        allowed=allowed,
+        denied=denied,
+        local_ports=tuple(keys.allow_local or ()),
+        limits=_limits(document, keys),
+        workspace=paths.get("workspace"),
+        workspace_mode=keys.workspace_mode,
+        isolation=keys.isolation,
+        hidden=tuple(translation.hidden) if translation else (),
+        unwritable=tuple(translation.unwritable) if translation else (),
+        written=rules,
+        arguments={**given, **{name: path for name, path in paths.items() if name in given}},
+        settings=tuple(_settings(document, paths, translation)),
+        warnings=tuple(translation.warnings) if translation else (),
+    )
+
+
+def _rules(document: Document, keys: SandboxKeys) -> Rules:
+    written = tuple(rule(one, document.where(("rules", place))) for place, one in enumerate(keys.rules or ()))
+    defaults: dict[Kind, tuple[Effect, str]] = {}
+    for name, effect in (keys.defaults or {}).items():
+        path = ("defaults", name)
+        kind = next((kind for kind in KINDS if kind == name), None)
+        if kind is None:
+            _refuse(document, path, f"is no kind; choose one of {', '.join(KINDS)}")
+        if effect == "allow" and DEFAULTS[kind] != "allow":
+            _refuse(document, path, "allow is too wide for all of a kind; write rules, or ask or deny here")
+        defaults[kind] = (effect, document.where(path))
+    return Rules(written, defaults)
+
+
+def _hosts(
+    document: Document, keys: SandboxKeys, rules: Rules
+) -> tuple[tuple[HostRule, ...] | None, tuple[HostRule, ...]]:
+    """Hosts that are decided without asking: the two lists, and rules about hosts that hold always and for all."""
+    allowed = [_host(document, ("allowed_domains", n), text) for n, text in enumerate(keys.allowed_domains or ())]
+    denied = [
+        _host(document, ("denied_domains", n), text, denied_rule) for n, text in enumerate(keys.denied_domains or ())
+    ]
+    hosts = [one for one in rules.written if one.kind == "egress" and one.host is not None]
+    allowed += [one.host for one in hosts if one.host and one.effect == "allow" and not one.conditional]
+    denied += [one.host for one in hosts if one.host and one.effect == "deny" and not one.conditional]
+    if keys.network == "none" and (allowed or keys.allow_local or any(one.effect == "allow" for one in hosts)):
+        _refuse(document, ("network",), "none allows no hosts, and the file names some; leave one of them out")
+    for one in rules.written:
+        _check_decided_once(one, allowed, everything=keys.network == "public")
+    named = keys.allowed_domains is not None or bool(allowed)
+    return (tuple(allowed) if named else None), tuple(denied)
+
+
+def _check_decided_once(one: Rule, allowed: list[HostRule], *, everything: bool) -> None:
+    """Hosts that are allowed are not asked about, so a rule that asks, or denies at times, must not be about one."""
+    if one.kind != "egress" or one.effect == "allow" or (one.effect == "deny" and not one.conditional):
+        return
+    if everything or any(one.host is None or _meet(one.host, other) for other in allowed):
+        raise InvalidArgument(
+            "policy",
+            f"{one.where}: {one.effect}: egress: is about a host that is allowed without asking",
+            remediation="Leave it out of allowed_domains, network: public and the rules that allow it.",
+        )
+
+
+def _meet(one: HostRule, other: HostRule) -> bool:
+    """Whether some name is meant by both."""
+    names = (one.host.removeprefix("*."), other.host.removeprefix("*."))
+    return one.host == other.host or one.names(names[1]) or other.names(names[0])
+
+
+def _host(document: Document, path: Path, text: Any, reader: Callable[[object, str], HostRule] = host_rule) -> HostRule:
+    try:
+        return reader(text, str(path[0]))
+    except InvalidArgument as error:
+        _refuse(document, path, error.message.partition(": ")[2])
+
+
+def _limits(document: Document, keys: SandboxKeys) -> dict[str, Any]:
+    """The limits that are named, as numbers."""
+    given = keys.limits.model_dump(exclude_none=True) if keys.limits else {}
+    try:
+        checked = Limits(**given)
+    except InvalidArgument as error:
+        _refuse(document, tuple(error.argument.split(".")), error.message.partition(": ")[2])
+    return {name: getattr(checked, name) for name in given}
+
+
+def _path(document: Document, name: str, folder: str, home: str) -> str:
+    text = document.values[name]
+    if not text or "\0" in text:
+        _refuse(document, (name,), f"{text!r} is no path")
+    if text == "~" or text.startswith("~/"):
+        text = home + text[1:]
+    return posixpath.normpath(posixpath.join(folder, text))
+
+
+def _settings(document: Document, paths: dict[str, str], translation: Translation | None) -> Iterator[Setting]:
+    for name, value in document.values.items():
+        if name in ("rules", "limits", "defaults") or value is None:
+            continue
+        if isinstance(value, list):
+            for place, one in enumerate(value):
+                yield Setting(name, one, document.where((name, place)))
+            if not value:
+                yield Setting(name, "nothing", document.where((name,)))
+        else:
+            yield Setting(name, paths.get(name, value), document.where((name,)))
+    for name, value in (document.values.get("limits") or {}).items():
+        yield Setting(f"limits.{name}", value, document.where(("limits", name)))
+    for path, where in (*translation.hidden,) if translation else ():
+        yield Setting("hidden", path, where)
+    for path, where in (*translation.unwritable,) if translation else ():
+        yield Setting("not writable", path, where)
+
+
+def _refuse(document: Document, path: Path, problem: str) -> NoReturn:
+    name = ".".join(str(part) for part in path)
+    raise InvalidArgument("policy", f"{document.where(path)}: {name}: {problem}")

@@ -1,0 +1,279 @@
+"""The settings keys of srt (@anthropic-ai/sandbox-runtime 0.0.83) as casemate's own. Pure.
+
+The rule: what casemate keeps more strictly than asked is a warning that says what holds instead; what it would keep
+less strictly, or what a program that relies on it would miss, is an error. No key is passed over.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from casemate.errors import InvalidArgument
+from casemate.policy.document import Document, Path
+
+Entry = tuple[str, str]  # an absolute path or pattern, and where it is written
+
+# Readable in every cell, whatever a policy says; what lies elsewhere on the machine is not there at all.
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/private/tmp", "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty")
+_OWN_MEANING = (
+    "srt's filesystem keys: a cell sees the system's programs, its environment's packages and the workspace, and \
+nothing else of this machine; srt would show everything that is not denied"
+)
+
+# Keys of srt that mean nothing here, or less than what holds anyhow: each with what holds instead.
+_STRICTER = {
+    ("enableWeakerNestedSandbox",): "casemate never weakens a wall; where none can be had it refuses to run",
+    ("allowNestedUserNamespaces",): "a cell makes no namespaces",
+    ("filesystem", "allowGitConfig"): ".git/config stays protected",
+    ("network", "allowLocalBinding"): "a cell always binds on a loopback of its own, and never on this machine's",
+    ("network", "allowUnixSockets"): "no socket of this machine can be reached from a cell",
+    ("network", "allowAllUnixSockets"): "a cell makes sockets of its own, and reaches none of this machine's",
+    ("network", "deniedDomainReasons"): "the reasons are not shown to the program",
+    ("ignoreViolations",): "every refusal is reported",
+}
+_NOTHING_HERE = "it means nothing to casemate on Linux"
+_PLUMBING = (
+    "ripgrep", "seccomp", "bwrapPath", "socatPath", "javaAgentJarPath", "windows", "git", "allowPty",
+    "allowAppleEvents", "allowMachLookup", "enableWeakerNetworkIsolation", "mandatoryDenySearchDepth",
+)  # fmt: skip
+_NETWORK_PLUMBING = ("allowMachLookup", "allowPty", "allowAppleEvents", "enableWeakerNetworkIsolation")
+_FILESYSTEM = (
+    "denyRead",
+    "allowRead",
+    "allowWrite",
+    "denyWrite",
+    "disabled",
+    "allowGitConfig",
+    "mandatoryDenySearchDepth",
+)
+_NETWORK = ("allowedDomains", "deniedDomains", "strictAllowlist", "deniedResolvedAddresses", "requireHostMatch")
+_DOORS_OF_ITS_OWN = (
+    "httpProxyPort", "socksProxyPort", "mitmProxy", "parentProxy", "tlsTerminate", "filterRequest",
+    "allowPlaintextHeaderSet", "stripResponseHeaders", "refuseOpaqueTunnels", "ambiguousRequestTarget",
+)  # fmt: skip
+_TOP = ("filesystem", "credentials", "allowNestedUserNamespaces", "enableWeakerNestedSandbox", "ignoreViolations")
+
+
+@dataclass(slots=True)
+class Translation:
+    """casemate's own keys with their lines; ``hidden`` and ``unwritable``: what must not be seen, or changed."""
+
+    values: dict[str, Any]
+    lines: dict[Path, int]
+    hidden: list[Entry] = field(default_factory=list)
+    unwritable: list[Entry] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def is_srt(document: Document) -> bool:
+    """Whether any key of the document is srt's."""
+    values = document.values
+    return isinstance(values.get("network"), Mapping) or bool(values.keys() & {*_TOP, *_PLUMBING})
+
+
+def translated(document: Document, folder: str, home: str) -> Translation:
+    """The document in casemate's own keys; those that are so already stay. ``folder``: absolute, what relative paths
+    are relative to; ``home``: what ``~`` is.
+
+    Raises ``InvalidArgument`` naming file, line and key for what cannot be honoured.
+    """
+    made = Translation(dict(document.values), dict(document.lines))
+    reader = _Reader(document, made, folder, home)
+    network, filesystem = made.values.pop("network", None), made.values.pop("filesystem", None)
+    if network is not None and not isinstance(network, Mapping):
+        made.values["network"] = network
+        network = None
+    for key in [key for key in made.values if key in _TOP or key in _PLUMBING]:
+        reader.top(key, made.values.pop(key))
+    if filesystem is not None:
+        reader.filesystem(filesystem)
+    if network is not None:
+        reader.network(network)
+    return made
+
+
+class _Reader:
+    """Takes srt's keys one by one and notes what each comes to."""
+
+    def __init__(self, document: Document, made: Translation, folder: str, home: str) -> None:
+        self._document = document
+        self._made = made
+        self._folder = folder
+        self._home = home
+
+    def top(self, key: str, value: Any) -> None:
+        """A key at the top of the file."""
+        if key == "credentials" and value:
+            self._refuse((key,), "casemate keeps secrets in its vault and not in a policy; see Sandbox(vault=...)")
+        elif (key,) in _STRICTER and value:
+            self._warn((key,), _STRICTER[key,])
+        elif key in _PLUMBING and value:
+            self._warn((key,), _NOTHING_HERE)
+
+    def network(self, keys: Mapping[str, Any]) -> None:
+        """``network``: hosts, and what srt does to reach them."""
+        for key, value in keys.items():
+            path: Path = ("network", key)
+            if path in _STRICTER or key in _NETWORK_PLUMBING:
+                if value:
+                    self._warn(path, _STRICTER.get(("network", key), _NOTHING_HERE))
+            elif key in _DOORS_OF_ITS_OWN:
+                if value not in (None, False, [], {}):
+                    self._refuse(path, "casemate has a door of its own to the network, which cannot be configured so")
+            elif key not in _NETWORK:
+                self._refuse(path, f"is no key that casemate knows; of srt's it knows {', '.join(_NETWORK)}")
+        self._domains(keys)
+        if self._flag(keys, "network", "requireHostMatch", usual=True) is False:
+            self._refuse(("network", "requireHostMatch"), "names that disagree are always refused")
+        if self._flag(keys, "network", "strictAllowlist"):
+            self._set(
+                "defaults", {**self._made.values.pop("defaults", {}), "egress": "deny"}, ("network", "strictAllowlist")
+            )
+        for path, text in self._texts(keys, "network", "deniedResolvedAddresses"):
+            self._check_never_dialled(path, text)
+
+    def filesystem(self, keys: Any) -> None:
+        """``filesystem``: what may be seen and changed."""
+        if not isinstance(keys, Mapping):
+            self._refuse(("filesystem",), "is no mapping")
+        for key in keys:
+            if key not in _FILESYSTEM:
+                known = ", ".join(_FILESYSTEM)
+                self._refuse(("filesystem", key), f"is no key that casemate knows; of srt's it knows {known}")
+        if self._flag(keys, "filesystem", "disabled"):
+            self._refuse(("filesystem", "disabled"), "casemate never shows the whole machine; give a workspace")
+        if self._flag(keys, "filesystem", "allowGitConfig"):
+            self._warn(("filesystem", "allowGitConfig"), _STRICTER["filesystem", "allowGitConfig"])
+        self._workspace(keys)
+        for path, text in self._paths(keys, "allowRead"):
+            self._check_shown(path, text)
+        for path, text in self._paths(keys, "denyRead"):
+            if _is_within(text, SYSTEM_FOLDERS):
+                self._refuse(path, f"{text}: every cell sees the system's programs and libraries")
+            self._made.hidden.append((text, self._document.where(path)))
+        self._made.unwritable += [(text, self._document.where(path)) for path, text in self._paths(keys, "denyWrite")]
+        if keys:
+            self._made.warnings.append(f"{self._document.where(('filesystem',))}: {_OWN_MEANING}")
+
+    def _domains(self, keys: Mapping[str, Any]) -> None:
+        """The lists of hosts: a list that is there, even an empty one, is a bound."""
+        for theirs, ours in (("allowedDomains", "allowed_domains"), ("deniedDomains", "denied_domains")):
+            if theirs not in keys:
+                continue
+            texts = [text for _, text in self._texts(keys, "network", theirs)]
+            if theirs == "deniedDomains" and "*" in texts:
+                self._set("network", "none", ("network", theirs))
+                self._made.values.pop("allowed_domains", None)
+                texts.remove("*")
+            self._set(ours, texts, ("network", theirs))
+
+    def _workspace(self, keys: Mapping[str, Any]) -> None:
+        """The one folder that may be written: the widest of those listed."""
+        writable = []
+        for path, text in self._paths(keys, "allowWrite"):
+            if _is_within(text, _TEMPORARY):
+                self._warn(path, f"{text}: a cell has one of its own, which is gone with it")
+            elif _is_pattern(text):
+                self._refuse(path, f"{text}: a pattern cannot be the workspace; name the folder")
+            else:
+                writable.append((path, text))
+        if not writable:
+            return
+        path, widest = min(writable, key=lambda one: len(one[1]))
+        for other_path, other in writable:
+            if not _is_within(other, (widest,)):
+                self._refuse(other_path, f"{other}: a cell writes in one folder of yours, and {widest} is that already")
+        if _is_within(self._home, (widest,)):
+            self._refuse(path, f"{widest}: would show a cell the whole home folder; name the folder that it works in")
+        self._set("workspace", widest, path)
+
+    def _check_shown(self, path: Path, text: str) -> None:
+        workspace = self._made.values.get("workspace")
+        if isinstance(workspace, str) and _is_within(text, (self._absolute(workspace),)):
+            return
+        if not _is_within(text, SYSTEM_FOLDERS):
+            self._refuse(
+                path, f"{text}: a folder outside the workspace cannot be shown in a cell; copy it into the workspace"
+            )
+
+    def _check_never_dialled(self, path: Path, text: str) -> None:
+        try:
+            addresses = ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            self._refuse(path, f"{text!r} is no address or range")
+        if not (addresses.is_private or addresses.is_multicast or addresses.is_link_local or addresses.is_loopback):
+            self._refuse(path, f"{text}: public addresses cannot be refused one by one; private ones always are")
+
+    def _texts(self, keys: Mapping[str, Any], section: str, key: str) -> Iterator[tuple[Path, str]]:
+        given = keys.get(key) or []
+        if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+            self._refuse((section, key), "is no list of texts")
+        yield from (((section, key, place), text) for place, text in enumerate(given))
+
+    def _paths(self, keys: Mapping[str, Any], key: str) -> Iterator[tuple[Path, str]]:
+        """Each entry as an absolute path, a text or ``{path, literal}``."""
+        given = keys.get(key) or []
+        if not isinstance(given, list):
+            self._refuse(("filesystem", key), "is no list of paths")
+        for place, entry in enumerate(given):
+            path: Path = ("filesystem", key, place)
+            text = entry.get("path") if isinstance(entry, Mapping) and entry.keys() <= {"path", "literal"} else entry
+            if not isinstance(text, str) or not text or "\0" in text:
+                self._refuse(path, "is no path")
+            if isinstance(entry, Mapping) and entry.get("literal") and _is_pattern(text):
+                self._refuse(path, f"{text!r}: a name with wildcards in it cannot be told from a pattern")
+            yield path, self._absolute(text)
+
+    def _absolute(self, text: str) -> str:
+        if text == "~" or text.startswith("~/"):
+            text = self._home + text[1:]
+        return posixpath.normpath(posixpath.join(self._folder, text)).replace("//", "/")
+
+    def _flag(self, keys: Mapping[str, Any], section: str, key: str, *, usual: bool = False) -> bool:
+        value = keys.get(key, usual)
+        if not isinstance(value, bool):
+            self._refuse((section, key), f"{value!r} is neither true nor false")
+        return value
+
+    def _set(self, key: str, value: Any, source: Path) -> None:
+        """Put one of casemate's own keys, with the lines of srt's."""
+        if key in self._made.values:
+            self._refuse(source, f"is given twice: {key} is in the file, too")
+        self._made.values[key] = value
+        for path, line in self._document.lines.items():
+            if path[: len(source)] == source:
+                self._made.lines[(key, *path[len(source) :])] = line
+
+    def _warn(self, path: Path, instead: str) -> None:
+        name = ".".join(str(part) for part in path)
+        self._made.warnings.append(f"{self._document.where(path)}: {name}: {instead}")
+
+    def _refuse(self, path: Path, problem: str) -> NoReturn:
+        name = ".".join(str(part) for part in path)
+        raise InvalidArgument("policy", f"{self._document.where(path)}: {name}: {problem}")
+
+
+def reaches_into(entry: str, folder: str) -> bool:
+    """Whether the absolute path or pattern ``entry`` may mean ``folder`` itself or something in it."""
+    import fnmatch
+
+    theirs, ours = entry.strip("/").split("/"), folder.strip("/").split("/")
+    for place, part in enumerate(theirs):
+        if "**" in part or place >= len(ours):
+            return True
+        if not (fnmatch.fnmatchcase(ours[place], part) if _is_pattern(part) else ours[place] == part):
+            return False
+    return len(theirs) == len(ours)
+
+
+def _is_within(path: str, folders: tuple[str, ...]) -> bool:
+    return any(path == one or path.startswith(one.rstrip("/") + "/") for one in folders)
+
+
+def _is_pattern(text: str) -> bool:
+    return bool(set(text) & set("*?["))

@@ -1,0 +1,100 @@
+"""``casemate policy`` and ``casemate run --policy``: what is in force, from which line, and nothing beyond it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.surfaces.conftest import Cli
+
+POLICY = """\
+allowed_domains: [pypi.org]
+limits:
+  wall: 5
+  processes: 40
+rules:
+  - allow: tool
+    server: files
+    tool: read
+    arguments: {path: {path: /project/**}}
+    uses: 20
+    lasts: 10m
+defaults: {package: deny}
+"""
+
+
+def written(cli: Cli, text: str, name: str = "p.yaml") -> str:
+    (cli.folder / name).write_text(text)
+    return name
+
+
+def rows(output: bytes) -> list[list[str]]:
+    return [line.split() for line in output.decode().splitlines()]
+
+
+def test_show_prints_what_is_in_force_and_from_which_line(cli: Cli) -> None:
+    done = cli("policy", "show", "--file", written(cli, POLICY))
+    assert (done.code, done.stderr) == (0, b"")
+    shown = rows(done.stdout)
+    for row in (
+        ["allowed_domains", "pypi.org", "p.yaml:1"], ["limits.wall", "5", "p.yaml:3"],
+        ["limits.disk", "256", "MiB", "built", "in"], ["package", "deny",
+        "p.yaml:12"], ["shell", "allow", "built", "in"],
+    ):  # fmt: skip
+        assert row in shown
+    rule = b'allow  tool  server files; tool read; arguments path: path "/project/**"'
+    assert rule + b"  20 times, for 600 s  p.yaml:6" in done.stdout
+
+
+def test_show_gives_the_same_as_json(cli: Cli) -> None:
+    document = json.loads(cli("policy", "show", "--json", "--file", written(cli, POLICY)).stdout)
+    assert {"name": "limits.wall", "value": 5, "where": "p.yaml:3"} in document["settings"]
+    assert [(rule["effect"], rule["kind"], rule["where"]) for rule in document["rules"]] == [
+        ("allow", "tool", "p.yaml:6")
+    ]
+    assert document["defaults"]["package"] == {"effect": "deny", "where": "p.yaml:12"}
+
+
+def test_without_a_file_the_variable_names_it_or_what_is_built_in_is_shown(cli: Cli) -> None:
+    assert b"listed   built in" in cli("policy", "show").stdout
+    cli = Cli(cli.folder, {**cli.env, "CASEMATE_POLICY": written(cli, POLICY)})
+    assert b"pypi.org" in cli("policy", "show").stdout
+
+
+def test_check_says_what_is_wrong_and_where(cli: Cli) -> None:
+    sound = cli("policy", "check", written(cli, POLICY))
+    assert (sound.code, sound.stdout) == (0, b"sound: 3 settings, 1 rules, 0 warnings\n")
+    wrong = cli("policy", "check", written(cli, POLICY.replace("wall: 5", "wal: 5")))
+    assert wrong.code == 2
+    assert wrong.stderr.startswith(b"casemate: --policy: p.yaml:3: limits.wal: is no key that casemate knows")
+
+
+def test_a_warning_of_srts_settings_is_told(cli: Cli) -> None:
+    done = cli("policy", "check", written(cli, '{"enableWeakerNestedSandbox": true}', "s.json"))
+    assert done.code == 0
+    assert done.stderr.startswith(b"casemate: s.json:1: enableWeakerNestedSandbox: casemate never weakens")
+
+
+def test_what_a_hostile_file_says_cannot_command_the_terminal(cli: Cli) -> None:
+    file = written(cli, 'rules: [{deny: tool, reason: x, server: "a\\e]0;x\\a"}]\n"\\e[2J": 1\n')
+    for command in ("show", "check"):
+        done = cli("policy", command, *(("--file",) if command == "show" else ()), file)
+        assert done.code == 2
+        assert b"\x1b" not in done.stdout + done.stderr
+
+
+def test_a_run_keeps_to_its_policy(cli: Cli) -> None:
+    file = written(cli, POLICY)
+    plan = json.loads(cli("run", cli.program("1"), "--policy", file, "--explain", "--format", "json").stdout)
+    assert (plan["limits"]["wall"], plan["limits"]["processes"]) == (5, 40)
+    given = ("--processes", "90", "--memory", "64MiB")
+    plan = json.loads(cli("run", cli.program("1"), "--policy", file, *given, "--explain", "--format", "json").stdout)
+    assert (plan["limits"]["processes"], plan["limits"]["memory"]) == (40, 64 << 20)
+    assert cli("run", cli.program("print(7)"), "--policy", file).stdout == b"7\n"
+
+
+@pytest.mark.parametrize("name", ["nowhere.yaml", "policy.txt"])
+def test_a_policy_that_cannot_be_read_lets_nothing_run(cli: Cli, name: str) -> None:
+    done = cli("run", cli.program("print(7)"), "--policy", name)
+    assert (done.code, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"casemate: --policy: ")

@@ -1,0 +1,197 @@
+"""A policy is the most that there is; arguments, files and variables only narrow it, and what is wrong is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casemate import InvalidArgument, Limits, Sandbox, sync
+from casemate.config import Bounded, arguments_of_environment, bounded
+
+UNSET: dict[str, Any] = {
+    "network": None, "allowed_domains": (), "limits": None, "workspace": None, "workspace_mode": None,
+    "isolation": "auto",
+}  # fmt: skip
+
+
+def in_force(policy: Any, **given: Any) -> Bounded:
+    return bounded(policy, **{**UNSET, **given})
+
+
+def names(found: Bounded) -> list[str]:
+    return [str(one) for one in found.hosts.allowed]
+
+
+def test_without_a_policy_the_arguments_are_in_force() -> None:
+    plain = in_force(None)
+    assert (plain.network, names(plain), plain.limits, plain.workspace_mode) == ("listed", [], Limits(), "overlay")
+    given = in_force(None, network="public", allowed_domains=["a.test:22"], limits=Limits(wall=9))
+    assert (given.hosts.everything, names(given), given.limits.wall) == (True, ["a.test:22"], 9)
+
+
+def test_what_no_argument_says_is_the_policys() -> None:
+    found = in_force({
+        "network": "public", "denied_domains": ["b.test"], "limits": {"memory": "1GiB", "wall": 120},
+        "workspace_mode": "direct", "isolation": "native",
+    })  # fmt: skip
+    assert (found.network, found.hosts.everything, found.hosts.denies("b.test", 1)) == ("public", True, True)
+    assert (found.limits.memory, found.limits.wall, found.limits.processes) == (1 << 30, 120, 64)
+    assert (found.workspace_mode, found.isolation) == ("direct", "native")
+
+
+def test_of_a_limit_that_both_name_the_tighter_holds_and_others_are_the_arguments() -> None:
+    found = in_force({"limits": {"memory": "1GiB", "cpu_time": 5}}, limits=Limits(memory="2GiB", wall=600))
+    assert (found.limits.memory, found.limits.cpu_time, found.limits.wall) == (1 << 30, 5, 600)
+    assert in_force({"limits": {"wall": 600}}, limits=Limits(wall=5)).limits.wall == 5
+
+
+@pytest.mark.parametrize(("policy", "given", "expected"), [
+    (["*.a.test"], ["x.a.test"], ["x.a.test"]), (["*.a.test"], ["*.x.a.test"], ["*.x.a.test"]),
+    (["x.a.test"], ["*.a.test"], ["x.a.test"]), (["a.test:443"], ["a.test"], ["a.test:443"]),
+    (["a.test"], ["a.test:443"], ["a.test:443"]), (["a.test:22"], ["a.test:22"], ["a.test:22"]),
+    (["a.test", "b.test"], [], ["a.test", "b.test"])])  # fmt: skip
+def test_domains_narrow(policy: list[str], given: list[str], expected: list[str]) -> None:
+    assert names(in_force({"allowed_domains": policy}, allowed_domains=given)) == expected
+
+
+def test_a_list_narrows_every_public_host_to_itself() -> None:
+    found = in_force({"network": "public", "denied_domains": ["b.a.test"]}, allowed_domains=["*.a.test"])
+    assert (found.network, found.hosts.everything, names(found)) == ("listed", False, ["*.a.test"])
+    assert not found.hosts.allows("b.a.test", 443)
+
+
+def test_ports_of_this_machine_are_the_policys_and_none_without_a_network() -> None:
+    assert in_force({"allow_local": [8080]}).local_ports == (8080,)
+    assert in_force({"allow_local": [8080]}, network="none").local_ports == ()
+
+
+@pytest.mark.parametrize(("policy", "given"), [
+    ({"allowed_domains": ["a.test"]}, {"allowed_domains": ["b.test"]}),
+    ({"allowed_domains": ["*.a.test"]}, {"allowed_domains": ["a.test"]}),
+    ({"allowed_domains": ["a.test"]}, {"allowed_domains": ["a.test:22"]}),
+    ({"allowed_domains": []}, {"allowed_domains": ["a.test"]}),
+    ({"allowed_domains": ["a.test"]}, {"network": "public"}),
+    ({"network": "listed"}, {"network": "public"}), ({"network": "listed"}, {"allowed_domains": ["a.test"]}),
+    ({"network": "none"}, {"network": "listed"}), ({"network": "none"}, {"allowed_domains": ["a.test"]}),
+    ({"network": "public"}, {"allowed_domains": ["a.test:22"]}),
+    ({"workspace_mode": "overlay"}, {"workspace_mode": "direct"}),
+    ({"isolation": "native"}, {"isolation": "docker"})])  # fmt: skip
+def test_an_argument_beyond_the_policy_is_an_error_that_names_it(policy: dict[str, Any], given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        in_force(policy, **given)
+    assert raised.value.argument in given
+
+
+@pytest.mark.parametrize(("policy", "given", "inside"), [
+    (".", "sub", True), ("sub", ".", False), ("sub", "link", False), ("sub", "sub", True),
+    ("sub", "../sub", False)])  # fmt: skip
+def test_a_workspace_lies_in_the_policys(tmp_path: Path, policy: str, given: str, inside: bool) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to("/")
+    file = tmp_path / "p.yaml"
+    file.write_text(f"workspace: {policy}")
+    if inside:
+        assert in_force(file, workspace=tmp_path / given).workspace == tmp_path / given
+        return
+    with pytest.raises(InvalidArgument, match="beyond the policy"):
+        in_force(file, workspace=tmp_path / given)
+
+
+@pytest.mark.parametrize(("entry", "refused"), [
+    (".env", True), ("**/.env", True), ("*.key", True), ("sub/deep/x", True), (".", True), ("../*/x", True),
+    ("../other", False), ("/home/nobody/.ssh", False), ("..", False), ("/", False), ("/*/nothing", False)])  # fmt: skip
+def test_what_must_be_hidden_may_not_lie_in_the_workspace(tmp_path: Path, entry: str, refused: bool) -> None:
+    settings = {"filesystem": {"denyRead": [entry]}}
+    (tmp_path / "w").mkdir()
+    old = os.getcwd()
+    os.chdir(tmp_path / "w")  # a mapping's relative paths are relative to the working folder
+    try:
+        assert in_force(settings).workspace is None
+        if refused:
+            with pytest.raises(InvalidArgument, match="cannot be hidden"):
+                in_force(settings, workspace=tmp_path / "w")
+        else:
+            in_force(settings, workspace=tmp_path / "w")
+    finally:
+        os.chdir(old)
+
+
+@pytest.mark.parametrize(
+    ("entry", "refused"), [(".git/hooks", False), (".vscode", False), (".env", True), ("/etc", False)]
+)
+def test_what_must_stay_as_it_is_is_protected_or_outside(tmp_path: Path, entry: str, refused: bool) -> None:
+    settings = {"filesystem": {"denyWrite": [str(tmp_path / entry)]}}
+    if refused:
+        with pytest.raises(InvalidArgument, match="cannot be kept"):
+            in_force(settings, workspace=tmp_path)
+    else:
+        in_force(settings, workspace=tmp_path)
+        with pytest.raises(InvalidArgument, match="protects no file"):
+            in_force(settings, workspace=tmp_path, workspace_mode="direct")
+
+
+@pytest.mark.parametrize("wrong", [5, "", "/nowhere/p.yaml", "/etc/passwd", "a\0.yaml", b"x", [], "/dev/null", "/tmp"])
+def test_what_is_no_policy_is_named(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        Sandbox(policy=wrong)
+    assert raised.value.argument == "policy"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p.yaml")
+    with pytest.raises(InvalidArgument, match="not a regular file"):
+        in_force(tmp_path / "p.yaml")
+
+
+def test_a_file_holds_the_arguments_of_a_sandbox_and_a_run_is_within_its_policy(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "a.txt").write_text("hello")
+    file = tmp_path / "casemate.yaml"
+    file.write_text("workspace: work\naudit: audit.db\nconcurrency: 2\npreload: []\nlimits: {wall: 7, processes: 9}\n")
+    with sync.Sandbox.from_file(file, limits=Limits(processes=5)) as sandbox:
+        plan = sandbox.explain("1", timeout=None)
+        assert (plan.limits.wall, plan.limits.processes) == (7, 5)
+        assert sandbox.run("print(open('a.txt').read())").stdout == "hello\n"
+    assert (tmp_path / "audit.db").exists()
+
+
+def test_an_unknown_key_of_a_file_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('namespace = "a"\nconcurency = 2\n')
+    with pytest.raises(InvalidArgument, match=r"c\.toml:2: concurency: is no key"):
+        Sandbox.from_file(tmp_path / "c.toml")
+
+
+def test_variables_are_arguments(tmp_path: Path) -> None:
+    given = arguments_of_environment({
+        "CASEMATE_WORKSPACE": str(tmp_path), "CASEMATE_ALLOWED_DOMAINS": "a.test, b.test", "CASEMATE_CONCURRENCY": "3",
+        "CASEMATE_LIMITS_MEMORY": "64MiB", "CASEMATE_LIMITS_DISK": "1048576", "CASEMATE_LIMITS_CPU_TIME": "2.5",
+        "CASEMATE_SECRET_TOKEN": "x", "CASEMATE_PRELOAD": "", "HOME": "/", "casemate_x": "y",
+    })  # fmt: skip
+    limits = given.pop("limits")
+    assert (limits.memory, limits.disk, limits.cpu_time) == (64 << 20, 1 << 20, 2.5)
+    assert given == {
+        "workspace": str(tmp_path),
+        "allowed_domains": ["a.test", "b.test"],
+        "concurrency": 3,
+        "preload": [],
+    }
+
+
+@pytest.mark.parametrize(("variable", "value"), [
+    ("CASEMATE_WORKSPCE", "x"), ("CASEMATE_", "x"), ("CASEMATE_CONCURRENCY", "many"), ("CASEMATE_WORKSPACE", ""),
+    ("CASEMATE_LIMITS_RAM", "1"), ("CASEMATE_LIMITS_WALL", "soon"), ("CASEMATE_LIMITS_WALL", "-1"),
+    ("CASEMATE_LIMITS_MEMORY", "lots"), ("CASEMATE_APPROVE", "x"), ("CASEMATE_VAULT", "x")])  # fmt: skip
+def test_a_variable_that_is_wrong_or_unknown_is_named(variable: str, value: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        arguments_of_environment({variable: value})
+    assert raised.value.argument == variable
+
+
+def test_a_sandbox_from_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CASEMATE_AUDIT", str(tmp_path / "audit.db"))
+    monkeypatch.setenv("CASEMATE_LIMITS_WALL", "3")
+    with sync.Sandbox.from_env() as sandbox:
+        assert sandbox.explain("1", timeout=None).limits.wall == 3
