@@ -19,8 +19,9 @@ if TYPE_CHECKING:
         Unavailable,
         WallUnavailable,
     )
+    from casemate.model.approval import ApprovalRequest, Decision, allow_all
     from casemate.model.artifact import Artifact
-    from casemate.model.events import ApprovalRequest, Display, Done, ErrorEvent, Event, Output, ResultEvent
+    from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
     from casemate.model.execution import Cause, Execution, SkippedFile, Usage
     from casemate.model.isolation import IsolationReport, Mechanism, Proof
     from casemate.model.limits import Limits
@@ -39,7 +40,8 @@ _HOME = {
         "Unavailable WallUnavailable"
     ),
     "casemate.model.artifact": "Artifact",
-    "casemate.model.events": "ApprovalRequest Display Done ErrorEvent Event Output ResultEvent",
+    "casemate.model.approval": "ApprovalRequest Decision allow_all",
+    "casemate.model.events": "Display Done ErrorEvent Event Output ResultEvent",
     "casemate.model.execution": "Cause Execution SkippedFile Usage",
     "casemate.model.isolation": "IsolationReport Mechanism Proof",
     "casemate.model.limits": "Limits",
@@ -57,6 +59,7 @@ __all__ = [
     "Artifact",
     "CasemateError",
     "Cause",
+    "Decision",
     "Display",
     "Done",
     "ErrorEvent",
@@ -87,6 +90,7 @@ __all__ = [
     "Variable",
     "WallUnavailable",
     "__version__",
+    "allow_all",
 ]
 
 

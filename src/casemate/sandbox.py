@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -35,6 +37,7 @@ from casemate.runtimes.catalogue import examples, language_of, runtime_for
 if TYPE_CHECKING:
     import asyncio
 
+    from casemate.approvals.approvals import Approvals
     from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
@@ -64,8 +67,10 @@ class Sandbox:
     path of a virtual environment or interpreter. ``isolation``: ``"auto"`` for the strongest wall that its self-test
     proves, or a wall's name. ``policy``: a file or mapping, the most that is permitted; other arguments narrow it.
     ``limits``: the most any run may use. ``preload``: modules that Python programs find loaded; None for IPython,
-    numpy, pandas and matplotlib where installed. ``approve`` and ``approval_timeout`` have no effect yet: nothing of
-    this version asks. ``audit``: path of the record, by default in the user's state folder. ``concurrency``: runs and
+    numpy, pandas and matplotlib where installed. ``approve``: is called with each :class:`casemate.ApprovalRequest`, in
+    a thread or, where it is async, in the event loop; only True or a :class:`casemate.Decision` that allows lets it
+    cross. ``approval_timeout``: seconds that somebody has to answer, None for no bound. ``audit``: path of the record,
+    by default in the user's state folder. ``concurrency``: runs and
     steps of sessions at once.
 
     Raises :class:`casemate.InvalidArgument` naming the argument, and :class:`casemate.Unavailable` for what this
@@ -86,7 +91,7 @@ class Sandbox:
         allowed_domains: Sequence[str] = (),
         limits: Limits | None = None,
         approve: Callable[..., Any] | None = None,
-        approval_timeout: float = 300.0,
+        approval_timeout: float | None = 300.0,
         vault: object = None,
         audit: str | os.PathLike[str] | None = None,
         namespace: str = "default",
@@ -101,10 +106,11 @@ class Sandbox:
         check_choice("isolation", bound.isolation, ("auto", *_WALLS))
         if approve is not None and not callable(approve):
             raise InvalidArgument("approve", f"{approve!r} cannot be called")
+        self._approve = approve
         self._workspace = checked_folder("workspace", bound.workspace)
         output_dir = checked_output_dir(output_dir)
         check_apart(bound.workspace_mode, output_dir, self._workspace)
-        check_timeout(approval_timeout, "approval_timeout")
+        self._approval_timeout = check_timeout(approval_timeout, "approval_timeout")
         check_preload(preload)
         check_namespace(namespace)
         self._namespace = namespace
@@ -114,6 +120,7 @@ class Sandbox:
         self._house = House(
             wall=self._wall,
             log=self._log,
+            approvals=lambda: self.approvals,
             limits=bound.limits,
             runtime_for=runtime_for,
             environment=environment,
@@ -126,6 +133,8 @@ class Sandbox:
         )
         self._slots: asyncio.Semaphore | None = None
         self._sessions: Sessions | None = None
+        self._approvals: Approvals | None = None
+        self._making = threading.Lock()  # of the approvals: other threads may ask for them
         self._closed = False
 
     @classmethod
@@ -276,7 +285,8 @@ class Sandbox:
         """
         from casemate.execution.admit import admit
         from casemate.sessions.interpreters import INTERPRETERS
-        from casemate.sessions.session import Session, Terms
+        from casemate.sessions.session import Session
+        from casemate.sessions.terms import Terms
 
         given = {"language": language, "env": env, "files": files, "limits": limits, "metadata": metadata}
         doors = {"allowed_domains": allowed_domains, "secrets": secrets}
@@ -300,6 +310,18 @@ class Sandbox:
         if self._sessions is None:
             self._sessions = Sessions()
         return self._sessions
+
+    @property
+    def approvals(self) -> Approvals:
+        """What waits to be approved: ``.pending()``, ``.decide(id, allow)``, ``.open()``, ``.rules``."""
+        from casemate.approvals.approvals import Approvals
+        from casemate.policy.rules import Rulebook
+
+        with self._making:
+            if self._approvals is None:
+                rules = Rulebook(self._policy.rules, time.monotonic(), time.time)
+                self._approvals = Approvals(self._approve, self._approval_timeout, self._log.decision, rules)
+            return self._approvals
 
     async def doctor(self) -> Diagnosis:
         """What this machine offers, as proved by the self-tests. Raises nothing for what is missing."""
@@ -329,12 +351,16 @@ class Sandbox:
     async def close(self) -> None:
         """End every cell and everything this sandbox started. Bounded; harmless when repeated."""
         self._closed = True
+        from casemate.execution.finishing import finishing
+
         try:
             if self._sessions is not None:
                 await self._sessions.close()
         finally:
             await self._wall.close()
             self._house.outside.close()
+            if self._approvals is not None:
+                await finishing(self._approvals.close)
             self._log.close()
 
     async def __aenter__(self) -> Self:
@@ -357,38 +383,11 @@ class Sandbox:
         if self._closed:
             raise SandboxClosed("the sandbox was closed")
 
-    def _request(
-        self,
-        code: str | bytes,
-        *,
-        language: str,
-        timeout: float | None,
-        limits: Limits | None,
-        allowed_domains: Sequence[str] | None,
-        secrets: Sequence[str],
-        env: Mapping[str, str] | None,
-        files: Mapping[str, Content] | None,
-        stdin: str | bytes | None,
-        metadata: Mapping[str, Any] | None,
-        program_name: str | None,
-        arguments: Sequence[str],
-    ) -> Request:
+    def _request(self, code: str | bytes, *, language: str, secrets: Sequence[str], **given: Any) -> Request:
+        """``given``: the other arguments of `make_request`."""
         self._check_open()
         check_later(secrets=secrets)
-        request = make_request(
-            code,
-            runtime=runtime_for(language),
-            program_name=program_name,
-            arguments=arguments,
-            timeout=timeout,
-            limits=limits,
-            env=env,
-            files=files,
-            stdin=stdin,
-            namespace=self._namespace,
-            metadata=metadata,
-            allowed_domains=allowed_domains,
-        )
+        request = make_request(code, runtime=runtime_for(language), namespace=self._namespace, **given)
         if self._workspace is not None:
             checked_folder("workspace", self._workspace)  # it may have gone since
             check_files(request, self._workspace, self._house.workspace_mode)

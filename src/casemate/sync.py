@@ -17,6 +17,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from dataclasses import fields
 from functools import partial
 from os import PathLike
 from types import TracebackType
@@ -24,12 +25,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from casemate import sandbox as asynchronous
 from casemate.errors import SandboxClosed
+from casemate.model import approval as asynchronous_request
 from casemate.model.diagnosis import Diagnosis
 from casemate.model.events import Event
 from casemate.model.execution import Execution
 from casemate.model.plan import Plan
 
 if TYPE_CHECKING:
+    from casemate.approvals import approvals as asynchronous_approvals
     from casemate.sessions import files as asynchronous_files
     from casemate.sessions import long_run as asynchronous_run
     from casemate.sessions import session as asynchronous_session
@@ -96,6 +99,11 @@ class Sandbox:
     def sessions(self) -> Sessions:
         """See :attr:`casemate.Sandbox.sessions`."""
         return Sessions(self._sandbox, self._wait)
+
+    @property
+    def approvals(self) -> Approvals:
+        """See :attr:`casemate.Sandbox.approvals`."""
+        return Approvals(self._sandbox.approvals)
 
     def close(self) -> None:
         """End every cell and the sandbox's own thread. Harmless when repeated."""
@@ -260,11 +268,43 @@ class Sessions:
         return self._wait(self._sessions.bridge(name, giving, taking))
 
 
+class ApprovalRequest(asynchronous_request.ApprovalRequest):
+    """``casemate.ApprovalRequest`` with blocking methods: what streams here have, and ``approvals.pending()``."""
+
+    __slots__ = ()
+
+    def approve(self, **arguments: Any) -> bool:  # type: ignore[override]
+        """See :meth:`casemate.ApprovalRequest.approve`."""
+        return self._decide(asynchronous_request.Decision(True, **arguments))
+
+    def deny(self, reason: str = "") -> bool:  # type: ignore[override]
+        """See :meth:`casemate.ApprovalRequest.deny`."""
+        return self._decide(asynchronous_request.Decision(reason=reason))
+
+
+class Approvals:
+    """``sandbox.approvals``; its methods do not wait anyway, but its requests are those of this module."""
+
+    def __init__(self, approvals: asynchronous_approvals.Approvals) -> None:
+        self._approvals = approvals
+
+    def pending(self) -> list[ApprovalRequest]:
+        """See :meth:`casemate.approvals.approvals.Approvals.pending`."""
+        return [_blocking(request) for request in self._approvals.pending()]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._approvals, name)
+
+
+def _blocking(request: asynchronous_request.ApprovalRequest) -> ApprovalRequest:
+    return ApprovalRequest(*(getattr(request, field.name) for field in fields(request)))
+
+
 def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:
     """Events one by one; leaving early closes their stream."""
     try:
         while (event := wait(anext(events, None))) is not None:
-            yield event
+            yield _blocking(event) if isinstance(event, asynchronous_request.ApprovalRequest) else event
     finally:
         with contextlib.suppress(SandboxClosed):  # which has closed it
             wait(events.aclose())

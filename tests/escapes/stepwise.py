@@ -15,7 +15,8 @@ from casemate.execution.house import House
 from casemate.model.execution import Execution
 from casemate.model.request import Request
 from casemate.sessions.interpreters import INTERPRETERS
-from casemate.sessions.session import Session, Terms
+from casemate.sessions.session import Session
+from casemate.sessions.terms import Terms
 
 # Attacks that mean the same as a step: they need no end of a program of their own, and no layer to be left out.
 MEANT = {

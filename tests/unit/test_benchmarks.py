@@ -26,6 +26,7 @@ PROGRAMS = (
     "idle_memory.py",
     "ending.py",
     "record.py",
+    "approvals.py",
     "where_time_goes.py",
     "endurance.py",
 )

@@ -85,6 +85,11 @@ class AuditLog:
         """Record how an execution ended, as :meth:`intent` does."""
         return self._append("outcome", execution_id, namespace, detail, wait)
 
+    def decision(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
+        """Record what was decided about something that wanted to cross the wall, as :meth:`intent` does; an execution
+        may have any number of such rows."""
+        return self._append("decision", execution_id, namespace, detail, wait)
+
     def tail(self, limit: int, namespace: str | None = None) -> list[Row]:
         """The last ``limit`` rows, oldest first; of one namespace, or of all."""
         where = "" if namespace is None else "WHERE namespace = ?"

@@ -22,10 +22,18 @@ class Emitter:
         self._waiting = 0  # bytes
         self._lock = threading.Lock()
         self.on_room: Callable[[], None] | None = None  # called when a full queue has room again
+        self.is_followed = True  # by somebody who could answer what it asks
+        self.on_left: Callable[[], None] | None = None  # called when nobody does any more
 
     def close(self) -> None:
         """There will be no more events."""
         self.emit(None, 0)
+
+    def follow(self, is_followed: bool) -> None:
+        """Whether anybody who could answer follows the events from now on."""
+        was_followed, self.is_followed = self.is_followed, is_followed
+        if was_followed and not is_followed and self.on_left:
+            self.on_left()
 
     def emit(self, event: Event | None, size: int) -> None:
         """Hand on ``event``, which takes about ``size`` bytes. From any thread; never blocks."""

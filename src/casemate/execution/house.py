@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from casemate.execution.admit import Bounds
 from casemate.execution.network import Outside
@@ -13,6 +13,9 @@ from casemate.isolation.wall import Wall
 from casemate.model.limits import Limits
 from casemate.policy.hosts import HostRules
 from casemate.runtimes.runtime import Environment, Runtime
+
+if TYPE_CHECKING:
+    from casemate.approvals.approvals import Approvals
 
 
 class Log(Protocol):
@@ -26,15 +29,20 @@ class Log(Protocol):
         """Write the row after it, in the same way."""
         ...
 
+    def decision(self, execution_id: str, namespace: str, detail: dict[str, Any], *, wait: bool = True) -> bool:
+        """Write a row about something that wanted to cross the wall, in the same way."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class House:
     """``runtime_for``: the runtime of a language by its name; ``environment``: where its packages come from;
-    ``preload``: modules to load ahead, None for the usual; ``hosts``: what cells may reach, and ``outside``
-    the way there; ``can_ask``: somebody may be asked for a host that no rule covers."""
+    ``preload``: modules to load ahead, None for the usual; ``approvals``: made when first wanted; ``hosts``: what cells
+    may reach, and ``outside`` the way there; ``can_ask``: somebody may be asked for a host that no rule covers."""
 
     wall: Wall
     log: Log
+    approvals: Callable[[], Approvals]
     limits: Limits
     runtime_for: Callable[[str], Runtime]
     environment: Environment

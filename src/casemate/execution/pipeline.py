@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 from casemate.execution.admit import admit
+from casemate.execution.asking import asking
 from casemate.execution.emitter import Emitter
 from casemate.execution.house import House
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import recording
-from casemate.execution.run import run
+from casemate.execution.run import Doors, run
 from casemate.isolation.wall import Ending, SessionCell
 from casemate.model.events import Done
 from casemate.model.execution import Execution
@@ -31,12 +32,14 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     async with recording(house.log, request, plan) as record:
         before = await _output_before(plan)
         asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started
-        finished = await run(plan, house.wall, emitter, before, partial(house.outside.doorway, admitted.through))
+        doorway_of = partial(house.outside.doorway, admitted.through)
+        async with asking(house, request, emitter) as asker:
+            finished = await run(plan, house.wall, emitter, before, Doors(asker, doorway_of))
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal
 
         collected = await collect(finished, house)
-        execution = record.finished(seal(collected, request, report_for(plan, report, finished.ending)))
+        execution = record.finished(seal(collected, request, report_for(plan, house, report, finished.ending)))
     if emitter:
         emitter.emit(Done(execution), 0)
     return execution
@@ -67,9 +70,9 @@ _SIBLINGS = (
 )
 
 
-def report_for(plan: Plan, report: IsolationReport, ending: Ending | SessionCell) -> IsolationReport:
-    """The wall's report with what this plan and this cell add to it."""
-    notes = report.notes
+def report_for(plan: Plan, house: House, report: IsolationReport, ending: Ending | SessionCell) -> IsolationReport:
+    """The wall's report with what this plan, this sandbox and this cell add to it."""
+    notes = (*report.notes, *house.approvals().notes)
     if plan.workspace.kind == "direct":
         notes = (*notes, _DIRECT)
     if ending.start != "exec" and isinstance(plan.waiting, Waiting) and plan.waiting.preload is not None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from casemate.approvals.asker import Asker
 from casemate.execution.capture import Capture
 from casemate.execution.emitter import Emitter
 from casemate.execution.network import Doorway
@@ -32,16 +33,23 @@ class Finished:
     crossings: tuple[Crossing, ...]
 
 
-async def run(
-    plan: Plan, wall: Wall, emitter: Emitter | None, before: dict[str, str], doorway_of: Callable[[Cell], Doorway]
-) -> Finished:
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Of one run: what they ask, and the one to the network of its cell."""
+
+    asker: Asker
+    doorway_of: Callable[[Cell], Doorway]
+
+
+async def run(plan: Plan, wall: Wall, emitter: Emitter | None, before: dict[str, str], doors: Doors) -> Finished:
     """Run the cell to its end. When the caller is cancelled the cell is ended first."""
     capture = Capture(plan.limits, emitter)
     cell = wall.start(plan, capture)
     capture.kill = cell.kill
+    doors.asker.attach(cell)
     if emitter:
         emitter.on_room = cell.resume
-    doorway = doorway_of(cell)
+    doorway = doors.doorway_of(cell)
     try:
         ending = await cell.ended()
     except asyncio.CancelledError:

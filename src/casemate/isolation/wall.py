@@ -130,6 +130,16 @@ class Cell(Protocol):
         """Read on after the sink was full. From any thread."""
         ...
 
+    def pause(self) -> None:
+        """Stop everything in it, and its clock, until `go_on`: it waits for somebody's answer and for nothing else. Not
+        when it has been interrupted, or when no step runs. Whatever runs all the same has the clock against it. From
+        any thread."""
+        ...
+
+    def go_on(self) -> None:
+        """Let it and its clock go on. Harmless when it was not paused. From any thread."""
+        ...
+
     def listeners(self) -> Future[list[int]]:
         """Descriptors of the plan's listeners, in its order, when they are made; the caller closes them. Cancelled when
         the cell ended before."""
@@ -174,6 +184,14 @@ class SessionCell(Protocol):
 
     def interrupt(self, grace: float) -> None:
         """Interrupt what runs; the cell ends ``grace`` seconds later if that was of no use."""
+        ...
+
+    def pause(self) -> None:
+        """As of `Cell`."""
+        ...
+
+    def go_on(self) -> None:
+        """As of `Cell`."""
         ...
 
     async def freeze(self) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from casemate.errors import InvalidArgument
 
 Kind = Literal["tool", "egress", "package", "shell", "host", "files", "server", "plan", "elicitation"]
 Scope = Literal["once", "run", "session"]
@@ -17,15 +20,15 @@ class Question:
 
     ``arguments``: JSON values, resolved and canonical: rules match them, a person is shown them, and exactly they are
     acted upon. ``session``: None for a run of its own. ``server``, ``tool`` and ``schema`` (a hash of the tool's
-    definition) are of tool calls.
+    definition) are of tool calls. Who asks leaves ``namespace``, ``session`` and ``run`` out: the plane fills them in.
     """
 
     kind: Kind
     summary: str
     arguments: Mapping[str, Any]
-    namespace: str
-    session: str | None
-    run: str
+    namespace: str = ""
+    session: str | None = None
+    run: str = ""
     server: str = ""
     tool: str = ""
     schema: str = ""
@@ -33,11 +36,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An answer to an approval request.
+    """An answer to an approval request; only ``allow=True`` allows.
 
     ``scope``: for how long the same may cross again without asking; ``uses``: how often, None for no bound;
     ``expires``: seconds from now, None for the whole scope; ``reason``: told to the code that asked, and recorded;
     ``content``: what was filled in, where the request asked for that (elicitation).
+
+    Raises :class:`casemate.InvalidArgument` for a scope, uses or expires that mean nothing.
     """
 
     allow: bool = False
@@ -46,6 +51,16 @@ class Decision:
     expires: float | None = None
     reason: str = ""
     content: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.scope not in get_args(Scope):
+            raise InvalidArgument("scope", f"{self.scope!r} is not known; choose one of 'once', 'run', 'session'")
+        if self.uses is not None and (type(self.uses) is not int or self.uses < 1):
+            raise InvalidArgument("uses", f"{self.uses!r} is not a whole number from 1 on, or None")
+        if self.expires is not None and not _is_positive(self.expires):
+            raise InvalidArgument("expires", f"{self.expires!r} is not a positive number of seconds, or None")
+        if not isinstance(self.reason, str):
+            raise InvalidArgument("reason", f"{self.reason!r} is not a str")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +71,61 @@ class Verdict:
     by: str
     reason: str = ""
     content: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """A question that must be answered before something crosses the wall.
+
+    ``kind``: tool, egress, package, shell, host, files, server, plan or elicitation; ``server``, ``tool``: of tool
+    calls. ``session``: None for a run of its own; ``run``: the run or the step that asks. ``hash``: SHA-256 of exactly
+    what is shown (kind, server, tool, its definition, arguments); a decision binds to it.
+    """
+
+    id: str
+    kind: str
+    summary: str
+    namespace: str
+    session: str | None
+    run: str
+    arguments: Mapping[str, Any]
+    hash: str
+    server: str = ""
+    tool: str = ""
+    _answer: Callable[[Decision], bool] | None = field(default=None, repr=False, compare=False)
+
+    async def approve(
+        self,
+        *,
+        scope: Scope = "once",
+        uses: int | None = None,
+        expires: float | None = None,
+        reason: str = "",
+        content: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Let it cross; the arguments are those of :class:`casemate.Decision`. From any event loop or thread.
+
+        False when that came too late: somebody else has answered, nobody did in time, or what asked is over. Raises
+        :class:`casemate.InvalidArgument`, and the request waits on.
+        """
+        return self._decide(Decision(True, scope, uses, expires, reason, content))
+
+    async def deny(self, reason: str = "") -> bool:
+        """Refuse it; ``reason`` is told to the code that asked. False as of :meth:`approve`."""
+        return self._decide(Decision(reason=reason))
+
+    def _decide(self, decision: Decision) -> bool:
+        return self._answer is not None and self._answer(decision)
+
+
+def allow_all(_request: ApprovalRequest) -> bool:
+    """``Sandbox(approve=casemate.allow_all)``: nobody is asked, and everything that no rule denies may cross.
+
+    The only way to switch asking off; each result says so in ``isolation.notes``.
+    """
+    return True
+
+
+def _is_positive(number: object) -> bool:
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return is_number and math.isfinite(number) and number > 0  # type: ignore[arg-type, operator]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from casemate.model.approval import ApprovalRequest
 from casemate.model.execution import Execution
 from casemate.model.result import ProgramError, Result
 
@@ -48,23 +48,6 @@ class ErrorEvent:
     """The program's uncaught exception."""
 
     error: ProgramError
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalRequest:
-    """A question that must be answered before something crosses the wall.
-
-    ``hash`` is of exactly what is shown; a decision binds to it. No door of this version asks.
-    """
-
-    id: str
-    kind: str
-    summary: str
-    namespace: str
-    session: str | None
-    run: str
-    arguments: Mapping[str, Any]
-    hash: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,10 @@ class Rulebook:
         self._spent: Counter[Rule] = Counter()
         self._schemas: dict[Rule, str] = {}  # of the tool that each rule without one first allowed
 
+    def set_default(self, kind: Kind, effect: Effect) -> None:
+        """From now on ``effect`` is what holds for ``kind`` where no rule says anything. From any thread."""
+        self.rules = replace(self.rules, defaults={**self.rules.defaults, kind: (effect, "set by the application")})
+
     @property
     def answers(self) -> tuple[Rule, ...]:
         """What was answered for a run or a session and is remembered, oldest first."""

@@ -11,7 +11,7 @@ from casemate.execution.capture import Capture
 from casemate.execution.frames import Failed
 from casemate.model.events import Display, Output, ResultEvent
 from casemate.sessions.order import Order
-from casemate.sessions.protocol import Cleared, Displayed, Finished, Mark, Ready, Reply, Said, Value, parse
+from casemate.sessions.protocol import Asked, Cleared, Displayed, Finished, Mark, Ready, Reply, Said, Value, parse
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
@@ -33,6 +33,8 @@ class Heard:
         self.emitter = emitter
         self.order = Order()
         self.has_begun = False  # the interpreter was told
+        self.asks: Callable[[Asked], None] | None = None  # called in the wall's thread with what the step asks for
+        self.must_ask = False  # before it runs a shell command
         self.finished: Finished | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.used: asyncio.Future[StepUsage] = asyncio.get_running_loop().create_future()
@@ -172,6 +174,9 @@ class Inbox:
                 heard.clears = wait
                 if not wait:
                     _clear(heard)
+            case Asked() as asked:
+                if heard.asks:
+                    heard.asks(asked)
             case Failed(error, number):
                 heard.capture.fail(error, number, said.size)
             case Finished() as finished:

@@ -62,7 +62,11 @@ class InterpreterCell:
         heard.has_begun = True
         self._inbox.listen(heard)
         self.cell.begin_step(heard.number, seconds, GRACE, self._interpreter.repeat)
-        self.cell.send(self._interpreter.run(StepRequest(heard.number, code, stdin, cwd)))
+        self.cell.send(self._interpreter.run(StepRequest(heard.number, code, stdin, cwd, heard.must_ask)))
+
+    def answer(self, number: int, allow: bool, reason: str) -> None:
+        """Answer what the step that runs has asked for as ``number``. From any thread."""
+        self.cell.send(self._interpreter.answer(number, allow, reason))
 
     def next_number(self) -> int:
         """The number of the next step."""

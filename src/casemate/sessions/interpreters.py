@@ -13,12 +13,14 @@ from casemate.model.plan import GUEST, STEPS
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """A step to run: its ``number``, and ``cwd`` to begin in (None: where the one before ended)."""
+    """A step to run: its ``number``, and ``cwd`` to begin in (None: where the one before ended). ``asks``: whether it
+    has to ask before it runs a shell command."""
 
     number: int
     code: bytes
     stdin: bytes | None
     cwd: str | None
+    asks: bool = False
 
     @property
     def pipes(self) -> tuple[str, str]:
@@ -49,6 +51,10 @@ class Interpreter(Protocol):
         """Bind ``name`` to ``value``, which is JSON."""
         ...
 
+    def answer(self, number: int, allow: bool, reason: str) -> bytes:
+        """Whether what the step asked for as ``number`` may be."""
+        ...
+
 
 class JsonInterpreter:
     """Python and Node read frames: four bytes of length and JSON."""
@@ -61,7 +67,10 @@ class JsonInterpreter:
     def run(self, step: StepRequest) -> bytes:
         out, err = step.pipes
         stdin = None if step.stdin is None else base64.b64encode(step.stdin).decode()
-        return _frame(op="run", step=step.number, code=step.code.decode(), out=out, err=err, stdin=stdin, cwd=step.cwd)
+        code = step.code.decode()
+        return _frame(
+            op="run", step=step.number, code=code, out=out, err=err, stdin=stdin, cwd=step.cwd, asks=step.asks
+        )
 
     def variables(self, number: int) -> bytes:
         return _frame(op="variables", id=number)
@@ -72,6 +81,9 @@ class JsonInterpreter:
     def set(self, number: int, name: str, value: str) -> bytes:
         body = _body(op="set", id=number, name=name)[:-1] + f', "value": {value}}}'.encode()
         return len(body).to_bytes(4, "big") + body
+
+    def answer(self, number: int, allow: bool, reason: str) -> bytes:
+        return _frame(op="answer", id=number, allow=allow, reason=reason)
 
 
 class ShellInterpreter:
@@ -98,6 +110,9 @@ class ShellInterpreter:
     def set(self, number: int, name: str, value: str) -> bytes:
         data = value.encode()
         return f"set {number} {name} {len(data)}\n".encode() + data
+
+    def answer(self, number: int, allow: bool, reason: str) -> bytes:  # noqa: ARG002 - it never asks
+        return b""
 
 
 # A file of the user's that is called like a module of IPython's must not keep the next interpreter from starting.

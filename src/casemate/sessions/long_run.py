@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument, SandboxClosed
+from casemate.execution.stream import events
 from casemate.model.events import Done, Event
-from casemate.sessions.tape import Tape
+from casemate.sessions.tape import Answerer, Tape
 
 if TYPE_CHECKING:
+    from casemate.execution.emitter import Emitter
     from casemate.model.execution import Execution
 
 
@@ -19,17 +21,33 @@ class Run:
 
     Its events are kept in a file until the session ends, so each attached reader gets every one, from wherever it asks,
     none twice. That is at most about three times ``limits.full_output``: what the step writes, what it shows, and what
-    earlier steps left running write meanwhile.
+    earlier steps left running write meanwhile. What it asks may be answered by whoever reads them: as long as somebody
+    does.
     """
 
-    def __init__(self, run_id: str, events: AsyncGenerator[Event], interrupt: Callable[[], bool]) -> None:
-        """``interrupt``: interrupts the step, if it runs; whether it does."""
+    def __init__(
+        self,
+        run_id: str,
+        work: Callable[[Emitter], Coroutine[Any, Any, object]],
+        interrupt: Callable[[], bool],
+        answerer: Answerer,
+    ) -> None:
+        """``work`` tells what happens; ``interrupt``: interrupts the step, if it runs; whether it does. ``answerer``:
+        how what it asks is answered."""
         self.id = run_id
         self._interrupt = interrupt
-        self._tape = Tape()
+        self._tape = Tape(answerer)
+        self._readers = 0
+        self._emitter: Emitter | None = None
+
+        def followed(emitter: Emitter) -> Coroutine[Any, Any, object]:
+            self._emitter = emitter
+            emitter.follow(bool(self._readers))
+            return work(emitter)
+
         self._news = asyncio.Event()  # set, and replaced, when there is more
         self._done: Done | None = None
-        self._task = asyncio.ensure_future(self._record(events))  # noqa: TID251 - ended by the session, see `end`
+        self._task = asyncio.ensure_future(self._record(events(followed)))  # noqa: TID251 - ended by the session, see `end`
         self._task.add_done_callback(lambda _: self._tell())
 
     def __repr__(self) -> str:
@@ -48,16 +66,20 @@ class Run:
         """
         if isinstance(cursor, bool) or not isinstance(cursor, int) or cursor < 0:
             raise InvalidArgument("cursor", f"{cursor!r} is not the number of an event, counted from 0")
-        while True:
-            news, is_over = self._news, self._task.done()
-            while cursor < len(self._tape):
-                if self._tape.is_closed:
-                    raise SandboxClosed("the events of this run are no longer kept; wait() gives its outcome")
-                yield self._tape.read(cursor)
-                cursor += 1
-            if is_over:
-                break
-            await news.wait()
+        self._follow(1)
+        try:
+            while True:
+                news, is_over = self._news, self._task.done()
+                while cursor < len(self._tape):
+                    if self._tape.is_closed:
+                        raise SandboxClosed("the events of this run are no longer kept; wait() gives its outcome")
+                    yield self._tape.read(cursor)
+                    cursor += 1
+                if is_over:
+                    break
+                await news.wait()
+        finally:
+            self._follow(-1)
         if cursor <= len(self._tape):
             yield self._outcome()
 
@@ -89,16 +111,22 @@ class Run:
         assert self._done is not None
         return self._done
 
-    async def _record(self, events: AsyncGenerator[Event]) -> None:
+    def _follow(self, change: int) -> None:
+        """One reader more, or less."""
+        self._readers += change
+        if self._emitter is not None:
+            self._emitter.follow(bool(self._readers))
+
+    async def _record(self, happened: AsyncGenerator[Event]) -> None:
         try:
-            async for event in events:
+            async for event in happened:
                 if isinstance(event, Done):
                     self._done = event
                 else:
                     self._tape.write(event)
                     self._tell()
         finally:
-            await events.aclose()
+            await happened.aclose()
 
     def _tell(self) -> None:
         news, self._news = self._news, asyncio.Event()

@@ -10,6 +10,7 @@ from casemate.execution import seal
 from casemate.execution.capture import Capture
 from casemate.execution.diagnose import Evidence, Verdict, diagnose
 from casemate.isolation.wall import Ending, StepUsage
+from casemate.model import approval
 from casemate.model.artifact import Artifact
 from casemate.model.execution import Cause, Execution, SkippedFile
 from casemate.model.isolation import IsolationReport
@@ -46,7 +47,8 @@ class Left:
 class StepEnd:
     """How a step ended: by itself (``finished`` and ``usage``), or with its cell (``ending``).
 
-    ``seconds``: from its start; ``deadline``: what it had; ``interrupted``: somebody asked for its end.
+    ``seconds``: from its start; ``deadline``: what it had; ``interrupted``: somebody asked for its end; ``denied``: it
+    was not to begin.
     """
 
     seconds: float
@@ -55,6 +57,18 @@ class StepEnd:
     finished: Finished | None = None
     usage: StepUsage | None = None
     ending: Ending | None = None
+    denied: Verdict | None = None
+
+
+def denied_end(deadline: float, why: approval.Verdict, *, interrupted: bool, closed: bool) -> StepEnd:
+    """A step that was not allowed to begin, or taken back while that was asked."""
+    message = f"The step was not run: {why.reason or 'it was denied'} (decided by: {why.by})."
+    cause = Cause("denied", message, "Do without it, or have it allowed by whoever answers approvals.")
+    verdict = Verdict("denied", None, cause)
+    if interrupted or closed:
+        verdict = Verdict("cancelled", None, _INTERRUPTED if interrupted else _CLOSED)
+    usage = StepUsage(0.0, 0, 0, 0, 0, 0, 0, interrupted=False)
+    return StepEnd(0.0, deadline, False, Finished(0, (), ()), usage, denied=verdict)
 
 
 def outcome_of(
@@ -71,7 +85,7 @@ def outcome_of(
     if capture.was_too_much and ending.reason in (None, "timeout"):  # for which it was interrupted, or ended at last
         ending = replace(ending, reason="output")
     evidence = Evidence(ending, limits, end.deadline, capture.output_bytes, capture.error, capture.errno)
-    verdict = _verdict(end, diagnose(evidence))
+    verdict = end.denied or _verdict(end, diagnose(evidence))
     made = seal.execution_of(request, capture, ending, verdict, report, left.artifacts, left.skipped)
     return replace(made, state=state.word, lost_names=state.lost)
 

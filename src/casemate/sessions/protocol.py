@@ -56,6 +56,15 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A step wants to run a shell command, and waits for the answer to its request ``id``. ``arguments``: ``command``,
+    and ``input`` where there is a script for it."""
+
+    id: int
+    arguments: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A step is over; ``new`` and ``gone``: names that it bound for the first time, or deleted."""
 
@@ -74,7 +83,7 @@ class Reply:
     error: str | None = None
 
 
-OfStep = Displayed | Value | Cleared | Mark | Failed | Finished
+OfStep = Displayed | Value | Cleared | Mark | Asked | Failed | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,8 @@ def _of_step(message: dict[str, Any]) -> OfStep | None:
             return Cleared(message.get("wait") is True)
         case "mark":
             return Mark()
+        case "ask":
+            return _asked(message)
         case "error":
             return frames.failed(message)
         case "done":
@@ -138,6 +149,14 @@ def _displayed(message: dict[str, Any]) -> Displayed | None:
     if found is None or not (name is None or (isinstance(name, str) and len(name) <= _MOST_NAME)):
         return None
     return Displayed(found.result, name, message.get("update") is True)
+
+
+def _asked(message: dict[str, Any]) -> Asked | None:
+    number, arguments = message.get("id"), message.get("arguments")
+    if message.get("kind") != "shell" or not _is_count(number) or not isinstance(arguments, dict):
+        return None
+    is_known = {"command"} <= set(arguments) <= {"command", "input"}
+    return Asked(number, arguments) if is_known and all(isinstance(text, str) for text in arguments.values()) else None
 
 
 def _finished(message: dict[str, Any]) -> Finished | None:

@@ -8,22 +8,22 @@ import math
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
-from casemate.execution.admit import Admitted
+from casemate.execution.asking import asking
 from casemate.execution.capture import Capture
 from casemate.execution.house import House
 from casemate.execution.record import recording
-from casemate.execution.request import check_timeout, code_of, metadata_of, stdin_of
 from casemate.execution.stream import events
 from casemate.model.crossing import since
 from casemate.model.events import Done, Event
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
 from casemate.model.request import Request
+from casemate.sessions.commands import Commands
 from casemate.sessions.files import SessionFiles
 from casemate.sessions.inbox import Heard
 from casemate.sessions.interpreter_cell import GRACE, InterpreterCell
@@ -31,33 +31,17 @@ from casemate.sessions.interpreters import json_of
 from casemate.sessions.lifetime import Lifetime
 from casemate.sessions.lives import Lives
 from casemate.sessions.long_run import Run
-from casemate.sessions.outcome import StepEnd, outcome_of
+from casemate.sessions.outcome import StepEnd, denied_end, outcome_of
+from casemate.sessions.terms import Terms
 from casemate.sessions.variables import Variable, variable_of
 
 if TYPE_CHECKING:
+    from casemate.approvals.asker import Asker
     from casemate.execution.emitter import Emitter
     from casemate.isolation.wall import Reason
     from casemate.sessions.protocol import Reply
 
 _RUNS_KEPT = 32  # that are over; each holds a file
-_MOST_NAME = 200  # characters
-_MOST_STDIN = 4 << 20  # bytes; it travels in a frame of 16 MiB, escaped
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a session was opened with. ``admitted``: its request, whose code is its interpreter, and its limits.
-
-    ``cwd``: where its steps begin; with ``restore_cwd`` each of them, else the first. ``idle_timeout`` and ``lifetime``
-    in seconds.
-    """
-
-    name: str | None
-    admitted: Admitted
-    cwd: str | None
-    restore_cwd: bool
-    idle_timeout: float | None
-    lifetime: float | None
 
 
 class Session:
@@ -74,7 +58,7 @@ class Session:
         self.language = terms.admitted.request.language
         self.files = SessionFiles(self._workspace)
         self._terms = terms
-        self._log = house.log
+        self._house = house
         self._slot = slot
         self._turn = asyncio.Lock()
         self._lives = Lives(terms.admitted, house)
@@ -82,6 +66,7 @@ class Session:
         self._runs: dict[str, Run] = {}
         self._running = ""  # the id of the step that runs
         self._interrupted = False  # somebody asked for its end
+        self._asker: Asker | None = None  # of the step that runs
         self._closed = ""
 
     async def run(
@@ -101,7 +86,7 @@ class Session:
 
         Raises ``InvalidArgument``, ``SandboxClosed``, ``RuntimeMissing``, ``RecordUnavailable`` and ``Fault``.
         """
-        return await self._run(self._step_request(code, timeout, stdin, metadata), None, wait=wait)
+        return await self._run(self._request(code, timeout, stdin, metadata), None, wait=wait)
 
     async def stream(
         self,
@@ -116,7 +101,7 @@ class Session:
 
         Leaving the stream early interrupts the step.
         """
-        request = self._step_request(code, timeout, stdin, metadata)
+        request = self._request(code, timeout, stdin, metadata)
         async with contextlib.aclosing(events(partial(self._run, request, wait=wait))) as happened:
             async for event in happened:
                 yield event
@@ -130,8 +115,14 @@ class Session:
         metadata: Mapping[str, Any] | None = None,
     ) -> Run:
         """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to."""
-        request = self._step_request(code, timeout, stdin, metadata)
-        run = Run(request.id, events(partial(self._run, request, wait=True)), lambda: self._interrupt(request.id))
+        request = self._request(code, timeout, stdin, metadata)
+        approvals = self._house.approvals
+        run = Run(
+            request.id,
+            partial(self._run, request, wait=True),
+            lambda: self._interrupt(request.id),
+            lambda asked: approvals().answerer(asked),
+        )
         self._runs[run.id] = run
         for old in [known for known, one in self._runs.items() if one.is_done][:-_RUNS_KEPT]:
             self._runs.pop(old).forget()
@@ -162,7 +153,7 @@ class Session:
 
     async def get(self, name: str) -> Any:
         """The JSON value of ``name``. Raises ``InvalidArgument`` where there is none, or it cannot travel."""
-        self._check_name(name)
+        self._terms.check_name(name)
         reply = await self._asked(lambda life: life.ask(name))
         if reply.error is not None:
             raise InvalidArgument("name", f"{name!r}: {reply.error}")
@@ -177,7 +168,7 @@ class Session:
 
     async def set(self, name: str, value: Any) -> None:
         """Bind ``name`` to a JSON value; in Shell to its JSON text. Raises ``InvalidArgument``."""
-        self._check_name(name)
+        self._terms.check_name(name)
         text = json_of(value)
         reply = await self._asked(lambda life: life.give(name, text))
         if reply.error is not None:
@@ -209,6 +200,16 @@ class Session:
 
     # -- one step
 
+    def _request(
+        self,
+        code: str | bytes,
+        timeout: float | None,
+        stdin: str | bytes | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> Request:
+        self._check_open()
+        return self._terms.step(code, timeout, stdin, metadata)
+
     async def _run(self, request: Request, emitter: Emitter | None, *, wait: bool) -> Execution:
         self._check_open()
         if not wait and self._turn.locked():
@@ -228,11 +229,15 @@ class Session:
         """One step, from its intent to its outcome."""
         life = await self._lives.living()
         self._check_open()  # it may have been closed meanwhile
-        plan = replace(life.plan, code=request.code, deadline=self._deadline(request))
+        plan = replace(life.plan, code=request.code, deadline=self._terms.deadline(request))
         crossed = life.doorway.crossings()
-        async with recording(self._log, request, plan) as record:
+        self._interrupted, self._running = False, request.id
+        async with recording(self._house.log, request, plan) as record:
             heard = Heard(life.next_number(), _capture(life, plan.limits, emitter), emitter)
-            end = await self._until_over(life, heard, request, plan.deadline)
+            try:
+                end = await self._asked_and_over(life, heard, request, plan.deadline)
+            finally:
+                self._running = ""
             state = self._lives.names.state_after(end.finished)
             left = await self._lives.left_by(life, end.ending)
             if end.ending is not None:
@@ -240,10 +245,22 @@ class Session:
             outcome = outcome_of(request, heard.capture, plan.limits, end, state, left, life.report)
             return record.noted(replace(outcome, crossings=since(crossed, life.doorway.crossings())))
 
+    async def _asked_and_over(self, life: InterpreterCell, heard: Heard, request: Request, deadline: float) -> StepEnd:
+        """The step, with what it asks for meanwhile; in Shell somebody may have to allow it first."""
+        async with asking(self._house, request, heard.emitter) as asker:
+            self._asker = asker
+            commands = Commands(asker, self._house.approvals().rules, life)
+            denied = await commands.denied(request.code) if self.language == "shell" else None
+            if denied is not None:
+                return denied_end(deadline, denied, interrupted=self._interrupted, closed=bool(self._closed))
+            asker.attach(life.cell)
+            if self.language == "python":
+                commands.listen(heard)
+            return await self._until_over(life, heard, request, deadline)
+
     async def _until_over(self, life: InterpreterCell, heard: Heard, request: Request, deadline: float) -> StepEnd:
         cwd = self._terms.cwd if self._terms.restore_cwd or life.is_fresh else None
         stdin = request.stdin if request.has_stdin else None
-        self._interrupted, self._running = False, request.id
         began = time.monotonic()
         try:
             await life.begin(heard, request.code, stdin, cwd, deadline)
@@ -253,8 +270,8 @@ class Session:
         except asyncio.CancelledError:
             await self._interrupt_and_wait(life, heard)
             raise
-        finally:
-            self._running = ""
+        self._running = ""
+        self._stop_asking("the step is over")
         heard.capture.finish()
         seconds = time.monotonic() - began
         is_late = self._interrupted or heard.capture.was_too_much or seconds >= deadline
@@ -273,6 +290,7 @@ class Session:
         heard.leave()
         life.cell.resume()
         life.cell.interrupt(GRACE)
+        self._stop_asking("the step was interrupted")
         waiting = asyncio.ensure_future(self._quiet(life, heard))  # noqa: TID251 - awaited here in every case
         while not waiting.done():
             with contextlib.suppress(asyncio.CancelledError):  # once more: the step's end is near either way
@@ -315,10 +333,6 @@ class Session:
             finally:
                 os.close(workspace)
 
-    def _deadline(self, request: Request) -> float:
-        wall = self._terms.admitted.limits.wall
-        return wall if request.timeout is None else min(wall, request.timeout)
-
     def _interrupt(self, request_id: str) -> bool:
         """Interrupt this very step, if it runs."""
         life = self._lives.current
@@ -326,7 +340,13 @@ class Session:
             return False
         self._interrupted = True
         life.cell.interrupt(GRACE)
+        self._stop_asking("the step was interrupted")
         return True
+
+    def _stop_asking(self, why: str) -> None:
+        """Nothing of the step that runs crosses the wall any more."""
+        if self._asker is not None:
+            self._asker.close(why)
 
     # -- its end
 
@@ -338,39 +358,14 @@ class Session:
         """No more steps; what runs is ended."""
         self._lifetime.end()
         self._closed = self._closed or why
+        self._stop_asking(why)
+        self._house.approvals().forget_session(self._terms.admitted.request.namespace, self.id)
         if self._lives.current is not None:
             self._lives.current.cell.kill("closed")
 
     def _check_open(self) -> None:
         if self._closed:
             raise SandboxClosed(self._closed)
-
-    def _check_name(self, name: object) -> None:
-        plain = name.replace("$", "_") if isinstance(name, str) and self.language == "node" else name
-        if not isinstance(plain, str) or not plain.isidentifier() or len(plain) > _MOST_NAME:
-            raise InvalidArgument("name", f"{str(name)[:_MOST_NAME]!r} is not the name of a variable")
-
-    def _step_request(
-        self,
-        code: str | bytes,
-        timeout: float | None,
-        stdin: str | bytes | None,
-        metadata: Mapping[str, Any] | None,
-    ) -> Request:
-        self._check_open()
-        given = stdin_of(stdin, _MOST_STDIN)
-        if self.language == "shell" and b"\0" in given:
-            raise InvalidArgument("stdin", "bash cannot hold NUL bytes: give them to a Shell session as a file")
-        return replace(
-            self._terms.admitted.request,
-            id=os.urandom(16).hex(),
-            code=code_of(code),
-            timeout=check_timeout(timeout),
-            stdin=given,
-            has_stdin=stdin is not None,
-            metadata={**self._terms.admitted.request.metadata, **metadata_of(metadata)},
-            session=self.id,
-        )
 
 
 def _capture(life: InterpreterCell, limits: Limits, emitter: Emitter | None) -> Capture:

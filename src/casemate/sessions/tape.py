@@ -6,16 +6,22 @@ import array
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
+from casemate.model.approval import ApprovalRequest, Decision
 from casemate.model.events import Display, ErrorEvent, Event, Output, ResultEvent
 from casemate.model.result import ProgramError, Result
+
+Answerer = Callable[[str], Callable[[Decision], bool]]  # how a request, by its id, is answered
+_OF_A_REQUEST = ("id", "kind", "summary", "namespace", "session", "run", "arguments", "hash", "server", "tool")
 
 
 class Tape:
     """Events in order, written once and read by number. Only one thread uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, answerer: Answerer) -> None:
+        self._answerer = answerer
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
         self._ends = array.array("Q")
 
@@ -35,7 +41,7 @@ class Tape:
         """The event ``number``, counted from 0."""
         start = self._ends[number - 1] if number else 0
         data = os.pread(self._file.fileno(), self._ends[number] - start, start)
-        return _heard(data)
+        return _heard(data, self._answerer)
 
     @property
     def is_closed(self) -> bool:
@@ -59,6 +65,8 @@ def _told(event: Event) -> bytes:
             return _line({"is": "result", "bundle": dict(result)})
         case ErrorEvent(error):
             return _line({"is": "error", "name": error.name, "value": error.value, "traceback": error.traceback})
+        case ApprovalRequest():
+            return _line({"is": "request", **{name: getattr(event, name) for name in _OF_A_REQUEST}})
     raise TypeError(f"a {type(event).__name__} is not kept")
 
 
@@ -66,7 +74,7 @@ def _line(told: dict[str, Any]) -> bytes:
     return json.dumps(told, ensure_ascii=False).encode() + b"\n"
 
 
-def _heard(kept: bytes) -> Event:
+def _heard(kept: bytes, answerer: Answerer) -> Event:
     line, _, data = kept.partition(b"\n")
     told = json.loads(line)
     match told["is"]:
@@ -77,4 +85,6 @@ def _heard(kept: bytes) -> Event:
             return Display(Result(told["bundle"]), told["name"], told["update"])
         case "result":
             return ResultEvent(Result(told["bundle"]))
+        case "request":
+            return ApprovalRequest(**{name: told[name] for name in _OF_A_REQUEST}, _answer=answerer(told["id"]))
     return ErrorEvent(ProgramError(told["name"], told["value"], told["traceback"]))

@@ -7,7 +7,7 @@ import os
 import resource
 import time
 
-from casemate.supervisor import broker, init, spare, watch, wire
+from casemate.supervisor import broker, init, pauses, spare, standstill, watch, wire
 from casemate.supervisor.identity import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -20,9 +20,7 @@ _TIMES_REST = 10  # as long as a look took, it rests
 _PIPE_READ = 4096
 _LOOSE = 256 << 20  # bytes above the limit from which RLIMIT_DATA holds a process to nothing: Node reserves gigabytes
 _NEVER = float("inf")
-_SIGINT, _SIGSTOP, _SIGCONT = 2, 19, 18
-_STOPPED = b"TtZX"  # states of tasks that run nothing (proc(5))
-_STOP_WITHIN, _STOP_PAUSE = 0.03, 0.0005  # seconds; nobody else's clock is looked at meanwhile
+_SIGINT = 2
 _IDLE_LOOK = 5.0  # seconds between looks at a session in which no step runs, and nothing but its interpreter
 
 
@@ -54,8 +52,8 @@ class Cell:
         self.again = self.repeat = _NEVER  # when it is interrupted once more: an interpreter may have missed it
         self.in_step = False
         self.step_began = 0.0
-        self.stopped: set[int] = set()  # by `freeze`
-        self.stood: tuple[frozenset[int], int] | None = None  # what stood still then, and how long it had run
+        self.frozen: standstill.Standstill | None = None  # while its files are taken
+        self.paused: pauses.Pause | None = None  # while it waits for somebody's answer
         self.keeps_files = False  # at its end, for the session's next cell
         self.started = time.monotonic()
         self.deadline = self.next_look = _NEVER
@@ -125,12 +123,15 @@ class Cell:
 
     def next_time(self) -> float:
         """When it wants to be looked at again (monotonic seconds)."""
+        if self.paused:
+            return self.next_look
         deadline = self.deadline if self.reason is None else _NEVER  # one that is being ended needs no second end
         return min(deadline, self.next_look, self.again)
 
     def begin_step(self, seconds: float, grace: float, repeat: float) -> None:
         """A step of a session begins: after ``seconds`` it is interrupted, again each ``repeat``, and ``grace`` later
         the cell is ended."""
+        self.go_on()
         now = time.monotonic()
         self.in_step, self.interrupted, self.grace, self.again = True, False, grace, _NEVER
         self.repeat = repeat
@@ -141,6 +142,7 @@ class Cell:
 
     def end_step(self) -> None:
         """The step is over; nothing runs that has a deadline."""
+        self.go_on()
         self.in_step = False
         self.deadline = self.again = _NEVER
         self.next_look = time.monotonic() + watch.SELDOM
@@ -149,6 +151,7 @@ class Cell:
         """Interrupt the step that runs, if one does; the cell ends ``grace`` seconds later where that was of no use."""
         if not self.in_step:
             return
+        self.go_on()
         now = time.monotonic()
         if not self.interrupted:
             self.interrupted = True
@@ -164,32 +167,63 @@ class Cell:
 
     def freeze(self) -> bool:
         """Stop everything in it but its init, so that nothing changes its files; whether all of it stands still."""
-        self.stopped.clear()
-        self.stood = None
-        until = time.monotonic() + _STOP_WITHIN
-        while True:
-            pids = watch.look(self.pid).pids
-            moving = [pid for pid in pids if not watch.stands_still(pid, _STOPPED)]
-            if not moving:
-                self.stood = frozenset(pids), watch.run_time(pids)
-                return True
-            if time.monotonic() > until:
-                return False
-            for pid in moving:
-                self.stopped.add(pid)
-                _send(pid, _SIGSTOP)
-            time.sleep(_STOP_PAUSE)
+        self.go_on()
+        self.frozen = standstill.Standstill(self.pid)
+        return self.frozen.stop()
 
     def thaw(self) -> bool:
         """Let go on what was stopped, and nothing that stood still before; whether all of it has stood still since."""
-        pids = watch.look(self.pid).pids
-        stood = self.stood == (frozenset(pids), watch.run_time(pids))
-        for pid in self.stopped.intersection(pids):
-            _send(pid, _SIGCONT)
-        return stood
+        frozen, self.frozen = self.frozen, None
+        if frozen is None:
+            return False
+        held = frozen.holds()
+        frozen.end()
+        return held
+
+    def stand(self, still: bool) -> None:
+        """Pause, or go on."""
+        if still:
+            self.pause()
+        else:
+            self.go_on()
+
+    def pause(self) -> None:
+        """It waits for somebody's answer and for nothing else: stop it and its clock until `go_on`.
+
+        Not when it has been interrupted: then its time is its last.
+        """
+        has_clock = self.in_step if self.session else not self.waits
+        if has_clock and not (self.interrupted or self.reason or self.paused or self.frozen):
+            self.paused = pauses.Pause(self.pid)
+            self._keep_paused(time.monotonic())
+
+    def go_on(self) -> None:
+        """Let it and its clock go on. Harmless when it was not paused."""
+        if self.paused:
+            now = time.monotonic()
+            self.deadline += self.paused.end(now)
+            self.paused = None
+            self.next_look = now + _FIRST_LOOK
+
+    def _keep_paused(self, now: float) -> None:
+        """What runs in a cell that is paused, by a timer of its own, has the clock against it, and is stopped again."""
+        assert self.paused
+        self.deadline += self.paused.credit(now)
+        if self.paused.stands:
+            # If it wakes now, that is noticed when its time is up, or soon after.
+            self.next_look = now + min(_IDLE_LOOK, max(watch.SELDOM, self.deadline - now))
+        else:
+            self._look(now)
+            if not self.paused.stop():
+                self._rest_after(now)
 
     def keep_time(self, now: float) -> None:
         """End it when its time is up, and look at it when that is due."""
+        if self.paused:
+            self._keep_paused(now)
+            if now < self.deadline:
+                return
+            self.go_on()
         if self.reason is None and now >= self.deadline:
             if self.in_step and not self.interrupted:
                 self.interrupt(self.grace)
@@ -200,9 +234,12 @@ class Cell:
             self.signal(_SIGINT)
         elif now >= self.next_look:
             self._look(now)
-            # A cell whose looks take long is looked at less often: the others' time must not go into it.
-            ended = time.monotonic()
-            self.next_look = max(self.next_look, ended + _TIMES_REST * (ended - now))
+            self._rest_after(now)
+
+    def _rest_after(self, began: float) -> None:
+        """A cell whose looks take long is looked at less often: the others' time must not go into it."""
+        ended = time.monotonic()
+        self.next_look = max(self.next_look, ended + _TIMES_REST * (ended - began))
 
     def _look(self, now: float) -> None:
         sight = watch.look(self.pid)
@@ -307,11 +344,6 @@ class Cell:
         os.close(self.pidfd)
         if self.network >= 0:
             os.close(self.network)
-
-
-def _send(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended, and its number may be another's
-        os.kill(pid, number)
 
 
 def _read_now(fd: int) -> bytes:

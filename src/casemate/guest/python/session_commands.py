@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 
+from _casemate.session_asks import asks  # type: ignore[import-not-found]
 from _casemate.session_input import file_of  # type: ignore[import-not-found]
 from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from _casemate.session_steps import ERR, OUT, steps  # type: ignore[import-not-found]
@@ -41,6 +42,7 @@ _PIPE, _STDOUT = subprocess.PIPE, subprocess.STDOUT
 
 def run_shell(command: str) -> int:
     """Run a line of shell; its exit code, negative for the signal that ended it."""
+    asks.permission(command)
     steps.current().flush()
     if command.rstrip().endswith("&"):
         return _left_behind(command)
@@ -50,6 +52,7 @@ def run_shell(command: str) -> int:
 
 def output_of(command: str, split: bool) -> "tuple[object, int]":
     """What a line of shell writes (to both streams, as IPython does), and its exit code."""
+    asks.permission(command)
     pieces: "list[bytes]" = []
     process = _popen(_shell(command), stdout=_PIPE, stderr=_STDOUT, start_new_session=True)
     code = _attend(process, {process.stdout.fileno(): pieces.append})
@@ -167,6 +170,7 @@ class SessionScripts(ScriptMagics):  # type: ignore[misc]
     def shebang(self, line: str, cell: str) -> None:
         """Run the cell by the program that the line names; options as in IPython."""
         arguments, command = self.shebang.parser.parse_known_args(_split(line))
+        asks.permission(" ".join(command), cell)
         if arguments.bg:
             ScriptMagics.shebang(self, line, cell)
             return

@@ -7,6 +7,7 @@ import _casemate  # type: ignore[import-not-found]
 from _casemate import session_errors as errors
 from _casemate import session_pictures as pictures
 from _casemate import session_streams as streams
+from _casemate.session_asks import asks  # type: ignore[import-not-found]
 from _casemate.session_frames import encode, pipes  # type: ignore[import-not-found]
 from _casemate.session_input import stdin  # type: ignore[import-not-found]
 from _casemate.session_interrupts import OTHER, interrupts  # type: ignore[import-not-found]
@@ -51,6 +52,8 @@ class Serving:
         """Do what is asked, and say what came of it."""
         if request["op"] == "run":
             self._run(request)
+        elif request["op"] == "answer":  # of a step that is over
+            interrupts.state, interrupts.pending = OTHER, False
         else:
             interrupts.state, interrupts.pending = OTHER, False
             self._reply(request)
@@ -62,9 +65,11 @@ class Serving:
         except OSError as failure:
             step, error = steps.running, failure
         if error is None:
+            asks.begin(request.get("asks") is True)
             error = self._executed(request)
         if not pipes.are_mine():
             self._end_child(error)
+        asks.end()
         streams.install()
         step.flush()
         if error is not None:
@@ -145,6 +150,7 @@ def _become_a_child() -> None:
     """Called in a process that was forked from the interpreter: it is a process of the user's."""
     pipes.leave_to_parent()
     steps.renew_locks()
+    asks.renew_lock()
     loop.stop_in_child()
 
 

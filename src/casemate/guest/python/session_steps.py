@@ -175,7 +175,7 @@ class Step:
         finally:
             interrupts.release()
 
-    def fields(self, kind: str, **fields: object) -> bool:
+    def fields(self, kind: str, /, **fields: object) -> bool:
         """`frame`, from values."""
         return self.frame(kind, encode(fields)[1:-1])
 

@@ -54,6 +54,15 @@ class RunningCell:
     def resume(self) -> None:
         self._link.call(self._link.resume, self)
 
+    def pause(self) -> None:
+        self._say("pause")
+
+    def go_on(self) -> None:
+        self._say("go on")
+
+    def _say(self, what: str, **more: Any) -> None:
+        self._link.send({"op": what, "id": self.id, **more})
+
     def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
         """Listen at more addresses and ports of its network."""
         number, asked = next(_numbers), Future[list[int]]()
@@ -194,9 +203,6 @@ class RunningSession(RunningCell):
         for future in (self.files, self.frozen, self.thawed):
             if future is not None and not future.done():
                 future.set_exception(Fault("the session's cell has ended"))
-
-    def _say(self, what: str, **more: Any) -> None:
-        self._link.send({"op": what, "id": self.id, **more})
 
 
 class Unlaunched(Exception):

@@ -263,6 +263,12 @@ class NativeCell:
     def resume(self) -> None:
         self._cell.resume()
 
+    def pause(self) -> None:
+        self._cell.pause()
+
+    def go_on(self) -> None:
+        self._cell.go_on()
+
     def listeners(self) -> Future[list[int]]:
         return self._listening
 
@@ -328,6 +334,8 @@ class NativeSession:
         self.begin_step = cell.begin_step
         self.end_step = cell.end_step
         self.interrupt = cell.interrupt
+        self.pause = cell.pause
+        self.go_on = cell.go_on
         self.freeze = cell.freeze
         self.thaw = cell.thaw
         self.has_stood_still = cell.has_stood_still

@@ -1,0 +1,102 @@
+"""From an answer to the code that waited for it: in a cell that is not frozen yet, in one that is, and in one that is
+while a thousand other requests wait; and what those thousand hold.
+
+Each sample begins with the answer and ends when the next that the code prints has come out of the cell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
+
+from benchmarks import measure
+from benchmarks.looking import below, private_bytes
+from benchmarks.measure import Goal, Series
+from casemate import ApprovalRequest, Output, Sandbox
+from casemate.approvals.asker import Of
+from casemate.model.approval import Question
+from casemate.sessions.session import Session
+
+_OTHERS = 1000
+_STEP = "asks.permission('true'); print('on')"  # asks as a command does, and starts none
+_WAKE = Goal(plus=5e-3)
+_PAUSE = 0.002  # seconds between two looks at whether the cell is frozen
+
+
+def main() -> None:
+    run = measure.Run("approvals", __doc__ or "")
+    with tempfile.TemporaryDirectory(prefix="casemate-approvals-") as folder:
+        asyncio.run(_measure(run, folder))
+    run.finish()
+
+
+async def _measure(run: measure.Run, folder: str) -> None:
+    async with Sandbox(audit=f"{folder}/audit.db", approval_timeout=None) as sandbox, sandbox.session() as session:
+        sandbox.approvals.rules.set_default("shell", "ask")
+        await session.run("from _casemate.session_asks import asks")
+        rounds = run.rounds(200)
+        at_once = await _answered(session, rounds, frozen=False)
+        frozen = await _answered(session, rounds, frozen=True)
+        before, threads = private_bytes(os.getpid()), threading.active_count()
+        with sandbox.approvals.open():
+            await _have_others_wait(sandbox)
+            held, more = private_bytes(os.getpid()) - before, threading.active_count() - threads
+            crowded = await _answered(session, rounds, frozen=True)
+        run.compare(
+            "from an answer to the code that waited",
+            [
+                Series("not frozen yet", at_once),
+                Series("frozen", frozen, _WAKE),
+                Series(f"frozen, {_OTHERS:,} others wait", crowded, _WAKE),
+            ],
+        )
+        run.note(f"{_OTHERS:,} requests that wait hold {held / 1e6:.1f} MB, and {more} threads")
+
+
+async def _have_others_wait(sandbox: Sandbox) -> None:
+    """Requests of other runs: sixteen of each are shown, the rest wait for that."""
+    for number in range(_OTHERS):
+        asker = sandbox.approvals.asker(Of("default", f"session {number % 20}", f"run {number % 20}"), None)
+        asker.decide(Question("tool", "read a file", {"path": f"/a/file/{number}"}, server="files", tool="read"))
+    while len(sandbox.approvals.pending()) < 16 * 20:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(_PAUSE)
+
+
+async def _answered(session: Session, rounds: int, *, frozen: bool) -> tuple[float, ...]:
+    return tuple([await _once(session, frozen=frozen) for _ in range(rounds + 1)][1:])
+
+
+async def _once(session: Session, *, frozen: bool) -> float:
+    start = end = 0.0
+    async for event in session.stream(_STEP):
+        if isinstance(event, ApprovalRequest):
+            while frozen and not _is_frozen():  # noqa: ASYNC110 - only the kernel knows
+                await asyncio.sleep(_PAUSE)
+            start = time.perf_counter()
+            await event.approve()
+        elif isinstance(event, Output):
+            end = time.perf_counter()
+    return end - start
+
+
+def _is_frozen() -> bool:
+    """Whether the session's cell is: it is the only one here that could be."""
+    return any(_state(one.pid) == "T" for one in below(os.getpid()))
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,346 @@
+"""Where a question becomes a verdict: rules first, then whoever can be asked, then the rules once more.
+
+One thread does all of it, in order. Whoever answers is told at once whether that came first; what follows from an
+answer is done in the thread. What goes wrong on the way denies.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from casemate.approvals.clockwork import Clockwork, Later
+from casemate.approvals.shown import Shown
+from casemate.approvals.states import MOST_ASKED, End, States
+from casemate.errors import CasemateError
+from casemate.model.approval import ApprovalRequest, Decision, Question, Verdict
+
+if TYPE_CHECKING:
+    from casemate.approvals.asker import Asker
+    from casemate.approvals.channels import Channel
+    from casemate.policy.rules import Rulebook
+
+Record = Callable[[str, str, dict[str, Any]], object]  # run, namespace, detail; raises CasemateError
+
+NOBODY = "nobody is there to ask"
+GONE = "whoever was asked has gone"
+_CLOSED = "the sandbox was closed"
+FAULT = Verdict(False, "fault", "casemate itself failed to decide")
+
+
+@dataclass(slots=True, eq=False)
+class Case:
+    """A question on its way to a verdict. ``id``: once somebody is asked."""
+
+    asker: Asker
+    question: Question
+    shown: Shown
+    future: Future[Verdict]
+    id: str = ""
+    request: ApprovalRequest | None = None
+    holders: list[Channel] = field(default_factory=list)
+    expiry: Later | None = None
+
+
+class Plane:
+    """``rules`` decide without asking; ``channels``: who may be asked besides the stream of a run; ``timeout``: seconds
+    that somebody has to answer, None for as long as it takes. ``asks``: False where asking is switched off. ``record``
+    writes a row, and may raise ``CasemateError``."""
+
+    def __init__(self, rules: Rulebook, record: Record, timeout: float | None, *, asks: bool) -> None:
+        self.rules = rules
+        self.channels: list[Channel] = []
+        self.clockwork = Clockwork(self._failed)
+        self._record = record
+        self._timeout = timeout
+        self._asks = asks
+        self._states = States()
+        self._cases: dict[str, Case] = {}
+        self._lock = threading.Lock()  # of the states and the cases
+        self._current: Case | None = None  # what the thread is at
+        self._is_showing = False
+
+    # -- from any thread
+
+    def decide(self, case: Case) -> None:
+        """Have the case's future hold a verdict, once there is one."""
+        if not self.clockwork.soon(self._consider, case):
+            case.future.set_result(Verdict(False, "withdrawn", _CLOSED))
+
+    def refuse(self, asker: Asker, question: Question, future: Future[Verdict], why: str) -> None:
+        """Deny what cannot even be shown."""
+        nothing = Shown("", "")
+        case = Case(asker, replace(question, arguments={}), nothing, future)
+        if not self.clockwork.soon(self._finish, case, Verdict(False, "form", why)):
+            future.set_result(Verdict(False, "form", why))
+
+    def answer(self, request: str, decision: Decision, by: str, note: str = "") -> bool:
+        """Somebody answers; whether that was the first answer, and in time."""
+        is_first = self._settle(request, "approved" if decision.allow is True else "denied")
+        self.clockwork.soon(self._answered if is_first else self._came_late, request, decision, by, note)
+        return is_first
+
+    def taken(self, request: str) -> bool:
+        """Somebody looks at it from now on, so its time begins; False when that is no longer needed."""
+        with self._lock:
+            is_pending = self._states.state(request) == "asked"
+        return is_pending and self.clockwork.soon(self._begin_time, request)
+
+    def gone(self, channel: Channel, request: str = "") -> None:
+        """Through this channel nobody answers any more: this request, or any."""
+        self.clockwork.soon(self._lose, channel, request)
+
+    def pending(self) -> list[ApprovalRequest]:
+        """Requests that are shown and wait, the oldest first."""
+        with self._lock:
+            requests = [self._cases[request].request for request in self._states.shown()]
+        return [request for request in requests if request is not None]
+
+    def all_pending(self, session: str | None) -> list[str]:
+        """Also those whose turn has not come; of one session or of all."""
+        with self._lock:
+            asked = [(request, self._cases[request].question.session) for request in self._states.asked()]
+        return [request for request, of in asked if session is None or of == session]
+
+    def withdraw(self, asker: Asker) -> list[str]:
+        """What asked is over, and so are its requests, which are given."""
+        with self._lock:
+            over = [request for request, case in self._cases.items() if case.asker is asker]
+        for request in over:
+            if self._settle(request, "withdrawn"):
+                self.clockwork.soon(self._end, request, _withdrawn(asker), "withdrawn")
+        self.clockwork.soon(self._forget, asker)
+        return over
+
+    def close(self) -> None:
+        """Withdraw everything, and end. Blocks, bounded."""
+        with self._lock:
+            askers = {case.asker for case in self._cases.values()}
+        for asker in askers:
+            asker.close(_CLOSED)
+        self.clockwork.close()
+        self._give_up(Verdict(False, "withdrawn", _CLOSED))
+
+    def _settle(self, request: str, end: End) -> bool:
+        with self._lock:
+            return self._states.settle(request, end)
+
+    # -- in the plane's thread
+
+    def _consider(self, case: Case) -> None:
+        self._current = case
+        pausing = case.asker.pausing
+        verdict = self._without_asking(case) or self._enter(case)
+        if verdict is not None:
+            pausing.asked(case.asker.pending)
+            self._finish(case, verdict)
+            return
+        case.asker.pending += 1
+        pausing.asked(case.asker.pending)
+        self._current = None
+        self._show_due(case.asker.queue)
+
+    def _without_asking(self, case: Case) -> Verdict | None:
+        if case.asker.is_over:
+            return _withdrawn(case.asker)
+        verdict = self.rules.verdict(case.question, time.monotonic())
+        if verdict is not None:
+            return verdict
+        if not self._asks:
+            return Verdict(True, "allow_all")
+        if not any(channel.is_there for channel in self._channels_for(case.asker)):
+            return Verdict(False, "nobody", NOBODY)
+        return None
+
+    def _enter(self, case: Case) -> Verdict | None:
+        """Have it wait for an answer; or why it may not."""
+        asker = case.asker
+        with self._lock:
+            if asker.is_over:  # nothing of it is entered after that, so that all of it is withdrawn
+                return _withdrawn(asker)
+            request = os.urandom(16).hex()
+            why = self._states.ask(request, asker.queue, asker.run, len(case.shown.text))
+            if why:
+                return Verdict(False, "limit", why)
+            case.id = request
+            self._cases[request] = case
+        return None
+
+    def _channels_for(self, asker: Asker) -> list[Channel]:
+        return [*self.channels, *([asker.stream] if asker.stream else [])]
+
+    def _show_due(self, queue: str) -> None:
+        """Show requests whose turn has come; those that an answer has decided since need none of their own."""
+        if self._is_showing:
+            return
+        self._is_showing = True
+        try:
+            while request := self._take_turn(queue):
+                case = self._cases[request]
+                verdict = self.rules.verdict(case.question, time.monotonic())
+                if verdict is not None:
+                    self._decide_now(case, verdict)
+                else:
+                    self._show(case)
+        finally:
+            self._is_showing = False
+
+    def _take_turn(self, queue: str) -> str | None:
+        with self._lock:
+            return self._states.take_turn(queue)
+
+    def _show(self, case: Case) -> None:
+        question = case.question
+        case.request = ApprovalRequest(
+            case.id, question.kind, question.summary, question.namespace, question.session, question.run,
+            case.shown.arguments, case.shown.hash, question.server, question.tool,
+            lambda decision: self.answer(case.id, decision, "request"),
+        )  # fmt: skip
+        for channel in self._channels_for(case.asker):
+            if not channel.is_there:
+                continue
+            held = channel.show(case.request, len(case.shown.text), case.asker.loop)
+            if held != "gone":
+                case.holders.append(channel)
+            if held == "taken":
+                self._begin_time(case.id)
+        if not case.holders:
+            self._decide_now(case, Verdict(False, "nobody", GONE))
+
+    def _begin_time(self, request: str) -> None:
+        case = self._cases.get(request)
+        if case is not None and case.expiry is None and self._timeout is not None:
+            case.expiry = self.clockwork.later(self._timeout, self._expire, request)
+
+    def _expire(self, request: str) -> None:
+        if self._settle(request, "expired"):
+            why = f"nobody answered within {self._timeout:g} s"
+            self._end(request, Verdict(False, "timeout", why), "denied: timeout")
+
+    def _lose(self, channel: Channel, request: str) -> None:
+        for case in [case for case in self._cases.values() if channel in case.holders and request in ("", case.id)]:
+            case.holders.remove(channel)
+            if not case.holders:
+                self._decide_now(case, Verdict(False, "nobody", GONE))
+
+    def _decide_now(self, case: Case, verdict: Verdict) -> None:
+        """Without an answer, unless one has just come."""
+        if self._settle(case.id, "approved" if verdict.allow else "denied"):
+            self._end(case.id, verdict)
+
+    def _answered(self, request: str, decision: Decision, by: str, note: str) -> None:
+        case = self._close_case(request)
+        verdict = Verdict(decision.allow is True, by, decision.reason, decision.content)
+        if verdict.allow:
+            verdict = self._after_all(case, decision, by) or verdict
+        self._finish(case, verdict, decision=decision, note=note)
+        if verdict.allow and decision.scope != "once":
+            for other in [other for other in self._cases.values() if other.shown.hash == case.shown.hash]:
+                known = self.rules.verdict(other.question, time.monotonic())
+                if known is not None:
+                    self._decide_now(other, known)
+
+    def _after_all(self, case: Case, decision: Decision, by: str) -> Verdict | None:
+        """Why it may not cross although somebody has allowed it: what asked is over, or a rule has come to deny it."""
+        if case.asker.is_over:
+            return _withdrawn(case.asker)
+        now = time.monotonic()
+        if self.rules.judge(case.question, now)[0] == "deny":
+            return self.rules.verdict(case.question, now)
+        self.rules.remember(decision, case.question, now, by)
+        return None
+
+    def _close_case(self, request: str) -> Case:
+        """It has come to its end: nobody need answer any more."""
+        with self._lock:
+            case = self._current = self._cases.pop(request)
+        if case.expiry:
+            case.expiry.cancel()
+        for channel in case.holders:
+            channel.withdraw(request)
+        return case
+
+    def _end(self, request: str, verdict: Verdict, word: str = "") -> None:
+        self._finish(self._close_case(request), verdict, word)
+
+    def _finish(
+        self, case: Case, verdict: Verdict, word: str = "", decision: Decision | None = None, note: str = ""
+    ) -> None:
+        """Record the verdict, and only then hand it out."""
+        asker = case.asker
+        try:
+            self._write(case, verdict, word or ("allowed" if verdict.allow else "denied"), decision, note)
+        except CasemateError:
+            verdict = Verdict(False, "record", "the decision could not be recorded")
+        if case.id:
+            asker.pending -= 1
+            asker.pausing.answered(asker.pending)
+        self._current = None
+        case.future.set_result(verdict)
+        if case.id:
+            self._show_due(asker.queue)
+
+    def _write(self, case: Case, verdict: Verdict, word: str, decision: Decision | None, note: str) -> None:
+        asker, question = case.asker, case.question
+        asker.decided += 1
+        if asker.decided > MOST_ASKED and not verdict.allow:
+            asker.unrecorded += 1  # a flood of requests must not become one of rows
+            return
+        detail: dict[str, Any] = {
+            "session": question.session, "request": case.id, "kind": question.kind, "summary": question.summary,
+            "server": question.server, "tool": question.tool, "arguments": question.arguments,
+            "hash": case.shown.hash, "decision": word, "by": verdict.by, "reason": verdict.reason, "note": note,
+        }  # fmt: skip
+        if decision is not None and decision.scope != "once":
+            detail |= {"scope": decision.scope, "uses": decision.uses, "expires": decision.expires}
+        self._record(asker.run, asker.namespace, {name: value for name, value in detail.items() if value})
+
+    def _came_late(self, request: str, decision: Decision, by: str, note: str) -> None:
+        with self._lock:
+            state = self._states.state(request)
+        answer = "allowed" if decision.allow is True else "denied"
+        detail = {"request": request, "decision": "ignored", "answer": answer, "by": by, "note": note}
+        self._try_record("", "", {**detail, "why": f"the request is {state}" if state else "there is no such request"})
+
+    def _try_record(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
+        try:
+            self._record(run, namespace, detail)
+        except CasemateError:
+            return  # nothing crosses for it
+
+    def _forget(self, asker: Asker) -> None:
+        """It is over, and none of its requests is pending."""
+        if asker.unrecorded:
+            why = f"{asker.unrecorded} more were denied"
+            self._try_record(asker.run, asker.namespace, {"decision": "denied", "by": "limit", "reason": why})
+            asker.unrecorded = 0
+        self.rules.forget(asker.namespace, asker.session, asker.run)
+        with self._lock:
+            self._states.forget_run(asker.run)
+            self._states.forget_queue(asker.queue)
+
+    def _failed(self, _error: Exception) -> None:
+        """The plane itself has failed."""
+        self._give_up(FAULT)
+
+    def _give_up(self, verdict: Verdict) -> None:
+        """Whatever waits is denied, unrecorded."""
+        with self._lock:
+            waiting = [case for case in self._cases.values() if self._states.settle(case.id, "denied")]
+            self._cases.clear()
+        for case in [*waiting, *([self._current] if self._current else [])]:
+            for channel in case.holders:
+                channel.withdraw(case.id)
+            case.asker.pausing.answered(0)
+            if not case.future.done():
+                case.future.set_result(verdict)
+        self._current = None
+
+
+def _withdrawn(asker: Asker) -> Verdict:
+    return Verdict(False, "withdrawn", asker.why_over)

@@ -1,0 +1,29 @@
+"""The approvals of one run or step: its way to the plane, as long as it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from casemate.approvals.asker import Asker, Of
+from casemate.approvals.channels import StreamChannel
+
+if TYPE_CHECKING:
+    from casemate.execution.emitter import Emitter
+    from casemate.execution.house import House
+    from casemate.model.request import Request
+
+
+@asynccontextmanager
+async def asking(house: House, request: Request, emitter: Emitter | None) -> AsyncIterator[Asker]:
+    """What the doors of ``request``'s cell ask. When this is left, nothing of it crosses any more."""
+    approvals = house.approvals()
+    stream = StreamChannel(emitter.emit, lambda: emitter.is_followed) if emitter else None
+    asker = approvals.asker(Of(request.namespace, request.session, request.id), stream)
+    if emitter and stream:
+        emitter.on_left = lambda: approvals.left(stream)
+    try:
+        yield asker
+    finally:
+        await asker.end()
