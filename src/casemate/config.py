@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.errors import InvalidArgument
 from casemate.execution.request import domains_of
 from casemate.model.limits import Limits
-from casemate.policy.hosts import HostRule, HostRules, host_rule
+from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, host_rule
 from casemate.policy.policy import NO_POLICY, Policy
 
 if TYPE_CHECKING:
@@ -28,12 +28,11 @@ _FOR_TESTS = "CASEMATE_TESTS_"
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """Arguments of a sandbox, narrowed by a policy."""
+    """Arguments of a sandbox, narrowed by a policy. ``hosts``: what cells may reach; None where they have no door."""
 
     policy: Policy
-    hosts: HostRules
+    hosts: HostRules | None
     network: Network
-    local_ports: tuple[int, ...]
     limits: Limits
     workspace: str | os.PathLike[str] | None
     workspace_mode: Literal["overlay", "direct"]
@@ -56,6 +55,7 @@ def bounded(
     the tighter one. What is given and lies beyond the policy raises ``InvalidArgument`` naming both.
     """
     most = policy_from(policy)
+    hosts: HostRules | None
     open_to, hosts = _hosts(most, network, allowed_domains)
     folder = _workspace(most, workspace)
     _check_visible(most, folder)
@@ -69,8 +69,9 @@ def bounded(
     if most.isolation not in (None, "auto", isolation) and isolation != "auto":
         raise _beyond(most, "isolation", repr(isolation), repr(most.isolation))
     wall = isolation if isolation != "auto" else most.isolation or "auto"
-    local = most.local_ports if open_to != "none" else ()
-    return Bounded(most, hosts, open_to, local, _limits(most, limits), folder, mode, wall)
+    local = tuple(HostRule(LOCAL_NAME, port) for port in most.local_ports)
+    hosts = replace(hosts, allowed=(*hosts.allowed, *local)) if open_to != "none" else None
+    return Bounded(most, hosts, open_to, _limits(most, limits), folder, mode, wall)
 
 
 def policy_from(given: object) -> Policy:

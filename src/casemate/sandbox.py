@@ -128,7 +128,7 @@ class Sandbox:
             workspace=self._workspace,
             workspace_mode=bound.workspace_mode,
             output_dir=output_dir,
-            outside=Outside(bound.local_ports),
+            outside=Outside(),
             hosts=bound.hosts,
         )
         self._slots: asyncio.Semaphore | None = None
@@ -283,7 +283,6 @@ class Sandbox:
 
         Raises ``InvalidArgument``, ``RuntimeMissing`` and ``SandboxClosed``.
         """
-        from casemate.execution.admit import admit
         from casemate.sessions.interpreters import INTERPRETERS
         from casemate.sessions.session import Session
         from casemate.sessions.terms import Terms
@@ -294,7 +293,7 @@ class Sandbox:
         request = self._request(code, **{**_NOTHING_MORE, **given, **doors})
         terms = Terms(
             name=name,
-            admitted=admit(request, self._house.bounds),
+            admitted=self._house.admit(request, stream=False),
             cwd=checked_cwd(cwd),
             restore_cwd=restore_cwd,
             idle_timeout=check_timeout(idle_timeout, "idle_timeout"),

@@ -9,7 +9,6 @@ from dataclasses import replace
 from unittest import mock
 
 from casemate.execution import pipeline
-from casemate.execution.admit import admit
 from casemate.execution.emitter import Emitter
 from casemate.execution.house import House
 from casemate.model.execution import Execution
@@ -88,7 +87,7 @@ def in_sessions() -> Iterator[None]:
 
 async def _execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:
     opening = replace(request, id=f"{request.id[:-1]}s", code=INTERPRETERS[request.language].program)
-    terms = Terms(None, admit(opening, house.bounds), None, restore_cwd=False, idle_timeout=None, lifetime=None)
+    terms = Terms(None, house.admit(opening, stream=False), None, restore_cwd=False, idle_timeout=None, lifetime=None)
     session = Session(terms, house, lambda: asyncio.Semaphore(1))
     try:
         step = replace(request, session=session.id, has_stdin=bool(request.stdin))

@@ -10,6 +10,7 @@ import pytest
 
 from casemate import InvalidArgument, Limits, Sandbox, sync
 from casemate.config import Bounded, arguments_of_environment, bounded
+from casemate.policy.hosts import HostRules
 
 UNSET: dict[str, Any] = {
     "network": None, "allowed_domains": (), "limits": None, "workspace": None, "workspace_mode": None,
@@ -21,15 +22,20 @@ def in_force(policy: Any, **given: Any) -> Bounded:
     return bounded(policy, **{**UNSET, **given})
 
 
+def hosts(found: Bounded) -> HostRules:
+    assert found.hosts is not None
+    return found.hosts
+
+
 def names(found: Bounded) -> list[str]:
-    return [str(one) for one in found.hosts.allowed]
+    return [str(one) for one in hosts(found).allowed]
 
 
 def test_without_a_policy_the_arguments_are_in_force() -> None:
     plain = in_force(None)
     assert (plain.network, names(plain), plain.limits, plain.workspace_mode) == ("listed", [], Limits(), "overlay")
     given = in_force(None, network="public", allowed_domains=["a.test:22"], limits=Limits(wall=9))
-    assert (given.hosts.everything, names(given), given.limits.wall) == (True, ["a.test:22"], 9)
+    assert (hosts(given).everything, names(given), given.limits.wall) == (True, ["a.test:22"], 9)
 
 
 def test_what_no_argument_says_is_the_policys() -> None:
@@ -37,7 +43,7 @@ def test_what_no_argument_says_is_the_policys() -> None:
         "network": "public", "denied_domains": ["b.test"], "limits": {"memory": "1GiB", "wall": 120},
         "workspace_mode": "direct", "isolation": "native",
     })  # fmt: skip
-    assert (found.network, found.hosts.everything, found.hosts.denies("b.test", 1)) == ("public", True, True)
+    assert (found.network, hosts(found).everything, hosts(found).denies("b.test", 1)) == ("public", True, True)
     assert (found.limits.memory, found.limits.wall, found.limits.processes) == (1 << 30, 120, 64)
     assert (found.workspace_mode, found.isolation) == ("direct", "native")
 
@@ -59,13 +65,13 @@ def test_domains_narrow(policy: list[str], given: list[str], expected: list[str]
 
 def test_a_list_narrows_every_public_host_to_itself() -> None:
     found = in_force({"network": "public", "denied_domains": ["b.a.test"]}, allowed_domains=["*.a.test"])
-    assert (found.network, found.hosts.everything, names(found)) == ("listed", False, ["*.a.test"])
-    assert not found.hosts.allows("b.a.test", 443)
+    assert (found.network, hosts(found).everything, names(found)) == ("listed", False, ["*.a.test"])
+    assert not hosts(found).allows("b.a.test", 443)
 
 
 def test_ports_of_this_machine_are_the_policys_and_none_without_a_network() -> None:
-    assert in_force({"allow_local": [8080]}).local_ports == (8080,)
-    assert in_force({"allow_local": [8080]}, network="none").local_ports == ()
+    assert hosts(in_force({"allow_local": [8080]})).local_ports == (8080,)
+    assert in_force({"allow_local": [8080]}, network="none").hosts is None
 
 
 @pytest.mark.parametrize(("policy", "given"), [

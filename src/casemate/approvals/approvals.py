@@ -12,7 +12,7 @@ from casemate.approvals.asker import Asker, Of
 from casemate.approvals.callback import Approve, AsyncCallback, ThreadCallback
 from casemate.approvals.channels import HeldChannel
 from casemate.approvals.plane import Plane, Record
-from casemate.model.approval import ApprovalRequest, Decision, Scope, allow_all
+from casemate.model.approval import ApprovalRequest, Decision, Kind, Scope, allow_all
 
 if TYPE_CHECKING:
     from casemate.approvals.channels import Channel
@@ -89,6 +89,10 @@ class Approvals:
     def left(self, stream: Channel) -> None:
         """Nobody follows this stream any more."""
         self._plane.gone(stream)
+
+    def may_ask(self, kind: Kind, *, stream: bool) -> bool:
+        """Whether a question of this ``kind`` could be allowed; ``stream``: that of its run is followed."""
+        return self._plane.may_ask(kind, stream=stream)
 
     def answerer(self, request_id: str) -> Callable[[Decision], bool]:
         """How a request that was kept as data is answered."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from casemate.model.crossing import Crossing
-from casemate.policy.hosts import HostRules
+from casemate.policy.hosts import LOCAL_NAME, HostRules
 from casemate.policy.requests import RequestRules
 
 __all__ = ["ADDRESS_RANGE", "DNS", "LOCAL_NAME", "PROXY", "Asker", "Crossing", "DoorLimits", "Network", "Terms"]
@@ -18,7 +18,6 @@ ADDRESS_RANGE = (
 )
 DNS = ("198.18.0.1", 53)
 PROXY = ("198.18.0.1", 3128)
-LOCAL_NAME = "host.casemate.internal"  # the host's own loopback, at the ports that `Terms.local_ports` lists
 
 
 class Network(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from casemate.errors import InvalidArgument
 from casemate.model.limits import Limits
 from casemate.model.request import Request
 from casemate.policy.hosts import HostRules
@@ -12,33 +13,37 @@ from casemate.policy.narrowing import narrowed
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that any run of a sandbox may have. ``can_ask``: somebody may be asked for a host that no rule has."""
+    """The most that any run of a sandbox may have. ``hosts``: what it may reach; None where there is no door."""
 
     limits: Limits
-    hosts: HostRules
-    can_ask: bool
+    hosts: HostRules | None
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A request that may run: with the limits in force, and its ``deadline`` in seconds from the cell's start.
 
-    ``through``: what its door lets through; None where it has no door.
+    ``through``: what a door lets through without asking; None where there is none. ``opens``: it opens with the cell.
     """
 
     request: Request
     limits: Limits
     deadline: float
     through: HostRules | None = None
+    opens: bool = False
 
 
-def admit(request: Request, bounds: Bounds) -> Admitted:
-    """Narrow the operator's ``bounds`` by what the request asks for; a request never widens them.
+def admit(request: Request, bounds: Bounds, *, can_ask: bool) -> Admitted:
+    """Narrow the operator's ``bounds`` by what the request asks for; a request never widens them. ``can_ask``: somebody
+    may be asked for a host that no rule covers.
 
     Raises ``InvalidArgument``.
     """
     limits = bounds.limits.narrowed(request.limits)
     deadline = limits.wall if request.timeout is None else min(limits.wall, request.timeout)
-    hosts = narrowed(bounds.hosts, request.allowed_domains, can_ask=bounds.can_ask)
-    is_door = bounds.can_ask or hosts.everything or bool(hosts.allowed)
-    return Admitted(request, limits, deadline, hosts if is_door else None)
+    if bounds.hosts is None:
+        if request.allowed_domains:
+            raise InvalidArgument("allowed_domains", "this sandbox has network='none', which lets nothing through")
+        return Admitted(request, limits, deadline)
+    hosts = narrowed(bounds.hosts, request.allowed_domains, can_ask=can_ask)
+    return Admitted(request, limits, deadline, hosts, can_ask or hosts.everything or bool(hosts.allowed))

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from casemate.execution.admit import Bounds
+from casemate.execution.admit import Admitted, Bounds, admit
 from casemate.execution.network import Outside
 from casemate.isolation.wall import Wall
 from casemate.model.limits import Limits
+from casemate.model.request import Request
 from casemate.policy.hosts import HostRules
 from casemate.runtimes.runtime import Environment, Runtime
 
@@ -38,7 +39,7 @@ class Log(Protocol):
 class House:
     """``runtime_for``: the runtime of a language by its name; ``environment``: where its packages come from;
     ``preload``: modules to load ahead, None for the usual; ``approvals``: made when first wanted; ``hosts``: what cells
-    may reach, and ``outside`` the way there; ``can_ask``: somebody may be asked for a host that no rule covers."""
+    may reach, and ``outside`` the way there; None where they have no door."""
 
     wall: Wall
     log: Log
@@ -51,10 +52,13 @@ class House:
     workspace_mode: Literal["overlay", "direct"]
     output_dir: Path | None
     outside: Outside
-    hosts: HostRules
-    can_ask: bool = False
+    hosts: HostRules | None
 
-    @property
-    def bounds(self) -> Bounds:
-        """The most that any run may have."""
-        return Bounds(self.limits, self.hosts, self.can_ask)
+    def admit(self, request: Request, *, stream: bool) -> Admitted:
+        """Whether ``request`` may run, and within which bounds. ``stream``: its events are followed, so that whoever
+        does that can be asked. Raises ``InvalidArgument``."""
+        return admit(request, Bounds(self.limits, self.hosts), can_ask=self.may_ask(stream=stream))
+
+    def may_ask(self, *, stream: bool) -> bool:
+        """Whether somebody may be asked for a host that no rule covers."""
+        return self.hosts is not None and self.approvals().may_ask("egress", stream=stream)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from casemate.model.approval import Question, Verdict
+from casemate.model.plan import DOOR_SOCKETS, Listener
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from concurrent.futures import Future
 
+    from casemate.approvals.asker import Asker
     from casemate.egress.door import Door, Opening, Terms
+    from casemate.execution.admit import Admitted
     from casemate.model.crossing import Crossing
     from casemate.policy.hosts import HostRules
 
@@ -20,10 +26,10 @@ class Listening(Protocol):
     """A cell in whose network the host has sockets."""
 
     def listeners(self) -> Future[list[int]]:
-        """Descriptors of the name server's socket and the proxy's."""
+        """Descriptors of those that it began with."""
         ...
 
-    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
         """More of them."""
         ...
 
@@ -31,21 +37,24 @@ class Listening(Protocol):
 class Outside:
     """A sandbox's door to the network, which is there from the first cell on that may use it."""
 
-    def __init__(self, local_ports: tuple[int, ...] = ()) -> None:
-        """``local_ports``: of the host's loopback, which cells may reach."""
-        self._local_ports = local_ports
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._door: Door | None = None
 
-    def doorway(self, hosts: HostRules | None, cell: Listening) -> Doorway:
-        """The door of one cell, which lets through what ``hosts`` say; None for a cell that has none."""
-        if hosts is None:
-            return Doorway(None, None, cell)
-        from casemate.egress.door import Door, Terms  # not before: it takes longer to load than a cell to start
+    def doorway(self, admitted: Admitted, cell: Listening, asker: Asker | None) -> Doorway:
+        """The door of one cell, for what was admitted; what no rule covers is asked of ``asker``."""
+        made = Doorway(self, admitted.through, cell)
+        if admitted.opens:
+            made.open(asker, cell.listeners())
+        return made
+
+    def door(self) -> Door:
+        """The door itself."""
+        from casemate.egress.door import Door  # not before: it takes longer to load than a cell to start
 
         with self._lock:
             self._door = self._door or Door()
-            return Doorway(self._door, Terms(hosts, local_ports=self._local_ports), cell)
+            return self._door
 
     def close(self) -> None:
         """End every connection. Bounded; harmless when repeated."""
@@ -55,24 +64,48 @@ class Outside:
 
 
 class Doorway:
-    """What one cell has of the door: nothing until its sockets are there, and where it has no terms."""
+    """What one cell has of the door; nothing until its sockets are there. ``hosts``: what crosses without asking, None
+    where nothing ever may."""
 
-    def __init__(self, door: Door | None, terms: Terms | None, cell: Listening) -> None:
-        self._door = door
-        self._terms = terms
+    def __init__(self, outside: Outside, hosts: HostRules | None, cell: Listening) -> None:
+        self._outside = outside
+        self._hosts = hosts
         self._cell = cell
         self._lock = threading.Lock()
         self._is_closed = False
+        self._is_open = False
+        self._terms: Terms | None = None
         self._opening: Opening | None = None
-        if terms is not None:
-            cell.listeners().add_done_callback(self._open)
 
-    def change(self, terms: Terms) -> None:
-        """From now on these are the terms."""
+    def open(self, asker: Asker | None, sockets: Future[list[int]]) -> None:
+        """Open it as soon as its ``sockets`` are there."""
+        self._is_open = True
+        self.change(asker)
+        door = self._outside.door()
+        sockets.add_done_callback(lambda made: self._begin(door, made))
+
+    async def let_ask(self, asker: Asker) -> None:
+        """From now on what no rule covers is asked of ``asker``. A door that was not needed so far opens for that."""
+        if self._hosts is None:
+            return
+        if self._is_open:
+            self.change(asker)
+            return
+        sockets = self._cell.listen(DOOR_SOCKETS)
+        self.open(asker, sockets)
+        await asyncio.wait([asyncio.wrap_future(sockets)])
+
+    def change(self, asker: Asker | None) -> None:
+        """From now on what no rule covers is asked of ``asker``, or of nobody."""
+        if not self._is_open or self._hosts is None:
+            return
+        from casemate.egress.door import Terms
+
+        asking = None if asker is None else Asking(asker)
         with self._lock:
-            self._terms = terms
+            self._terms = Terms(self._hosts, asker=asking, local_ports=self._hosts.local_ports)
             if self._opening is not None:
-                self._opening.change(terms)
+                self._opening.change(self._terms)
 
     def crossings(self) -> tuple[Crossing, ...]:
         """What has crossed, or tried to."""
@@ -90,12 +123,42 @@ class Doorway:
         if closing is not None:
             await asyncio.wait([asyncio.wrap_future(closing)])
 
-    def _open(self, made: Future[list[int]]) -> None:
+    def _begin(self, door: Door, made: Future[list[int]]) -> None:
         if made.cancelled() or made.exception() is not None:
             return  # the cell ended before; whoever waits for it hears why
         with self._lock:
-            if not self._is_closed and self._door and self._terms:
-                self._opening = self._door.open(self._terms, self._cell, *made.result())
+            if not self._is_closed and self._terms is not None:
+                self._opening = door.open(self._terms, _Tcp(self._cell), *made.result())
                 return
         for fd in made.result():
             os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The door's questions, as the plane takes them."""
+
+    asker: Asker
+
+    def decide(self, host: str, port: int, how_often: int) -> Future[bool]:
+        """Whether the connection may be made. From any thread."""
+        again = f", for the {how_often}th time" if how_often > 1 else ""
+        question = Question("egress", f"connect to {host}, port {port}{again}", {"host": host, "port": port})
+        answer: Future[bool] = Future()
+        answer.set_running_or_notify_cancel()
+
+        def told(verdict: Future[Verdict]) -> None:
+            answer.set_result(verdict.result().allow)
+
+        self.asker.decide(question).add_done_callback(told)
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Tcp:
+    """More listeners of the door's in a cell."""
+
+    cell: Listening
+
+    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
+        return self.cell.listen([Listener("tcp", *place) for place in addresses])

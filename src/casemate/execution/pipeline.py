@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 from functools import partial
 
-from casemate.execution.admit import admit
 from casemate.execution.asking import asking
 from casemate.execution.emitter import Emitter
 from casemate.execution.house import House
@@ -27,14 +26,14 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     Raises ``CasemateError`` for what is not the program's doing; the program's failure is a value.
     """
     report = await house.wall.prove()
-    admitted = admit(request, house.bounds)
+    admitted = house.admit(request, stream=emitter is not None)
     plan = make_plan(admitted, house)
     async with recording(house.log, request, plan) as record:
         before = await _output_before(plan)
         asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started
-        doorway_of = partial(house.outside.doorway, admitted.through)
         async with asking(house, request, emitter) as asker:
-            finished = await run(plan, house.wall, emitter, before, Doors(asker, doorway_of))
+            doors = Doors(asker, partial(house.outside.doorway, admitted, asker=asker))
+            finished = await run(plan, house.wall, emitter, before, doors)
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal
 
@@ -82,4 +81,4 @@ def report_for(plan: Plan, house: House, report: IsolationReport, ending: Ending
 
 def explain(request: Request, house: House) -> Plan:
     """The plan of ``request``, without running anything."""
-    return make_plan(admit(request, house.bounds), house)
+    return make_plan(house.admit(request, stream=False), house)

@@ -7,11 +7,10 @@ import math
 from casemate.execution.admit import Admitted
 from casemate.execution.house import House
 from casemate.model.limits import Limits
-from casemate.model.plan import DOOR, HOME, OUTPUT, WORKSPACE, Listener, Network, Plan, Workspace
+from casemate.model.plan import DOOR_SOCKETS, HOME, OUTPUT, WORKSPACE, Network, Plan, Workspace
 from casemate.runtimes.runtime import THREAD_COUNTS, merged_env
 from casemate.runtimes.waiting import Asked
 
-_DOOR = (Listener("udp", DOOR, 53), Listener("tcp", DOOR, 3128))  # the name server and the proxy
 _BASE_ENV = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "HOME": HOME,
@@ -54,7 +53,7 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
         control=runtime.reports or session,
         network=_network(admitted),
         allowed_domains=tuple(map(str, admitted.through.allowed)) if admitted.through else (),
-        listeners=_DOOR if admitted.through else (),
+        listeners=DOOR_SOCKETS if admitted.opens else (),
         session=session,
         reserve=runtime.reserve,
         waiting=runtime.waiting(
@@ -78,7 +77,7 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
 
 
 def _network(admitted: Admitted) -> Network:
-    if admitted.through is None:
+    if admitted.through is None or not admitted.opens:
         return "none"
     return "public" if admitted.through.everything else "listed"
 

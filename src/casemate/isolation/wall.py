@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from casemate.errors import Fault
 from casemate.model.isolation import IsolationReport
-from casemate.model.plan import Entry, Plan
+from casemate.model.plan import Entry, Listener, Plan
 from casemate.model.warmth import Warmth
 
 Stream = Literal["stdout", "stderr"]
@@ -145,9 +145,9 @@ class Cell(Protocol):
         the cell ended before."""
         ...
 
-    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
-        """Have the wall listen at more addresses and ports of the cell's network, which has listeners: descriptors in
-        that order, which the receiver closes. From any thread. The future may hold an ``OSError``."""
+    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+        """Make more sockets in the cell's network: descriptors in that order, which the receiver closes. From any
+        thread. The future may hold an ``OSError``."""
         ...
 
     async def ended(self) -> Ending:
@@ -223,7 +223,7 @@ class SessionCell(Protocol):
         """As of `Cell`."""
         ...
 
-    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
         """As of `Cell`."""
         ...
 

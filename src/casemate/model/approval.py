@@ -38,7 +38,7 @@ class Question:
 class Decision:
     """An answer to an approval request; only ``allow=True`` allows.
 
-    ``scope``: for how long the same may cross again without asking; ``uses``: how often, None for no bound;
+    ``scope``: for how long the same may cross again without asking; ``uses``: how often, with this time, or None;
     ``expires``: seconds from now, None for the whole scope; ``reason``: told to the code that asked, and recorded;
     ``content``: what was filled in, where the request asked for that (elicitation).
 

@@ -59,6 +59,9 @@ class Listener(NamedTuple):
     port: int
 
 
+DOOR_SOCKETS = (Listener("udp", DOOR, 53), Listener("tcp", DOOR, 3128))  # a door's name server and its proxy
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """``private``: a fresh one. ``overlay``: the caller's ``folder``, and changes are applied at the end.

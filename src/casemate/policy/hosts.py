@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
 
 USUAL_PORTS = (80, 443)
+LOCAL_NAME = "host.casemate.internal"  # the host's own loopback, at the ports that rules for this very name have
 EVERY_NAME = "*"  # only of rules that deny
 _MOST_NAME = 253  # characters (RFC 1035, section 2.3.4, without the root's)
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)\Z")
@@ -67,6 +68,11 @@ class HostRules:
     def denies(self, name: str, port: int) -> bool:
         """Whether a rule says no; a rule without a port is for all of them here."""
         return any(rule.names(name) and rule.port in (None, port) for rule in self.denied)
+
+    @property
+    def local_ports(self) -> tuple[int, ...]:
+        """The ports of services on the host's loopback that may be reached, under `LOCAL_NAME`."""
+        return tuple(rule.port for rule in self.allowed if rule.host == LOCAL_NAME and rule.port is not None)
 
     def ports(self, name: str) -> tuple[int, ...]:
         """The ports at which the canonical ``name`` may be reached without asking."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from casemate.errors import InvalidArgument
-from casemate.policy.hosts import USUAL_PORTS, HostRule, HostRules, host_rule
+from casemate.policy.hosts import USUAL_PORTS, HostRule, HostRules, host_rule, may_be_public
 
 
 def narrowed(hosts: HostRules, wanted: Sequence[str] | None, *, can_ask: bool) -> HostRules:
@@ -30,7 +30,8 @@ def narrowed(hosts: HostRules, wanted: Sequence[str] | None, *, can_ask: bool) -
 
 def _parts(hosts: HostRules, wanted: HostRule) -> list[HostRule]:
     """The rules that are in both: the narrower host, the narrower port."""
-    allowed = (*hosts.allowed, *((HostRule(wanted.host),) if hosts.everything else ()))
+    public = hosts.everything and may_be_public(wanted.host)
+    allowed = (*hosts.allowed, *((HostRule(wanted.host),) if public else ()))
     both = ((_narrower_host(rule.host, wanted.host), _narrower_port(rule.port, wanted.port)) for rule in allowed)
     return [HostRule(host, port or None) for host, port in both if host and port is not None]
 

@@ -86,7 +86,7 @@ class Lives:
 
     def _cell_for(self, plan: Plan, report: IsolationReport) -> InterpreterCell:
         life = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language])
-        life.doorway = self._house.outside.doorway(self._admitted.through, life.cell)
+        life.doorway = self._house.outside.doorway(self._admitted, life.cell, None)
         life.report = report_for(plan, self._house, report, life.cell)
         return life
 

@@ -237,6 +237,7 @@ class Session:
             try:
                 end = await self._asked_and_over(life, heard, request, plan.deadline)
             finally:
+                life.doorway.change(None)
                 self._running = ""
             state = self._lives.names.state_after(end.finished)
             left = await self._lives.left_by(life, end.ending)
@@ -254,6 +255,8 @@ class Session:
             if denied is not None:
                 return denied_end(deadline, denied, interrupted=self._interrupted, closed=bool(self._closed))
             asker.attach(life.cell)
+            if self._house.may_ask(stream=heard.emitter is not None):
+                await life.doorway.let_ask(asker)
             if self.language == "python":
                 commands.listen(heard)
             return await self._until_over(life, heard, request, deadline)

@@ -21,7 +21,6 @@ class Doors:
 
         Raises ``OSError``.
         """
-        known.keep_network()
         self._make(known, request["listeners"], 0)
 
     def more(self, known: cells.Cell, message: dict[str, Any]) -> None:
@@ -34,7 +33,7 @@ class Doors:
 
     def _make(self, known: cells.Cell, wanted: list[list[object]], number: int) -> None:
         if known.network < 0:
-            raise OSError(1, "this cell began without a door")
+            known.keep_network()
         fds = listeners.make(known.network, wanted)
         self._say({"op": "listening", "id": known.id, "number": number, "errno": 0}, fds)
         cells.close_all(fds)

@@ -14,6 +14,7 @@ from casemate.errors import CasemateError, Fault
 from casemate.isolation.native.carrying import close_all
 from casemate.isolation.native.frames import FrameReader
 from casemate.isolation.wall import Ending, SessionSink, Sink, StepUsage, Stream
+from casemate.model.plan import Listener
 
 if TYPE_CHECKING:
     from casemate.isolation.native.link import Link
@@ -63,12 +64,12 @@ class RunningCell:
     def _say(self, what: str, **more: Any) -> None:
         self._link.send({"op": what, "id": self.id, **more})
 
-    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
-        """Listen at more addresses and ports of its network."""
+    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+        """Have more sockets in its network."""
         number, asked = next(_numbers), Future[list[int]]()
         asked.set_running_or_notify_cancel()
         self._sockets[number] = asked
-        wanted = [("tcp", address, port) for address, port in addresses]
+        wanted = [list(socket) for socket in sockets]
         if self.is_over:
             self.end_listening()
         self._link.send({"op": "listen", "id": self.id, "number": number, "listeners": wanted})

@@ -20,7 +20,7 @@ from casemate.isolation.native.unlaunched import explained, why_unlaunched
 from casemate.isolation.native.warm import Turn, Warm
 from casemate.isolation.wall import CellMissed, Ending, Reason, SessionSink, Sink
 from casemate.model.isolation import IsolationReport
-from casemate.model.plan import Entry, Plan, Waiting
+from casemate.model.plan import Entry, Listener, Plan, Waiting
 from casemate.model.warmth import Warmth
 from casemate.supervisor import wire
 
@@ -272,8 +272,8 @@ class NativeCell:
     def listeners(self) -> Future[list[int]]:
         return self._listening
 
-    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
-        return self._cell.listen(addresses)
+    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+        return self._cell.listen(sockets)
 
     def _hand_on_listeners(self) -> None:
         """Of whichever cell the program runs in: where one was missed, the next one's."""

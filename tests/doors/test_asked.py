@@ -1,0 +1,164 @@
+"""A host that no rule covers is asked for when a program connects; the connection, and then the cell, waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.doors.visits import World
+
+from casemate import ApprovalRequest, Decision, Done, Execution, Sandbox, sync
+from casemate.audit.log import AuditLog
+
+GET = """
+import urllib.request, urllib.error
+try:
+    print(urllib.request.urlopen("http://{}/x", timeout=20).read().decode())
+except OSError as error:
+    print("refused")
+"""
+
+
+def get(host: str) -> str:
+    return GET.format(host)
+
+
+def decisions(audit: Path) -> list[tuple[str, Any]]:
+    log = AuditLog(audit)
+    rows = [json.loads(row.detail) for row in log.tail(1000) if row.kind == "decision"]
+    log.close()
+    return [(row["decision"], row["arguments"]) for row in rows]
+
+
+@pytest.mark.parametrize(("answer", "said"), [(True, "hello from GET /x\n"), (False, "refused\n"), (None, "refused\n"),
+                                              ("true", "refused\n"), (1, "refused\n")])  # fmt: skip
+def test_the_approver_decides_about_a_host_that_no_rule_covers(
+    world: World, audit: Path, answer: object, said: str
+) -> None:
+    asked: list[ApprovalRequest] = []
+    visits = world.visits()
+
+    def approve(request: ApprovalRequest) -> Any:
+        asked.append(request)
+        return answer
+
+    with sync.Sandbox(audit=audit, approve=approve) as sandbox:
+        execution = sandbox.run(get("evil.test"))
+    assert execution.stdout == said
+    assert [(one.kind, dict(one.arguments), one.run) for one in asked] == [
+        ("egress", {"host": "evil.test", "port": 80}, execution.id)
+    ]
+    assert "evil.test" in asked[0].summary
+    assert len(world.visits()) - len(visits) == (1 if answer is True else 0)
+    assert decisions(audit) == [("allowed" if answer is True else "denied", {"host": "evil.test", "port": 80})]
+
+
+def test_eg_06_a_name_is_not_looked_up_before_somebody_has_allowed_it(world: World, audit: Path) -> None:
+    queries = world.queries()
+    with sync.Sandbox(audit=audit, approve=lambda _: False) as sandbox:
+        assert sandbox.run(get("secret-data.unknown.test")).stdout == "refused\n"
+        assert world.queries() == queries
+    with sync.Sandbox(audit=audit, approve=lambda _: True) as sandbox:
+        sandbox.run(get("looked-up.unknown.test"))
+    assert "looked-up.unknown.test" in world.queries()
+
+
+@pytest.mark.parametrize("name", ["private.test", "metadata.test", "loopback.test", "own.test"])
+def test_what_somebody_has_allowed_is_still_not_reached_where_it_is_not_public(
+    world: World, audit: Path, name: str
+) -> None:
+    visits = world.visits()
+    with sync.Sandbox(audit=audit, approve=lambda _: True) as sandbox:
+        assert "hello" not in sandbox.run(get(name)).stdout
+    assert world.visits() == visits
+
+
+def test_eg_09_an_answer_for_a_session_holds_in_it_and_in_no_other(audit: Path) -> None:
+    asked: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> Decision:
+        asked.append(request)
+        return Decision(allow=len(asked) == 1, scope="session")
+
+    with sync.Sandbox(audit=audit, approve=approve) as sandbox:
+        with sandbox.session() as one, sandbox.session() as other:
+            assert one.run(get("evil.test")).stdout == "hello from GET /x\n"
+            assert one.run(get("evil.test")).stdout == "hello from GET /x\n"
+            assert len(asked) == 1
+            assert other.run(get("evil.test")).stdout == "refused\n"
+            assert one.run(get("other.test")).stdout == "refused\n"
+        assert sandbox.run(get("evil.test")).stdout == "refused\n"
+    assert [request.arguments["host"] for request in asked] == ["evil.test", "evil.test", "other.test", "evil.test"]
+
+
+async def follow(events: Any, answer: Callable[[ApprovalRequest], Awaitable[object]]) -> Execution:
+    done: Execution | None = None
+    async for event in events:
+        if isinstance(event, ApprovalRequest):
+            await answer(event)
+        if isinstance(event, Done):
+            done = event.execution
+    assert done is not None
+    return done
+
+
+@pytest.mark.parametrize("of", ["sandbox", "session"])
+def test_whoever_follows_a_stream_is_asked_as_well(audit: Path, of: str) -> None:
+    async def main() -> tuple[Execution, Execution, Execution]:
+        async with Sandbox(audit=audit) as sandbox, sandbox.session() as session:
+            runner: Any = session if of == "session" else sandbox
+            quiet = await runner.run(get("evil.test"))
+            allowed = await follow(runner.stream(get("evil.test")), lambda request: request.approve())
+            denied = await follow(runner.stream(get("evil.test")), lambda request: request.deny("no"))
+            return quiet, allowed, denied
+
+    quiet, allowed, denied = asyncio.run(main())
+    assert (quiet.stdout, allowed.stdout, denied.stdout) == ("refused\n", "hello from GET /x\n", "refused\n")
+
+
+def test_the_clock_of_a_step_stands_still_while_its_connection_waits_for_an_answer(audit: Path) -> None:
+    async def main() -> Execution:
+        async def approve(_: ApprovalRequest) -> bool:
+            await asyncio.sleep(3)
+            return True
+
+        async with Sandbox(audit=audit, approve=approve) as sandbox, sandbox.session() as session:
+            await session.run("import urllib.request")
+            return await session.run(get("evil.test"), timeout=2)
+
+    execution = asyncio.run(main())
+    assert (execution.stdout, execution.status) == ("hello from GET /x\n", "ok")
+
+
+def test_allow_local_reaches_that_port_of_the_hosts_loopback_and_no_other(audit: Path) -> None:
+    import http.server
+    import threading
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"from the host")
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    ports = [server.server_address[1] for server in servers]
+    try:
+        with sync.Sandbox(audit=audit, policy={"allow_local": [ports[0]]}) as sandbox:
+            said = [sandbox.run(get(f"{host}:{port}")).stdout for port in ports
+                    for host in ("host.casemate.internal", "127.0.0.1", "localhost")]  # fmt: skip
+            none = sandbox.run(get(f"host.casemate.internal:{ports[0]}"), allowed_domains=[]).stdout
+    finally:
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+    assert said == ["from the host\n", *["refused\n"] * 5]
+    assert none == "refused\n"
