@@ -27,6 +27,7 @@ PROGRAMS = (
     "ending.py",
     "record.py",
     "approvals.py",
+    "egress.py",
     "where_time_goes.py",
     "endurance.py",
 )

@@ -53,7 +53,7 @@ class DoorLimits:
     connect_seconds: float = 10.0
     names: int = 1024
     listeners: int = 64
-    queries: int = 200
+    queries: int = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,165 @@
+"""What the network door costs: a small GET and 128 MiB through it in each of its modes, against the server directly.
+
+Client, door and server are processes of their own, as cells, casemate and the world are; all is on this machine's
+loopback, and the cell's addresses are loopback addresses here. A GET is a connection of its own, and in the
+transparent mode its name is asked for first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
+
+from benchmarks import measure
+from benchmarks.measure import Goal, Thing
+from casemate.egress.door import Door, DoorLimits, Terms
+from casemate.policy.hosts import HostRules, host_rule
+from casemate.policy.requests import RequestRule, RequestRules
+
+_NAME = "bench.test"
+_TUNNEL, _READ = 18080, 18081  # a port at which anything goes, and one where HTTP is read
+_NO_LIMITS = DoorLimits(bytes=1 << 50, queries=1_000_000)
+_ADDRESS = "93.184.1.1"  # what the name "resolves" to; the connector below knows better
+_BIG = 128 << 20
+_LEAST_RATE = 200 << 20  # bytes a second, the goal
+
+_SERVER = """
+import os, socket, sys, threading
+big = b"x" * (1 << 20)
+def serve(one):
+    path = one.recv(4096).split(b" ")[1]
+    size = int(path[1:])
+    one.sendall(b"HTTP/1.1 200 OK\\r\\nConnection: close\\r\\nContent-Length: %d\\r\\n\\r\\n" % size)
+    while size:
+        size -= one.send(big[:size])
+    one.close()
+listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+print(listener.getsockname()[1], flush=True)
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
+
+_CLIENT = """
+import json, socket, struct, sys, time
+def direct(at): return socket.create_connection(("127.0.0.1", at["server"]))
+def transparent(at):
+    labels = b"".join(bytes([len(p)]) + p.encode() for p in at["name"].split("."))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.sendto(struct.pack("!6H", 1, 256, 1, 0, 0, 0) + labels + b"\\0\\0\\1\\0\\1", tuple(at["dns"]))
+        address = one.recv(600)[-4:]
+    return socket.create_connection((socket.inet_ntoa(bytes([127]) + address[1:]), at["port"]))
+def connect(at):
+    one = socket.create_connection(tuple(at["proxy"]))
+    one.sendall(f"CONNECT {at['name']}:{at['port']} HTTP/1.1\\r\\nHost: {at['name']}:{at['port']}\\r\\n\\r\\n".encode())
+    assert one.recv(1000).startswith(b"HTTP/1.1 200")
+    return one
+def socks(at):
+    one = socket.create_connection(tuple(at["proxy"]))
+    one.sendall(b"\\5\\1\\0")
+    assert one.recv(2) == b"\\5\\0"
+    one.sendall(b"\\5\\1\\0\\3" + bytes([len(at["name"])]) + at["name"].encode() + struct.pack("!H", at["port"]))
+    assert one.recv(10)[1] == 0
+    return one
+buffer = bytearray(1 << 20)
+for line in sys.stdin:
+    at = json.loads(line)
+    start = time.perf_counter()
+    with globals()[at["mode"]](at) as one:
+        one.sendall(f"GET /{at['size']} HTTP/1.1\\r\\nHost: {at['name']}:{at['port']}\\r\\n\\r\\n".encode())
+        got = 0
+        while count := one.recv_into(buffer): got += count
+    took = time.perf_counter() - start
+    assert got > at["size"], got
+    print(took, flush=True)
+"""
+
+
+class Loopback:
+    """A cell's network without a cell: 198.18.x.y is 127.18.x.y."""
+
+    def listen(self, addresses: Sequence[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
+        made: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
+        made.set_result([_listening(address.replace("198.", "127.", 1), port).detach() for address, port in addresses])
+        return made
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    return socket.create_server((address, port), backlog=128)
+
+
+def _program(source: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _line(program: subprocess.Popen[str]) -> str:
+    assert program.stdout is not None
+    line = program.stdout.readline()
+    if not line:
+        raise RuntimeError("a program of the benchmark ended")
+    return line
+
+
+def _things(client: subprocess.Popen[str], at: dict[str, object], size: int) -> dict[str, Thing]:
+    modes = {"direct": ("direct", _TUNNEL), "transparent": ("transparent", _TUNNEL), "CONNECT": ("connect", _TUNNEL)}
+    modes |= {"SOCKS5": ("socks", _TUNNEL), "transparent, HTTP read": ("transparent", _READ)}
+
+    def thing(mode: str, port: int) -> Callable[[], float | None]:
+        line = json.dumps({**at, "mode": mode, "port": port, "size": size}) + "\n"
+
+        def once() -> float:
+            assert client.stdin is not None
+            client.stdin.write(line)
+            client.stdin.flush()
+            return float(_line(client))
+
+        return once
+
+    return {name: thing(*how) for name, how in modes.items()}
+
+
+def main() -> None:
+    run = measure.Run("egress", __doc__ or "")
+    server, client = _program(_SERVER), _program(_CLIENT)
+    server_port = int(_line(server))
+
+    async def resolve(_: str) -> list[str]:
+        return [_ADDRESS]
+
+    async def connect(_address: str, _port: int) -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", server_port))
+        return made
+
+    door = Door(resolve, connect=connect)
+    dns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    dns.bind(("127.18.0.1", 0))
+    proxy = _listening("127.18.0.1", 0)
+    at = {"name": _NAME, "server": server_port, "dns": dns.getsockname(), "proxy": proxy.getsockname()}
+    hosts = HostRules((host_rule(f"{_NAME}:{_TUNNEL}"), host_rule(f"{_NAME}:{_READ}")))
+    requests = RequestRules((RequestRule(host_rule(f"{_NAME}:{_READ}")),))
+    try:
+        door.open(Terms(hosts, requests, limits=_NO_LIMITS), Loopback(), dns.detach(), proxy.detach())
+        small = Goal(times=1, plus=3e-3)
+        goals = dict.fromkeys(("transparent", "CONNECT", "SOCKS5", "transparent, HTTP read"), small)
+        gets = measure.in_turn(_things(client, at, 100), run.rounds(500), goals)
+        run.compare("a small GET, a connection of its own", gets)
+        big = Goal(plus=_BIG / _LEAST_RATE)
+        run.compare("128 MiB", measure.in_turn(_things(client, at, _BIG), run.rounds(15, 3), dict.fromkeys(goals, big)))
+    finally:
+        door.close()
+        for program in (client, server):
+            program.communicate(timeout=10)
+    run.finish()
+
+
+if __name__ == "__main__":
+    main()
