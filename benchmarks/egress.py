@@ -147,7 +147,7 @@ def main() -> None:
     hosts = HostRules((host_rule(f"{_NAME}:{_TUNNEL}"), host_rule(f"{_NAME}:{_READ}")))
     requests = RequestRules((RequestRule(host_rule(f"{_NAME}:{_READ}")),))
     try:
-        door.open(Terms(hosts, requests, limits=_NO_LIMITS), Loopback(), dns.detach(), proxy.detach())
+        door.open(Terms(hosts, limits=_NO_LIMITS, requests=requests), Loopback(), dns.detach(), proxy.detach())
         small = Goal(times=1, plus=3e-3)
         goals = dict.fromkeys(("transparent", "CONNECT", "SOCKS5", "transparent, HTTP read"), small)
         gets = measure.in_turn(_things(client, at, 100), run.rounds(500), goals)

@@ -281,6 +281,27 @@ def test_closing_the_door_ends_everything_and_its_thread(stage: Stage, echo_port
         stage.open()
 
 
+def test_cells_cannot_take_all_descriptors_of_the_application(
+    stage: Stage, echo_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (20, 20))  # ten for cells: four listeners, three connections
+    stage.open(Terms(allowing("*.good.test", "good.test:7", "good.test:8", "good.test:9")))
+    stage.outside.add("good.test", 7, echo_port)
+    stage.outside.servers[stage.outside.addresses["good.test"][0], 8] = echo_port
+    connections = [stage.connect("good.test", 7) for _ in range(3)]
+    assert all(speaks(one) for one in connections)
+    assert stage.ask("x.good.test") == (2, None)
+    with stage.connect("good.test", 8) as waits:
+        waits.sendall(b"y")
+        waits.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            waits.recv(1)
+        for one in connections:
+            one.close()
+        waits.settimeout(20)
+        assert waits.recv(1) == b"y"
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_when_the_doors_thread_dies_there_is_no_network(stage: Stage, echo_port: int) -> None:
     opened(stage, echo_port)

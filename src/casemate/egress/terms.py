@@ -62,7 +62,7 @@ class Terms:
     ``local_ports``: of services on the host's loopback, under the name ``host.casemate.internal``."""
 
     hosts: HostRules = field(default_factory=HostRules)
-    requests: RequestRules = field(default_factory=RequestRules)
     asker: Asker | None = None
     local_ports: tuple[int, ...] = ()
     limits: DoorLimits = field(default_factory=DoorLimits)
+    requests: RequestRules = field(default_factory=RequestRules)
