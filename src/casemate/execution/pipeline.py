@@ -32,7 +32,8 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
         before = await _output_before(plan)
         asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started
         async with asking(house, request, emitter) as asker:
-            doors = Doors(asker, partial(house.outside.doorway, admitted, asker=asker))
+            asked = asker if house.may_ask(stream=emitter is not None) else None
+            doors = Doors(asker, partial(house.outside.doorway, admitted, asker=asked))
             finished = await run(plan, house.wall, emitter, before, doors)
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal
