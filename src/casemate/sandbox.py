@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from casemate.model.plan import Launch, Plan
     from casemate.model.request import Request
     from casemate.policy.policy import Policy
+    from casemate.policy.rules import Rulebook
     from casemate.runtimes.runtime import Environment
     from casemate.sessions.registry import Sessions
     from casemate.sessions.session import Session
@@ -314,13 +315,18 @@ class Sandbox:
     def approvals(self) -> Approvals:
         """What waits to be approved: ``.pending()``, ``.decide(id, allow)``, ``.open()``, ``.rules``."""
         from casemate.approvals.approvals import Approvals
-        from casemate.policy.rules import Rulebook
 
         with self._making:
             if self._approvals is None:
-                rules = Rulebook(self._policy.rules, time.monotonic(), time.time)
-                self._approvals = Approvals(self._approve, self._approval_timeout, self._log.decision, rules)
+                has_rules = self._policy.written is not None
+                given = (self._approve, self._approval_timeout, self._log.decision, self._rulebook)
+                self._approvals = Approvals(*given, has_rules=has_rules)
             return self._approvals
+
+    def _rulebook(self) -> Rulebook:
+        from casemate.policy.rules import Rulebook
+
+        return Rulebook(self._policy.rules, time.monotonic(), time.time)
 
     async def doctor(self) -> Diagnosis:
         """What this machine offers, as proved by the self-tests. Raises nothing for what is missing."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from casemate.approvals.asker import Asker, Of
-from casemate.approvals.callback import Approve, AsyncCallback, ThreadCallback
 from casemate.approvals.channels import HeldChannel
-from casemate.approvals.plane import Plane, Record
 from casemate.model.approval import ApprovalRequest, Decision, Kind, Scope, allow_all
 
 if TYPE_CHECKING:
+    from casemate.approvals.callback import Approve
     from casemate.approvals.channels import Channel
+    from casemate.approvals.plane import Plane, Record
     from casemate.policy.rules import Rulebook
 
 _ALLOWED_ALL = (
@@ -27,25 +27,56 @@ _ALLOWED_ALL = (
 class Approvals:
     """The approvals of one sandbox. Every method may be called from any thread."""
 
-    def __init__(self, approve: Approve | None, timeout: float | None, record: Record, rules: Rulebook) -> None:
+    def __init__(
+        self,
+        approve: Approve | None,
+        timeout: float | None,
+        record: Record,
+        rules: Callable[[], Rulebook],
+        *,
+        has_rules: bool,
+    ) -> None:
         """``approve``, ``timeout``: as of :class:`casemate.Sandbox`; ``record``: writes a row of the record; ``rules``
-        decide without asking, and remember answers."""
-        self._plane = Plane(rules, record, timeout, asks=approve is not allow_all)
-        self._held = HeldChannel()
-        self._plane.channels.append(self._held)
+        makes those that decide without asking, and remember answers; ``has_rules``: some are written."""
         self.notes = (_ALLOWED_ALL,) if approve is allow_all else ()
-        if approve is not None and approve is not allow_all:
-            kind = AsyncCallback if _is_async(approve) else ThreadCallback
-            self._plane.channels.append(kind(approve, self._plane))
+        self._approve = approve
+        self._timeout = timeout
+        self._record = record
+        self._make_rules = rules
+        self._has_rules = has_rules
+        self._rules: Rulebook | None = None
+        self._held = HeldChannel()
+        self._lock = threading.Lock()  # of the plane
+        self._made: Plane | None = None
+        self._is_closed = False
 
     @property
     def rules(self) -> Rulebook:
         """The rules in force, the remembered answers among them."""
-        return self._plane.rules
+        with self._lock:
+            if self._rules is None:
+                self._rules, self._has_rules = self._make_rules(), True
+            return self._rules
+
+    def _plane(self) -> Plane:
+        """Made when the first question comes: most runs ask nothing, and it takes time to load."""
+        from casemate.approvals.plane import Plane
+
+        rules = self.rules
+        with self._lock:
+            if self._made is None:
+                is_asked = self._approve is not allow_all
+                self._made = Plane(rules, self._record, self._timeout, asks=is_asked)
+                self._made.channels.append(self._held)
+                if self._approve is not None and is_asked:
+                    self._made.channels.append(_callback(self._approve, self._made))
+                if self._is_closed:
+                    self._made.close()
+            return self._made
 
     def pending(self) -> list[ApprovalRequest]:
         """Requests that wait for an answer, the oldest first: at most sixteen of each session, the others follow."""
-        return self._plane.pending()
+        return self._plane().pending()
 
     def decide(
         self,
@@ -64,12 +95,13 @@ class Approvals:
         request or it is over. Raises :class:`casemate.InvalidArgument`, and the request waits on.
         """
         decision = Decision(allow is True, scope, uses, expires, reason, content)
-        return self._plane.answer(str(request_id), decision, "queue")
+        return self._plane().answer(str(request_id), decision, "queue")
 
     def deny_all(self, reason: str = "", *, session: str | None = None) -> int:
         """Deny everything that waits, also what is not shown yet; of one session, or of all. How many that were."""
-        requests = self._plane.all_pending(session)
-        return sum(self._plane.answer(request, Decision(reason=reason), "queue") for request in requests)
+        plane = self._plane()
+        requests = plane.all_pending(session)
+        return sum(plane.answer(request, Decision(reason=reason), "queue") for request in requests)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Approvals]:
@@ -80,34 +112,53 @@ class Approvals:
             yield self
         finally:
             if self._held.close():
-                self._plane.gone(self._held)
+                self.left(self._held)
 
     def asker(self, of: Of, stream: Channel | None) -> Asker:
         """The way to the plane of one run or step, begun in the event loop that runs."""
         return Asker(self._plane, of, stream, asyncio.get_running_loop())
 
-    def left(self, stream: Channel) -> None:
-        """Nobody follows this stream any more."""
-        self._plane.gone(stream)
+    def left(self, channel: Channel) -> None:
+        """Nobody follows this stream any more, or looks at what is held."""
+        if self._made:
+            self._made.gone(channel)
 
     def may_ask(self, kind: Kind, *, stream: bool) -> bool:
         """Whether a question of this ``kind`` could be allowed; ``stream``: that of its run is followed."""
-        return self._plane.may_ask(kind, stream=stream)
+        somebody = stream or self._approve is not None or self._held.is_there
+        if not somebody and not self._has_rules:
+            return False
+        rules = self.rules.rules
+        written = [rule for rule in rules.written if rule.kind == kind]
+        if any(rule.effect == "allow" for rule in written):
+            return True
+        return somebody and (bool(written) or rules.default(kind)[0] != "deny")
 
     def answerer(self, request_id: str) -> Callable[[Decision], bool]:
         """How a request that was kept as data is answered."""
-        return lambda decision: self._plane.answer(request_id, decision, "request")
+        return lambda decision: self._plane().answer(request_id, decision, "request")
 
     def forget_session(self, namespace: str, session: str) -> None:
         """A session is over: what was answered for it holds no more."""
-        if self._plane.clockwork.is_running:
-            self._plane.clockwork.soon(self._plane.rules.forget, namespace, session, "")
+        if self._made and self._made.clockwork.is_running:
+            self._made.clockwork.soon(self._made.rules.forget, namespace, session, "")
 
     def close(self) -> None:
         """Withdraw whatever waits, and end. Blocks, bounded; harmless when repeated."""
-        self._plane.close()
+        with self._lock:
+            self._is_closed, made = True, self._made
+        if made:
+            made.close()
 
 
-def _is_async(approve: Callable[..., Any]) -> bool:
+def _callback(approve: Approve, plane: Plane) -> Channel:
+    from casemate.approvals.callback import AsyncCallback, ThreadCallback
+
+    return AsyncCallback(approve, plane) if _is_async(approve) else ThreadCallback(approve, plane)
+
+
+def _is_async(approve: Approve) -> bool:
+    import inspect
+
     call = getattr(approve, "__call__", None)  # noqa: B004 - an object with an async __call__
     return inspect.iscoroutinefunction(approve) or inspect.iscoroutinefunction(call)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from casemate.approvals.pausing import Pausable, Pausing
-from casemate.approvals.plane import Case
-from casemate.approvals.shown import Unshowable, shown
-from casemate.model.approval import Question, Verdict
-
 if TYPE_CHECKING:
+    import asyncio
+
     from casemate.approvals.channels import Channel
+    from casemate.approvals.pausing import Pausable, Pausing
     from casemate.approvals.plane import Plane
+    from casemate.model.approval import Question, Verdict
 
 _END_WITHIN = 5.0  # seconds that an approver has to take note of its cancellation
 _OVER = "what asked is over"
@@ -30,52 +30,81 @@ class Of:
 
 
 class Asker:
-    """One run's or step's way to the plane. ``stream``: where its events are followed; ``loop``: where it was begun."""
+    """One run's or step's way to the plane, which is made when the first of all asks.
 
-    def __init__(self, plane: Plane, of: Of, stream: Channel | None, loop: asyncio.AbstractEventLoop | None) -> None:
+    ``stream``: where its events are followed; ``loop``: where it was begun.
+    """
+
+    def __init__(
+        self, plane_of: Callable[[], Plane], of: Of, stream: Channel | None, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
         self.namespace, self.session, self.run = of.namespace, of.session, of.run
         self.queue = of.session or of.run
         self.stream = stream
         self.loop = loop
-        self.pausing = Pausing(plane.clockwork)
         self.is_over = False
         self.why_over = _OVER
         self.pending = self.decided = self.unrecorded = 0  # the plane's to count
-        self._plane = plane
-        self._has_asked = False
+        self._plane_of = plane_of
+        self._lock = threading.Lock()  # of the next four
+        self._plane: Plane | None = None
+        self._pausing: Pausing | None = None
+        self._cell: Pausable | None = None
         self._over: list[str] = []
 
     def attach(self, cell: Pausable) -> None:
         """Its cell, which stands still while it only waits for answers."""
-        self.pausing.attach(cell)
+        with self._lock:
+            self._cell = cell
+            if self._pausing:
+                self._pausing.attach(cell)
+
+    @property
+    def pausing(self) -> Pausing:
+        """When its cell stands still: of one that has asked."""
+        assert self._pausing
+        return self._pausing
 
     def decide(self, question: Question) -> Future[Verdict]:
         """Whether ``question`` may cross: by rules, or by whoever is asked. From any thread; never blocks, and always
         comes to a verdict, at the latest when this run or step is over. ``question``'s namespace, session and run are
         put in here, its arguments are copied at once."""
-        self._has_asked = True
+        from casemate.approvals.shown import Unshowable, shown
+
+        plane = self._asking()
         future: Future[Verdict] = Future()
         future.set_running_or_notify_cancel()  # nobody takes a question back but by the end of the run
         own = replace(question, namespace=self.namespace, session=self.session, run=self.run)
         try:
-            seen = shown(own)
+            plane.decide(self, own, shown(own), future)
         except Unshowable as error:
-            self._plane.refuse(self, own, future, str(error))
-            return future
-        self._plane.decide(Case(self, replace(own, arguments=seen.arguments), seen, future))
+            plane.refuse(self, own, future, str(error))
         return future
 
     def close(self, why: str = _OVER) -> None:
         """It is over, or is to end: nothing of it crosses any more. From any thread; harmless when repeated."""
         if not self.is_over:
             self.why_over, self.is_over = why, True
-        self.pausing.end()
-        if self._has_asked:
-            self._over += self._plane.withdraw(self)
+        with self._lock:
+            plane, pausing = self._plane, self._pausing
+        if plane and pausing:
+            pausing.end()
+            self._over += plane.withdraw(self)
 
     async def end(self) -> None:
         """The same, and wait until no approver is called for it any more. Bounded."""
         self.close()
-        for channel in self._plane.channels:
-            if self._over:
+        if self._over and self._plane:
+            for channel in self._plane.channels:
                 await channel.ended(set(self._over), _END_WITHIN)
+
+    def _asking(self) -> Plane:
+        from casemate.approvals.pausing import Pausing
+
+        with self._lock:
+            if self._plane is None:
+                self._plane = self._plane_of()
+                self._pausing = Pausing(self._plane.clockwork)
+                if self._cell:
+                    self._pausing.attach(self._cell)
+            return self._plane

@@ -18,7 +18,7 @@ from casemate.approvals.clockwork import Clockwork, Later
 from casemate.approvals.shown import Shown
 from casemate.approvals.states import MOST_ASKED, End, States
 from casemate.errors import CasemateError
-from casemate.model.approval import ApprovalRequest, Decision, Kind, Question, Verdict
+from casemate.model.approval import ApprovalRequest, Decision, Question, Verdict
 
 if TYPE_CHECKING:
     from casemate.approvals.asker import Asker
@@ -67,8 +67,9 @@ class Plane:
 
     # -- from any thread
 
-    def decide(self, case: Case) -> None:
-        """Have the case's future hold a verdict, once there is one."""
+    def decide(self, asker: Asker, question: Question, seen: Shown, future: Future[Verdict]) -> None:
+        """Have ``future`` hold a verdict, once there is one. ``seen``: what is shown of the question."""
+        case = Case(asker, replace(question, arguments=seen.arguments), seen, future)
         if not self.clockwork.soon(self._consider, case):
             case.future.set_result(Verdict(False, "withdrawn", _CLOSED))
 
@@ -94,14 +95,6 @@ class Plane:
     def gone(self, channel: Channel, request: str = "") -> None:
         """Through this channel nobody answers any more: this request, or any."""
         self.clockwork.soon(self._lose, channel, request)
-
-    def may_ask(self, kind: Kind, *, stream: bool) -> bool:
-        """Whether a question of this ``kind`` could be allowed: by a rule, or by somebody; ``stream`` is one more."""
-        rules = self.rules.rules
-        if any(rule.kind == kind and rule.effect == "allow" for rule in rules.written):
-            return True
-        is_asked = rules.default(kind)[0] == "ask" or any(rule.kind == kind for rule in rules.written)
-        return is_asked and (stream or not self._asks or any(channel.is_there for channel in self.channels))
 
     def pending(self) -> list[ApprovalRequest]:
         """Requests that are shown and wait, the oldest first."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from concurrent.futures import Future
@@ -86,6 +85,8 @@ class Doorway:
 
     async def let_ask(self, asker: Asker) -> None:
         """From now on what no rule covers is asked of ``asker``. A door that was not needed so far opens for that."""
+        import asyncio  # it loads while the supervisor starts, so not before
+
         if self._hosts is None:
             return
         if self._is_open:
@@ -119,6 +120,8 @@ class Doorway:
 
     async def close(self) -> None:
         """The same, and wait for it unless cancelled."""
+        import asyncio
+
         closing = self.end()
         if closing is not None:
             await asyncio.wait([asyncio.wrap_future(closing)])

@@ -35,7 +35,7 @@ class Desk:
         self.rules = Rulebook(Rules(), time.monotonic(), time.time)
         for kind, effect in effects.items():
             self.rules.set_default(kind, effect)  # type: ignore[arg-type]
-        self.approvals = Approvals(approve, timeout, self._record, self.rules)
+        self.approvals = Approvals(approve, timeout, self._record, lambda: self.rules, has_rules=True)
         self.record_fails: Exception | None = None
 
     def _record(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
