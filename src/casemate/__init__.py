@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         RuntimeMissing,
         SandboxClosed,
         Unavailable,
+        VaultUnavailable,
         WallUnavailable,
     )
     from casemate.model.approval import ApprovalRequest, Decision, allow_all
@@ -37,7 +38,7 @@ __version__ = "0.1.0"
 _HOME = {
     "casemate.errors": (
         "CasemateError ExecutionFailed Fault InvalidArgument RecordUnavailable RuntimeMissing SandboxClosed "
-        "Unavailable WallUnavailable"
+        "Unavailable VaultUnavailable WallUnavailable"
     ),
     "casemate.model.artifact": "Artifact",
     "casemate.model.approval": "ApprovalRequest Decision allow_all",
@@ -88,6 +89,7 @@ __all__ = [
     "Unavailable",
     "Usage",
     "Variable",
+    "VaultUnavailable",
     "WallUnavailable",
     "__version__",
     "allow_all",

@@ -8,7 +8,8 @@ this machine lacks, or casemate's own fault:
     ├── InvalidArgument        an argument is wrong; names it and says what would be right
     ├── Unavailable            this machine or installation cannot do it; says what would help
     │   ├── WallUnavailable    no wall can be proved here, or not the one asked for
-    │   └── RuntimeMissing     the interpreter for a language is not there
+    │   ├── RuntimeMissing     the interpreter for a language is not there
+    │   └── VaultUnavailable   the vault of secrets cannot be read or written, or is not as it was left
     ├── ExecutionFailed        raised only by Execution.raise_for_status()
     ├── RecordUnavailable      the audit record cannot be written, so nothing is run
     ├── SandboxClosed          the sandbox was closed before or while this ran
@@ -70,6 +71,14 @@ class RuntimeMissing(Unavailable):
     def __init__(self, language: str, message: str, *, remediation: str = "") -> None:
         super().__init__(message, remediation=remediation)
         self.language = language
+
+
+class VaultUnavailable(Unavailable):
+    """The vault cannot be read or written, or is not as it was left; ``reason`` is a stable code (docs/secrets.md)."""
+
+    def __init__(self, message: str, *, reason: str, remediation: str = "") -> None:
+        super().__init__(message, remediation=remediation)
+        self.reason = reason
 
 
 class ExecutionFailed(CasemateError):

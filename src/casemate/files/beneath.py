@@ -1,7 +1,7 @@
 """Writing beneath a folder that may hold hostile links: by descriptors, one component at a time, by rename.
 
-A file appears under its name only when it is whole. Nothing is flushed to the disk: after a loss of
-power a file may be missing. A process killed at the wrong moment leaves a ``.casemate-…`` file behind.
+A file appears under its name only when it is whole. Unless that is asked for, nothing is flushed to the disk: after a
+loss of power a file may be missing. A process killed at the wrong moment leaves a ``.casemate-…`` file behind.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ def write_file(
     attributes: Attributes = PLAIN,
     *,
     before: Callable[[], None] = lambda: None,
+    flush: bool = False,
 ) -> tuple[int, int]:
     """Put a regular file at ``name`` (one component) in ``folder``, replacing a file or link there.
 
-    ``before`` runs when all is written and before the name is taken. Returns the new file's identity.
+    ``flush``: have it and its name on the disk before this returns. ``before`` runs when all is written and before the
+    name is taken. Returns the new file's identity.
     Raises ``OSError`` (or what ``chunks`` and ``before`` raise); then nothing has changed at ``name``.
     """
     temporary = _temporary_name()
@@ -60,10 +62,14 @@ def write_file(
                 write_all(file, chunk)
             _set_attributes(file, attributes)
             written = identity(os.fstat(file))
+            if flush:
+                os.fsync(file)
         finally:
             os.close(file)
         before()
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        if flush:
+            os.fsync(folder)
     except BaseException:
         _discard(folder, temporary)
         raise

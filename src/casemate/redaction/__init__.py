@@ -1,0 +1,1 @@
+"""What a secret looks like in what comes out, and its replacement. Pure."""

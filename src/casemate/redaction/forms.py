@@ -1,0 +1,135 @@
+"""The forms in which a secret value may come out: itself, and what usual encoders make of it. Pure.
+
+Every form is literal bytes. Of base64 (RFC 4648, sections 4 and 5) only those characters are a form that depend on
+nothing but the value, for each of the three places that it may have among the groups of three bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+
+SHORTEST = 8  # bytes of a value: what is shorter is found in innocent text, too
+_B64_DEPENDS_ON_BEFORE = (0, 2, 3)  # characters, where so many bytes come before in the same group
+_B64_WIDTHS = (64, 76)  # of a line: RFC 7468 (PEM), RFC 2045 (MIME, and coreutils' base64)
+_HEX_WIDTH = 60  # of a line of xxd -p
+_ESCAPED_BYTE = re.compile(r"%[0-9A-F]{2}")
+_UNRESERVED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"  # RFC 3986, section 2.3
+# What encoders leave as it is besides: Python's quote, encodeURIComponent and encodeURI (ECMA-262).
+_LEFT_BY_URL_ENCODERS = ("", "/", "!*'()", ";/?:@&=+$,#!*'()")
+_UNSAFE_IN_SHELL = re.compile(r"([^A-Za-z0-9_@%+=:,./^-])")  # what bash's printf %q puts a backslash before
+
+
+def forms_of(value: str) -> frozenset[bytes]:
+    """All forms of ``value`` and of its twins that differ in Unicode's normal form or in white space."""
+    forms: set[bytes] = set()
+    for twin in twins_of(value):
+        forms.update(_raw(twin), _base64(twin.encode()), _hex(twin.encode()), _url(twin))
+        forms.update(_json(twin), _literals(twin), _entities(twin), _shell(twin))
+    return frozenset(form for form in forms if len(form) >= SHORTEST)
+
+
+def twins_of(value: str) -> set[str]:
+    """``value`` as programs hand it on: normalised (Unicode, annex 15), stripped, with other line ends, as words."""
+    same = {value, value.strip(), value.replace("\n", "\r\n"), " ".join(value.split())}
+    return {unicodedata.normalize(form, one) for one in same for form in ("NFC", "NFD")} | same
+
+
+def _raw(text: str) -> Iterator[bytes]:
+    for encoding in ("utf-8", "utf-16-le", "utf-16-be"):
+        yield text.encode(encoding)
+
+
+def _base64(data: bytes) -> Iterator[bytes]:
+    for before, depends in enumerate(_B64_DEPENDS_ON_BEFORE):
+        whole = (before + len(data)) * 8 // 6  # characters made of nothing else but the value
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            core = encode(bytes(before) + data)[depends:whole]
+            yield core
+            if not before:
+                yield from (_wrapped(core, width) for width in _B64_WIDTHS)
+
+
+def _hex(data: bytes) -> Iterator[bytes]:
+    plain = data.hex().encode()
+    yield from (plain, plain.upper(), _wrapped(plain, _HEX_WIDTH))
+    yield "".join(f"\\x{byte:02x}" for byte in data).encode()
+    yield "".join(f"\\x{byte:02X}" for byte in data).encode()
+
+
+def _wrapped(data: bytes, width: int) -> bytes:
+    return b"\n".join(data[start : start + width] for start in range(0, len(data), width))
+
+
+def _url(text: str) -> Iterator[bytes]:
+    """RFC 3986, section 2.1, and the ``+`` of HTML forms."""
+    for left in _LEFT_BY_URL_ENCODERS:
+        for space in ("%20", "+"):
+            encoded = _percent(text, _UNRESERVED + left).replace("%20", space)
+            yield encoded.encode()
+            yield _ESCAPED_BYTE.sub(lambda found: found[0].lower(), encoded).encode()
+    everything = _percent(text, "")
+    yield from (everything.encode(), everything.lower().encode())
+
+
+def _percent(text: str, left: str) -> str:
+    return "".join(
+        character if character in left else "".join(f"%{byte:02X}" for byte in character.encode()) for character in text
+    )
+
+
+def _json(text: str) -> Iterator[bytes]:
+    """RFC 8259, section 7; also JSON within JSON, escaped slashes, and escapes of what means something in HTML."""
+    for ascii_only in (True, False):
+        plain = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        for one in (plain, plain.replace("/", "\\/"), _escaped_for_html(plain)):
+            yield from (one.encode(), _upper_escapes(one).encode())
+            yield json.dumps(one, ensure_ascii=ascii_only)[1:-1].encode()
+    units = text.encode("utf-16-be").hex()
+    everything = "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    yield from (everything.encode(), _upper_escapes(everything).encode())
+
+
+def _escaped_for_html(text: str) -> str:
+    return "".join(f"\\u{ord(one):04x}" if one in "<>&'" else one for one in text)
+
+
+def _upper_escapes(text: str) -> str:
+    return re.sub(r"\\u[0-9a-f]{4}", lambda found: "\\u" + found[0][2:].upper(), text)
+
+
+def _literals(text: str) -> Iterator[bytes]:
+    """As Python's ``repr`` and Node's ``inspect`` show it, between quotes of either kind."""
+    escaped = (repr(text + "'\"")[1:-4], ascii(text + "'\"")[1:-4], repr(text.encode() + b"'\"")[2:-4])
+    for one in escaped:  # each has its apostrophes escaped, since there are both kinds of quotes
+        bare = one.replace("\\'", "'")
+        yield from (one.encode(), bare.encode(), bare.replace('"', '\\"').encode())
+
+
+def _entities(text: str) -> Iterator[bytes]:
+    """Character references of HTML (section 13.5 of the standard)."""
+    named = html.escape(text, quote=True)
+    for one in (
+        named,
+        named.replace("&#x27;", "&#39;"),
+        named.replace("&#x27;", "&apos;"),
+        html.escape(text, quote=False),
+    ):
+        yield from (one.encode(), one.encode("ascii", "xmlcharrefreplace"))
+    yield named.replace("&#x27;", "&#39;").replace("&quot;", "&#34;").encode()
+    yield "".join(f"&#{ord(one)};" for one in text).encode()
+    yield "".join(f"&#x{ord(one):x};" for one in text).encode()
+    yield "".join(f"&#x{ord(one):X};" for one in text).encode()
+
+
+def _shell(text: str) -> Iterator[bytes]:
+    """As shells quote words: in apostrophes, in double quotes, with backslashes, and as ``$'…'``."""
+    yield text.replace("'", "'\\''").encode()
+    yield text.replace("'", "'\"'\"'").encode()
+    yield re.sub(r'([\\"$`])', r"\\\1", text).encode()
+    yield _UNSAFE_IN_SHELL.sub(r"\\\1", text).encode()
+    yield text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\t", "\\t").encode()

@@ -1,0 +1,1 @@
+"""Secrets at rest: where they are kept, and who may have which."""

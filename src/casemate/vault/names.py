@@ -1,0 +1,73 @@
+"""Which names and values secrets may have. Pure."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from casemate.errors import InvalidArgument
+from casemate.redaction.forms import SHORTEST
+
+_NAME = re.compile(r"[A-Z_][A-Z0-9_]*\Z")
+_MOST_NAME = 200  # characters
+_MOST_VALUE = 16 << 10  # bytes: keys and certificates; what is larger is a file
+_MOST_SECRETS = 64  # of one run
+# Read by loaders, interpreters and shells before a program's first line, or needed by every program as they are.
+_NAMES = """
+    PATH HOME USER LOGNAME SHELL PWD OLDPWD TMPDIR LANG LANGUAGE TZ TERM ENV IFS CDPATH GLOBIGNORE SHELLOPTS
+    BASHOPTS PROMPT_COMMAND PS0 PS1 PS2 PS3 PS4 FPATH ZDOTDIR LOCPATH NLSPATH HOSTALIASES RES_OPTIONS LOCALDOMAIN
+    SSLKEYLOGFILE JAVA_TOOL_OPTIONS JDK_JAVA_OPTIONS _JAVA_OPTIONS CLASSPATH RUBYLIB RUBYOPT MPLBACKEND EDITOR
+    VISUAL PAGER BROWSER GIT_SSH GIT_SSH_COMMAND GIT_EXEC_PATH GIT_PROXY_COMMAND GIT_EXTERNAL_DIFF GIT_ASKPASS
+    GIT_EDITOR GIT_PAGER GIT_DIR GIT_TEMPLATE_DIR SSH_ASKPASS
+"""
+_PREFIXES = """
+    LD_ DYLD_ PYTHON NODE_ BASH_ LC_ MALLOC_ GLIBC_ GCONV_ OPENSSL_ SSL_ ICU_ PERL5 CASEMATE_ GIT_CONFIG IPYTHON
+    JUPYTER_ OMP_ OPENBLAS_ MKL_ NUMEXPR_
+"""
+_REFUSED, _REFUSED_PREFIXES = frozenset(_NAMES.split()), tuple(_PREFIXES.split())
+_HARMLESS = frozenset({"NODE_AUTH_TOKEN"})  # npm's own
+
+
+def check_name(name: object) -> str:
+    """A name that can be a variable's and means nothing to a loader. Raises ``InvalidArgument``."""
+    if not isinstance(name, str) or len(name) > _MOST_NAME or not _NAME.match(name):
+        shown = repr(name)[:_MOST_NAME]
+        raise InvalidArgument("name", f"{shown} is no name of a secret: capital letters, digits and _, e.g. API_TOKEN")
+    if name not in _HARMLESS and (name in _REFUSED or name.startswith(_REFUSED_PREFIXES)):
+        raise InvalidArgument(
+            "name", f"{name} is read by interpreters, loaders or shells themselves; give the secret another name"
+        )
+    return name
+
+
+def check_value(name: str, value: object) -> str:
+    """A value that a variable can hold, and that can be told from innocent text. Raises ``InvalidArgument``."""
+    if not isinstance(value, str):
+        raise InvalidArgument("value", f"of {name} must be a str, not {type(value).__name__}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument("value", f"of {name} cannot be encoded as UTF-8") from None
+    if "\0" in value:
+        raise InvalidArgument("value", f"of {name} holds a NUL character, which no variable can")
+    if len(unicodedata.normalize("NFC", value.strip()).encode()) < SHORTEST:
+        raise InvalidArgument(
+            "value",
+            f"of {name} is too short: it could not be told from innocent text in what a program prints; "
+            f"give one of at least {SHORTEST} bytes",
+        )
+    if size > _MOST_VALUE:
+        raise InvalidArgument("value", f"of {name} is longer than {_MOST_VALUE} bytes; give it to a run as a file")
+    return value
+
+
+def check_asked(names: object) -> tuple[str, ...]:
+    """The names of secrets that a run asks for, each once. Raises ``InvalidArgument``."""
+    if isinstance(names, str | bytes) or not isinstance(names, tuple | list | set | frozenset):
+        raise InvalidArgument("secrets", f"{type(names).__name__} is not a list of names; give e.g. ['API_TOKEN']")
+    if len(names) > _MOST_SECRETS:
+        raise InvalidArgument("secrets", f"{len(names)} are too many for one run; the most is {_MOST_SECRETS}")
+    try:
+        return tuple(dict.fromkeys(check_name(name) for name in names))
+    except InvalidArgument as error:
+        raise InvalidArgument("secrets", error.message.removeprefix("name: ")) from None

@@ -1,0 +1,170 @@
+"""Secrets in what comes out: every form, in whatever pieces, and nothing else."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import unicodedata
+import urllib.parse
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from casemate.redaction.forms import forms_of
+from casemate.redaction.redaction import Redaction
+
+SECRET = "tr0ub4dor&3 is <not> a/good+pass"
+AWKWARD = 'a.*b$\\d"quoted"\'s\n[line] two\té'
+MARKER = "[secret:TOKEN]"
+
+ENCODERS: dict[str, Callable[[str], bytes]] = {
+    "itself": lambda text: text.encode(),
+    "base64": lambda text: base64.b64encode(text.encode()),
+    "base64 after one byte": lambda text: base64.b64encode(b"x" + text.encode()),
+    "base64 after two bytes": lambda text: base64.b64encode(b"xy" + text.encode() + b"z"),
+    "base64 in lines": lambda text: base64.encodebytes(text.encode()),
+    "base64 for urls": lambda text: base64.urlsafe_b64encode(text.encode()),
+    "base64 for urls without padding": lambda text: base64.urlsafe_b64encode(b"??" + text.encode()).rstrip(b"="),
+    "hex": lambda text: text.encode().hex().encode(),
+    "hex in capitals": lambda text: text.encode().hex().upper().encode(),
+    "percent": lambda text: urllib.parse.quote(text, safe="").encode(),
+    "percent, slashes left": lambda text: urllib.parse.quote(text).encode(),
+    "percent, small": lambda text: "".join(f"%{byte:02x}" for byte in text.encode()).encode(),
+    "form": lambda text: urllib.parse.quote_plus(text).encode(),
+    "json": lambda text: json.dumps(text).encode(),
+    "json as it is": lambda text: json.dumps(text, ensure_ascii=False).encode(),
+    "json in json": lambda text: json.dumps(json.dumps(text)).encode(),
+    "json, all escaped": lambda text: "".join(f"\\u{ord(one):04x}" for one in text).encode(),
+    "json, all escaped in capitals": lambda text: "".join(f"\\u{ord(one):04X}" for one in text).encode(),
+    "html": lambda text: html.escape(text).encode(),
+    "html, quotes left": lambda text: html.escape(text, quote=False).encode(),
+    "html, decimal": lambda text: "".join(f"&#{ord(one)};" for one in text).encode(),
+    "html, hex": lambda text: "".join(f"&#x{ord(one):x};" for one in text).encode(),
+    "utf-16 le": lambda text: text.encode("utf-16-le"),
+    "utf-16 be": lambda text: text.encode("utf-16-be"),
+    "repr": lambda text: repr(text).encode(),
+    "repr of bytes": lambda text: repr(text.encode()).encode(),
+    "ascii": lambda text: ascii(text).encode(),
+    "NFC": lambda text: unicodedata.normalize("NFC", text).encode(),
+    "NFD": lambda text: unicodedata.normalize("NFD", text).encode(),
+    "other line ends": lambda text: text.replace("\n", "\r\n").encode(),
+    "as words of a shell": lambda text: " ".join(text.split()).encode(),
+    "in a shell's apostrophes": lambda text: text.replace("'", "'\\''").encode(),
+}
+
+
+@pytest.mark.parametrize(
+    "value", [SECRET, AWKWARD, "simple-token-0123456789", "x" * 100 + "é" + "y" * 99, "ß→Å-secret"]
+)
+@pytest.mark.parametrize("form", ENCODERS)
+def test_va_05_a_secret_is_found_in_every_usual_form(form: str, value: str) -> None:
+    encoded = ENCODERS[form](value)
+    kept = Redaction({"TOKEN": value}).data(b"before " + encoded + b" after")
+    assert kept.startswith(b"before ")
+    assert kept.endswith(b" after")
+    assert kept.count(MARKER.encode()) == 1
+    assert len(kept) <= len(b"before  after") + len(MARKER) + 8  # quotes, and what base64 has of its neighbours
+
+
+def test_va_08_a_secret_is_no_pattern() -> None:
+    redaction = Redaction({"TOKEN": "a.*b$[c]+"})
+    assert redaction.text("axxxb a.*b$ [c]+ a.*b$[c]+") == f"axxxb a.*b$ [c]+ {MARKER}"
+
+
+def test_va_10_nothing_of_the_longer_of_two_secrets_is_left() -> None:
+    redaction = Redaction({"SHORT": "password", "LONG": "password-and-more"})
+    assert redaction.text("password-and-more password") == "[secret:LONG] [secret:SHORT]"
+    assert redaction.text("password-and-mor") == "[secret:SHORT]-and-mor"
+
+
+def test_secrets_that_overlap_are_replaced_as_one() -> None:
+    redaction = Redaction({"A": "begin-middle", "B": "middle-end"})
+    assert redaction.text("<begin-middle-end>") == "<[secret:A]>"
+
+
+def test_a_secret_that_repeats_itself_is_replaced_whole() -> None:
+    redaction = Redaction({"A": "abababab"})
+    assert redaction.text("x" + "ab" * 50 + "y") == "x[secret:A]y"
+
+
+PIECES = st.lists(
+    st.one_of(
+        st.sampled_from([b"pass", b"word", b"password", b"-and", b"-more", b"\n", b"p", b"d-and-mo"]),
+        st.binary(max_size=4),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(pieces=PIECES, sizes=st.lists(st.integers(1, 7), min_size=1))
+def test_va_03_the_pieces_in_which_it_comes_make_no_difference(pieces: list[bytes], sizes: list[int]) -> None:
+    redaction = Redaction({"SHORT": "password", "LONG": "password-and-more", "LAST": "word-and-word-and"})
+    whole = b"".join(pieces)
+    stream, kept, at, turn = redaction.stream(), [], 0, 0
+    while at < len(whole):
+        size = sizes[turn % len(sizes)]
+        kept.append(stream.feed(whole[at : at + size]))
+        at, turn = at + size, turn + 1
+    kept.append(stream.finish())
+    assert b"".join(kept) == redaction.data(whole)
+    found = redaction.scan(whole).found
+    outside = [
+        whole[begin:end]
+        for begin, end in zip([0, *(end for _, end, _ in found)], [*(b for b, _, _ in found), len(whole)], strict=True)
+    ]
+    assert not any(secret in part for part in outside for secret in (b"password", b"word-and-word-and"))
+
+
+def test_va_03_only_what_may_be_a_beginning_is_held_back() -> None:
+    stream = Redaction({"TOKEN": "hunter2hunter2"}).stream()
+    assert stream.feed(b"hello hunt") == b"hello "
+    assert stream.feed(b"ing") == b"hunting"
+    assert stream.feed(b" hunter2hun") == b" "
+    assert stream.feed(b"ter2 and on") == b"[secret:TOKEN] and on"
+    assert stream.finish() == b""
+
+
+@pytest.mark.parametrize("length", range(1, 14))
+def test_va_04_of_a_secret_at_a_cut_three_bytes_are_left_at_most(length: int) -> None:
+    kept = Redaction({"TOKEN": "hunter2hunter2"}).data(b"x hunter2hunter2"[: 2 + length], cut=True)
+    assert kept == (b"x " + b"hunter2hunter2"[:length] if length < 4 else b"x [secret:TOKEN]")
+
+
+def test_what_ends_by_itself_may_end_like_the_beginning_of_a_secret() -> None:
+    assert Redaction({"TOKEN": "true-love-waits"}).text("true") == "true"
+
+
+@pytest.mark.parametrize("dots", ["…", "..."])
+def test_va_04_a_text_that_somebody_has_cut_is_one_at_a_cut(dots: str) -> None:
+    assert Redaction({"TOKEN": "hunter2hunter2"}).text(f"'hunter2h{dots}") == f"'{MARKER}{dots}"
+
+
+def test_every_text_key_and_number_of_a_json_value_is_looked_at() -> None:
+    redaction = Redaction({"TOKEN": "hunter2hunter2", "PIN": "1234567890"})
+    value = {"a": ["hunter2hunter2", {"hunter2hunter2": None}], "n": 1234567890, "m": [True, 12, 1.5], "t": ("x",)}
+    assert redaction.value(value) == {
+        "a": [MARKER, {MARKER: None}], "n": "[secret:PIN]", "m": [True, 12, 1.5], "t": ("x",),
+    }  # fmt: skip
+
+
+def test_much_output_is_searched_as_well_as_little() -> None:
+    redaction = Redaction({f"TOKEN_{n}": f"value-{n:02}-of-many" for n in range(20)})
+    stream = redaction.stream()
+    innocent = b"line of text that says value-\n" * 2000
+    kept = (
+        b"".join(stream.feed(innocent + f"value-{n % 20:02}-of-many\n".encode()) for n in range(40)) + stream.finish()
+    )
+    assert kept == b"".join(innocent + f"[secret:TOKEN_{n % 20}]\n".encode() for n in range(40))
+
+
+def test_no_form_is_so_short_that_innocent_text_would_hold_it() -> None:
+    assert all(len(form) >= 8 for form in forms_of("8 bytes!"))
+    assert len(forms_of("8 bytes!")) > 15
+
+
+def test_a_redaction_shows_no_value() -> None:
+    assert "hunter2" not in repr(Redaction({"TOKEN": "hunter2hunter2"}))
