@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from casemate.policy.policy import NO_POLICY, Policy
 
 if TYPE_CHECKING:
     from casemate.policy.document import Document
+    from casemate.policy.rules import Rulebook
 
 Network = Literal["none", "listed", "public"]
 _NETWORKS = ("none", "listed", "public")  # from the narrowest
@@ -72,6 +74,13 @@ def bounded(
     local = tuple(HostRule(LOCAL_NAME, port) for port in most.local_ports)
     hosts = replace(hosts, allowed=(*hosts.allowed, *local)) if open_to != "none" else None
     return Bounded(most, hosts, open_to, _limits(most, limits), folder, mode, wall)
+
+
+def rulebook(policy: Policy) -> Rulebook:
+    """The rules of ``policy``, as of now."""
+    from casemate.policy.rules import Rulebook
+
+    return Rulebook(policy.rules, time.monotonic(), time.time)
 
 
 def policy_from(given: object) -> Policy:

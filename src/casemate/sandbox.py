@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from casemate.audit.log import AuditLog, default_path
-from casemate.config import arguments_of_environment, arguments_of_file, bounded
+from casemate.config import arguments_of_environment, arguments_of_file, bounded, rulebook
 from casemate.errors import InvalidArgument, SandboxClosed
 from casemate.execution.given import (
     check_apart,
     check_choice,
     check_files,
-    check_later,
     check_namespace,
     check_preload,
     checked_concurrency,
@@ -26,12 +24,14 @@ from casemate.execution.given import (
     checked_folder,
     checked_output_dir,
     checked_path,
+    opened_store,
 )
 from casemate.execution.house import House
 from casemate.execution.network import Outside
 from casemate.execution.request import Content, check_timeout, make_request
 from casemate.isolation.native.wall import NativeWall
 from casemate.model.limits import Limits
+from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.runtimes.catalogue import examples, language_of, runtime_for
 
 if TYPE_CHECKING:
@@ -44,14 +44,15 @@ if TYPE_CHECKING:
     from casemate.model.plan import Launch, Plan
     from casemate.model.request import Request
     from casemate.policy.policy import Policy
-    from casemate.policy.rules import Rulebook
     from casemate.runtimes.runtime import Environment
     from casemate.sessions.registry import Sessions
     from casemate.sessions.session import Session
+    from casemate.vault.vault import Vault
 
 _WALLS = ("native",)
+_NONE: tuple[object, ...] = (None, (), [])
 _NOTHING_MORE: dict[str, Any] = {
-    "timeout": None, "limits": None, "allowed_domains": None, "secrets": (), "env": None, "files": None,
+    "timeout": None, "limits": None, "allowed_domains": None, "secrets": NO_SECRETS, "env": None, "files": None,
     "stdin": None, "metadata": None, "program_name": None, "arguments": (),
 }  # fmt: skip
 
@@ -98,7 +99,6 @@ class Sandbox:
         namespace: str = "default",
         concurrency: int | None = None,
     ) -> None:
-        check_later(vault=vault)
         bound = bounded(
             policy, network=network, allowed_domains=allowed_domains, limits=limits, workspace=workspace,
             workspace_mode=workspace_mode, isolation=isolation,
@@ -115,6 +115,7 @@ class Sandbox:
         check_preload(preload)
         check_namespace(namespace)
         self._namespace = namespace
+        self._store = None if vault is None else opened_store(vault, os.environ)
         self._concurrency = checked_concurrency(concurrency)
         self._wall = NativeWall(_launch_probe, self._concurrency)
         self._log = AuditLog(checked_path("audit", audit) if audit is not None else default_path(os.environ))
@@ -132,10 +133,11 @@ class Sandbox:
             outside=Outside(),
             hosts=bound.hosts,
         )
+        self._vault: Vault | None = None
         self._slots: asyncio.Semaphore | None = None
         self._sessions: Sessions | None = None
         self._approvals: Approvals | None = None
-        self._making = threading.Lock()  # of the approvals: other threads may ask for them
+        self._making = threading.Lock()  # of approvals and vault: other threads may ask for them
         self._closed = False
 
     @classmethod
@@ -168,6 +170,7 @@ class Sandbox:
 
         ``language``: ``"python"``, ``"node"`` or ``"shell"``. ``timeout``: seconds from the cell's start,
         None for ``limits.wall``. ``limits`` only narrow the sandbox's. ``env``: variables of the program.
+        ``secrets``: names of the vault's that it gets as variables, too; their values are in nothing that comes out.
         ``files``: name to content (``bytes`` or ``str``) or to a ``Path``, put into the workspace. ``stdin``: the
         program's standard input. ``metadata``: carried along. ``program_name``: the file name that tracebacks
         show; ``arguments``: the program's command line.
@@ -177,19 +180,10 @@ class Sandbox:
         ``Fault``. Cancelling ends the cell.
         """
         request = self._request(
-            code,
-            language=language,
-            timeout=timeout,
-            limits=limits,
-            allowed_domains=allowed_domains,
-            secrets=secrets,
-            env=env,
-            files=files,
-            stdin=stdin,
-            metadata=metadata,
-            program_name=program_name,
-            arguments=arguments,
-        )
+            code, language=language, timeout=timeout, limits=limits, allowed_domains=allowed_domains,
+            secrets=await self._held(secrets), env=env, files=files, stdin=stdin, metadata=metadata,
+            program_name=program_name, arguments=arguments,
+        )  # fmt: skip
         from casemate.execution import pipeline
 
         async with self._slot():
@@ -218,19 +212,10 @@ class Sandbox:
         pipes are full; nothing is lost and memory does not grow.
         """
         request = self._request(
-            code,
-            language=language,
-            timeout=timeout,
-            limits=limits,
-            allowed_domains=allowed_domains,
-            secrets=secrets,
-            env=env,
-            files=files,
-            stdin=stdin,
-            metadata=metadata,
-            program_name=program_name,
-            arguments=arguments,
-        )
+            code, language=language, timeout=timeout, limits=limits, allowed_domains=allowed_domains,
+            secrets=await self._held(secrets), env=env, files=files, stdin=stdin, metadata=metadata,
+            program_name=program_name, arguments=arguments,
+        )  # fmt: skip
         from casemate.execution import pipeline, stream
 
         async with self._slot():
@@ -246,6 +231,7 @@ class Sandbox:
         language: str = "python",
         timeout: float | None = 60.0,  # noqa: ASYNC109
         limits: Limits | None = None,
+        secrets: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         files: Mapping[str, Content] | None = None,
         stdin: str | bytes | None = None,
@@ -255,7 +241,7 @@ class Sandbox:
         """The plan of a run with these arguments of :meth:`run`, as data. Nothing is started."""
         given = {"timeout": timeout, "limits": limits, "env": env, "files": files, "stdin": stdin}
         named = {"language": language, "program_name": program_name, "arguments": arguments}
-        request = self._request(code, **{**_NOTHING_MORE, **given, **named})
+        request = self._request(code, **{**_NOTHING_MORE, **given, **named, "secrets": await self._held(secrets)})
         from casemate.execution import pipeline
 
         return pipeline.explain(request, self._house)
@@ -289,7 +275,8 @@ class Sandbox:
         from casemate.sessions.terms import Terms
 
         given = {"language": language, "env": env, "files": files, "limits": limits, "metadata": metadata}
-        doors = {"allowed_domains": allowed_domains, "secrets": secrets}
+        held = self.vault.resolve(secrets) if secrets not in _NONE else NO_SECRETS
+        doors = {"allowed_domains": allowed_domains, "secrets": held}
         code = INTERPRETERS[runtime_for(language).language].program
         request = self._request(code, **{**_NOTHING_MORE, **given, **doors})
         terms = Terms(
@@ -318,15 +305,23 @@ class Sandbox:
 
         with self._making:
             if self._approvals is None:
-                has_rules = self._policy.written is not None
-                given = (self._approve, self._approval_timeout, self._log.decision, self._rulebook)
-                self._approvals = Approvals(*given, has_rules=has_rules)
+                policy = self._policy
+                given = (self._approve, self._approval_timeout, self._log.decision, partial(rulebook, policy))
+                self._approvals = Approvals(*given, has_rules=policy.written is not None)
             return self._approvals
 
-    def _rulebook(self) -> Rulebook:
-        from casemate.policy.rules import Rulebook
+    @property
+    def vault(self) -> Vault:
+        """The secrets of its namespace: ``await`` ``set(name, value)``, ``delete(name)`` and ``names()``."""
+        from casemate.vault.vault import Vault
 
-        return Rulebook(self._policy.rules, time.monotonic(), time.time)
+        with self._making:
+            if self._vault is None:
+                self._vault = Vault(self._store or opened_store(None, os.environ), self._namespace, self._log.note)
+            return self._vault
+
+    async def _held(self, names: object) -> Secrets:
+        return await self.vault.resolved(names) if names not in _NONE else NO_SECRETS
 
     async def doctor(self) -> Diagnosis:
         """What this machine offers, as proved by the self-tests. Raises nothing for what is missing."""
@@ -388,10 +383,9 @@ class Sandbox:
         if self._closed:
             raise SandboxClosed("the sandbox was closed")
 
-    def _request(self, code: str | bytes, *, language: str, secrets: Sequence[str], **given: Any) -> Request:
+    def _request(self, code: str | bytes, *, language: str, **given: Any) -> Request:
         """``given``: the other arguments of `make_request`."""
         self._check_open()
-        check_later(secrets=secrets)
         request = make_request(code, runtime=runtime_for(language), namespace=self._namespace, **given)
         if self._workspace is not None:
             checked_folder("workspace", self._workspace)  # it may have gone since

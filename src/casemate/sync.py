@@ -105,6 +105,11 @@ class Sandbox:
         """See :attr:`casemate.Sandbox.approvals`."""
         return Approvals(self._sandbox.approvals)
 
+    @property
+    def vault(self) -> Vault:
+        """See :attr:`casemate.Sandbox.vault`."""
+        return Vault(self._sandbox, self._wait)
+
     def close(self) -> None:
         """End every cell and the sandbox's own thread. Harmless when repeated."""
         if self._loop.is_closed():
@@ -298,6 +303,26 @@ class Approvals:
 
 def _blocking(request: asynchronous_request.ApprovalRequest) -> ApprovalRequest:
     return ApprovalRequest(*(getattr(request, field.name) for field in fields(request)))
+
+
+class Vault:
+    """``sandbox.vault`` with blocking methods."""
+
+    def __init__(self, sandbox: asynchronous.Sandbox, wait: Wait) -> None:
+        self._vault = sandbox.vault
+        self._wait = wait
+
+    def set(self, name: str, value: str, *, inject: object = None) -> None:
+        """See :meth:`casemate.vault.vault.Vault.set`."""
+        self._wait(self._vault.set(name, value, inject=inject))
+
+    def delete(self, name: str) -> None:
+        """See :meth:`casemate.vault.vault.Vault.delete`."""
+        self._wait(self._vault.delete(name))
+
+    def names(self) -> tuple[str, ...]:
+        """See :meth:`casemate.vault.vault.Vault.names`."""
+        return cast("tuple[str, ...]", self._wait(self._vault.names()))
 
 
 def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:

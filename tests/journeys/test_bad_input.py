@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.contract import witness
 
-from casemate import CasemateError, InvalidArgument, Limits, RuntimeMissing, Unavailable, sync
+from casemate import CasemateError, InvalidArgument, Limits, RuntimeMissing, sync
 from casemate.audit.log import AuditLog
 
 SURROGATE = "\ud800"
@@ -154,13 +154,6 @@ def test_a_limit_that_is_none_is_named(field: str, value: object) -> None:
 def test_an_unknown_argument_is_an_error(audit: Path, name: str) -> None:
     arguments: dict[str, Any] = {name: 1}
     with pytest.raises(TypeError, match=name):
-        sync.Sandbox(audit=audit, **arguments)
-
-
-@pytest.mark.parametrize(("name", "value"), [("vault", object())])
-def test_a_door_that_does_not_exist_yet_is_refused_and_not_ignored(audit: Path, name: str, value: object) -> None:
-    arguments: dict[str, Any] = {name: value}
-    with pytest.raises(Unavailable, match=name):
         sync.Sandbox(audit=audit, **arguments)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from casemate.approvals.channels import Channel
     from casemate.approvals.plane import Plane, Record
     from casemate.policy.rules import Rulebook
+    from casemate.redaction.redaction import Redaction
 
 _ALLOWED_ALL = (
     "Approvals are switched off (approve=casemate.allow_all): whatever asked to cross the wall and no rule denied was "
@@ -114,9 +115,9 @@ class Approvals:
             if self._held.close():
                 self.left(self._held)
 
-    def asker(self, of: Of, stream: Channel | None) -> Asker:
+    def asker(self, of: Of, stream: Channel | None, redaction: Redaction | None = None) -> Asker:
         """The way to the plane of one run or step, begun in the event loop that runs."""
-        return Asker(self._plane, of, stream, asyncio.get_running_loop())
+        return Asker(self._plane, of, stream, asyncio.get_running_loop(), redaction)
 
     def left(self, channel: Channel) -> None:
         """Nobody follows this stream any more, or looks at what is held."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from casemate.approvals.pausing import Pausable, Pausing
     from casemate.approvals.plane import Plane
     from casemate.model.approval import Question, Verdict
+    from casemate.redaction.redaction import Redaction
 
 _END_WITHIN = 5.0  # seconds that an approver has to take note of its cancellation
 _OVER = "what asked is over"
@@ -32,11 +33,16 @@ class Of:
 class Asker:
     """One run's or step's way to the plane, which is made when the first of all asks.
 
-    ``stream``: where its events are followed; ``loop``: where it was begun.
+    ``stream``: where its events are followed; ``loop``: where it was begun; ``redaction``: of its secrets, if any.
     """
 
     def __init__(
-        self, plane_of: Callable[[], Plane], of: Of, stream: Channel | None, loop: asyncio.AbstractEventLoop | None
+        self,
+        plane_of: Callable[[], Plane],
+        of: Of,
+        stream: Channel | None,
+        loop: asyncio.AbstractEventLoop | None,
+        redaction: Redaction | None = None,
     ) -> None:
         self.namespace, self.session, self.run = of.namespace, of.session, of.run
         self.queue = of.session or of.run
@@ -46,6 +52,7 @@ class Asker:
         self.why_over = _OVER
         self.pending = self.decided = self.unrecorded = 0  # the plane's to count
         self._plane_of = plane_of
+        self._redaction = redaction
         self._lock = threading.Lock()  # of the next four
         self._plane: Plane | None = None
         self._pausing: Pausing | None = None
@@ -80,6 +87,18 @@ class Asker:
         except Unshowable as error:
             plane.refuse(self, own, future, str(error))
         return future
+
+    def without_secrets(self, question: Question) -> Question:
+        """What of ``question`` anybody may be told. Its hash stays that of the whole."""
+        if (redaction := self._redaction) is None:
+            return question
+        return replace(
+            question,
+            summary=redaction.text(question.summary),
+            arguments=redaction.value(question.arguments),
+            server=redaction.text(question.server),
+            tool=redaction.text(question.tool),
+        )
 
     def close(self, why: str = _OVER) -> None:
         """It is over, or is to end: nothing of it crosses any more. From any thread; harmless when repeated."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +36,12 @@ FAULT = Verdict(False, "fault", "casemate itself failed to decide")
 
 @dataclass(slots=True, eq=False)
 class Case:
-    """A question on its way to a verdict. ``id``: once somebody is asked."""
+    """A question on its way to a verdict: rules match ``question``, people and the record are told ``told``, which is
+    the same without secrets. ``id``: once somebody is asked."""
 
     asker: Asker
     question: Question
+    told: Question
     shown: Shown
     future: Future[Verdict]
     id: str = ""
@@ -69,14 +72,16 @@ class Plane:
 
     def decide(self, asker: Asker, question: Question, seen: Shown, future: Future[Verdict]) -> None:
         """Have ``future`` hold a verdict, once there is one. ``seen``: what is shown of the question."""
-        case = Case(asker, replace(question, arguments=seen.arguments), seen, future)
+        asked = replace(question, arguments=seen.arguments)
+        case = Case(asker, asked, asker.without_secrets(asked), seen, future)
         if not self.clockwork.soon(self._consider, case):
             case.future.set_result(Verdict(False, "withdrawn", _CLOSED))
 
     def refuse(self, asker: Asker, question: Question, future: Future[Verdict], why: str) -> None:
         """Deny what cannot even be shown."""
         nothing = Shown("", "")
-        case = Case(asker, replace(question, arguments={}), nothing, future)
+        bare = replace(question, arguments={})
+        case = Case(asker, bare, asker.without_secrets(bare), nothing, future)
         if not self.clockwork.soon(self._finish, case, Verdict(False, "form", why)):
             future.set_result(Verdict(False, "form", why))
 
@@ -196,10 +201,10 @@ class Plane:
             return self._states.take_turn(queue)
 
     def _show(self, case: Case) -> None:
-        question = case.question
+        question = case.told
         case.request = ApprovalRequest(
             case.id, question.kind, question.summary, question.namespace, question.session, question.run,
-            case.shown.arguments, case.shown.hash, question.server, question.tool,
+            deepcopy(dict(question.arguments)), case.shown.hash, question.server, question.tool,
             lambda decision: self.answer(case.id, decision, "request"),
         )  # fmt: skip
         for channel in self._channels_for(case.asker):
@@ -287,7 +292,7 @@ class Plane:
             self._show_due(asker.queue)
 
     def _write(self, case: Case, verdict: Verdict, word: str, decision: Decision | None, note: str) -> None:
-        asker, question = case.asker, case.question
+        asker, question = case.asker, case.told
         asker.decided += 1
         if asker.decided > MOST_ASKED and not verdict.allow:
             asker.unrecorded += 1  # a flood of requests must not become one of rows

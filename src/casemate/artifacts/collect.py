@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from casemate.artifacts.content import Slice, Store, media_type_of
 from casemate.files.beneath import CHUNK
@@ -23,6 +24,9 @@ from casemate.files.walk import Entry, is_whiteout, kind_of, open_file, open_fol
 from casemate.model.artifact import Artifact
 from casemate.model.execution import SkippedFile
 from casemate.model.sizes import format_size
+
+if TYPE_CHECKING:
+    from casemate.redaction.redaction import Redaction
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -45,16 +49,17 @@ def collect(
     unlock: bool = True,
     folder: str | os.PathLike[str] | None = None,
     seen: Seen | None = None,
+    redaction: Redaction | None = None,
 ) -> Collected:
     """The regular files beneath ``under`` in the tree ``root``, a descriptor; names are relative to ``root``.
 
     ``given``: SHA-256 of input files by name, which are no artifacts as long as they are unchanged.
     ``unlock``: permission bits that hinder reading are changed; not for a tree that somebody else goes on using.
     ``folder``: where large content is kept, in a file without a name. ``seen``: what was collected before, and is left
-    out as long as it is unchanged. Nothing is raised for what the tree
-    holds: what cannot be handed out is in ``skipped``.
+    out as long as it is unchanged. ``redaction``: takes secrets out of names and of text; what is no text and holds one
+    is withheld. Nothing is raised for what the tree holds: what cannot be handed out is in ``skipped``.
     """
-    collector = _Collector(bounds or Bounds(), given, Store(folder), unlock, seen)
+    collector = _Collector(bounds or Bounds(), given, Store(folder), unlock, seen, redaction)
     if seen is not None:
         seen.begin()
     path = tuple(os.fsencode(name) for name in under)
@@ -92,8 +97,17 @@ def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped, unlock: bool
 class _Collector:
     """Keeps what a walk finds."""
 
-    def __init__(self, bounds: Bounds, given: Mapping[str, str], store: Store, unlock: bool, seen: Seen | None) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        given: Mapping[str, str],
+        store: Store,
+        unlock: bool,
+        seen: Seen | None,
+        redaction: Redaction | None,
+    ) -> None:
         self._seen = seen
+        self._redaction = redaction
         self._bounds = bounds
         self._given = given
         self._store = store
@@ -106,29 +120,35 @@ class _Collector:
         try:
             walk(top, self, depth=bounds.depth, entries=bounds.entries, at=path, unlock=self._unlock)
         except OSError as error:
-            self.skipped.lose(shown(path), f"it cannot be read: {error.strerror}")
+            self.skipped.lose(self._shown(path), f"it cannot be read: {error.strerror}")
+
+    def _shown(self, path: tuple[bytes, ...]) -> str:
+        return shown(self._without_secrets(path))
+
+    def _without_secrets(self, path: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        return path if self._redaction is None else tuple(self._redaction.data(b"/".join(path)).split(b"/"))
 
     def enter(self, entry: Entry, _folder: int) -> bool:
         reason = path_problem(entry.path)
         if reason:
-            self.skipped.refuse(shown(entry.path), f"{reason}, and so nothing in it is handed out")
+            self.skipped.refuse(self._shown(entry.path), f"{reason}, and so nothing in it is handed out")
         return reason is None
 
     def leave(self, entry: Entry) -> None:
         pass
 
     def missed(self, path: tuple[bytes, ...], reason: str) -> None:
-        self.skipped.lose(shown(path), reason)
+        self.skipped.lose(self._shown(path), reason)
 
     def found(self, entry: Entry) -> None:
         if is_whiteout(entry.stat) or (self._seen and self._seen.is_old(entry)):
             return
         if not stat.S_ISREG(entry.stat.st_mode):
-            self.skipped.refuse(shown(entry.path), f"it is {kind_of(entry.stat.st_mode)}")
+            self.skipped.refuse(self._shown(entry.path), f"it is {kind_of(entry.stat.st_mode)}")
         elif reason := path_problem(entry.path):
-            self.skipped.refuse(shown(entry.path), reason)
+            self.skipped.refuse(self._shown(entry.path), reason)
         elif bound := self._too_much(entry.stat.st_size):
-            self.skipped.lose(shown(entry.path), bound)
+            self.skipped.lose(self._shown(entry.path), bound)
         else:
             self._keep(entry)
 
@@ -145,21 +165,24 @@ class _Collector:
     def _keep(self, entry: Entry) -> None:
         start = self._store.size
         try:
-            sha256 = self._copy(entry)
+            copied = self._copy(entry)
         except OSError as error:
             self._store.cut(start)
-            self.skipped.lose(shown(entry.path), f"it cannot be copied: {error.strerror or error}")
+            self.skipped.lose(self._shown(entry.path), f"it cannot be copied: {error.strerror or error}")
             return
-        name = text_of(entry.path)
         size = self._store.size - start
-        if self._given.get(name) == sha256:
+        if copied.withheld or self._given.get(text_of(entry.path)) == copied.original:
             self._store.cut(start)
+            if copied.withheld:
+                self.skipped.refuse(self._shown(entry.path), copied.withheld)
             return
-        self.files.append(Artifact(name, size, sha256, media_type_of(name), Slice(self._store, start, size)))
+        name = text_of(self._without_secrets(entry.path))
+        self.files.append(Artifact(name, size, copied.sha256, media_type_of(name), Slice(self._store, start, size)))
 
-    def _copy(self, entry: Entry) -> str:
+    def _copy(self, entry: Entry) -> _Copied:
         """Append the file to the store and hash what is appended; bounded by what is read, not by what stat said."""
-        digest = hashlib.sha256()
+        start, digest = self._store.size, hashlib.sha256()
+        redacted = _Redacted(self._redaction) if self._redaction else None
         left = min(self._bounds.file_bytes, self._bounds.total_bytes - self._store.size)
         file = open_file(entry, unlock=self._unlock)
         try:
@@ -168,7 +191,53 @@ class _Collector:
                 if left < 0:
                     raise OSError(errno.EFBIG, "it grew while it was read")
                 digest.update(chunk)
-                self._store.append(chunk)
+                self._store.append(redacted.feed(chunk) if redacted else chunk)
         finally:
             os.close(file)
-        return digest.hexdigest()
+        original = digest.hexdigest()
+        if redacted is None:
+            return _Copied(original, original)
+        self._store.append(redacted.finish())
+        return _Copied(redacted.digest.hexdigest(), original, redacted.withheld or self._why_not_archive(start))
+
+    def _why_not_archive(self, start: int) -> str:
+        """Why what the store holds from ``start`` on is an archive that must not be handed out; empty when it may."""
+        from casemate.redaction.archive import reason_to_withhold
+
+        assert self._redaction is not None
+        size = self._store.size - start
+        read = Slice(self._store, start, size).read
+        return reason_to_withhold(read, size, self._redaction, self._bounds.total_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """SHA-256 of what is in the store and of the file as it was; why a secret keeps it from being handed out."""
+
+    sha256: str
+    original: str
+    withheld: str = ""
+
+
+class _Redacted:
+    """Takes a file's pieces, and gives and hashes what can be handed out of them."""
+
+    def __init__(self, redaction: Redaction) -> None:
+        from casemate.redaction.content import RedactedContent
+
+        self._content = RedactedContent(redaction)
+        self.digest = hashlib.sha256()
+
+    def feed(self, data: bytes) -> bytes:
+        return self._hashed(self._content.feed(data))
+
+    def finish(self) -> bytes:
+        return self._hashed(self._content.finish())
+
+    @property
+    def withheld(self) -> str:
+        return self._content.withheld
+
+    def _hashed(self, data: bytes) -> bytes:
+        self.digest.update(data)
+        return data

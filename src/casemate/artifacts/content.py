@@ -148,6 +148,10 @@ class Slice:
         """All of it."""
         return self.store.read(self.offset, self.length)
 
+    def read(self, offset: int, length: int) -> bytes:
+        """The bytes at ``offset``; fewer only where it ends."""
+        return self.store.read(self.offset + offset, max(0, min(length, self.length - offset)))
+
     def chunks(self) -> Iterator[bytes]:
         """All of it, piece by piece."""
         for position in range(0, self.length, CHUNK):

@@ -90,6 +90,10 @@ class AuditLog:
         may have any number of such rows."""
         return self._append("decision", execution_id, namespace, detail, wait)
 
+    def note(self, kind: str, namespace: str, detail: Mapping[str, object]) -> None:
+        """Record something that is no execution, such as a change of the vault; ``kind`` names what."""
+        self._append(kind, "", namespace, detail, wait=True)
+
     def tail(self, limit: int, namespace: str | None = None) -> list[Row]:
         """The last ``limit`` rows, oldest first; of one namespace, or of all."""
         where = "" if namespace is None else "WHERE namespace = ?"

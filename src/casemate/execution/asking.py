@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
     from casemate.execution.house import House
     from casemate.model.request import Request
+    from casemate.redaction.redaction import Redaction
 
 
 @asynccontextmanager
-async def asking(house: House, request: Request, emitter: Emitter | None) -> AsyncIterator[Asker]:
+async def asking(
+    house: House, request: Request, emitter: Emitter | None, redaction: Redaction | None = None
+) -> AsyncIterator[Asker]:
     """What the doors of ``request``'s cell ask. When this is left, nothing of it crosses any more."""
     approvals = house.approvals()
     stream = StreamChannel(emitter.emit, lambda: emitter.is_followed) if emitter else None
-    asker = approvals.asker(Of(request.namespace, request.session, request.id), stream)
+    asker = approvals.asker(Of(request.namespace, request.session, request.id), stream, redaction)
     if emitter and stream:
         emitter.on_left = lambda: approvals.left(stream)
     try:

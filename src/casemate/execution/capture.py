@@ -18,17 +18,22 @@ from casemate.model.result import ProgramError, Result
 
 if TYPE_CHECKING:
     from casemate.artifacts.content import Spool
+    from casemate.redaction.redaction import Redaction
 
 _MAX_RESULTS = 1000
 _PART_COST = 100  # bytes of the host's memory that one value in a frame may take
 _FRAME_COST = 256  # bytes that a frame counts for besides its own: reading an empty one takes time too
 _FULL_OUTPUT = "output.txt"
+STREAMS: tuple[Stream, Stream] = ("stdout", "stderr")
 
 
 class Capture:
-    """A wall's sink. Output over the limit goes to a spool; over that, the cell is ended."""
+    """A wall's sink. Output over the limit goes to a spool; over that, the cell is ended.
 
-    def __init__(self, limits: Limits, emitter: Emitter | None) -> None:
+    ``redaction``: of the run's secrets, where it has any. Nothing is kept, cut or told of before it has been through.
+    """
+
+    def __init__(self, limits: Limits, emitter: Emitter | None, redaction: Redaction | None = None) -> None:
         self.transcript = Transcript(limits.output)
         self.results: list[Result] = []
         self.results_dropped = False
@@ -38,17 +43,28 @@ class Capture:
         self.spool_failed = ""
         self.kill: Callable[[Reason], None] | None = None
         self.limits = limits
+        self.redaction = redaction
+        self._clean = redaction.value if redaction else None
+        self._redacted = {name: redaction.stream() for name in STREAMS} if redaction else None
         self._emitter = emitter
         self._result_bytes = 0
         self._ended = False
         self._frame_bytes = 0
         self._spool: Spool | None = None
         self._decoders: dict[Stream, codecs.IncrementalDecoder] = {
-            name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")
+            name: codecs.getincrementaldecoder("utf-8")("replace") for name in STREAMS
         }
 
     def output(self, stream: Stream, data: bytes) -> None:
         self.output_bytes += len(data)
+        if self._redacted is None:
+            self._keep(stream, data)
+        elif known := self._redacted[stream].feed(data):
+            self._keep(stream, known)
+        if self.output_bytes > self.limits.full_output:
+            self._end()
+
+    def _keep(self, stream: Stream, data: bytes) -> None:
         if self._spool is None and self.transcript.would_cut(stream, len(data)):
             from casemate.artifacts.content import Spool
 
@@ -57,8 +73,6 @@ class Capture:
         if self._spool is not None and not self.spool_failed:
             self._write_spool(data)
         self.transcript.add(stream, data)
-        if self.output_bytes > self.limits.full_output:
-            self._end()
         if emitter := self._emitter:
             text = self._decoders[stream].decode(data)
             emitter.emit(Output(stream, text, data=data), len(data))
@@ -66,7 +80,7 @@ class Capture:
     def frame(self, frame: bytes) -> None:
         if not self.has_room_for(frame):
             return
-        match frames.parse(frame):
+        match frames.parse(frame, self._clean):
             case frames.Shown(result):
                 self.show(result, len(frame), Display(result))
             case frames.Failed(error, number):
@@ -99,8 +113,12 @@ class Capture:
         emitter = self._emitter  # whoever follows may leave at any moment
         return emitter is not None and emitter.is_full()
 
-    def finish(self) -> None:
-        """The cell has ended: hand on what waits for the rest of a character that never came."""
+    def finish(self, *, cut: bool) -> None:
+        """It is over: hand on what waits for the rest of a secret or of a character that never came. ``cut``: somebody
+        else than the program ended it."""
+        for stream, redacted in (self._redacted or {}).items():
+            if rest := redacted.finish(cut=cut):
+                self._keep(stream, rest)
         if emitter := self._emitter:
             for stream, decoder in self._decoders.items():
                 text = decoder.decode(b"", final=True)

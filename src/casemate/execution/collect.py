@@ -87,7 +87,9 @@ def bounds_of(limits: Limits) -> Bounds:
 def _of_private(finished: Finished) -> Files:
     workspace = _open("workspace", finished.ending.tree_fd)
     try:
-        return collect_files(workspace, given=_given(finished), bounds=_bounds(finished))
+        return collect_files(
+            workspace, given=_given(finished), bounds=_bounds(finished), redaction=finished.capture.redaction
+        )
     finally:
         os.close(workspace)
 
@@ -96,15 +98,19 @@ def _of_direct(finished: Finished) -> Files:
     assert finished.plan.workspace.folder is not None
     with opened_folder(finished.plan.workspace.folder) as folder:
         return collect_files(
-            folder, under=(_OUTPUT_NAME,), given=finished.before, bounds=_bounds(finished), unlock=False
-        )
+            folder, under=(_OUTPUT_NAME,), given=finished.before, bounds=_bounds(finished), unlock=False,
+            redaction=finished.capture.redaction,
+        )  # fmt: skip
 
 
 def _of_overlay(finished: Finished) -> tuple[Files, tuple[SkippedFile, ...]]:
     assert finished.plan.workspace.folder is not None
     upper = _open("upper", finished.ending.tree_fd)
     try:
-        files = collect_files(upper, under=(_OUTPUT_NAME,), given=_given(finished), bounds=_bounds(finished))
+        files = collect_files(
+            upper, under=(_OUTPUT_NAME,), given=_given(finished), bounds=_bounds(finished),
+            redaction=finished.capture.redaction,
+        )  # fmt: skip
         _drop_empty_output(upper)
         with opened_folder(finished.plan.workspace.folder) as folder:
             status = os.fstat(folder)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from casemate.model.result import ProgramError, Result
 
+Clean = Callable[[Any], Any]  # takes secrets out of a JSON value
 _MAX_PARTS = 200_000  # values in one frame: each takes many times its length in memory
 _ESCAPED_SURROGATE = b"\\ud"
 _DEEPEST = 200  # lists and objects in each other: whoever handles the value next has its own stack
@@ -33,9 +35,9 @@ class Failed:
     errno: int | None
 
 
-def parse(frame: bytes) -> Shown | Failed | None:
-    """What the frame says, or None when it says nothing that is understood."""
-    message = decode(frame)
+def parse(frame: bytes, clean: Clean | None = None) -> Shown | Failed | None:
+    """What the frame says, or None when it says nothing that is understood. ``clean``: see :func:`decode`."""
+    message = decode(frame, clean)
     if message is None:
         return None
     if message.get("type") == "display":
@@ -45,8 +47,11 @@ def parse(frame: bytes) -> Shown | Failed | None:
     return None
 
 
-def decode(frame: bytes) -> dict[str, Any] | None:
-    """The JSON object that the frame is, without lone surrogates; None when it is none, or has too many values."""
+def decode(frame: bytes, clean: Clean | None = None) -> dict[str, Any] | None:
+    """The JSON object that the frame is, without lone surrogates; None when it is none, or has too many values.
+
+    ``clean``: is applied to each of its values, before anything is cut.
+    """
     if parts_of(frame) > _MAX_PARTS:
         return None
     try:
@@ -57,7 +62,9 @@ def decode(frame: bytes) -> dict[str, Any] | None:
             message = _without_surrogates(message)
     except (ValueError, RecursionError):
         return None
-    return message if isinstance(message, dict) else None
+    if not isinstance(message, dict):
+        return None
+    return message if clean is None else {key: clean(value) for key, value in message.items()}
 
 
 def parts_of(frame: bytes) -> int:

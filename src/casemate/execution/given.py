@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from casemate.errors import InvalidArgument, Unavailable
+from casemate.errors import InvalidArgument
 from casemate.execution.request import check_name
 from casemate.model.plan import WORKSPACE
 from casemate.model.request import Request
 
+if TYPE_CHECKING:
+    from casemate.vault.store import Store
+
 _DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number
-_DOORS_LATER = "this version has no such door through the wall yet"
 _MAX_NAMESPACE = 200  # characters
 
 
-def check_later(**given: object) -> None:
-    """Arguments of doors that do not exist yet: their defaults are fine, anything else is an honest no."""
-    for name, value in given.items():
-        if value not in (None, (), []):
-            raise Unavailable(f"{name}: {_DOORS_LATER}", remediation=f"Leave {name} out.")
+def opened_store(vault: object, environ: Mapping[str, str]) -> Store:
+    """Where secrets are kept. Raises ``InvalidArgument`` and ``VaultUnavailable``."""
+    from casemate.vault.opening import store_for
+
+    return store_for(vault, environ)
 
 
 def check_namespace(namespace: object) -> None:

@@ -11,6 +11,7 @@ from casemate.execution.emitter import Emitter
 from casemate.execution.house import House
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import recording
+from casemate.execution.redact import redaction_of
 from casemate.execution.run import Doors, run
 from casemate.isolation.wall import Ending, SessionCell
 from casemate.model.events import Done
@@ -28,13 +29,14 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     report = await house.wall.prove()
     admitted = house.admit(request, stream=emitter is not None)
     plan = make_plan(admitted, house)
-    async with recording(house.log, request, plan) as record:
+    redaction = redaction_of(request.secrets)
+    async with recording(house.log, request, plan, redaction) as record:
         before = await _output_before(plan)
         asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started
-        async with asking(house, request, emitter) as asker:
+        async with asking(house, request, emitter, redaction) as asker:
             asked = asker if house.may_ask(stream=emitter is not None) else None
             doors = Doors(asker, partial(house.outside.doorway, admitted, asker=asked))
-            finished = await run(plan, house.wall, emitter, before, doors)
+            finished = await run(plan, house.wall, emitter, before, doors, redaction)
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal
 

@@ -35,6 +35,7 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
         house.environment, request.program_name, request.arguments, memory=admitted.limits.memory, session=session
     )
     env = merged_env(_base_env(admitted.limits), launch, request.env)
+    secrets = request.secrets.revealed()
     return Plan(
         id=request.id,
         wall=house.wall.name,
@@ -42,6 +43,7 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
         entries=(*house.wall.system_entries(), *launch.entries),
         argv=launch.argv,
         env=env,
+        secrets=request.secrets,
         cwd=WORKSPACE,
         program_name=request.program_name,
         code=request.code,
@@ -63,8 +65,8 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
                 arguments=request.arguments,
                 code=request.code,
                 files=request.files,
-                env=env,
-                given_env=request.env,
+                env={**env, **secrets},
+                given_env={**request.env, **secrets},
                 base_env=merged_env(_base_env(house.limits), launch, {}),
                 limits=admitted.limits,
                 most=house.limits,

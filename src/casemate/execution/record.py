@@ -19,6 +19,7 @@ from casemate.model.request import Request
 
 if TYPE_CHECKING:
     from casemate.execution.seal import Sealed
+    from casemate.redaction.redaction import Redaction
 
 
 class Record:
@@ -38,11 +39,14 @@ class Record:
 
 
 @asynccontextmanager
-async def recording(log: Log, request: Request, plan: Plan) -> AsyncIterator[Record]:
+async def recording(
+    log: Log, request: Request, plan: Plan, redaction: Redaction | None = None
+) -> AsyncIterator[Record]:
     """Write the intent, then exactly one outcome. Raises ``RecordUnavailable``: then nothing has run."""
     record = Record()
+    intent = _intent(request, plan)
     try:
-        await _write(log.intent, request.id, request.namespace, _intent(request, plan))
+        await _write(log.intent, request.id, request.namespace, _redacted(intent, redaction) if redaction else intent)
     except asyncio.CancelledError:
         with contextlib.suppress(CasemateError):  # there may be no intent, because it could not be written
             await _write(log.outcome, request.id, request.namespace, {"status": "cancelled"})
@@ -53,7 +57,7 @@ async def recording(log: Log, request: Request, plan: Plan) -> AsyncIterator[Rec
         record.outcome = {"status": "cancelled"}
         raise
     except CasemateError as error:
-        record.outcome = {"status": "error", "kind": error.kind, "message": error.message}
+        record.outcome = {"status": "error", "kind": error.kind, "message": _words(error, redaction)}
         raise
     finally:
         outcome = record.outcome or {"status": "error", "kind": "fault"}
@@ -66,6 +70,23 @@ async def _write(row: Callable[..., bool], *arguments: object) -> None:
         await finishing(row, *arguments)
 
 
+def _redacted(intent: dict[str, Any], redaction: Redaction) -> dict[str, Any]:
+    """The row without secrets; of what they were in, the SHA-256 as it was (of its canonical JSON, but for code)."""
+    import json
+
+    kept = {name: redaction.value(value) for name, value in intent.items()}
+    hashes = {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        for name, value in intent.items()
+        if kept[name] != value and name != "code"
+    }
+    return {**kept, "sha256_of": hashes} if hashes else kept
+
+
+def _words(error: CasemateError, redaction: Redaction | None) -> str:
+    return redaction.text(error.message) if redaction else error.message
+
+
 def _intent(request: Request, plan: Plan) -> dict[str, Any]:
     return {
         **({"session": request.session} if request.session else {}),
@@ -75,6 +96,7 @@ def _intent(request: Request, plan: Plan) -> dict[str, Any]:
         "code_sha256": hashlib.sha256(request.code).hexdigest(),
         "arguments": list(request.arguments),
         "env_names": sorted(request.env),
+        **({"secrets": sorted(request.secrets.names)} if request.secrets else {}),
         "files": sorted(request.files),
         "stdin_bytes": len(request.stdin),
         "wall": plan.wall,

@@ -14,6 +14,7 @@ from typing import Any
 from casemate.errors import InvalidArgument
 from casemate.model.limits import Limits
 from casemate.model.request import Request
+from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.model.sizes import format_size
 from casemate.runtimes.runtime import Runtime
 
@@ -47,6 +48,7 @@ def make_request(
     namespace: str,
     metadata: Mapping[str, Any] | None,
     allowed_domains: Sequence[str] | None = None,
+    secrets: Secrets = NO_SECRETS,
 ) -> Request:
     """A request out of what a caller gave. Raises ``InvalidArgument`` naming the argument."""
     if limits is not None and not isinstance(limits, Limits):
@@ -59,7 +61,8 @@ def make_request(
         arguments=_arguments(arguments),
         timeout=check_timeout(timeout),
         limits=limits,
-        env=_env(env or {}),
+        env=_env(env or {}, secrets),
+        secrets=secrets,
         files=_files(files or {}),
         stdin=stdin_of(stdin),
         namespace=namespace,
@@ -152,10 +155,14 @@ def _short(value: object) -> str:
     return text if len(text) < _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
-def _env(env: Mapping[str, str]) -> dict[str, str]:
+def _env(env: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
     if not isinstance(env, Mapping):
         raise InvalidArgument("env", f"{_short(env)} is not a mapping of names to values")
-    total = 0
+    if twice := set(env).intersection(secrets.names):
+        raise InvalidArgument("secrets", f"{min(twice)} is given in env, too; give it once")
+    total = sum(len(name) + len(value.encode()) for name, value in secrets.revealed().items())
+    if total > _MAX_ENV:
+        raise InvalidArgument("secrets", "are too large together; give large data as files")
     for name, value in env.items():
         if not isinstance(name, str) or not _ENV_NAME.match(name):
             raise InvalidArgument("env", f"{name!r} is not a name of a variable: letters, digits and _ only")

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from casemate.approvals.asker import Asker
 from casemate.execution.capture import Capture
@@ -14,6 +15,9 @@ from casemate.execution.network import Doorway
 from casemate.isolation.wall import Cell, Ending, Wall
 from casemate.model.crossing import Crossing
 from casemate.model.plan import Plan
+
+if TYPE_CHECKING:
+    from casemate.redaction.redaction import Redaction
 
 _END_TIMEOUT = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
 
@@ -41,9 +45,16 @@ class Doors:
     doorway_of: Callable[[Cell], Doorway]
 
 
-async def run(plan: Plan, wall: Wall, emitter: Emitter | None, before: dict[str, str], doors: Doors) -> Finished:
+async def run(
+    plan: Plan,
+    wall: Wall,
+    emitter: Emitter | None,
+    before: dict[str, str],
+    doors: Doors,
+    redaction: Redaction | None = None,
+) -> Finished:
     """Run the cell to its end. When the caller is cancelled the cell is ended first."""
-    capture = Capture(plan.limits, emitter)
+    capture = Capture(plan.limits, emitter, redaction)
     cell = wall.start(plan, capture)
     capture.kill = cell.kill
     doors.asker.attach(cell)
@@ -57,7 +68,7 @@ async def run(plan: Plan, wall: Wall, emitter: Emitter | None, before: dict[str,
         raise
     finally:
         await doorway.close()
-    capture.finish()
+    capture.finish(cut=ending.reason is not None)
     return Finished(plan, ending, capture, before, doorway.crossings())
 
 

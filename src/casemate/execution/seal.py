@@ -1,7 +1,8 @@
 """Collected → Sealed: what is handed out, in its final form.
 
-Redaction and signing come between these two when there are secrets and keys; both need
-everything of an execution in one place, which is here.
+What the program said has had its secrets taken out where it came in, before any of it was kept; here the same is done
+with what was put together since. Signing comes here when there are keys: it needs everything of an execution in one
+place.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from casemate.execution.capture import Capture
 from casemate.execution.collect import Collected
 from casemate.execution.diagnose import Evidence, Verdict, diagnose
+from casemate.execution.redact import redacted_crossings
 from casemate.isolation.wall import Ending
 from casemate.model.artifact import Artifact
 from casemate.model.execution import Execution, SkippedFile, Usage
@@ -39,7 +41,7 @@ def seal(collected: Collected, request: Request, report: IsolationReport) -> Sea
     )
     verdict = diagnose(evidence)
     made = execution_of(request, capture, ending, verdict, report, collected.artifacts, collected.skipped)
-    return Sealed(replace(made, crossings=finished.crossings))
+    return Sealed(replace(made, crossings=redacted_crossings(finished.crossings, capture.redaction)))
 
 
 def execution_of(
@@ -53,13 +55,18 @@ def execution_of(
 ) -> Execution:
     """What was heard, measured and collected as one value."""
     transcript = capture.transcript
+    text = transcript.merged([result.text or "" for result in capture.results])
+    skipped = (*skipped, *capture.lost())
+    if redaction := capture.redaction:
+        text = redaction.text(text)  # a secret may be half in stdout and half in stderr
+        skipped = tuple(SkippedFile(redaction.text(one.name), redaction.text(one.reason)) for one in skipped)
     return Execution(
         id=request.id,
         status=verdict.status,
         exit_code=verdict.exit_code,
         stdout=transcript.text_of("stdout"),
         stderr=transcript.text_of("stderr"),
-        text=transcript.merged([result.text or "" for result in capture.results]),
+        text=text,
         results=tuple(capture.results),
         error=None if verdict.status == "ok" else capture.error,
         artifacts=artifacts,
@@ -69,6 +76,6 @@ def execution_of(
         duration=ending.seconds,
         cause=verdict.cause,
         isolation=report,
-        skipped=(*skipped, *capture.lost()),
+        skipped=skipped,
         metadata=request.metadata,
     )

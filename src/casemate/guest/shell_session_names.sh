@@ -155,14 +155,15 @@ __casemate_show() {  # text -> __casemate_shown, quoted for a shell
     __casemate_shown="'${__casemate_clipped//\'/\'\\\'\'}'"
 }
 
-__casemate_clip() {  # text -> __casemate_clipped, at most 200 bytes of it and no part of a character
+__casemate_clip() {  # text -> __casemate_clipped, at most 200 bytes, no part of a character, an ellipsis where it was cut
     builtin local LC_ALL=C
     __casemate_clipped=$1
     if ((${#1} > 200)); then
-        __casemate_clipped=${1:0:200}
-        if [[ ${1:200:1} == [$'\x80'-$'\xbf'] ]]; then
+        __casemate_clipped=${1:0:197}
+        if [[ ${1:197:1} == [$'\x80'-$'\xbf'] ]]; then
             __casemate_clipped=${__casemate_clipped%[$'\xc0'-$'\xff']*}
         fi
+        __casemate_clipped+=$'\xe2\x80\xa6'
     fi
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from casemate.model.limits import Limits
+from casemate.model.secrets import NO_SECRETS, Secrets
 
 # Where things are inside every cell.
 WORKSPACE = "/workspace"
@@ -121,6 +122,7 @@ class Plan:
     the host, and nobody in the cell, answers.
     ``waiting``: how it may be begun in a cell that is ready, or why it may not. ``session``: the program is an
     interpreter that takes one step after the other; ``continues``: the id of the cell whose files it goes on with.
+    ``secrets``: variables of the program besides ``env``.
     """
 
     id: str
@@ -146,3 +148,4 @@ class Plan:
     waiting: Waiting | str = "nothing is kept ready for it"
     session: bool = False
     continues: str = ""
+    secrets: Secrets = NO_SECRETS

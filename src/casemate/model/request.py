@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from casemate.model.limits import Limits
+from casemate.model.secrets import NO_SECRETS, Secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Request:
     tracebacks show; ``timeout``: seconds or None for the operator's cap; ``files``: relative
     name to content (``bytes``) or to a regular file on the host (``Path``). ``session``: of which it is a step;
     ``has_stdin``: whether a step was given any. ``allowed_domains``: None for all that the sandbox allows.
+    ``secrets``: variables besides ``env``, whose values nobody else sees.
     """
 
     id: str
@@ -35,3 +37,4 @@ class Request:
     session: str | None = None
     has_stdin: bool = False
     allowed_domains: tuple[str, ...] | None = None
+    secrets: Secrets = NO_SECRETS

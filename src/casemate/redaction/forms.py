@@ -40,6 +40,7 @@ def twins_of(value: str) -> set[str]:
 
 
 def _raw(text: str) -> Iterator[bytes]:
+    yield from (text.lower().encode(), text.upper().encode())  # as names of hosts and of headers are written
     for encoding in ("utf-8", "utf-16-le", "utf-16-be"):
         yield text.encode(encoding)
 

@@ -6,6 +6,9 @@ two secrets is left over, and an occurrence that comes in pieces is found.
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,14 +20,18 @@ if TYPE_CHECKING:
 
 _ANCHOR = 16  # bytes at the beginning of a form by which it is looked for; the rest is compared
 _LEFT_OVER = 3  # bytes of a secret that may be left at a cut
-_ELLIPSES = ("…", "...")
+_BINARY = re.compile(
+    r"(image/(?!svg)|audio/|video/|font/|application/(pdf|zip|gzip|octet-stream|vnd\.))"
+)  # media types
+_ELLIPSIS = re.compile("(…|\\.\\.\\.)".encode())
+_LONGEST_CUT = 4096  # bytes of a text that somebody has cut for people to read
 _WORTH_A_TABLE = 1 << 20  # bytes searched, after which the time to make a faster search is soon won back
 _FEW_DIGITS = 10_000_000  # a number below has fewer digits than any secret has bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is in some bytes. ``found``: begin, end and marker of secrets, in order, those that overlap as one;
+    """What is in some bytes. ``found``: begin, end and marker of secrets, the first and longest first;
     ``upto``: where at the end one begins that may go on, and ``begun`` its marker; else their length."""
 
     found: list[tuple[int, int, bytes]]
@@ -33,14 +40,17 @@ class Scan:
 
 
 class Redaction:
-    """Knows every form of the secrets ``values``, by name; there must be one. Usable from any thread."""
+    """Knows all ``forms`` of the secrets ``values``, which are given by name. Usable from any thread."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         names = {form: name for name, value in reversed(tuple(values.items())) for form in forms_of(value)}
-        self._forms = tuple(names)
-        self._markers = tuple(f"[secret:{name}]".encode() for name in names.values())
+        self._know(tuple(names), tuple(f"[secret:{name}]".encode() for name in names.values()))
+        self._mirror: Redaction | None = None  # made when something was cut
+
+    def _know(self, forms: tuple[bytes, ...], markers: tuple[bytes, ...]) -> None:
+        self.forms, self._markers = forms, markers
         anchors: dict[bytes, list[int]] = {}
-        for number, form in enumerate(self._forms):
+        for number, form in enumerate(forms):
             anchors.setdefault(form[:_ANCHOR], []).append(number)
         self._anchors = tuple(anchors)
         self._anchored = tuple(anchors.values())
@@ -52,7 +62,7 @@ class Redaction:
         self._slow_for = _WORTH_A_TABLE
 
     def __repr__(self) -> str:
-        return f"Redaction({len(self._forms)} forms)"
+        return f"Redaction({len(self.forms)} forms)"
 
     def stream(self) -> RedactedStream:
         """A stream of bytes of its own, that comes in pieces."""
@@ -64,10 +74,23 @@ class Redaction:
         return stream.feed(data) + stream.finish(cut=cut)
 
     def text(self, text: str) -> str:
-        """``text`` without the secrets; where it ends in an ellipsis, without the beginning of one before that."""
-        dots = next((dots for dots in _ELLIPSES if text.endswith(dots)), "")
-        kept = self.data(text.removesuffix(dots).encode("utf-8", "surrogatepass"), cut=bool(dots))
-        return kept.decode("utf-8", "surrogatepass") + dots
+        """``text`` without the secrets; where an ellipsis says that it was cut, without what is left of one either."""
+        data = text.encode("utf-8", "surrogatepass")
+        parts = _ELLIPSIS.split(data) if len(data) <= _LONGEST_CUT else [data]  # text and ellipses in turn
+        for number in range(0, len(parts), 2):
+            whole = self._without_rest(parts[number]) if number else parts[number]
+            parts[number] = self.data(whole, cut=number < len(parts) - 1)
+        return b"".join(parts).decode("utf-8", "surrogatepass")
+
+    def _without_rest(self, data: bytes) -> bytes:
+        """``data`` without the end of a secret at its beginning: the search for beginnings, seen in a mirror."""
+        if self._mirror is None:
+            mirror = Redaction({})
+            mirror._know(tuple(form[::-1] for form in self.forms), self._markers)
+            self._mirror = mirror
+        mirrored = self._mirror.scan(data[::-1])
+        left = len(data) - mirrored.upto
+        return mirrored.begun + data[left:] if left > _LEFT_OVER else data
 
     def value(self, value: Any) -> Any:
         """The same JSON value, in which every text, every key and every number that holds a secret is without it."""
@@ -75,7 +98,7 @@ class Redaction:
             case str():
                 return self.text(value)
             case Mapping():
-                return {self.value(key): self.value(item) for key, item in value.items()}
+                return {self.value(key): self._item(key, item) for key, item in value.items()}
             case list():
                 return [self.value(item) for item in value]
             case tuple():
@@ -87,21 +110,30 @@ class Redaction:
                 return value if (kept := self.text(text)) == text else kept
         return value
 
+    def _item(self, key: Any, item: Any) -> Any:
+        """``item`` without secrets; where ``key`` says that it is base64 of bytes, also without those in the bytes."""
+        if isinstance(key, str) and isinstance(item, str) and _BINARY.match(key):
+            with contextlib.suppress(ValueError):
+                if found := self.scan(base64.b64decode(item)).found:
+                    return found[0][2].decode()
+        return self.value(item)
+
     def scan(self, data: bytes) -> Scan:
         """Look for secrets in ``data``, and for the beginning of one at its end."""
         found: list[tuple[int, int, int]] = []
         upto, begun = len(data), b""
         for at, number in self._anchors_in(data):
-            form = self._forms[number]
+            form = self.forms[number]
             if data.startswith(form, at):
                 found.append((at, at + len(form), number))
             elif at < upto and len(form) > len(data) - at and form.startswith(data[at:]):
                 upto, begun = at, self._markers[number]
+        found.sort(key=_first_longest)
         for length in range(min(_ANCHOR - 1, len(data)), len(data) - upto, -1):
             if (known := self._beginnings.get(data[-length:])) is not None:
                 upto, begun = len(data) - length, self._markers[known]
                 break
-        return Scan(self._merged(found) if found else [], upto, begun)
+        return Scan([(begin, end, self._markers[number]) for begin, end, number in found], upto, begun)
 
     def _anchors_in(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Where a form may begin, and which."""
@@ -117,16 +149,6 @@ class Redaction:
             for number in self._anchored[anchor]:
                 yield at, number
 
-    def _merged(self, found: list[tuple[int, int, int]]) -> list[tuple[int, int, bytes]]:
-        merged: list[tuple[int, int, bytes]] = []
-        for begin, end, number in sorted(found, key=_first_longest):
-            if merged and begin < merged[-1][1]:
-                first, last, marker = merged[-1]
-                merged[-1] = (first, max(last, end), marker)
-            else:
-                merged.append((begin, end, self._markers[number]))
-        return merged
-
 
 class RedactedStream:
     """Bytes in, bytes without secrets out. What may be the beginning of one is held back until more has come."""
@@ -135,6 +157,7 @@ class RedactedStream:
         self._redaction = redaction
         self._held = b""
         self._covered = 0  # bytes of what is held that a marker has already taken the place of
+        self.has_found = False  # whether there was any secret so far
 
     def feed(self, data: bytes) -> bytes:
         """What can be handed on now."""
@@ -168,6 +191,7 @@ class RedactedStream:
                 break
             if begin >= at:
                 parts += (data[at:begin], marker)
+                self.has_found = True
             at = max(at, end)
         if at < upto:
             parts.append(data[at:upto])

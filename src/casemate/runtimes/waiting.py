@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from casemate.model.limits import Limits
@@ -24,9 +24,9 @@ class Asked:
     """A program that is to be begun.
 
     ``launch``: how it would be executed, and ``env`` its whole environment, then; ``given_env``: what of that the
-    caller gave, and ``base_env`` the rest with ``most``, the limits that cells are made with, in mind; ``folder``: the
-    caller's workspace; ``preload``: modules that the sandbox was asked to load ahead, None for the usual; ``session``:
-    the program is an interpreter that takes steps, on the descriptor on which it waits.
+    caller gave, secrets included, and ``base_env`` the rest with ``most``, the limits that cells are made with, in
+    mind; ``folder``: the caller's workspace; ``preload``: modules that the sandbox was asked to load ahead, None for
+    the usual; ``session``: the program is an interpreter that takes steps, on the descriptor on which it waits.
     """
 
     launch: Launch
@@ -34,8 +34,8 @@ class Asked:
     arguments: tuple[str, ...]
     code: bytes
     files: Mapping[str, bytes | Path]
-    env: Mapping[str, str]
-    given_env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
+    given_env: Mapping[str, str] = field(repr=False)
     base_env: Mapping[str, str]
     limits: Limits
     most: Limits

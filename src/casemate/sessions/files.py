@@ -11,10 +11,10 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from casemate.errors import InvalidArgument
 from casemate.execution.finishing import finishing
@@ -22,6 +22,9 @@ from casemate.execution.request import check_name
 from casemate.files.beneath import CHUNK, Attributes, open_beneath, write_file
 from casemate.files.walk import Entry, kind_of, open_file
 from casemate.model.plan import WORKSPACE
+
+if TYPE_CHECKING:
+    from casemate.redaction.redaction import Redaction
 
 T = TypeVar("T")
 _MOST_LISTED = 10_000
@@ -47,12 +50,16 @@ class SessionFiles:
     Files of a caller's folder are changed in the session's layer over it, and in the folder after the next step.
     """
 
-    def __init__(self, workspace: Callable[[], AbstractAsyncContextManager[int]]) -> None:
+    def __init__(
+        self, workspace: Callable[[], AbstractAsyncContextManager[int]], redaction: Redaction | None = None
+    ) -> None:
+        """``redaction``: of the session's secrets, where it has any. It is for what is read and listed."""
         self._workspace = workspace
+        self._redaction = redaction
 
     async def read_bytes(self, name: str) -> bytes:
-        """The content of a file of at most 1 GiB."""
-        return await self._do(_read, name)
+        """The content of a file of at most 1 GiB, without the session's secrets."""
+        return await self._do(_read, name, self._redaction)
 
     async def read_text(self, name: str) -> str:
         """The content of a file, which must be UTF-8."""
@@ -71,7 +78,10 @@ class SessionFiles:
 
     async def list(self, name: str = "") -> list[FileInfo]:
         """What lies in a folder, by name; at most 10,000 entries."""
-        return await self._do(_list, name)
+        listed = await self._do(_list, name)
+        if (redaction := self._redaction) is None:
+            return listed
+        return [replace(one, name=redaction.text(one.name)) for one in listed]
 
     async def remove(self, name: str) -> None:
         """Remove a file, a link or an empty folder."""
@@ -84,7 +94,7 @@ class SessionFiles:
 
     async def download(self, name: str, target: str | os.PathLike[str]) -> Path:
         """Copy a file of the workspace to ``target`` on the host, a path or a folder; where it lies then."""
-        return await self._do(_download, name, Path(target))
+        return await self._do(_download, name, Path(target), self._redaction)
 
     async def _do(self, work: Callable[..., T], name: str, *arguments: object) -> T:
         if isinstance(name, str):
@@ -146,7 +156,24 @@ def _opened(root: int, name: str) -> Iterator[int]:
             os.close(fd)
 
 
-def _read(root: int, name: str) -> bytes:
+def _read(root: int, name: str, redaction: Redaction | None) -> bytes:
+    data = _content(root, name)
+    if redaction is None:
+        return data
+    from casemate.redaction.archive import reason_to_withhold
+    from casemate.redaction.content import RedactedContent
+
+    content = RedactedContent(redaction)
+    kept = content.feed(data) + content.finish()
+    why = content.withheld or reason_to_withhold(
+        lambda at, size: kept[at : at + size], len(kept), redaction, _MOST_READ
+    )
+    if why:
+        raise OSError(0, why)
+    return kept
+
+
+def _content(root: int, name: str) -> bytes:
     with _opened(root, name) as fd:
         status = os.fstat(fd)
         if status.st_size > _MOST_READ:
@@ -191,9 +218,14 @@ def _upload(root: int, name: str, source: Path) -> None:
     _write(root, name, lambda: _chunks_of(source))
 
 
-def _download(root: int, name: str, target: Path) -> Path:
+def _download(root: int, name: str, target: Path, redaction: Redaction | None) -> Path:
     if target.is_dir():
         target = target / name.rpartition("/")[2]
+    if redaction is not None:
+        data = _read(root, name, redaction)
+        with _on_the_host("target", target):
+            target.write_bytes(data)
+        return target
     with _opened(root, name) as fd, _on_the_host("target", target), target.open("wb") as file:
         size = os.fstat(fd).st_size
         for start, end in _data(fd, size):

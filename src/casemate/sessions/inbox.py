@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from casemate.execution.capture import Capture
+from casemate.execution.capture import STREAMS, Capture
 from casemate.execution.frames import Failed
 from casemate.model.events import Display, Output, ResultEvent
 from casemate.sessions.order import Order
@@ -16,6 +16,7 @@ from casemate.sessions.protocol import Asked, Cleared, Displayed, Finished, Mark
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
     from casemate.isolation.wall import SessionCell, StepUsage, Stream
+    from casemate.redaction.redaction import Redaction
 
 _MOST_BACKGROUND = 1 << 16  # bytes of text from the background that wait for a step to tell of them
 _LAST_WORDS = 1 << 16  # bytes of an error or an end, which is still heard when a step has said too much
@@ -53,7 +54,10 @@ class Inbox:
 
     cell: SessionCell
 
-    def __init__(self) -> None:
+    def __init__(self, redaction: Redaction | None = None) -> None:
+        """``redaction``: of the session's secrets, where it has any."""
+        self._clean = redaction.value if redaction else None
+        self._redacted = {name: redaction.stream() for name in STREAMS} if redaction else None
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[Ready] = self._loop.create_future()
         self.last_usage: StepUsage | None = None
@@ -102,7 +106,7 @@ class Inbox:
             self._count_idle(frame)
         elif not heard.capture.has_room_for(frame) and len(frame) > _LAST_WORDS:
             return False
-        match parse(frame):
+        match parse(frame, self._clean):
             case Ready() as ready:
                 self._resolve(self.ready, ready)
             case Reply() as reply:
@@ -201,6 +205,8 @@ class Inbox:
             heard.displays[name] = before
 
     def _from_background(self, stream: Stream, data: bytes) -> None:
+        if self._redacted is not None and not (data := self._redacted[stream].feed(data)):
+            return
         event = Output(stream, data.decode("utf-8", "replace"), background=True, data=data)
         heard = self._step
         emitter = None if heard is None or heard.finished is not None else heard.emitter

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from casemate.isolation.wall import SessionCell, StepUsage, Wall
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
+    from casemate.redaction.redaction import Redaction
     from casemate.sessions.interpreters import Interpreter
     from casemate.sessions.protocol import Reply
 
@@ -31,13 +32,13 @@ _END_WITHIN = 10.0  # seconds; a killed cell is dead in milliseconds, so more me
 class InterpreterCell:
     """A running interpreter. ``ended`` is done when its cell is dead."""
 
-    def __init__(self, wall: Wall, plan: Plan, interpreter: Interpreter) -> None:
+    def __init__(self, wall: Wall, plan: Plan, interpreter: Interpreter, redaction: Redaction | None = None) -> None:
         """Starts it. Raises ``CasemateError``."""
         self.plan = plan
         self.report: IsolationReport
         self.doorway: Doorway
         self._interpreter = interpreter
-        self._inbox = Inbox()
+        self._inbox = Inbox(redaction)
         self.cell: SessionCell = wall.open(plan, self._inbox)
         self._inbox.cell = self.cell
         self.ended: asyncio.Future[Ending] = asyncio.ensure_future(self.cell.ended())  # noqa: TID251 - ended by `end`

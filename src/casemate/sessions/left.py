@@ -23,6 +23,7 @@ from casemate.workspace.apply import WRITTEN_BACK, apply
 
 if TYPE_CHECKING:
     from casemate.execution.house import House
+    from casemate.redaction.redaction import Redaction
 
 _OUTPUT_NAME = OUTPUT.removeprefix(f"{WORKSPACE}/")
 _FOLDERS = {"private": b"workspace", "overlay": b"upper"}  # of all that the cell can write
@@ -34,6 +35,7 @@ class Leavings:
 
     plan: Plan
     house: House
+    redaction: Redaction | None = None
     given: Mapping[str, str] = field(init=False)
     _collected: Seen = field(default_factory=Seen)
     _applied: Seen = field(default_factory=Seen)
@@ -87,6 +89,7 @@ class Leavings:
                 bounds=bounds_of(self.plan.limits),
                 unlock=dead and kind != "direct",
                 seen=self._collected,
+                redaction=self.redaction,
             )
             skipped = (*found.skipped, *(self._apply(folder, dead) if kind == "overlay" else ()))
         return Left(found.files, (*skipped, *self._export(found)))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from casemate.isolation.wall import Ending, SessionCell
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
+    from casemate.redaction.redaction import Redaction
 
 _MISSED = "the cell that was ready had ended"
 _FOREVER = float("inf")  # steps have deadlines, the cell has none
@@ -36,10 +37,11 @@ _MOVED = SkippedFile(".", "the cell did not stand still while its files were tak
 class Lives:
     """``names``: what the user has bound in the interpreter that lives."""
 
-    def __init__(self, admitted: Admitted, house: House) -> None:
+    def __init__(self, admitted: Admitted, house: House, redaction: Redaction | None = None) -> None:
         self.names = Names()
         self._admitted = admitted
         self._house = house
+        self._redaction = redaction
         self._birth = asyncio.Lock()
         self._life: InterpreterCell | None = None
         self._former: SessionCell | None = None  # the last cell that ended, whose files the next one takes
@@ -76,7 +78,7 @@ class Lives:
         report = await self._house.wall.prove()
         plan = self._planned()
         if self._leavings is None:
-            self._leavings = await asyncio.to_thread(Leavings, plan, self._house)
+            self._leavings = await asyncio.to_thread(Leavings, plan, self._house, self._redaction)
         if self._former is not None:
             plan = replace(plan, continues=self._former.id, files={})  # they lie there
         self._life, self._former = self._cell_for(plan, report), None
@@ -85,7 +87,7 @@ class Lives:
         return self._life
 
     def _cell_for(self, plan: Plan, report: IsolationReport) -> InterpreterCell:
-        life = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language])
+        life = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language], self._redaction)
         life.doorway = self._house.outside.doorway(self._admitted, life.cell, None)
         life.report = report_for(plan, self._house, report, life.cell)
         return life

@@ -107,9 +107,9 @@ class Said:
         return self.at is None or isinstance(self.what, Finished)
 
 
-def parse(frame: bytes) -> Ready | Said | Reply | None:
-    """What the frame says, or None when it says nothing that is understood."""
-    message = frames.decode(frame)
+def parse(frame: bytes, clean: frames.Clean | None = None) -> Ready | Said | Reply | None:
+    """What the frame says, or None when it says nothing that is understood. ``clean``: as `frames.decode` has it."""
+    message = frames.decode(frame, clean)
     if message is None:
         return None
     match message.get("type"):

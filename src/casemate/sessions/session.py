@@ -17,6 +17,7 @@ from casemate.execution.asking import asking
 from casemate.execution.capture import Capture
 from casemate.execution.house import House
 from casemate.execution.record import recording
+from casemate.execution.redact import redacted_crossings, redaction_of
 from casemate.execution.stream import events
 from casemate.model.crossing import since
 from casemate.model.events import Done, Event
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from casemate.approvals.asker import Asker
     from casemate.execution.emitter import Emitter
     from casemate.isolation.wall import Reason
+    from casemate.redaction.redaction import Redaction
     from casemate.sessions.protocol import Reply
 
 _RUNS_KEPT = 32  # that are over; each holds a file
@@ -56,12 +58,13 @@ class Session:
         self.id = terms.admitted.request.id
         self.name = terms.name
         self.language = terms.admitted.request.language
-        self.files = SessionFiles(self._workspace)
+        self._redaction = redaction_of(terms.admitted.request.secrets)
+        self.files = SessionFiles(self._workspace, self._redaction)
         self._terms = terms
         self._house = house
         self._slot = slot
         self._turn = asyncio.Lock()
-        self._lives = Lives(terms.admitted, house)
+        self._lives = Lives(terms.admitted, house, self._redaction)
         self._lifetime = Lifetime(terms.idle_timeout, terms.lifetime, self._expire)
         self._runs: dict[str, Run] = {}
         self._running = ""  # the id of the step that runs
@@ -162,9 +165,10 @@ class Session:
         import json
 
         try:
-            return json.loads(reply.text)
+            value = json.loads(reply.text)
         except ValueError:
             raise InvalidArgument("name", f"{name!r} does not hold JSON text") from None
+        return self._redaction.value(value) if self._redaction else value
 
     async def set(self, name: str, value: Any) -> None:
         """Bind ``name`` to a JSON value; in Shell to its JSON text. Raises ``InvalidArgument``."""
@@ -232,8 +236,8 @@ class Session:
         plan = replace(life.plan, code=request.code, deadline=self._terms.deadline(request))
         crossed = life.doorway.crossings()
         self._interrupted, self._running = False, request.id
-        async with recording(self._house.log, request, plan) as record:
-            heard = Heard(life.next_number(), _capture(life, plan.limits, emitter), emitter)
+        async with recording(self._house.log, request, plan, self._redaction) as record:
+            heard = Heard(life.next_number(), _capture(life, plan.limits, emitter, self._redaction), emitter)
             try:
                 end = await self._asked_and_over(life, heard, request, plan.deadline)
             finally:
@@ -244,11 +248,12 @@ class Session:
             if end.ending is not None:
                 self._lives.bury(life)
             outcome = outcome_of(request, heard.capture, plan.limits, end, state, left, life.report)
-            return record.noted(replace(outcome, crossings=since(crossed, life.doorway.crossings())))
+            crossed = since(crossed, life.doorway.crossings())
+            return record.noted(replace(outcome, crossings=redacted_crossings(crossed, self._redaction)))
 
     async def _asked_and_over(self, life: InterpreterCell, heard: Heard, request: Request, deadline: float) -> StepEnd:
         """The step, with what it asks for meanwhile; in Shell somebody may have to allow it first."""
-        async with asking(self._house, request, heard.emitter) as asker:
+        async with asking(self._house, request, heard.emitter, self._redaction) as asker:
             self._asker = asker
             commands = Commands(asker, self._house.approvals().rules, life)
             denied = await commands.denied(request.code) if self.language == "shell" else None
@@ -275,9 +280,9 @@ class Session:
             raise
         self._running = ""
         self._stop_asking("the step is over")
-        heard.capture.finish()
         seconds = time.monotonic() - began
         is_late = self._interrupted or heard.capture.was_too_much or seconds >= deadline
+        heard.capture.finish(cut=is_late or not over)
         usage = await life.usage(heard, math.inf if is_late else seconds) if over else None
         if usage is None:
             await asyncio.wait([life.ended])
@@ -371,9 +376,9 @@ class Session:
             raise SandboxClosed(self._closed)
 
 
-def _capture(life: InterpreterCell, limits: Limits, emitter: Emitter | None) -> Capture:
+def _capture(life: InterpreterCell, limits: Limits, emitter: Emitter | None, redaction: Redaction | None) -> Capture:
     """What takes in a step's output; too much of it interrupts the step, and its state is kept."""
-    capture = Capture(limits, emitter)
+    capture = Capture(limits, emitter, redaction)
 
     def too_much(_reason: Reason) -> None:
         life.cell.interrupt(GRACE)

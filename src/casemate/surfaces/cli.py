@@ -21,6 +21,7 @@ _COMMANDS = {
     "run": ("casemate.surfaces.commands:run", "Run a program in a cell of its own."),
     "doctor": ("casemate.surfaces.commands:doctor", "Say what this machine can do, and what would help."),
     "policy": ("casemate.surfaces.policy_commands:policy", "Show what a policy permits, and from which line."),
+    "vault": ("casemate.surfaces.vault:app", "Keep secrets for programs."),
 }
 _HELP = ("-h", "--help")
 

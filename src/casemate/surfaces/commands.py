@@ -29,6 +29,8 @@ def run(
     full_output: str | None = None,
     file: tuple[str, ...] = (),
     env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
+    secret: tuple[str, ...] = (),
+    namespace: str = "default",
     stdin: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     output: str | None = None,
     workspace: str | None = None,
@@ -77,6 +79,11 @@ def run(
         A file to put into the workspace, as PATH (under its own name) or NAME=PATH. May be repeated.
     env
         A variable for the program: NAME=VALUE, or NAME with the value that it has here. May be repeated.
+    secret
+        A secret that the program gets as a variable, by its name: one that casemate vault keeps, or the variable
+        CASEMATE_SECRET_DEFAULT_<name> here. Its value is in nothing that comes out. May be repeated.
+    namespace
+        Whose secrets, and under which name the run is recorded; default unless given.
     stdin
         A file for the program's standard input, or -. Without it, what is piped or redirected into casemate.
     output
@@ -115,6 +122,8 @@ def run(
         limits=limits,
         files=file,
         env=env,
+        secrets=secret,
+        namespace=namespace,
         stdin=stdin,
         output=output,
         workspace=workspace,

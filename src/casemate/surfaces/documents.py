@@ -54,6 +54,7 @@ def plan_document(plan: Plan) -> Document:
         "argv": list(plan.argv),
         "cwd": plan.cwd,
         "env": dict(plan.env),
+        "secrets": list(plan.secrets.names),
         "stdin_bytes": len(plan.stdin),
         "workspace": asdict(plan.workspace),
         "files": {name: _content(content) for name, content in plan.files.items()},

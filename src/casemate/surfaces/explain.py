@@ -19,7 +19,7 @@ def text_of(document: dict[str, Any]) -> str:
         "workspace": _workspace(document),
         "network": [(document["network"], "loopback of its own, nothing else")],
         "limits": [(name, _limit(name, value)) for name, value in document["limits"].items()],
-        "environment variables": list(document["env"].items()),
+        "environment variables": [*document["env"].items(), *((name, "(secret)") for name in document["secrets"])],
         "readable, and nothing else": [(m["target"], _mount(m)) for m in document["mounts"]],
         "layers": [(layer, "") for layer in document["layers"]],
     }

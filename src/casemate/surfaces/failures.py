@@ -54,6 +54,9 @@ _OPTION_OF_ARGUMENT = {
     "output_dir": "--output",
     "limits.output": "--output-limit",
     "limits.wall": "--timeout",
+    "secrets": "--secret",
+    "name": "NAME",
+    "value": "the value",
 }
 
 

@@ -31,6 +31,8 @@ class Options:
     limits: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    namespace: str = "default"
     stdin: str | None = None
     output: str | None = None
     workspace: str | None = None
@@ -57,6 +59,8 @@ def sandbox_arguments(options: Options) -> dict[str, Any]:
         "output_dir": options.output,
         "environment": options.environment,
         "isolation": options.isolation,
+        "namespace": options.namespace,
+        "vault": _vault() if options.secrets else None,
         "limits": Limits(**{"wall": wall, **policy.limits, **options.limits}),
         "policy": policy,
     }
@@ -69,11 +73,18 @@ def run_arguments(options: Options, language: str) -> dict[str, Any]:
         "language": language,
         "timeout": options.timeout,
         "env": _env(options.env),
+        "secrets": options.secrets,
         "files": _files(options.files),
         "stdin": _stdin(options),
         "program_name": None if options.script == "-" else os.path.basename(options.script),
         "arguments": options.arguments,
     }
+
+
+def _vault() -> object:
+    from casemate.vault.opening import users_store
+
+    return users_store(os.environ)
 
 
 def _code(script: str) -> bytes:

@@ -33,6 +33,19 @@ def store_for(given: object, environ: Mapping[str, str]) -> Store:
     raise InvalidArgument("vault", f"{type(given).__name__} is neither a path nor a store with {', '.join(_METHODS)}")
 
 
+def users_store(environ: Mapping[str, str]) -> Store:
+    """The user's own secrets, over those of the host's environment. Raises ``VaultUnavailable``."""
+    from casemate.vault.encrypted_file import EncryptedFile
+
+    path, variables = default_path(environ), EnvironmentStore(environ)
+    try:
+        return Layered(EncryptedFile(path, environ=environ), variables)
+    except VaultUnavailable:
+        if os.path.lexists(path):
+            raise
+        return variables  # there is none, and the library for one is missing
+
+
 def default_path(environ: Mapping[str, str]) -> Path:
     """Where the command line keeps secrets: in the user's state folder.
 
@@ -45,5 +58,5 @@ def default_path(environ: Mapping[str, str]) -> Path:
     raise VaultUnavailable(
         "the vault has no place: neither XDG_STATE_HOME nor HOME is set to an absolute path",
         reason="file",
-        remediation="Set HOME, or name a file with --vault.",
+        remediation="Set HOME.",
     )

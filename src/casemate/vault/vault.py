@@ -11,7 +11,7 @@ from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.vault.names import check_asked, check_name, check_value
 from casemate.vault.store import Store
 
-Note = Callable[[Mapping[str, object]], None]
+Note = Callable[[str, str, Mapping[str, object]], None]  # kind, namespace, detail
 T = TypeVar("T")
 
 
@@ -77,12 +77,16 @@ class Vault:
         try:
             done = work()
         except VaultUnavailable as error:
-            self._note({"action": action or "read", "name": name, "problem": error.message, "reason": error.reason})
+            self._note(
+                "vault",
+                self._namespace,
+                {"action": action or "read", "name": name, "problem": error.message, "reason": error.reason},
+            )
             raise
         if action:
-            self._note({"action": action, "name": name, "done": done is not False})
+            self._note("vault", self._namespace, {"action": action, "name": name, "done": done is not False})
         return done
 
 
 def _unknown(name: str) -> str:
-    return f"there is no secret {name} in this namespace; sandbox.vault.set puts one there"
+    return f"there is no secret {name} in this namespace; put one there with sandbox.vault.set or `casemate vault set`"

@@ -17,7 +17,7 @@ VALUE = "hunter2hunter2"
 
 
 def vault(store: Store, namespace: str = "default") -> Vault:
-    return Vault(store, namespace, lambda _: None)
+    return Vault(store, namespace, lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_injecting_is_refused_by_name_until_there_is_a_door() -> None:
 
 def test_changes_are_noted_without_their_values() -> None:
     rows: list[Mapping[str, object]] = []
-    one = Vault(MemoryStore(), "default", rows.append)
+    one = Vault(MemoryStore(), "default", lambda _kind, _namespace, detail: rows.append(detail))
     asyncio.run(one.set("TOKEN", VALUE))
     asyncio.run(one.delete("TOKEN"))
     assert [(row["action"], row["name"]) for row in rows] == [("set", "TOKEN"), ("delete", "TOKEN")]

@@ -141,7 +141,7 @@ class NativeWall:
         fds = dict(files)
         try:
             fds["stdin"] = _stdin(plan.stdin)
-            fds["payload"] = launch.payload(plan.argv, plan.env, plan.cwd)
+            fds["payload"] = launch.payload(plan.argv, {**plan.env, **plan.secrets.revealed()}, plan.cwd)
             fds["program"] = memory_file(plan.code)
             request = launch.request(plan, root)
         except OSError:

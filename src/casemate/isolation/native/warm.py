@@ -18,6 +18,7 @@ from casemate.errors import CasemateError
 from casemate.isolation.native import launch, pool
 from casemate.isolation.native.running import RunningCell
 from casemate.model.plan import Plan, Waiting
+from casemate.model.secrets import NO_SECRETS
 from casemate.model.warmth import PoolState, Warmth, ZygoteState
 
 if TYPE_CHECKING:
@@ -200,7 +201,9 @@ class Warm:
             request = launch.waiting_request(plan, waiting, root)
             request["zygote"] = zygote.key if zygote else ""
             # A program's own is not kept.
-            like = replace(plan, code=b"", files={}, stdin=b"", env={}, argv=(), waiting="", continues="")
+            like = replace(
+                plan, code=b"", files={}, stdin=b"", env={}, argv=(), waiting="", continues="", secrets=NO_SECRETS
+            )
             waiting = replace(waiting, order=b"")
             now = time.monotonic()
             shelf = self._shelves[kind] = _Shelf(like, root, request, waiting, zygote, now)

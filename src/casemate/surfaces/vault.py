@@ -1,0 +1,95 @@
+"""``casemate vault``: the user's secrets, in an encrypted file. Values come from standard input and are never shown."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
+
+from cyclopts import App, Parameter
+
+from casemate.errors import InvalidArgument
+from casemate.sandbox import Sandbox
+from casemate.vault.opening import default_path
+
+_MOST = 1 << 16  # bytes to read of a value: enough to be told that it is too long
+T = TypeVar("T")
+Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
+
+app = App(name="vault", help="Keep secrets for programs, in an encrypted file.")
+
+
+@app.command(name="set")
+def set_secret(name: Name, /, *, namespace: str = "default") -> int:
+    """Keep a secret, in place of one of that name.
+
+    Its value is asked for without showing it; or it is what is piped in, without the newline at its end.
+
+    Parameters
+    ----------
+    name
+        How programs find it in their environment: capital letters, digits and _.
+    namespace
+        Whose it is; default unless given.
+    """
+    sandbox = _opened(namespace)
+    asyncio.run(_closing(sandbox, sandbox.vault.set(name, _value(name))))
+    return 0
+
+
+@app.command(name="list")
+def list_secrets(*, namespace: str = "default") -> int:
+    """Print the names of the secrets that are kept, one in a line.
+
+    Parameters
+    ----------
+    namespace
+        Whose; default unless given.
+    """
+    sandbox = _opened(namespace)
+    for name in asyncio.run(_closing(sandbox, sandbox.vault.names())):
+        sys.stdout.write(f"{name}\n")
+    return 0
+
+
+@app.command(name="delete")
+def delete_secret(name: Name, /, *, namespace: str = "default") -> int:
+    """Forget a secret.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    namespace
+        Whose it is; default unless given.
+    """
+    sandbox = _opened(namespace)
+    asyncio.run(_closing(sandbox, sandbox.vault.delete(name)))
+    return 0
+
+
+def _opened(namespace: str) -> Sandbox:
+    """A sandbox in which nothing is run: it has the vault, and the record of what is changed in it."""
+    return Sandbox(vault=default_path(os.environ), namespace=namespace)
+
+
+async def _closing(sandbox: Sandbox, work: Coroutine[Any, Any, T]) -> T:
+    async with sandbox:
+        return await work
+
+
+def _value(name: str) -> str:
+    if sys.stdin.isatty():
+        import getpass
+
+        try:
+            return getpass.getpass(f"{name}: ")
+        except EOFError:
+            raise InvalidArgument("value", f"of {name} was not given") from None
+    data = sys.stdin.buffer.read(_MOST).removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument("value", f"of {name} is not UTF-8 text") from None
