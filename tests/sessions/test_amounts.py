@@ -194,10 +194,3 @@ async def test_the_usage_of_a_step_in_which_the_interpreter_ends_is_that_of_the_
     last = await session.run("import os; os._exit(0)")
     assert busy.usage.cpu_seconds > 0.5
     assert last.usage.cpu_seconds < 0.5, "it is that of the interpreter's whole life"
-
-
-async def test_a_table_keeps_its_columns_in_the_text_of_a_step(opened: Open) -> None:
-    session = opened()
-    code = "class Table:\n    def __repr__(self): return '   a\\n0  1'\nTable()"
-    assert (await session.run(code)).text == "   a\n0  1"
-    assert (await session.run("print('\\n \\n  indented \\n')")).text == "  indented"

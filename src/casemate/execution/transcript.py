@@ -92,8 +92,8 @@ class Transcript:
         """All text in the order it came, with ``results`` in their places."""
         if any(kept.cut for kept in self._streams.values()):
             parts = [self.text_of("stdout"), self.text_of("stderr"), *results]
-            return "\n".join(_trimmed(part) for part in parts if part.strip())
-        return _trimmed("".join(self._ordered(results)))
+            return "\n".join(part.strip() for part in parts if part.strip())
+        return "".join(self._ordered(results)).strip()
 
     def _ordered(self, results: list[str]) -> list[str]:
         at: dict[Stream, int] = {"stdout": 0, "stderr": 0}
@@ -125,12 +125,6 @@ class Transcript:
             at[stream] += amount
         parts += [self._streams[stream].slice(start, self._streams[stream].total) for stream, start in at.items()]
         return b"".join(parts)
-
-
-def _trimmed(text: str) -> str:
-    """Without blank lines at its beginning and white space at its end; what its first line is indented by stays."""
-    kept = text.rstrip()
-    return kept[kept.rfind("\n", 0, len(kept) - len(kept.lstrip())) + 1 :]
 
 
 def _own_line(parts: list[str], text: str) -> str:
