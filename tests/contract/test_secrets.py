@@ -249,7 +249,7 @@ def _read(path: str) -> bytes:
         return b""
 
 
-@pytest.mark.skip(reason="waits for the room egress: there is no door yet that could put a secret into a request")
+@pytest.mark.skip(reason="waits for injection at the door, which puts a secret into a request")
 def test_va_15_a_placeholder_becomes_the_secret_for_its_host_and_header_only() -> None:
     pass
 

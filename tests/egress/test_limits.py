@@ -47,7 +47,7 @@ def test_connections_beyond_the_limit_wait_for_others_to_end(stage: Stage, echo_
         one.close()
 
 
-def test_ten_thousand_connections_leave_the_door_as_it_was(stage: Stage, echo_port: int) -> None:
+def test_eg_11_ten_thousand_connections_leave_the_door_as_it_was(stage: Stage, echo_port: int) -> None:
     opened(stage, echo_port)
     before = len(os.listdir("/proc/self/fd"))
     flood = stage.inside.run(sys.executable, "-c", _FLOOD, timeout=100)
@@ -76,7 +76,7 @@ print("done")
 """
 
 
-def test_bytes_beyond_the_limit_of_the_cell_end_the_connection(stage: Stage) -> None:
+def test_eg_11_bytes_beyond_the_limit_of_the_cell_end_the_connection(stage: Stage) -> None:
     def pours(one: socket.socket) -> None:
         while True:
             one.sendall(b"x" * 65536)
@@ -97,7 +97,9 @@ def test_bytes_beyond_the_limit_of_the_cell_end_the_connection(stage: Stage) -> 
     "said", [b"", b"G", b"GET / HTTP/1.1\r\nHost: good.te", b"POST / HTTP/1.1\r\nHost: good.test\r\nX"]
 )
 @pytest.mark.parametrize("port", [80, PROXY[1]])
-def test_a_request_that_does_not_become_whole_is_given_up(stage: Stage, echo_port: int, said: bytes, port: int) -> None:
+def test_eg_11_a_request_that_does_not_become_whole_is_given_up(
+    stage: Stage, echo_port: int, said: bytes, port: int
+) -> None:
     opened(stage, echo_port, head_seconds=0.2)
     with stage.proxy() if port == PROXY[1] else stage.connect("good.test", port) as one:
         one.sendall(said)
@@ -246,7 +248,7 @@ def test_closing_a_cell_ends_its_connections_and_no_others(stage: Stage, echo_po
         other.close()
 
 
-def test_what_one_cell_may_reach_another_may_not(stage: Stage, echo_port: int, tmp_path: Path) -> None:
+def test_eg_12_what_one_cell_may_reach_another_may_not(stage: Stage, echo_port: int, tmp_path: Path) -> None:
     opened(stage, echo_port)
     (tmp_path / "other").mkdir()
     other = Inside(tmp_path / "other")
@@ -303,7 +305,7 @@ def test_cells_cannot_take_all_descriptors_of_the_application(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_when_the_doors_thread_dies_there_is_no_network(stage: Stage, echo_port: int) -> None:
+def test_eg_13_when_the_doors_thread_dies_there_is_no_network(stage: Stage, echo_port: int) -> None:
     opened(stage, echo_port)
     with stage.connect("good.test", 7) as one:
         assert speaks(one)
