@@ -162,3 +162,18 @@ def test_allow_local_reaches_that_port_of_the_hosts_loopback_and_no_other(audit:
             server.server_close()
     assert said == ["from the host\n", *["refused\n"] * 5]
     assert none == "refused\n"
+
+
+def test_au_12_each_host_that_is_reached_or_refused_is_on_record_while_the_program_runs(audit: Path) -> None:
+    program = get("good.test") + get("evil.test") * 2
+    with sync.Sandbox(audit=audit, allowed_domains=["good.test"]) as sandbox:
+        execution = sandbox.run(program)
+    log = AuditLog(audit)
+    rows = [row for row in log.tail(100) if row.execution_id == execution.id]
+    log.close()
+    assert [row.kind for row in rows] == ["intent", "crossing", "crossing", "outcome"]
+    told = [json.loads(row.detail) for row in rows]
+    assert [(one["host"], one["port"], one["decision"]) for one in told[1:3]] == [
+        ("good.test", 80, "allowed"), ("evil.test", 0, "denied")
+    ]  # fmt: skip
+    assert [(one["host"], one["connections"]) for one in told[3]["crossings"]] == [("good.test", 1), ("evil.test", 2)]

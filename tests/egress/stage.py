@@ -130,13 +130,15 @@ class Stage:
         self.inside = inside
         self.outside = Outside()
         self.told: list[Crossing] = []
-        self.door = Door(self.outside.resolve, lambda _, crossing: self.told.append(crossing), self.outside.connect)
+        self.door = Door(self.outside.resolve, self.outside.connect)
         self.opening: Opening
 
     def open(self, terms: Terms | None = None) -> Opening:
         self.dns_at, self.proxy_at = DNS, PROXY
         proxy = self.inside.listen([PROXY]).result()[0]
-        self.opening = self.door.open(terms or Terms(), self.inside, self.inside.datagrams(*DNS), proxy)
+        self.opening = self.door.open(
+            terms or Terms(), self.inside, self.inside.datagrams(*DNS), proxy, self.told.append
+        )
         return self.opening
 
     def allow(self, *rules: str) -> Opening:

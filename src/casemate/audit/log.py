@@ -90,6 +90,10 @@ class AuditLog:
         may have any number of such rows."""
         return self._append("decision", execution_id, namespace, detail, wait)
 
+    def crossing(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
+        """Record that something crossed the wall, or was refused there, as :meth:`intent` does; any number of rows."""
+        return self._append("crossing", execution_id, namespace, detail, wait)
+
     def note(self, kind: str, namespace: str, detail: Mapping[str, object]) -> None:
         """Record something that is no execution, such as a change of the vault; ``kind`` names what."""
         self._append(kind, "", namespace, detail, wait=True)

@@ -58,11 +58,9 @@ class Door:
     def __init__(
         self,
         resolve: Resolve | None = None,
-        on_crossing: Callable[[Opening, Crossing], None] | None = None,
         connect: Connect = connect,
     ) -> None:
         self._resolve = resolve
-        self._told = on_crossing
         self._connect = connect
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -72,14 +70,22 @@ class Door:
         self._is_closed = False
         self._process = os.getpid()
 
-    def open(self, terms: Terms, network: Network, dns_fd: int, proxy_fd: int) -> Opening:
+    def open(
+        self,
+        terms: Terms,
+        network: Network,
+        dns_fd: int,
+        proxy_fd: int,
+        on_crossing: Callable[[Crossing], None] | None = None,
+    ) -> Opening:
         """Serve one cell: answer names at the UDP socket ``dns_fd``, proxy requests at the listening TCP socket
-        ``proxy_fd``. Both are taken over, also when this raises. From any thread.
+        ``proxy_fd``. Both are taken over, also when this raises. From any thread. ``on_crossing`` is called in the
+        door's thread once for each kind of crossing, when it happens first; it must neither block nor raise.
 
         Raises :class:`SandboxClosed` after :meth:`close`, :class:`Fault` where the door's thread is gone.
         """
         dns, proxy = socket.socket(fileno=dns_fd), socket.socket(fileno=proxy_fd)
-        opening = Opening(terms, network, dns, proxy, self._told)
+        opening = Opening(terms, network, dns, proxy, on_crossing)
         try:
             with self._lock:
                 loop = self._running()

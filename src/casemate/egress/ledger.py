@@ -27,7 +27,7 @@ class Tally:
 class Ledger:
     """``told`` is called with each new kind of crossing, once, in the door's thread."""
 
-    def __init__(self, told: Callable[[Crossing], None]) -> None:
+    def __init__(self, told: Callable[[Crossing], None] | None) -> None:
         self._told = told
         self._tallies: dict[tuple[str, int, Literal["allowed", "denied"], str], Tally] = {}
         self._asked: dict[tuple[str, int], int] = {}
@@ -43,7 +43,7 @@ class Ledger:
             is_new = key not in self._tallies
             tally = self._tallies.setdefault(key, Tally())
             tally.connections += 1
-        if is_new:
+        if is_new and self._told is not None:
             self._told(_crossing(key, tally))
         return tally
 

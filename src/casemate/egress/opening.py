@@ -33,10 +33,15 @@ class Opening:
     buffer: memoryview
 
     def __init__(
-        self, terms: Terms, network: Network, dns: socket.socket, proxy: socket.socket, told: Callable[..., None] | None
+        self,
+        terms: Terms,
+        network: Network,
+        dns: socket.socket,
+        proxy: socket.socket,
+        told: Callable[[Crossing], None] | None,
     ) -> None:
         self.terms = terms
-        self.ledger = Ledger(lambda crossing: None if told is None else told(self, crossing))
+        self.ledger = Ledger(told)
         self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._network, self._dns, self._proxy = network, dns, proxy
         self._connections: dict[Connection, asyncio.Task[None]] = {}

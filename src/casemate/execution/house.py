@@ -34,6 +34,10 @@ class Log(Protocol):
         """Write a row about something that wanted to cross the wall, in the same way."""
         ...
 
+    def crossing(self, execution_id: str, namespace: str, detail: dict[str, Any], *, wait: bool = True) -> bool:
+        """Write a row while it goes on, in the same way."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class House:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from casemate.errors import CasemateError
 from casemate.model.approval import Question, Verdict
 from casemate.model.plan import DOOR_SOCKETS, Listener
 
@@ -17,8 +20,27 @@ if TYPE_CHECKING:
     from casemate.approvals.asker import Asker
     from casemate.egress.door import Door, Opening, Terms
     from casemate.execution.admit import Admitted
+    from casemate.execution.house import Log
     from casemate.model.crossing import Crossing
+    from casemate.model.request import Request
     from casemate.policy.hosts import HostRules
+    from casemate.redaction.redaction import Redaction
+
+
+Note = Callable[["Crossing"], None]
+
+
+def noting(log: Log, request: Request, redaction: Redaction | None) -> Note:
+    """Puts crossings of ``request``'s run on record, where that takes no time: its outcome has them in any case."""
+
+    def note(crossing: Crossing) -> None:
+        from casemate.execution.redact import redacted_crossings
+
+        (told,) = redacted_crossings([crossing], redaction)
+        with contextlib.suppress(CasemateError):
+            log.crossing(request.id, request.namespace, asdict(told), wait=False)
+
+    return note
 
 
 class Listening(Protocol):
@@ -40,9 +62,9 @@ class Outside:
         self._lock = threading.Lock()
         self._door: Door | None = None
 
-    def doorway(self, admitted: Admitted, cell: Listening, asker: Asker | None) -> Doorway:
+    def doorway(self, admitted: Admitted, cell: Listening, asker: Asker | None, note: Note) -> Doorway:
         """The door of one cell, for what was admitted; what no rule covers is asked of ``asker``."""
-        made = Doorway(self, admitted.through, cell)
+        made = Doorway(self, admitted.through, cell, note)
         if admitted.opens:
             made.open(asker, cell.listeners())
         return made
@@ -66,7 +88,9 @@ class Doorway:
     """What one cell has of the door; nothing until its sockets are there. ``hosts``: what crosses without asking, None
     where nothing ever may."""
 
-    def __init__(self, outside: Outside, hosts: HostRules | None, cell: Listening) -> None:
+    def __init__(self, outside: Outside, hosts: HostRules | None, cell: Listening, note: Note) -> None:
+        """``note`` puts a new kind of crossing on record; it may be set anew."""
+        self.note = note
         self._outside = outside
         self._hosts = hosts
         self._cell = cell
@@ -131,10 +155,14 @@ class Doorway:
             return  # the cell ended before; whoever waits for it hears why
         with self._lock:
             if not self._is_closed and self._terms is not None:
-                self._opening = door.open(self._terms, _Tcp(self._cell), *made.result())
+                names, proxy = made.result()
+                self._opening = door.open(self._terms, _Tcp(self._cell), names, proxy, self._noted)
                 return
         for fd in made.result():
             os.close(fd)
+
+    def _noted(self, crossing: Crossing) -> None:
+        self.note(crossing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from functools import partial
 from casemate.execution.asking import asking
 from casemate.execution.emitter import Emitter
 from casemate.execution.house import House
+from casemate.execution.network import noting
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import recording
 from casemate.execution.redact import redaction_of
@@ -35,7 +36,8 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
         asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started
         async with asking(house, request, emitter, redaction) as asker:
             asked = asker if house.may_ask(stream=emitter is not None) else None
-            doors = Doors(asker, partial(house.outside.doorway, admitted, asker=asked))
+            note = noting(house.log, request, redaction)
+            doors = Doors(asker, partial(house.outside.doorway, admitted, asker=asked, note=note))
             finished = await run(plan, house.wall, emitter, before, doors, redaction)
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal

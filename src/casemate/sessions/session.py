@@ -16,6 +16,7 @@ from casemate.errors import Fault, InvalidArgument, SandboxClosed
 from casemate.execution.asking import asking
 from casemate.execution.capture import Capture
 from casemate.execution.house import House
+from casemate.execution.network import noting
 from casemate.execution.record import recording
 from casemate.execution.redact import redacted_crossings, redaction_of
 from casemate.execution.stream import events
@@ -235,6 +236,7 @@ class Session:
         self._check_open()  # it may have been closed meanwhile
         plan = replace(life.plan, code=request.code, deadline=self._terms.deadline(request))
         crossed = life.doorway.crossings()
+        life.doorway.note = noting(self._house.log, request, self._redaction)
         self._interrupted, self._running = False, request.id
         async with recording(self._house.log, request, plan, self._redaction) as record:
             heard = Heard(life.next_number(), _capture(life, plan.limits, emitter, self._redaction), emitter)
