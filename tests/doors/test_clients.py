@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from tests.doors.visits import World
@@ -153,3 +156,18 @@ def test_a_cell_that_was_ready_reaches_it(sandbox: sync.Sandbox, language: str) 
     settle(sandbox, language)
     execution = sandbox.run(program, language=language)
     assert (execution.stdout.strip(), start_of(execution)[0]) == ("hello from GET /x", "pool"), execution.stderr
+
+
+@pytest.mark.parametrize("allow", [True, False])
+def test_the_command_line_reaches_what_it_allows_and_says_what_was_not_reached(
+    world: World, tmp_path: Path, allow: bool
+) -> None:
+    program = tmp_path / "get.py"
+    program.write_text(URLLIB.format("http://good.test/x" if allow else "http://evil.test/x"))
+    command = [sys.executable, "-m", "casemate", "run", str(program), "--allow", "good.test"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    if allow:
+        assert (done.stdout, done.returncode) == ("hello from GET /x\n", 0), done.stderr
+    else:
+        assert done.returncode == 1
+        assert "casemate: not reached: evil.test" in done.stderr

@@ -41,6 +41,10 @@ def account(execution: Execution, options: Options) -> Iterator[str]:
         yield from _kept(execution, shown, options)
     for skipped in execution.skipped:
         yield f"left out: {visible(skipped.name)}: {visible(skipped.reason)}"
+    for crossing in execution.crossings[:_MOST_NAMES]:
+        if crossing.decision == "denied":
+            where = f"{crossing.host}:{crossing.port}" if crossing.port else crossing.host
+            yield f"not reached: {visible(where)}: {visible(crossing.reason)}"
 
 
 def _why(execution: Execution) -> str:

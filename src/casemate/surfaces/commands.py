@@ -38,6 +38,7 @@ def run(
     environment: str | None = None,
     isolation: str = "auto",
     policy: str | None = None,
+    allow: tuple[str, ...] = (),
     explain: bool = False,
     raw: bool = False,
     format: Format = "text",  # noqa: A002 - the option's name
@@ -99,6 +100,9 @@ def run(
         The wall's name; auto, unless given, is the strongest that proves itself here.
     policy
         A file with the most that is permitted; the other options only narrow it.
+    allow
+        A host that the program may reach: example.org, *.example.org or example.org:5432. May be repeated. Without it,
+        and without a policy that allows any, there is no network.
     explain
         Print what would be done and with which limits, and run nothing.
     raw
@@ -131,6 +135,7 @@ def run(
         environment=environment,
         isolation=isolation,
         policy=policy,
+        allow=allow,
         explain=explain,
         raw=raw,
         format=format,

@@ -40,6 +40,7 @@ class Options:
     environment: str | None = None
     isolation: str = "auto"
     policy: str | None = None
+    allow: tuple[str, ...] = ()
     explain: bool = False
     raw: bool = False
     format: Literal["text", "json"] = "text"
@@ -63,6 +64,8 @@ def sandbox_arguments(options: Options) -> dict[str, Any]:
         "vault": _vault() if options.secrets else None,
         "limits": Limits(**{"wall": wall, **policy.limits, **options.limits}),
         "policy": policy,
+        "network": None if options.policy or options.allow else "none",
+        "allowed_domains": options.allow,
     }
 
 

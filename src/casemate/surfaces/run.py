@@ -101,6 +101,7 @@ async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any]
 async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any]) -> Execution:
     from contextlib import aclosing
 
+    from casemate.model.approval import ApprovalRequest
     from casemate.model.events import Display, Done, Output
     from casemate.surfaces.streams import Streams
 
@@ -112,6 +113,8 @@ async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any])
                     await streams.output(event)
                 case Display():
                     await streams.result(event.result)
+                case ApprovalRequest():
+                    await event.deny("casemate run asks nobody")
                 case Done():
                     await streams.end()
                     return event.execution
@@ -121,7 +124,7 @@ async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any])
 def _tell(execution: Execution, options: Options) -> None:
     """What casemate itself has to say of a run: nothing, when there was nothing out of the ordinary."""
     unusual = (execution.cause, execution.skipped, execution.artifacts, execution.results, execution.full_output)
-    if not any(unusual):
+    if not any((*unusual, execution.crossings)):
         return
     from casemate.surfaces.account import account
 
