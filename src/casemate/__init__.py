@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from casemate.model.approval import ApprovalRequest, Decision, allow_all
     from casemate.model.artifact import Artifact
+    from casemate.model.crossing import Crossing
     from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
     from casemate.model.execution import Cause, Execution, SkippedFile, Usage
     from casemate.model.isolation import IsolationReport, Mechanism, Proof
@@ -42,6 +43,7 @@ _HOME = {
     ),
     "casemate.model.artifact": "Artifact",
     "casemate.model.approval": "ApprovalRequest Decision allow_all",
+    "casemate.model.crossing": "Crossing",
     "casemate.model.events": "Display Done ErrorEvent Event Output ResultEvent",
     "casemate.model.execution": "Cause Execution SkippedFile Usage",
     "casemate.model.isolation": "IsolationReport Mechanism Proof",
@@ -60,6 +62,7 @@ __all__ = [
     "Artifact",
     "CasemateError",
     "Cause",
+    "Crossing",
     "Decision",
     "Display",
     "Done",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -177,3 +180,15 @@ def test_au_12_each_host_that_is_reached_or_refused_is_on_record_while_the_progr
         ("good.test", 80, "allowed"), ("evil.test", 0, "denied")
     ]  # fmt: skip
     assert [(one["host"], one["connections"]) for one in told[3]["crossings"]] == [("good.test", 1), ("evil.test", 2)]
+
+
+def test_the_example_of_the_readme_does_what_it_says(world: World, tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    example, readme = root / "examples" / "network.py", (root / "README.md").read_text()
+    before = world.visits(), world.queries()
+    ran = subprocess.run(
+        [sys.executable, example], env={**os.environ, "XDG_STATE_HOME": str(tmp_path)}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert f"```python\n{example.read_text()}```\n\n```\n{ran.stdout}```\n" in readme, ran.stderr
+    assert (world.visits(), world.queries()) == before

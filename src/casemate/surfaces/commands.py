@@ -92,8 +92,7 @@ def run(
     workspace
         A folder of yours that the program works in. Unless given, it has an empty one of its own.
     workspace_mode
-        overlay (unless given): what it changed is written back when it has ended. direct: it writes to the folder
-        at once.
+        overlay (unless given): what it changed is written back when it has ended. direct: it writes there at once.
     environment
         A virtual environment or a Python interpreter to use, by its path.
     isolation
@@ -101,8 +100,7 @@ def run(
     policy
         A file with the most that is permitted; the other options only narrow it.
     allow
-        A host that the program may reach: example.org, *.example.org or example.org:5432. May be repeated. Without it,
-        and without a policy that allows any, there is no network.
+        A host that it may reach: example.org, *.example.org or example.org:5432; none unless given. May be repeated.
     explain
         Print what would be done and with which limits, and run nothing.
     raw
