@@ -45,8 +45,8 @@ def run(
 ) -> int:
     """Run a program in a cell of its own.
 
-    stdout, stderr and the exit code are the program's. What casemate has to say is on stderr and begins with
-    "casemate:". Sizes are numbers of bytes, or e.g. 512MiB.
+    stdout, stderr and the exit code are the program's. What casemate says is on stderr and begins with "casemate:".
+    Sizes are numbers of bytes, or e.g. 512MiB.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ def run(
     env
         A variable for the program: NAME=VALUE, or NAME with the value that it has here. May be repeated.
     secret
-        A secret that the program gets as a variable, by its name: one that casemate vault keeps, or the variable
-        CASEMATE_SECRET_DEFAULT_<name> here. Its value is in nothing that comes out. May be repeated.
+        A secret that it gets as a variable, by name: one of casemate vault, or CASEMATE_SECRET_DEFAULT_<name> here.
+        Its value is in nothing that comes out. May be repeated.
     namespace
         Whose secrets, and under which name the run is recorded; default unless given.
     stdin
@@ -117,27 +117,11 @@ def run(
         open_files=open_files, output=output_limit, full_output=full_output,
     )  # fmt: skip
     options = Options(
-        script=script,
-        arguments=args,
-        language=language,
-        timeout=timeout,
-        limits=limits,
-        files=file,
-        env=env,
-        secrets=secret,
-        namespace=namespace,
-        stdin=stdin,
-        output=output,
-        workspace=workspace,
-        workspace_mode=workspace_mode,
-        environment=environment,
-        isolation=isolation,
-        policy=policy,
-        allow=allow,
-        explain=explain,
-        raw=raw,
-        format=format,
-    )
+        script=script, arguments=args, language=language, timeout=timeout, limits=limits, files=file, env=env,
+        secrets=secret, namespace=namespace, stdin=stdin, output=output, workspace=workspace,
+        workspace_mode=workspace_mode, environment=environment, isolation=isolation, policy=policy, allow=allow,
+        explain=explain, raw=raw, format=format,
+    )  # fmt: skip
     return run_it(options)
 
 
