@@ -1,18 +1,20 @@
 """What the network door costs: a small GET and 128 MiB through it in each of its modes, against the server directly.
 
-Client, door and server are processes of their own, as cells, casemate and the world are; all is on this machine's
-loopback, and the cell's addresses are loopback addresses here. A GET is a connection of its own, and in the
-transparent mode its name is asked for first.
+First from a real cell, a session's, to a server on this machine's loopback; then without a cell, whose addresses are
+loopback addresses: the door alone, also where it reads HTTP. Client, door and server are processes of their own. A GET
+is a connection of its own, and in the transparent mode its name is asked for first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file i
 
 from benchmarks import measure
 from benchmarks.measure import Goal, Thing
-from casemate.egress.door import Door, DoorLimits, Terms
+from casemate import sync
+from casemate.egress.door import LOCAL_NAME, PROXY, Door, DoorLimits, Terms
 from casemate.policy.hosts import HostRules, host_rule
 from casemate.policy.requests import RequestRule, RequestRules
 
@@ -69,9 +72,9 @@ def socks(at):
     one.sendall(b"\\5\\1\\0\\3" + bytes([len(at["name"])]) + at["name"].encode() + struct.pack("!H", at["port"]))
     assert one.recv(10)[1] == 0
     return one
+def named(at): return socket.create_connection((at["name"], at["port"]))
 buffer = bytearray(1 << 20)
-for line in sys.stdin:
-    at = json.loads(line)
+def once(at):
     start = time.perf_counter()
     with globals()[at["mode"]](at) as one:
         one.sendall(f"GET /{at['size']} HTTP/1.1\\r\\nHost: {at['name']}:{at['port']}\\r\\n\\r\\n".encode())
@@ -79,7 +82,10 @@ for line in sys.stdin:
         while count := one.recv_into(buffer): got += count
     took = time.perf_counter() - start
     assert got > at["size"], got
-    print(took, flush=True)
+    return took
+"""
+_LOOP = """
+for line in sys.stdin: print(once(json.loads(line)), flush=True)
 """
 
 
@@ -126,9 +132,35 @@ def _things(client: subprocess.Popen[str], at: dict[str, object], size: int) -> 
     return {name: thing(*how) for name, how in modes.items()}
 
 
+def _from_a_cell(run: measure.Run, client: subprocess.Popen[str], server: int) -> None:
+    at: dict[str, object] = {"name": LOCAL_NAME, "port": server, "server": server, "proxy": list(PROXY)}
+
+    def asked(session: sync.Session, mode: str, size: int) -> Thing:
+        def once() -> float:
+            step = session.run(f"print(once({ {**at, 'mode': mode, 'size': size}!r}))")
+            return float(step.raise_for_status().stdout)
+
+        return once
+
+    def directly(size: int) -> Thing:
+        return _things(client, at, size)["direct"]
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as opened:
+        sandbox = opened.enter_context(sync.Sandbox(audit=f"{folder}/audit.db", policy={"allow_local": [server]}))
+        session = opened.enter_context(sandbox.session())
+        session.run(_CLIENT)
+        modes = {"transparent": "named", "CONNECT": "connect", "SOCKS5": "socks"}
+        for title, size, rounds, goal in (
+            ("a small GET from a cell, a connection of its own", 100, run.rounds(300), Goal(times=1, plus=3e-3)),
+            ("128 MiB into a cell", _BIG, run.rounds(12, 3), Goal(plus=_BIG / _LEAST_RATE)),
+        ):
+            things = {"direct": directly(size), **{name: asked(session, how, size) for name, how in modes.items()}}
+            run.compare(title, measure.in_turn(things, rounds, dict.fromkeys(modes, goal)))
+
+
 def main() -> None:
     run = measure.Run("egress", __doc__ or "")
-    server, client = _program(_SERVER), _program(_CLIENT)
+    server, client = _program(_SERVER), _program(_CLIENT + _LOOP)
     server_port = int(_line(server))
 
     async def resolve(_: str) -> list[str]:
@@ -143,6 +175,7 @@ def main() -> None:
     dns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     dns.bind(("127.18.0.1", 0))
     proxy = _listening("127.18.0.1", 0)
+    _from_a_cell(run, client, server_port)
     at = {"name": _NAME, "server": server_port, "dns": dns.getsockname(), "proxy": proxy.getsockname()}
     hosts = HostRules((host_rule(f"{_NAME}:{_TUNNEL}"), host_rule(f"{_NAME}:{_READ}")))
     requests = RequestRules((RequestRule(host_rule(f"{_NAME}:{_READ}")),))
