@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Network = Literal["none", "listed", "public"]
 _NETWORKS = ("none", "listed", "public")  # from the narrowest
+_MOST_PORT = 65535
 _PREFIX = "CASEMATE_"
 _LIMIT = "LIMITS_"
 _SECRET = "CASEMATE_SECRET_"  # noqa: S105 - the beginning of names, each of which is a secret of the vault's
@@ -46,6 +47,7 @@ def bounded(
     *,
     network: Network | None,
     allowed_domains: Sequence[str],
+    allow_local: Sequence[int],
     limits: Limits | None,
     workspace: str | os.PathLike[str] | None,
     workspace_mode: Literal["overlay", "direct"] | None,
@@ -71,7 +73,7 @@ def bounded(
     if most.isolation not in (None, "auto", isolation) and isolation != "auto":
         raise _beyond(most, "isolation", repr(isolation), repr(most.isolation))
     wall = isolation if isolation != "auto" else most.isolation or "auto"
-    local = tuple(HostRule(LOCAL_NAME, port) for port in most.local_ports)
+    local = tuple(HostRule(LOCAL_NAME, port) for port in _local_ports(most, allow_local))
     hosts = replace(hosts, allowed=(*hosts.allowed, *local)) if open_to != "none" else None
     return Bounded(most, hosts, open_to, _limits(most, limits), folder, mode, wall)
 
@@ -246,6 +248,18 @@ def _narrowed(most: Policy, wanted: tuple[HostRule, ...]) -> tuple[HostRule, ...
             named = "every public host" if most.network == "public" else ", ".join(map(str, most.allowed or ()))
             raise _beyond(most, "allowed_domains", str(one), named or "none") from None
     return tuple(dict.fromkeys(found))
+
+
+def _local_ports(most: Policy, ports: Sequence[int]) -> tuple[int, ...]:
+    """Of the host's loopback, in force. Raises ``InvalidArgument`` for what is no port, or beyond a policy."""
+    if isinstance(ports, str | bytes) or not isinstance(ports, Sequence):
+        raise InvalidArgument("allow_local", f"{ports!r} is not a list of ports")
+    for port in ports:
+        if type(port) is not int or not 1 <= port <= _MOST_PORT:
+            raise InvalidArgument("allow_local", f"{port!r} is not a port from 1 to {_MOST_PORT}")
+        if most is not NO_POLICY and port not in most.local_ports:
+            raise _beyond(most, "allow_local", str(port), ", ".join(map(str, most.local_ports)) or "none")
+    return tuple(ports) or most.local_ports
 
 
 def _limits(most: Policy, limits: Limits | None) -> Limits:

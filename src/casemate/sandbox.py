@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from casemate.audit.log import AuditLog, default_path
 from casemate.config import arguments_of_environment, arguments_of_file, bounded, rulebook
-from casemate.errors import InvalidArgument, SandboxClosed
+from casemate.errors import SandboxClosed
 from casemate.execution.given import (
     check_apart,
+    check_approver,
     check_choice,
     check_files,
     check_namespace,
@@ -91,6 +92,7 @@ class Sandbox:
         policy: str | os.PathLike[str] | Mapping[str, Any] | Policy | None = None,
         network: Literal["none", "listed", "public"] | None = None,
         allowed_domains: Sequence[str] = (),
+        allow_local: Sequence[int] = (),
         limits: Limits | None = None,
         approve: Callable[..., Any] | None = None,
         approval_timeout: float | None = 300.0,
@@ -100,13 +102,12 @@ class Sandbox:
         concurrency: int | None = None,
     ) -> None:
         bound = bounded(
-            policy, network=network, allowed_domains=allowed_domains, limits=limits, workspace=workspace,
-            workspace_mode=workspace_mode, isolation=isolation,
+            policy, network=network, allowed_domains=allowed_domains, allow_local=allow_local, limits=limits,
+            workspace=workspace, workspace_mode=workspace_mode, isolation=isolation,
         )  # fmt: skip
         self._policy = bound.policy
         check_choice("isolation", bound.isolation, ("auto", *_WALLS))
-        if approve is not None and not callable(approve):
-            raise InvalidArgument("approve", f"{approve!r} cannot be called")
+        check_approver(approve)
         self._approve = approve
         self._workspace = checked_folder("workspace", bound.workspace)
         output_dir = checked_output_dir(output_dir)
@@ -130,7 +131,7 @@ class Sandbox:
             workspace=self._workspace,
             workspace_mode=bound.workspace_mode,
             output_dir=output_dir,
-            outside=Outside(),
+            outside=Outside(bound.policy.requests),
             hosts=bound.hosts,
         )
         self._vault: Vault | None = None

@@ -155,7 +155,7 @@ def test_allow_local_reaches_that_port_of_the_hosts_loopback_and_no_other(audit:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     ports = [server.server_address[1] for server in servers]
     try:
-        with sync.Sandbox(audit=audit, policy={"allow_local": [ports[0]]}) as sandbox:
+        with sync.Sandbox(audit=audit, allow_local=[ports[0]]) as sandbox:
             said = [sandbox.run(get(f"{host}:{port}")).stdout for port in ports
                     for host in ("host.casemate.internal", "127.0.0.1", "localhost")]  # fmt: skip
             none = sandbox.run(get(f"host.casemate.internal:{ports[0]}"), allowed_domains=[]).stdout
@@ -180,6 +180,22 @@ def test_au_12_each_host_that_is_reached_or_refused_is_on_record_while_the_progr
         ("good.test", 80, "allowed"), ("evil.test", 0, "denied")
     ]  # fmt: skip
     assert [(one["host"], one["connections"]) for one in told[3]["crossings"]] == [("good.test", 1), ("evil.test", 2)]
+
+
+def test_rules_for_requests_hold_where_http_is_seen_in_clear(world: World, audit: Path) -> None:
+    requests = [{"host": "good.test", "path": "/x"}, {"host": "good.test", "methods": ["POST"], "path": "/digest"}]
+    program = """
+import urllib.request, urllib.error
+for path, data in (("x", None), ("x/y", None), ("other", None), ("x", b"d"), ("digest", b"d"), ("x/../other", None)):
+    try:
+        print(urllib.request.urlopen("http://good.test/" + path, data, 20).status, end=" ")
+    except urllib.error.HTTPError as error:
+        print(error.code, end=" ")
+"""
+    before = world.visits()
+    with sync.Sandbox(audit=audit, policy={"allowed_domains": ["good.test"], "requests": requests}) as sandbox:
+        assert sandbox.run(program).stdout == "200 200 403 403 200 403 "
+    assert len(world.visits()) - len(before) == 3
 
 
 def test_the_example_of_the_readme_does_what_it_says(world: World, tmp_path: Path) -> None:

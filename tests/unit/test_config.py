@@ -13,8 +13,8 @@ from casemate.config import Bounded, arguments_of_environment, bounded
 from casemate.policy.hosts import HostRules
 
 UNSET: dict[str, Any] = {
-    "network": None, "allowed_domains": (), "limits": None, "workspace": None, "workspace_mode": None,
-    "isolation": "auto",
+    "network": None, "allowed_domains": (), "allow_local": (), "limits": None, "workspace": None,
+    "workspace_mode": None, "isolation": "auto",
 }  # fmt: skip
 
 
@@ -201,3 +201,16 @@ def test_a_sandbox_from_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CASEMATE_LIMITS_WALL", "3")
     with sync.Sandbox.from_env() as sandbox:
         assert sandbox.explain("1", timeout=None).limits.wall == 3
+
+
+def test_ports_of_the_hosts_loopback_are_narrowed_and_never_widened() -> None:
+    assert hosts(in_force(None, allow_local=[80, 81])).local_ports == (80, 81)
+    assert hosts(in_force({"allow_local": [80, 81]}, allow_local=[81])).local_ports == (81,)
+    with pytest.raises(InvalidArgument, match=r"allow_local.*82"):
+        in_force({"allow_local": [80, 81]}, allow_local=[82])
+
+
+@pytest.mark.parametrize("ports", ["80", 80, [0], [65536], [True], ["80"], [1.0]])
+def test_what_is_no_port_is_named(ports: Any) -> None:
+    with pytest.raises(InvalidArgument, match="allow_local"):
+        in_force(None, allow_local=ports)

@@ -27,6 +27,12 @@ def opened_store(vault: object, environ: Mapping[str, str]) -> Store:
     return store_for(vault, environ)
 
 
+def check_approver(approve: object) -> None:
+    """Something that can be asked, or None. Raises ``InvalidArgument``."""
+    if approve is not None and not callable(approve):
+        raise InvalidArgument("approve", f"{approve!r} cannot be called")
+
+
 def check_namespace(namespace: object) -> None:
     """A name that can be kept in the record. Raises ``InvalidArgument``."""
     sound = isinstance(namespace, str) and not any("\ud800" <= character <= "\udfff" for character in namespace)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from casemate.model.crossing import Crossing
     from casemate.model.request import Request
     from casemate.policy.hosts import HostRules
+    from casemate.policy.requests import RequestRules
     from casemate.redaction.redaction import Redaction
 
 
@@ -58,7 +59,9 @@ class Listening(Protocol):
 class Outside:
     """A sandbox's door to the network, which is there from the first cell on that may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: RequestRules) -> None:
+        """``requests``: what may be asked of hosts in clear."""
+        self.requests = requests
         self._lock = threading.Lock()
         self._door: Door | None = None
 
@@ -128,7 +131,8 @@ class Doorway:
 
         asking = None if asker is None else Asking(asker)
         with self._lock:
-            self._terms = Terms(self._hosts, asker=asking, local_ports=self._hosts.local_ports)
+            hosts, requests = self._hosts, self._outside.requests
+            self._terms = Terms(hosts, asker=asking, local_ports=hosts.local_ports, requests=requests)
             if self._opening is not None:
                 self._opening.change(self._terms)
 

@@ -33,6 +33,14 @@ class LimitKeys(_Keys):
     open_files: StrictInt | None = None
 
 
+class RequestKeys(_Keys):
+    """One of ``requests:``: what may be asked of a host in clear."""
+
+    host: StrictStr
+    methods: Annotated[list[Annotated[StrictStr, Field(pattern=r"^[A-Z]{1,20}$")]], Field(max_length=20)] | None = None
+    path: Annotated[StrictStr, Field(pattern=r"^/[!-~]*$", max_length=1000)] = "/"
+
+
 class PolicyKeys(_Keys):
     """What may cross the wall, and how much may be used."""
 
@@ -40,6 +48,7 @@ class PolicyKeys(_Keys):
     allowed_domains: Names | None = None
     denied_domains: Names | None = None
     allow_local: Annotated[list[Annotated[StrictInt, Field(ge=1, le=65535)]], Field(max_length=100)] | None = None
+    requests: Annotated[list[RequestKeys], Field(max_length=1000)] | None = None
     limits: LimitKeys | None = None
     workspace: StrictStr | None = None
     workspace_mode: Literal["overlay", "direct"] | None = None
@@ -85,7 +94,8 @@ def checked_keys(document: Document, *, arguments: bool) -> SandboxKeys:
 
 def _told(error: Any, path: tuple[str | int, ...]) -> str:
     if error["type"] == "extra_forbidden":
-        known = LimitKeys if path[0] == "limits" and len(path) > 1 else SandboxKeys
+        below: dict[object, type[BaseModel]] = {"limits": LimitKeys, "requests": RequestKeys}
+        known = below.get(path[0], SandboxKeys) if len(path) > 1 else SandboxKeys
         return f"is no key that casemate knows; the keys here are {', '.join(known.model_fields)}"
     given = (
         error["input"] if isinstance(error["input"], str | int | float | bool | None) else type(error["input"]).__name__

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.policy.hosts import HostRule, HostRules
+from casemate.policy.requests import NO_REQUEST_RULES, RequestRules
 
 if TYPE_CHECKING:
     from casemate.policy.rules import Rules
@@ -28,17 +29,18 @@ class Policy:
     """The upper bound of what a sandbox permits; None, or a name that is missing, is no bound.
 
     ``allowed``: hosts that may be reached without asking, None where the file does not say; ``denied`` wins over them.
-    ``local_ports``: ports of this machine's own loopback. ``limits``: those that are named, as numbers. ``workspace``:
-    an absolute path. ``hidden``, ``unwritable``: absolute paths and patterns that a cell must not see, or change, each
-    with where it is written. ``written``: the rules. ``arguments``: further ones of a ``Sandbox``, in a file for
-    ``Sandbox.from_file``. ``settings``: everything with where it is written, for people; ``warnings``: what holds
-    otherwise than is written.
+    ``local_ports``: ports of this machine's own loopback. ``requests``: what may be asked of hosts in clear.
+    ``limits``: those that are named, as numbers. ``workspace``: an absolute path. ``hidden``, ``unwritable``:
+    absolute paths and patterns that a cell must not see, or change, each with where it is written. ``written``: the
+    rules. ``arguments``: further ones of a ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``:
+    everything with where it is written, for people; ``warnings``: what holds otherwise than is written.
     """
 
     network: Network | None = None
     allowed: tuple[HostRule, ...] | None = None
     denied: tuple[HostRule, ...] = ()
     local_ports: tuple[int, ...] = ()
+    requests: RequestRules = NO_REQUEST_RULES
     limits: Mapping[str, Any] = field(default_factory=dict)
     workspace: str | None = None
     workspace_mode: Literal["overlay", "direct"] | None = None

@@ -13,6 +13,7 @@ from casemate.policy.document import Document, Path
 from casemate.policy.hosts import HostRule, denied_rule, host_rule
 from casemate.policy.keys import ARGUMENTS_ONLY, SandboxKeys, checked_keys
 from casemate.policy.policy import Policy, Setting
+from casemate.policy.requests import RequestRule, RequestRules
 from casemate.policy.rules import DEFAULTS, Rule, Rules
 from casemate.policy.srt import Translation, is_srt, translated
 from casemate.policy.written import KINDS, rule
@@ -39,6 +40,7 @@ def policy_of(document: Document, folder: str, home: str, *, arguments: bool = F
         allowed=allowed,
         denied=denied,
         local_ports=tuple(keys.allow_local or ()),
+        requests=_requests(document, keys),
         limits=_limits(document, keys),
         workspace=paths.get("workspace"),
         workspace_mode=keys.workspace_mode,
@@ -83,6 +85,20 @@ def _hosts(
         _check_decided_once(one, allowed, everything=keys.network == "public")
     named = keys.allowed_domains is not None or bool(allowed)
     return (tuple(allowed) if named else None), tuple(denied)
+
+
+def _requests(document: Document, keys: SandboxKeys) -> RequestRules:
+    """What may be asked of hosts; those are not allowed by that."""
+    return RequestRules(
+        tuple(
+            RequestRule(
+                _host(document, ("requests", n, "host"), one.host, denied_rule),
+                ("GET", "HEAD") if one.methods is None else tuple(one.methods),
+                one.path,
+            )
+            for n, one in enumerate(keys.requests or ())
+        )
+    )
 
 
 def _check_decided_once(one: Rule, allowed: list[HostRule], *, everything: bool) -> None:
@@ -131,7 +147,7 @@ def _path(document: Document, name: str, folder: str, home: str) -> str:
 
 def _settings(document: Document, paths: dict[str, str], translation: Translation | None) -> Iterator[Setting]:
     for name, value in document.values.items():
-        if name in ("rules", "limits", "defaults") or value is None:
+        if name in ("rules", "limits", "defaults", "requests") or value is None:
             continue
         if isinstance(value, list):
             for place, one in enumerate(value):
@@ -140,6 +156,10 @@ def _settings(document: Document, paths: dict[str, str], translation: Translatio
                 yield Setting(name, "nothing", document.where((name,)))
         else:
             yield Setting(name, paths.get(name, value), document.where((name,)))
+    for place, one in enumerate(document.values.get("requests") or ()):
+        methods = " ".join(one.get("methods", ("GET", "HEAD"))) or "every method"
+        told = f"{one['host']}: {methods} {one.get('path', '/')}"
+        yield Setting("requests", told, document.where(("requests", place)))
     for name, value in (document.values.get("limits") or {}).items():
         yield Setting(f"limits.{name}", value, document.where(("limits", name)))
     for path, where in (*translation.hidden,) if translation else ():

@@ -203,3 +203,21 @@ def test_whatever_a_file_holds_it_is_read_or_refused(text: str, form: Any) -> No
 
 def test_a_mapping_needs_no_file() -> None:
     assert read_json({"limits": {"wall": 5}}).limits == {"wall": 5.0}
+
+
+def test_rules_for_requests_are_read_and_shown() -> None:
+    policy = read("allowed_domains: [a.test]\nrequests:\n- {host: a.test, methods: [], path: /v1}\n- {host: b.test}\n")
+    assert policy.requests.allows("a.test", 80, "POST", "/v1/x?q")
+    assert not policy.requests.allows("a.test", 80, "POST", "/v2")
+    assert not policy.requests.allows("b.test", 80, "POST", "/")
+    assert policy.requests.allows("c.test", 80, "POST", "/")
+    assert [one.value for one in policy.settings if one.name == "requests"] == [
+        "a.test: every method /v1", "b.test: GET HEAD /"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("one", ["{}", "{host: 10.0.0.1}", "{host: a.test, methods: [get]}", "{host: a.test, path: x}",
+                                 "{host: a.test, verbs: [GET]}"])  # fmt: skip
+def test_a_rule_for_requests_that_is_wrong_is_named_with_its_line(one: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"p\.yaml:2: requests\.0"):
+        read(f"requests:\n- {one}\n")
