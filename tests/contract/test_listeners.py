@@ -7,8 +7,9 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
-from casemate import Sandbox
+from casemate import Fault, Sandbox, sync
 from casemate.isolation.wall import Stream
 from casemate.model.plan import Listener
 
@@ -71,3 +72,21 @@ def test_without_a_listener_nobody_answers_there(tmp_path: Path) -> None:
             return (await sandbox.run(CLIENT)).stderr
 
     assert "ConnectionRefusedError" in asyncio.run(run())
+
+
+def test_a_door_that_cannot_be_opened_is_no_network_and_the_result_says_so(tmp_path: Path) -> None:
+    def refuse(_door: object, _terms: object, _network: object, names: int, proxy: int, _told: object) -> None:
+        os.close(names)
+        os.close(proxy)
+        raise Fault("the network door's thread is gone")
+
+    program = "import socket\ntry: socket.getaddrinfo('good.test', 80)\nexcept OSError as error: print('refused')"
+    with (
+        mock.patch("casemate.egress.door.Door.open", refuse),
+        sync.Sandbox(audit=tmp_path / "audit.db", allowed_domains=["good.test"]) as sandbox,
+    ):
+        execution = sandbox.run(program)
+    assert execution.stdout == "refused\n"
+    assert [(one.decision, one.reason) for one in execution.crossings] == [
+        ("denied", "it could not be opened: the network door's thread is gone")
+    ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from casemate.errors import CasemateError
 from casemate.model.approval import Question, Verdict
+from casemate.model.crossing import Crossing
 from casemate.model.plan import DOOR_SOCKETS, Listener
 
 if TYPE_CHECKING:
@@ -21,14 +22,13 @@ if TYPE_CHECKING:
     from casemate.egress.door import Door, Opening, Terms
     from casemate.execution.admit import Admitted
     from casemate.execution.house import Log
-    from casemate.model.crossing import Crossing
     from casemate.model.request import Request
     from casemate.policy.hosts import HostRules
     from casemate.policy.requests import RequestRules
     from casemate.redaction.redaction import Redaction
 
 
-Note = Callable[["Crossing"], None]
+Note = Callable[[Crossing], None]
 
 
 def noting(log: Log, request: Request, redaction: Redaction | None) -> Note:
@@ -83,8 +83,9 @@ class Outside:
     def close(self) -> None:
         """End every connection. Bounded; harmless when repeated."""
         with self._lock:
-            if self._door is not None:
-                self._door.close()
+            door = self._door
+        if door is not None:
+            door.close()
 
 
 class Doorway:
@@ -102,6 +103,7 @@ class Doorway:
         self._is_open = False
         self._terms: Terms | None = None
         self._opening: Opening | None = None
+        self._problem = ""
 
     def open(self, asker: Asker | None, sockets: Future[list[int]]) -> None:
         """Open it as soon as its ``sockets`` are there."""
@@ -137,7 +139,9 @@ class Doorway:
                 self._opening.change(self._terms)
 
     def crossings(self) -> tuple[Crossing, ...]:
-        """What has crossed, or tried to."""
+        """What has crossed, or tried to; and once, why nothing could."""
+        if self._problem:
+            return (Crossing("(door)", 0, "denied", self._problem, 0),)
         return () if self._opening is None else self._opening.crossings()
 
     def end(self) -> Future[None] | None:
@@ -155,14 +159,18 @@ class Doorway:
             await asyncio.wait([asyncio.wrap_future(closing)])
 
     def _begin(self, door: Door, made: Future[list[int]]) -> None:
-        if made.cancelled() or made.exception() is not None:
+        if made.cancelled():
             return  # the cell ended before; whoever waits for it hears why
-        with self._lock:
-            if not self._is_closed and self._terms is not None:
-                names, proxy = made.result()
-                self._opening = door.open(self._terms, _Tcp(self._cell), names, proxy, self._noted)
-                return
-        for fd in made.result():
+        try:
+            names, proxy = made.result()
+            with self._lock:
+                if not self._is_closed and self._terms is not None:
+                    self._opening = door.open(self._terms, _Tcp(self._cell), names, proxy, self._noted)
+                    return
+        except (OSError, CasemateError) as error:  # then there is no network, and the result says so
+            self._problem = f"it could not be opened: {error}"
+            return
+        for fd in (names, proxy):
             os.close(fd)
 
     def _noted(self, crossing: Crossing) -> None:
