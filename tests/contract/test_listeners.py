@@ -90,3 +90,33 @@ def test_a_door_that_cannot_be_opened_is_no_network_and_the_result_says_so(tmp_p
     assert [(one.decision, one.reason) for one in execution.crossings] == [
         ("denied", "it could not be opened: the network door's thread is gone")
     ]
+
+
+async def listened_again(audit: Path) -> bytes:
+    where = Listener("tcp", "198.18.0.9", 8000)
+    program = """
+import socket, sys
+kept = [socket.create_connection(("198.18.0.9", 8000), 20)]
+kept[0].recv(1)
+kept.append(socket.create_connection(("198.18.0.9", 8000), 20))
+print(kept[1].recv(10).decode())
+"""
+    async with Sandbox(audit=audit) as sandbox:
+        await sandbox.run("pass")
+        kept = Kept()
+        cell = sandbox._wall.start(replace(await sandbox.explain(program), listeners=(where,)), kept)
+        (first,) = await asyncio.wrap_future(cell.listeners())
+        with socket.socket(fileno=first) as listener:
+            client, _ = await asyncio.to_thread(listener.accept)
+        (second,) = await asyncio.wrap_future(cell.listen([where]))
+        with client, socket.socket(fileno=second) as listener:
+            client.sendall(b"x")
+            other, _ = await asyncio.to_thread(listener.accept)
+            with other:
+                other.sendall(b"again")
+        os.close((await cell.ended()).tree_fd)
+        return kept.data
+
+
+def test_the_host_listens_again_where_connections_of_an_earlier_listener_go_on(tmp_path: Path) -> None:
+    assert asyncio.run(listened_again(tmp_path / "audit.db")) == b"again\n"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
 
 
+_CLOSE_WITHIN = 1.0  # seconds; a door that is busy closes a dead cell's connections a little later
 Note = Callable[[Crossing], None]
 
 
@@ -151,12 +152,12 @@ class Doorway:
             return None if self._opening is None else self._opening.close()
 
     async def close(self) -> None:
-        """The same, and wait for it unless cancelled."""
+        """The same, and wait for it, bounded, unless cancelled."""
         import asyncio
 
         closing = self.end()
         if closing is not None:
-            await asyncio.wait([asyncio.wrap_future(closing)])
+            await asyncio.wait([asyncio.wrap_future(closing)], timeout=_CLOSE_WITHIN)
 
     def _begin(self, door: Door, made: Future[list[int]]) -> None:
         if made.cancelled():

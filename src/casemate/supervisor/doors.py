@@ -35,5 +35,7 @@ class Doors:
         if known.network < 0:
             known.keep_network()
         fds = listeners.make(known.network, wanted)
-        self._say({"op": "listening", "id": known.id, "number": number, "errno": 0}, fds)
-        cells.close_all(fds)
+        try:
+            self._say({"op": "listening", "id": known.id, "number": number, "errno": 0}, fds)
+        finally:
+            cells.close_all(fds)

@@ -65,6 +65,8 @@ def _listen(network: int, sockets: Sequence[Sequence[object]], told: _socket.soc
 
 def _made(kind: str, address: object, port: object) -> _socket.socket:
     made = _socket.socket(_socket.AF_INET, _KINDS[kind] | _socket.SOCK_CLOEXEC, 0)
+    if kind == "tcp":  # over what is left of an earlier one's connections; nobody can bind over one that listens
+        made.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     made.bind((address, port))
     if kind == "tcp":
         made.listen(_BACKLOG)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import array
 import errno
+import fcntl
 import os
 import resource
 import socket
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
+
+PIPE = 1 << 16  # bytes; a pipe's usual capacity
 
 
 def carry(carrier: socket.socket, data: bytes, rights: list[Any]) -> None:
@@ -67,6 +70,21 @@ class Outbox:
         for _, fds in self._messages:
             close_all(fds)
         self._messages.clear()
+
+
+def what_is_in(fd: int) -> Iterator[bytes]:
+    """Pieces of what is in a pipe now, which does not block, and no more than it can hold; an empty one where it has no
+    writer. Whoever closes ``fd`` meanwhile takes no further piece."""
+    read, most = 0, fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+    while read < most:
+        try:
+            data = os.read(fd, PIPE)
+        except BlockingIOError:
+            return
+        yield data
+        if not data:
+            return
+        read += len(data)
 
 
 def close_all(fds: list[int]) -> None:

@@ -8,7 +8,6 @@ supervisor says so, and then what its pipes still hold is read without waiting.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import select
 import socket
@@ -21,7 +20,7 @@ from typing import Any
 
 from casemate.errors import Fault
 from casemate.isolation.native import spawn
-from casemate.isolation.native.carrying import Outbox, close_all
+from casemate.isolation.native.carrying import PIPE, Outbox, close_all, what_is_in
 from casemate.isolation.native.frames import FrameError
 from casemate.isolation.native.keeping import Keeper
 from casemate.isolation.native.memory import seal
@@ -40,7 +39,6 @@ from casemate.isolation.native.unlaunched import why_lost
 from casemate.isolation.wall import SessionSink, Sink, Stream
 from casemate.supervisor import wire
 
-_READ = 1 << 16  # bytes; a pipe's usual capacity
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
 
 
@@ -64,9 +62,9 @@ class Link:
         self.alive = True
         self._thread = threading.Thread(target=self._pump, name="casemate-native", daemon=True)
         self._thread.start()
-        reference = weakref.ref(self)
+        let_go = weakref.WeakMethod(self._let_go)
         # A forked child of the application must not keep the cells alive after the application is gone.
-        os.register_at_fork(after_in_child=lambda: _let_go(reference()))
+        os.register_at_fork(after_in_child=lambda: (method := let_go()) and method())
 
     # -- from any thread
 
@@ -184,6 +182,12 @@ class Link:
         self._thread.join(_STOP_GRACE)
         self._supervisor.reap()
 
+    def _let_go(self) -> None:
+        """In a forked child of the application: it is its parent's."""
+        if self.alive:
+            self.alive = False
+            self._socket.close()
+
     # -- in the pump thread
 
     def _pump(self) -> None:
@@ -197,10 +201,15 @@ class Link:
 
     def _turn(self) -> bool:
         when = self.keeper.next_time() if self.keeper else None
-        for fd, _ in self.epoll.poll(None if when is None else max(0.0, when - time.monotonic())):
-            if fd == self._socket.fileno() and not self._receive():
-                return False
-            if fd == self._wake:
+        for fd, events in self.epoll.poll(None if when is None else max(0.0, when - time.monotonic())):
+            if fd == self._socket.fileno():
+                if events & ~select.EPOLLOUT and not self._receive():
+                    return False
+                if events & select.EPOLLOUT:
+                    self._send_on()
+            elif fd == self._wake:
+                os.eventfd_read(self._wake)
+                self._send_on()
                 self._catch_up()
             elif fd in self.readers:
                 self._read(fd, self.readers[fd])
@@ -210,12 +219,14 @@ class Link:
             self.keeper.on_time()
         return True
 
-    def _catch_up(self) -> None:
-        os.eventfd_read(self._wake)
+    def _send_on(self) -> None:
+        """Send what waits as far as it goes, and be woken when more of it can."""
         with self._lock:
             self._flush()
             waiting = self._outbox.waits
         self.epoll.modify(self._socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if waiting else 0))
+
+    def _catch_up(self) -> None:
         while self._calls:
             function, arguments = self._calls.popleft()
             function(*arguments)
@@ -240,7 +251,7 @@ class Link:
 
     def _read(self, fd: int, cell: RunningCell) -> None:
         try:
-            data = os.read(fd, _READ)
+            data = os.read(fd, PIPE)
         except BlockingIOError:
             return
         if not data:
@@ -305,18 +316,14 @@ class Link:
                 self.close_pipe(fd, cell)
 
     def read_out(self, fd: int, cell: RunningCell) -> None:
-        """Everything that is in a pipe now, as much as one can hold."""
-        read, most = 0, fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
-        while fd in cell.pipes and read < most:
-            try:
-                data = os.read(fd, _READ)
-            except BlockingIOError:
-                return
-            if not data:
+        """Everything that is in a pipe now."""
+        for data in what_is_in(fd):
+            if data:
+                self.deliver(fd, cell, data)
+            else:
                 self.close_pipe(fd, cell)
+            if fd not in cell.pipes:
                 return
-            read += len(data)
-            self.deliver(fd, cell, data)
 
     def _receive(self) -> bool:
         try:
@@ -390,10 +397,3 @@ class Link:
         os.close(self._wake)
         os.close(self._supervisor.log)
         self._supervisor.reap()
-
-
-def _let_go(link: Link | None) -> None:
-    """In a forked child of the application: the link is its parent's."""
-    if link is not None and link.alive:
-        link.alive = False
-        link._socket.close()

@@ -88,9 +88,9 @@ class RunningCell:
 
     def end_listening(self) -> None:
         """No more sockets come."""
-        while self._sockets:
-            _, asked = self._sockets.popitem()
-            if not asked.cancel():
+        for number in list(self._sockets):
+            asked = self._sockets.pop(number, None)  # another thread may do the same
+            if asked is not None and not asked.cancel():
                 asked.set_exception(OSError(errno.ESRCH, "the cell has ended"))
 
     def discard(self) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import select
 from typing import Any, Protocol
 
-from casemate.isolation.native.carrying import close_all
+from casemate.isolation.native.carrying import PIPE, close_all, what_is_in
 from casemate.isolation.native.running import RunningCell, RunningSession, StepPipe, usage_of
 from casemate.isolation.wall import Stream
 
-_READ = 1 << 16  # bytes; a pipe's usual capacity
 # Steps of a session whose pipes are still read, for what they left running may write: as long as descriptors are not
 # scarce, and then.
 _STEPS_KEPT, _STEPS_KEPT_AT_LEAST = 64, 4
@@ -73,7 +71,7 @@ class SessionPipes:
             return
         try:
             while cell.unsent:
-                del cell.unsent[: os.write(cell.requests, memoryview(cell.unsent)[:_READ].tobytes())]
+                del cell.unsent[: os.write(cell.requests, memoryview(cell.unsent)[:PIPE].tobytes())]
         except BlockingIOError:
             return
         except OSError:
@@ -118,21 +116,16 @@ class SessionPipes:
                 self._pump.call(self.settle, cell)
 
     def _read_text(self, cell: RunningSession) -> None:
-        """Everything that is in a session's text pipes now, as much as a pipe can hold; before each piece what was said
-        before it."""
+        """Everything that is in a session's text pipes now; before each piece what was said before it."""
         for fd in [fd for fd, place in cell.pipes.items() if place is not None]:
-            read, most = 0, fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
-            while fd in cell.pipes and read < most:
-                try:
-                    data = os.read(fd, _READ)
-                except BlockingIOError:
-                    break
+            for data in what_is_in(fd):
                 if not data:
                     break  # nobody writes to it yet, or any more; which of them the poll tells
-                read += len(data)
                 self.read_control(cell)
                 if fd in cell.pipes:
                     self._pump.deliver(fd, cell, data)
+                if fd not in cell.pipes:
+                    break
 
     def hand_on(self, cell: RunningSession, place: Stream | StepPipe | None, data: bytes) -> None:
         """What came through one of its pipes."""
