@@ -18,8 +18,8 @@ from tests.doors.visits import World
 
 from casemate import sync
 
-_WORLD = "CASEMATE_TEST_WORLD"
-_TOLD = "CASEMATE_TEST_TOLD"
+_WORLD = "CASEMATE_TESTS_WORLD"
+_TOLD = "CASEMATE_TESTS_TOLD"
 _SECONDS = 300  # that one module may take
 _reports: dict[str, list[pytest.TestReport]] = {}
 _said: dict[Path, str] = {}

@@ -65,7 +65,7 @@ def main() -> None:
     _wait_for(folder / "up")
     _wait_for(folder / "resolver")
     be_ordinary(uid, gid)
-    os.execvpe(command[0], command, {**os.environ, "CASEMATE_TEST_WORLD": str(folder)})
+    os.execvpe(command[0], command, {**os.environ, "CASEMATE_TESTS_WORLD": str(folder)})
 
 
 def be_ordinary(uid: int, gid: int) -> None:

@@ -461,15 +461,19 @@ async def test_what_the_code_had_stopped_itself_is_not_woken(audit: Path) -> Non
     async with asked(audit) as (sandbox, session):
         init = (await asked_cell(sandbox, session))[0]
         await session.run(code)
-        stopped = [pid for pid in code_below(init) if witness.state(pid) == "T"]
-        assert len(stopped) == 1
+
+        def in_stop() -> list[int]:
+            return [pid for pid in code_below(init) if witness.state(pid) == "T"]
+
+        await until(lambda: len(in_stop()) == 1)
+        stopped = in_stop()
         with sandbox.approvals.open():
             step = asyncio.ensure_future(session.run("!echo one", timeout=FOREVER))
             request = await request_of(sandbox)
             await until(lambda: stand_still(init))
             await request.approve()
             assert (await in_one(step)).stdout == "one\n"
-        assert [pid for pid in code_below(init) if witness.state(pid) == "T"] == stopped
+        assert in_stop() == stopped
 
 
 async def test_code_that_wakes_itself_has_the_clock_against_it(audit: Path) -> None:
