@@ -354,15 +354,14 @@ class Sandbox:
         self._closed = True
         from casemate.execution.finishing import finishing
 
-        try:
-            if self._sessions is not None:
-                await self._sessions.close()
-        finally:
-            await self._wall.close()
-            self._house.outside.close()
+        async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others
+            closing.callback(self._log.close)
             if self._approvals is not None:
-                await finishing(self._approvals.close)
-            self._log.close()
+                closing.push_async_callback(finishing, self._approvals.close)
+            closing.push_async_callback(finishing, self._house.outside.close)
+            closing.push_async_callback(self._wall.close)
+            if self._sessions is not None:
+                closing.push_async_callback(self._sessions.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -7,9 +7,13 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+from tests.contract import witness
+
 from casemate import Fault, Sandbox, sync
+from casemate.isolation.native.running import RunningCell
 from casemate.isolation.wall import Stream
 from casemate.model.plan import Listener
 
@@ -86,9 +90,13 @@ def test_a_door_that_cannot_be_opened_is_no_network_and_the_result_says_so(tmp_p
         sync.Sandbox(audit=tmp_path / "audit.db", allowed_domains=["good.test"]) as sandbox,
     ):
         execution = sandbox.run(program)
-    assert execution.stdout == "refused\n"
-    assert [(one.decision, one.reason) for one in execution.crossings] == [
-        ("denied", "it could not be opened: the network door's thread is gone")
+        with sandbox.session() as session:
+            steps = [session.run(program) for _ in range(2)]
+    assert [one.stdout for one in (execution, *steps)] == ["refused\n"] * 3
+    assert [[(one.decision, one.reason) for one in done.crossings] for done in (execution, *steps)] == [
+        [("denied", "it could not be opened: the network door's thread is gone")],
+        [("denied", "it could not be opened: the network door's thread is gone")],
+        [],
     ]
 
 
@@ -120,3 +128,24 @@ print(kept[1].recv(10).decode())
 
 def test_the_host_listens_again_where_connections_of_an_earlier_listener_go_on(tmp_path: Path) -> None:
     assert asyncio.run(listened_again(tmp_path / "audit.db")) == b"again\n"
+
+
+def test_sockets_that_did_not_all_arrive_are_no_network_and_the_result_says_so(tmp_path: Path) -> None:
+    real = RunningCell.take_listeners
+
+    def some(cell: RunningCell, message: dict[str, Any], fds: list[int]) -> bool:
+        os.close(fds.pop())
+        return real(cell, message, fds)
+
+    program = "import socket\ntry: socket.getaddrinfo('good.test', 80)\nexcept OSError as error: print('refused')"
+    with (
+        mock.patch.object(RunningCell, "take_listeners", some),
+        sync.Sandbox(audit=tmp_path / "audit.db", allowed_domains=["good.test"]) as sandbox,
+    ):
+        sandbox.run("pass", allowed_domains=[])
+        before = witness.descriptors()
+        execution = sandbox.run(program)
+        after = witness.descriptors()
+    assert execution.stdout == "refused\n"
+    assert "Too many open files" in execution.crossings[0].reason
+    assert after.get("socket", 0) <= before.get("socket", 0)

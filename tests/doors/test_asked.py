@@ -198,6 +198,38 @@ for path, data in (("x", None), ("x/y", None), ("other", None), ("x", b"d"), ("d
     assert len(world.visits()) - len(before) == 3
 
 
+def test_what_was_left_running_reaches_is_told_by_the_next_step(sandbox: sync.Sandbox) -> None:
+    code = """
+import socket, threading
+go = threading.Event()
+def later():
+    go.wait()
+    try: socket.create_connection(("evil.test", 80), 10)
+    except OSError: pass
+    done.set()
+done = threading.Event()
+threading.Thread(target=later).start()
+"""
+    with sandbox.session() as session:
+        first = session.run(code)
+        second = session.run("go.set(); done.wait()")
+        third = session.run("pass")
+    assert [[one.host for one in step.crossings] for step in (first, second, third)] == [[], ["evil.test"], []]
+
+
+def test_the_record_of_a_step_whose_door_opened_says_so(audit: Path) -> None:
+    async def main() -> None:
+        async with Sandbox(audit=audit) as sandbox, sandbox.session() as session:
+            await session.run("pass")
+            await follow(session.stream("pass"), lambda request: request.deny())
+
+    asyncio.run(main())
+    log = AuditLog(audit)
+    rows = [json.loads(row.detail)["network"] for row in log.tail(100) if row.kind == "intent"]
+    log.close()
+    assert rows == ["none", "listed"]
+
+
 def test_the_example_of_the_readme_does_what_it_says(world: World, tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     example, readme = root / "examples" / "network.py", (root / "README.md").read_text()

@@ -213,9 +213,14 @@ def test_public_is_every_public_host_and_nothing_else(world: World, audit: Path)
 
 def test_a_cell_of_another_run_cannot_use_what_this_one_was_allowed(world: World, audit: Path) -> None:
     with sync.Sandbox(audit=audit, allowed_domains=["good.test"]) as sandbox, sandbox.session() as session:
-        session.run("import socket; s = socket.create_connection(('good.test', 80)); print(s.getpeername()[0])")
+        address = session.run(
+            "import socket; s = socket.create_connection(('good.test', 80)); print(s.getpeername()[0])"
+        )
+        again = f"s.close(); s = socket.create_connection(({address.stdout.strip()!r}, 80), 10)\n"
+        again += "s.sendall(b'GET / HTTP/1.1\\r\\nHost: good.test\\r\\n\\r\\n'); print('answered', s.recv(100))"
+        assert "answered" in session.run(again).stdout
         visits = world.visits()
         assert sandbox.run("pass", allowed_domains=[]).ok
-        other = sandbox.run(TRY.format("", "198.18.0.2", 80, "good.test"), allowed_domains=[])
+        other = sandbox.run(TRY.format("", address.stdout.strip(), 80, "good.test"), allowed_domains=[])
     assert "answered" not in other.stdout
     assert new_visits(world, visits) == []

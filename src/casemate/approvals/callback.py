@@ -13,6 +13,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from casemate.approvals.channels import Desk, Held, decision_of
@@ -108,6 +109,7 @@ class ThreadCallback:
         self._working: object = None  # the thread that is to go on
         self._current = ""
         self._left_behind: set[object] = set()  # threads in which the approver has not returned
+        self._coroutines: dict[str, Future[Any]] = {}  # that it has returned, by request
 
     @property
     def is_there(self) -> bool:
@@ -129,7 +131,9 @@ class ThreadCallback:
                 self._go_on()
             elif self._waiting:
                 self._waiting = deque(item for item in self._waiting if item[0].id != request)
-            is_gone = not self.is_there
+            is_gone, coroutine = not self.is_there, self._coroutines.get(request)
+        if coroutine is not None:
+            coroutine.cancel()
         if is_gone:
             self._desk.gone(self)
 
@@ -173,10 +177,15 @@ class ThreadCallback:
             if inspect.isawaitable(answer):
                 if loop is None:
                     return Decision(reason=_FAILED), "it is a coroutine, and there is no event loop"
-                answer = asyncio.run_coroutine_threadsafe(_awaited(answer), loop).result()
+                with self._lock:
+                    self._coroutines[request.id] = asyncio.run_coroutine_threadsafe(_awaited(answer), loop)
+                answer = self._coroutines[request.id].result()
             return decision_of(answer), ""
         except BaseException as error:  # noqa: BLE001 - whatever it raises, it has not allowed
             return Decision(reason=_FAILED), _told(error)
+        finally:
+            with self._lock:
+                self._coroutines.pop(request.id, None)
 
 
 async def _awaited(answer: Any) -> object:

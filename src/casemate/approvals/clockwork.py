@@ -84,7 +84,7 @@ class Clockwork:
             do, arguments = job
             try:
                 do(*arguments)
-            except Exception as error:  # noqa: BLE001 - whatever goes wrong with one request, the others are decided
+            except Exception as error:  # noqa: BLE001 - whatever goes wrong, the thread goes on; what waits is denied
                 self._failed(error)
 
     def _next(self) -> tuple[Callable[..., None], tuple[Any, ...]] | None:

@@ -342,6 +342,7 @@ class Plane:
         for case in [*waiting, *([self._current] if self._current else [])]:
             for channel in case.holders:
                 channel.withdraw(case.id)
+            case.asker.pending = 0
             case.asker.pausing.answered(0)
             if not case.future.done():
                 case.future.set_result(verdict)

@@ -167,9 +167,10 @@ class Doorway:
             with self._lock:
                 if not self._is_closed and self._terms is not None:
                     self._opening = door.open(self._terms, _Tcp(self._cell), names, proxy, self._noted)
+                    self._problem = ""
                     return
         except (OSError, CasemateError) as error:  # then there is no network, and the result says so
-            self._problem = f"it could not be opened: {error}"
+            self._problem, self._is_open = f"it could not be opened: {error}", False
             return
         for fd in (names, proxy):
             os.close(fd)

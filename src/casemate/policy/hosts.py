@@ -72,7 +72,11 @@ class HostRules:
     @property
     def local_ports(self) -> tuple[int, ...]:
         """The ports of services on the host's loopback that may be reached, under `LOCAL_NAME`."""
-        return tuple(rule.port for rule in self.allowed if rule.host == LOCAL_NAME and rule.port is not None)
+        return tuple(
+            rule.port
+            for rule in self.allowed
+            if rule.host == LOCAL_NAME and rule.port is not None and not self.denies(LOCAL_NAME, rule.port)
+        )
 
     def ports(self, name: str) -> tuple[int, ...]:
         """The ports at which the canonical ``name`` may be reached without asking."""

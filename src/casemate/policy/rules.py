@@ -152,7 +152,7 @@ class Rules:
 class Rulebook:
     """Rules in force: what is written, what was answered since, and what is left of each budget.
 
-    Not for several threads at once: whoever shares it, locks.
+    One thread at a time decides and remembers; ``asks``, ``answers`` and ``set_default`` are for any.
     """
 
     def __init__(self, rules: Rules, began: float, today: Callable[[], float]) -> None:
@@ -172,7 +172,7 @@ class Rulebook:
     @property
     def answers(self) -> tuple[Rule, ...]:
         """What was answered for a run or a session and is remembered, oldest first."""
-        return tuple(self._answers)
+        return tuple(self._answers.copy())  # at once: another thread may be remembering
 
     def verdict(self, question: Question, now: float) -> Verdict | None:
         """What the rules say, and one use of each rule that allowed it spent; None where a person is to be asked.
@@ -232,7 +232,7 @@ class Rulebook:
     def asks(self, kind: Kind) -> bool:
         """Whether any question of this kind could be asked about or denied: otherwise nobody need come here."""
         written = any(rule.kind == kind and rule.effect != "allow" for rule in self.rules.written)
-        answered = any(rule.kind == kind and rule.effect != "allow" for rule in self._answers)
+        answered = any(rule.kind == kind and rule.effect != "allow" for rule in self.answers)
         return written or answered or self.rules.default(kind)[0] != "allow"
 
     def used(self, rule: Rule) -> int:

@@ -32,7 +32,8 @@ class Commands:
 
     def listen(self, heard: Heard) -> None:
         """Answer what the interpreter asks in this step."""
-        heard.asks, heard.must_ask = self._ask, self.are_asked
+        if self.are_asked:
+            heard.asks, heard.must_ask = self._ask, True
 
     async def denied(self, code: bytes) -> Verdict | None:
         """Why a step of Shell may not begin, all of which is a command; None when it may, or when its cell has ended

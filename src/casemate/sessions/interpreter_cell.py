@@ -16,6 +16,7 @@ from casemate.sessions.interpreters import StepRequest
 
 if TYPE_CHECKING:
     from casemate.isolation.wall import SessionCell, StepUsage, Wall
+    from casemate.model.crossing import Crossing
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
@@ -37,6 +38,7 @@ class InterpreterCell:
         self.plan = plan
         self.report: IsolationReport
         self.doorway: Doorway
+        self.crossed: tuple[Crossing, ...] = ()  # what steps have told of
         self._interpreter = interpreter
         self._inbox = Inbox(redaction)
         self.cell: SessionCell = wall.open(plan, self._inbox)

@@ -83,6 +83,7 @@ class Lives:
             plan = replace(plan, continues=self._former.id, files={})  # they lie there
         self._life, self._former = self._cell_for(plan, report), None
         if await self._life.was_missed():
+            self._life.let_go()
             self._life = self._cell_for(replace(plan, waiting=_MISSED), report)
         return self._life
 

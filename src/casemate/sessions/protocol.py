@@ -15,6 +15,7 @@ from casemate.model.result import Result
 _MOST_NAMES = 10_000
 _MOST_NAME = 200  # characters
 _MOST_WORDS = 1 << 16  # characters of a problem or a reason
+_MOST_ASKED = 1 << 18  # characters of a command: with JSON's escapes within what a person is asked about
 _MOST_EXIT = 255
 
 At = tuple[int, int] | None  # bytes written to the step's two pipes before; None: all that is in them
@@ -156,7 +157,8 @@ def _asked(message: dict[str, Any]) -> Asked | None:
     if message.get("kind") != "shell" or not _is_count(number) or not isinstance(arguments, dict):
         return None
     is_known = {"command"} <= set(arguments) <= {"command", "input"}
-    return Asked(number, arguments) if is_known and all(isinstance(text, str) for text in arguments.values()) else None
+    is_short = all(isinstance(text, str) and len(text) <= _MOST_ASKED for text in arguments.values())
+    return Asked(number, arguments) if is_known and is_short else None
 
 
 def _finished(message: dict[str, Any]) -> Finished | None:

@@ -20,7 +20,7 @@ from casemate.execution.network import noting
 from casemate.execution.record import recording
 from casemate.execution.redact import redacted_crossings, redaction_of
 from casemate.execution.stream import events
-from casemate.model.crossing import since
+from casemate.model.crossing import Crossing, since
 from casemate.model.events import Done, Event
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
@@ -234,8 +234,9 @@ class Session:
         """One step, from its intent to its outcome."""
         life = await self._lives.living()
         self._check_open()  # it may have been closed meanwhile
-        plan = replace(life.plan, code=request.code, deadline=self._terms.deadline(request))
-        crossed = life.doorway.crossings()
+        may_ask = self._house.may_ask(stream=emitter is not None)
+        network = "listed" if may_ask and life.plan.network == "none" else life.plan.network
+        plan = replace(life.plan, code=request.code, deadline=self._terms.deadline(request), network=network)
         life.doorway.note = noting(self._house.log, request, self._redaction)
         self._interrupted, self._running = False, request.id
         async with recording(self._house.log, request, plan, self._redaction) as record:
@@ -250,8 +251,12 @@ class Session:
             if end.ending is not None:
                 self._lives.bury(life)
             outcome = outcome_of(request, heard.capture, plan.limits, end, state, left, life.report)
-            crossed = since(crossed, life.doorway.crossings())
-            return record.noted(replace(outcome, crossings=redacted_crossings(crossed, self._redaction)))
+            return record.noted(replace(outcome, crossings=self._crossed(life)))
+
+    def _crossed(self, life: InterpreterCell) -> tuple[Crossing, ...]:
+        """What has crossed since the last step told of it: also what was left running, and before the first step."""
+        before, life.crossed = life.crossed, life.doorway.crossings()
+        return redacted_crossings(since(before, life.crossed), self._redaction)
 
     async def _asked_and_over(self, life: InterpreterCell, heard: Heard, request: Request, deadline: float) -> StepEnd:
         """The step, with what it asks for meanwhile; in Shell somebody may have to allow it first."""

@@ -36,6 +36,6 @@ class Doors:
             known.keep_network()
         fds = listeners.make(known.network, wanted)
         try:
-            self._say({"op": "listening", "id": known.id, "number": number, "errno": 0}, fds)
+            self._say({"op": "listening", "id": known.id, "number": number, "errno": 0, "count": len(fds)}, fds)
         finally:
             cells.close_all(fds)

@@ -41,10 +41,12 @@ def account(execution: Execution, options: Options) -> Iterator[str]:
         yield from _kept(execution, shown, options)
     for skipped in execution.skipped:
         yield f"left out: {visible(skipped.name)}: {visible(skipped.reason)}"
-    for crossing in execution.crossings[:_MOST_NAMES]:
-        if crossing.decision == "denied":
-            where = f"{crossing.host}:{crossing.port}" if crossing.port else crossing.host
-            yield f"not reached: {visible(where)}: {visible(crossing.reason)}"
+    denied = [crossing for crossing in execution.crossings if crossing.decision == "denied"]
+    for crossing in denied[:_MOST_NAMES]:
+        where = f"{crossing.host}:{crossing.port}" if crossing.port else crossing.host
+        yield f"not reached: {visible(where)}: {visible(crossing.reason)}"
+    if len(denied) > _MOST_NAMES:
+        yield f"not reached: {len(denied) - _MOST_NAMES} more"
 
 
 def _why(execution: Execution) -> str:

@@ -500,6 +500,7 @@ async def test_when_the_plane_itself_fails_what_waits_is_denied() -> None:
     desk.rules.set_default("tool", "allow")
     assert (await verdict(asker.decide(question("b")))).by == "fault"
     assert (await verdict(waits)).by == "fault"
+    assert asker.pending == 0, "its cell would be stopped for good"
     desk.record_fails = None
     assert (await verdict(asker.decide(question("c")))).allow
     desk.approvals.close()

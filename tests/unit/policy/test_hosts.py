@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from casemate.errors import InvalidArgument
-from casemate.policy.hosts import HostRules, canonical, denied_rule, host_rule, may_be_public
+from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, canonical, denied_rule, host_rule, may_be_public
 
 GOOD = HostRules((host_rule("good.test"),))
 
@@ -167,3 +167,10 @@ def test_a_text_is_a_rule_that_says_the_same_again_or_is_refused(text: str) -> N
     except InvalidArgument:
         return
     assert host_rule(str(rule)) == rule
+
+
+def test_a_denial_holds_for_services_of_the_host_too() -> None:
+    allowed = (HostRule(LOCAL_NAME, 5432), HostRule(LOCAL_NAME, 8000))
+    assert HostRules(allowed).local_ports == (5432, 8000)
+    assert HostRules(allowed, denied=(HostRule(LOCAL_NAME, 5432),)).local_ports == (8000,)
+    assert HostRules(allowed, denied=(denied_rule("*"),)).local_ports == ()

@@ -78,6 +78,9 @@ class RunningCell:
     def take_listeners(self, message: dict[str, Any], fds: list[int]) -> bool:
         """Take over sockets that were asked for; False when nobody waits for them any more."""
         asked = self._sockets.pop(message["number"], None)
+        if not message["errno"] and len(fds) != message["count"]:
+            close_all(fds)
+            message, fds = {**message, "errno": errno.EMFILE}, []
         if asked is None or (asked is self.listening and not asked.set_running_or_notify_cancel()):
             return False
         if message["errno"]:

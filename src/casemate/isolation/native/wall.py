@@ -281,9 +281,12 @@ class NativeCell:
         def hand_on(made: Future[list[int]]) -> None:
             if made.cancelled():
                 return
-            if self._listening.set_running_or_notify_cancel():
+            is_wanted, error = self._listening.set_running_or_notify_cancel(), made.exception()
+            if is_wanted and error is not None:
+                self._listening.set_exception(error)
+            elif is_wanted:
                 self._listening.set_result(made.result())
-            else:
+            elif error is None:
                 close_all(made.result())
 
         self._cell.listening.add_done_callback(hand_on)
@@ -313,8 +316,8 @@ class NativeCell:
         try:
             return await self._cell.ended()
         except Unlaunched as error:
-            if self._how == "exec" or error.stage not in _MISSED:
-                raise
+            if self._how == "exec" or error.stage not in _MISSED or self._listening.done():
+                raise  # and not once more where a door has been opened for it
             self._why = f"{_GONE}: {error.detail}"
         self._how = "exec"
         self._cell = self._wall.relaunch(self._plan, self._sink)
