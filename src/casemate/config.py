@@ -159,14 +159,18 @@ def _texts(value: str) -> list[str]:
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
+def _ports(value: str) -> list[int]:
+    return [int(item) for item in _texts(value)]
+
+
 def _size(value: str) -> str | int:
     return int(value) if value.isascii() and value.isdigit() else _text(value)
 
 
 VARIABLES: dict[str, Callable[[str], Any]] = {
     "workspace": _text, "workspace_mode": _text, "output_dir": _text, "environment": _text, "preload": _texts,
-    "isolation": _text, "policy": _text, "network": _text, "allowed_domains": _texts, "approval_timeout": float,
-    "audit": _text, "namespace": _text, "concurrency": int,
+    "isolation": _text, "policy": _text, "network": _text, "allowed_domains": _texts, "allow_local": _ports,
+    "approval_timeout": float, "audit": _text, "namespace": _text, "concurrency": int,
 }  # fmt: skip
 _WHOLE = ("processes", "inodes", "open_files")
 _SECONDS = ("cpus", "cpu_time", "wall")
@@ -179,7 +183,7 @@ def _read(variable: str, value: str, reader: Callable[[str], Any]) -> Any:
     try:
         return reader(value)
     except ValueError as error:
-        problem = "is no number" if reader in (int, float) else str(error)
+        problem = "is no number" if reader in (int, float, _ports) else str(error)
         raise InvalidArgument(variable, f"{value[:80]!r} {problem}") from None
 
 

@@ -66,15 +66,16 @@ class Sandbox:
 
     ``workspace``: None gives each run a private one; a folder is seen through an overlay and what a run changed is
     written back when it ends. ``workspace_mode``: ``"overlay"`` (unless given) or ``"direct"``. ``output_dir``: a
-    folder for copies of artifacts. ``environment``: None for the interpreter and packages that casemate runs on, or the
-    path of a virtual environment or interpreter. ``isolation``: ``"auto"`` for the strongest wall that its self-test
-    proves, or a wall's name. ``policy``: a file or mapping, the most that is permitted; other arguments narrow it.
-    ``limits``: the most any run may use. ``preload``: modules that Python programs find loaded; None for IPython,
-    numpy, pandas and matplotlib where installed. ``approve``: is called with each :class:`casemate.ApprovalRequest`, in
-    a thread or, where it is async, in the event loop; only True or a :class:`casemate.Decision` that allows lets it
-    cross. ``approval_timeout``: seconds that somebody has to answer, None for no bound. ``audit``: path of the record,
-    by default in the user's state folder. ``concurrency``: runs and
-    steps of sessions at once.
+    folder for copies of artifacts. ``environment``: None for the interpreter and packages that casemate runs on, or
+    the path of a virtual environment or interpreter. ``preload``: modules that Python programs find loaded; None
+    for IPython, numpy, pandas and matplotlib where installed. ``isolation``: ``"auto"`` or a wall's name.
+    ``policy``: a file or mapping, the most that is permitted; other arguments narrow it. ``network``: ``"none"``,
+    ``"listed"`` (unless given) or ``"public"``; ``allowed_domains`` and ``allow_local``: hosts, and ports of this
+    machine's loopback, that programs may reach. ``limits``: the most any run may use. ``approve``: is called with
+    each :class:`casemate.ApprovalRequest`; only True or a :class:`casemate.Decision` that allows lets it cross.
+    ``approval_timeout``: seconds that somebody has to answer, None for no bound. ``vault``: where secrets are kept.
+    ``audit``: path of the record, by default in the user's state folder. ``namespace``: whose secrets, and on each
+    row of the record. ``concurrency``: runs and steps of sessions at once.
 
     Raises :class:`casemate.InvalidArgument` naming the argument, and :class:`casemate.Unavailable` for what this
     version or machine cannot do.

@@ -189,7 +189,8 @@ def test_variables_are_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("variable", "value"), [
     ("CASEMATE_WORKSPCE", "x"), ("CASEMATE_", "x"), ("CASEMATE_CONCURRENCY", "many"), ("CASEMATE_WORKSPACE", ""),
     ("CASEMATE_LIMITS_RAM", "1"), ("CASEMATE_LIMITS_WALL", "soon"), ("CASEMATE_LIMITS_WALL", "-1"),
-    ("CASEMATE_LIMITS_MEMORY", "lots"), ("CASEMATE_APPROVE", "x"), ("CASEMATE_VAULT", "x")])  # fmt: skip
+    ("CASEMATE_LIMITS_MEMORY", "lots"), ("CASEMATE_ALLOW_LOCAL", "80,x"),
+    ("CASEMATE_APPROVE", "x"), ("CASEMATE_VAULT", "x")])  # fmt: skip
 def test_a_variable_that_is_wrong_or_unknown_is_named(variable: str, value: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         arguments_of_environment({variable: value})
@@ -199,6 +200,8 @@ def test_a_variable_that_is_wrong_or_unknown_is_named(variable: str, value: str)
 def test_a_sandbox_from_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CASEMATE_AUDIT", str(tmp_path / "audit.db"))
     monkeypatch.setenv("CASEMATE_LIMITS_WALL", "3")
+    monkeypatch.setenv("CASEMATE_ALLOW_LOCAL", "80, 81")
+    assert arguments_of_environment(os.environ)["allow_local"] == [80, 81]
     with sync.Sandbox.from_env() as sandbox:
         assert sandbox.explain("1", timeout=None).limits.wall == 3
 
