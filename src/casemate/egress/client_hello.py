@@ -11,6 +11,7 @@ from dataclasses import dataclass
 MOST_HELLO = 1 << 15  # bytes: post-quantum key shares and long lists of tickets fit several times
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME = 22, 1, 0, 0
 _RECORD_HEADER, _MESSAGE_HEADER, _MOST_RECORD = 5, 4, 1 << 14
+_MOST_RECORDS = 64  # that it may be spread over: each is looked at whenever more has come
 
 
 class BadHello(ValueError):
@@ -34,7 +35,7 @@ def looks_like_tls(data: bytes) -> bool | None:
 def read_hello(data: bytes) -> Hello | None:
     """The ClientHello at the beginning of ``data``; None if there has to come more. Raises :class:`BadHello`.
 
-    The message may be spread over any number of records, and these over any number of segments.
+    The message may be spread over 64 records, and these over any number of segments.
     """
     message = _message(data)
     if message is None:
@@ -65,7 +66,7 @@ def _message(data: bytes) -> bytes | None:
     """The body of the handshake message that the records at the beginning of ``data`` hold; None if it is not whole."""
     message = bytearray()
     at = 0
-    while True:
+    for _ in range(_MOST_RECORDS):
         header = data[at : at + _RECORD_HEADER]
         if (header[:1] and header[0] != _HANDSHAKE) or (len(header) > 1 and header[1] != 3):
             raise BadHello("not a record of a TLS handshake")
@@ -88,6 +89,7 @@ def _message(data: bytes) -> bytes | None:
             return bytes(message[_MESSAGE_HEADER:])
         if at > len(data):
             return None
+    raise BadHello(f"it is spread over more than {_MOST_RECORDS} records")
 
 
 def _server_name(content: bytes) -> str:

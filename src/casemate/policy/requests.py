@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 from casemate.policy.hosts import HostRule
 
-# What servers read as another path than the one that is written: dot segments, plain or encoded, and encoded slashes.
-_AMBIGUOUS = re.compile(r"(?:/|\\|%2f|%5c)(?:\.|%2e){1,2}(?=/|\\|%2f|%5c|\Z)|\\|%2f|%5c|%00|//", re.IGNORECASE)
+# What servers read as another path than the one that is written: dot segments, plain, encoded or with parameters (RFC
+# 3986, section 3.3; servers of servlets drop these first), and encoded slashes.
+_AMBIGUOUS = re.compile(
+    r"(?:/|\\|%2f|%5c)(?:\.|%2e){0,2}(?:;|%3b)|(?:/|\\|%2f|%5c)(?:\.|%2e){1,2}(?=/|\\|%2f|%5c|\Z)|\\|%2f|%5c|%00|//",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)

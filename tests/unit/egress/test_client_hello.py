@@ -20,9 +20,15 @@ def test_a_real_client_that_names_nobody_is_understood() -> None:
     assert read_hello(real(None)) == Hello(None)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 40, 1 << 14])
+@pytest.mark.parametrize("size", [2, 3, 5, 40, 1 << 14])
 def test_a_hello_may_be_spread_over_records(size: int) -> None:
     assert read_hello(records(GOOD, size)) == Hello("good.test")
+
+
+def test_a_hello_in_more_records_than_any_client_makes_is_refused_before_it_is_whole() -> None:
+    assert read_hello(records(GOOD, 1)[: 64 * 6 - 1]) is None
+    with pytest.raises(BadHello, match="more than 64 records"):
+        read_hello(records(GOOD, 1)[: 64 * 6])
 
 
 def test_a_hello_that_is_not_whole_needs_more() -> None:
