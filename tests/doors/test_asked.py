@@ -159,12 +159,14 @@ def test_allow_local_reaches_that_port_of_the_hosts_loopback_and_no_other(audit:
             said = [sandbox.run(get(f"{host}:{port}")).stdout for port in ports
                     for host in ("host.casemate.internal", "127.0.0.1", "localhost")]  # fmt: skip
             none = sandbox.run(get(f"host.casemate.internal:{ports[0]}"), allowed_domains=[]).stdout
+            named = sandbox.run(get(f"host.casemate.internal:{ports[0]}"),
+                                allowed_domains=[f"host.casemate.internal:{ports[0]}"]).stdout  # fmt: skip
     finally:
         for server in servers:
             server.shutdown()
             server.server_close()
     assert said == ["from the host\n", *["refused\n"] * 5]
-    assert none == "refused\n"
+    assert (none, named) == ("refused\n", "from the host\n")
 
 
 def test_au_12_each_host_that_is_reached_or_refused_is_on_record_while_the_program_runs(audit: Path) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 USUAL_PORTS = (80, 443)
 LOCAL_NAME = "host.casemate.internal"  # the host's own loopback, at the ports that rules for this very name have
+_OWN_NAMES = "casemate.internal"  # whatever is below it: only allow_local makes rules of such names
 EVERY_NAME = "*"  # only of rules that deny
 _MOST_NAME = 253  # characters (RFC 1035, section 2.3.4, without the root's)
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)\Z")
@@ -26,7 +27,7 @@ _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _MOST_PORT = 65535
 # Names of this machine and of networks without a registry: no "public" host has one (RFC 6761, 6762, 7686, 8375; ICANN
 # has reserved .internal).
-_NOT_PUBLIC = ("localhost", "local", "internal", "home.arpa", "onion", "invalid")
+_NOT_PUBLIC = ("localhost", "localdomain", "local", "internal", "home.arpa", "onion", "invalid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +109,21 @@ def may_be_public(name: str) -> bool:
 
 def host_rule(text: object, argument: str = "allowed_domains") -> HostRule:
     """The rule that ``text`` says. Raises ``InvalidArgument``, which names ``argument``, where it is none, or too wide
-    to be meant: a name without a dot, ``localhost``, or ``*.`` before a suffix under which anybody may register
-    (``*.com``, ``*.co.uk``: the ICANN part of the Public Suffix List)."""
+    to be meant: a name without a dot, ``localhost``, casemate's own name for this machine, or ``*.`` before a suffix
+    under which anybody may register (``*.com``, ``*.co.uk``: the ICANN part of the Public Suffix List)."""
     rule = _parsed(text, argument)
     host = rule.host.removeprefix("*.")
     if host == EVERY_NAME:
         raise InvalidArgument(
             argument, f"{text!r} would be every host", remediation="For every public host: network='public'."
         )
-    if "." not in host or host.endswith(".localhost"):
+    if host == _OWN_NAMES or host.endswith(f".{_OWN_NAMES}"):
+        raise InvalidArgument(
+            argument,
+            f"{text!r} names services of this machine, which are given by their ports",
+            remediation=f"For {LOCAL_NAME}:8000: allow_local=[8000].",
+        )
+    if "." not in host or host.endswith((".localhost", ".localdomain")):
         raise InvalidArgument(
             argument,
             f"{text!r} names this machine, a host of its own network, or a whole top-level domain",
@@ -129,6 +136,13 @@ def host_rule(text: object, argument: str = "allowed_domains") -> HostRule:
             remediation=f"Name the hosts, such as '*.example.{host}', or use network='public'.",
         )
     return rule
+
+
+def narrowing_rule(text: object, argument: str = "allowed_domains") -> HostRule:
+    """As :func:`host_rule`, for a rule that only narrows others: it may be for a port of this machine's own services,
+    under `LOCAL_NAME`."""
+    rule = _parsed(text, argument)
+    return rule if rule.host == LOCAL_NAME and rule.port is not None else host_rule(text, argument)
 
 
 def denied_rule(text: object, argument: str = "denied_domains") -> HostRule:

@@ -84,6 +84,14 @@ NO_RULES = [
     "localhost",
     "a.localhost",
     "*.localhost",
+    "localhost.localdomain",
+    "*.localdomain",
+    "host.casemate.internal",
+    "host.casemate.internal:8000",
+    "*.casemate.internal",
+    "*.casemate.internal:8000",
+    "casemate.internal",
+    "x.casemate.internal:80",
     "[::1]",
     "::1",
     "10.0.0.0/8",
@@ -106,6 +114,11 @@ NO_RULES = [
 def test_what_is_no_host_name_or_too_wide_is_refused_as_a_rule(text: object) -> None:
     with pytest.raises(InvalidArgument, match=r"^allowed_domains: "):
         host_rule(text)
+
+
+def test_who_writes_the_name_of_local_services_as_a_rule_is_told_of_allow_local() -> None:
+    with pytest.raises(InvalidArgument, match=r"allow_local=\[8000\]"):
+        host_rule("host.casemate.internal:8000")
 
 
 @pytest.mark.parametrize("text", ["*.example.org", "*.github.io", "*.githubusercontent.com", "*.good.test", "co.uk"])

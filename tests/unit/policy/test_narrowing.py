@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from casemate import InvalidArgument
-from casemate.policy.hosts import HostRule, HostRules, host_rule
+from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, host_rule
 from casemate.policy.narrowing import narrowed
 
 
@@ -49,6 +49,23 @@ def test_a_list_within_every_public_host_is_that_list_and_no_more() -> None:
     left = narrowed(rules(everything=True), ["api.good.test", "*.other.test:443"], can_ask=False)
     assert [str(rule) for rule in left.allowed] == ["api.good.test", "*.other.test:443"]
     assert not left.everything
+
+
+@pytest.mark.parametrize("end", ["localdomain", "local", "internal", "home.arpa", "onion", "invalid"])
+@pytest.mark.parametrize("wanted", ["db.{}", "*.{}", "*.x.{}", "db.{}:443"])
+def test_a_name_of_no_public_host_is_not_among_every_public_host(wanted: str, end: str) -> None:
+    with pytest.raises(InvalidArgument):
+        narrowed(rules(everything=True), [wanted.format(end)], can_ask=False)
+
+
+def test_services_of_this_machine_are_named_by_their_ports_to_keep_them() -> None:
+    local = tuple(HostRule(LOCAL_NAME, port) for port in (8000, 9000))
+    hosts = HostRules((*rules("good.test").allowed, *local), everything=True)
+    assert narrowed(hosts, [f"{LOCAL_NAME}:9000"], can_ask=False).local_ports == (9000,)
+    assert narrowed(hosts, ["good.test"], can_ask=False).local_ports == ()
+    for wanted in (f"{LOCAL_NAME}:7000", LOCAL_NAME, "*.casemate.internal:8000"):
+        with pytest.raises(InvalidArgument, match="allow_local"):
+            narrowed(hosts, [wanted], can_ask=True)
 
 
 def test_what_is_denied_stays_denied() -> None:

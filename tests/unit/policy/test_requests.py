@@ -10,7 +10,9 @@ from casemate.policy.requests import RequestRule, RequestRules
 RULES = RequestRules((RequestRule(host_rule("api.good.test"), ("GET",), "/v1/items"),))
 
 
-@pytest.mark.parametrize("target", ["/v1/items", "/v1/items/", "/v1/items/7?x=../y", "/v1/items?all", "/v1/items/7;v=2", "/v1/items/...;v=2"])
+@pytest.mark.parametrize(
+    "target", ["/v1/items", "/v1/items/", "/v1/items/7?x=../y", "/v1/items?all", "/v1/items/7;v=2", "/v1/items/...;v=2"]
+)
 def test_a_rule_covers_its_path_and_what_is_below(target: str) -> None:
     assert RULES.allows("api.good.test", 80, "GET", target)
 
