@@ -131,7 +131,7 @@ class Connection:
 
     def pump(self, source: Stream, sink: Stream, most: int | None = None) -> Pump:
         """A pump that counts, and tells the sink when the source has ended."""
-        pump = Pump(source, sink, self.count_out if source is self.client else self.count_in, self.opening.buffer, most)
+        pump = Pump(source, sink, self.count_out if source is self.client else self.count_in, self.opening.room, most)
 
         def over(done: asyncio.Future[int]) -> None:
             if done.cancelled():
@@ -180,7 +180,7 @@ class Connection:
 
     async def _hello(self) -> Hello:
         for _ in range(_MOST_PIECES):
-            hello = read_hello(bytes(self.client.ahead[: 2 * MOST_HELLO]))
+            hello = await self.opening.turns.take(read_hello, bytes(self.client.ahead[: 2 * MOST_HELLO]))
             if hello is not None:
                 return hello
             if len(self.client.ahead) >= 2 * MOST_HELLO or not await self.client.fill():

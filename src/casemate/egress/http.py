@@ -14,9 +14,15 @@ import h11
 MOST_HEAD = 1 << 15  # bytes of a request line and its header fields
 MOST_ANSWER_HEAD = 1 << 17  # the same of an answer
 _MOST_FIELDS = 256
+_MOST_ANSWER_FIELDS = 1000
+_MOST_AT_ONCE = 1 << 16  # bytes of a body that are read in one step
+_MOST_LINES = 512  # of what is read in one step: chunks and trailers cost by their number, not by their bytes
+_MOST_FRAMING = 1 << 13  # bytes of a chunk's first line, or of all trailers
 _BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n|\0|\r\n[ \t]|\A[\r\n \t]")
+_BEGINS = b"HTTP/1."
 _AUTHORITY = re.compile(rb"([^:@/?#\\\[\]]+)(?::([0-9]{1,5}))?\Z")
 _URL = re.compile(rb"http://([^/?#]*)(/[^#]*|\?[^#]*)?\Z", re.IGNORECASE)
+_END_OF_HEAD = re.compile(rb"\n\r?\n")  # as h11 has it
 _ORIGIN = re.compile(rb"/[^#]*\Z")
 # Of one connection, or written anew below.
 _NOT_PASSED_ON = {
@@ -75,7 +81,7 @@ class Reading:
     """One request: its head, and then its body, out of the bytes that are given to it."""
 
     def __init__(self) -> None:
-        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_FRAMING)
         self._chunked = False
 
     def head(self, data: bytes) -> Request | None:
@@ -86,6 +92,8 @@ class Reading:
             raise BadRequest(f"its head has more than {MOST_HEAD} bytes")
         if _BARE.search(head if end >= 0 else head.rstrip(b"\r")):
             raise BadRequest("a line of its head does not end, or begins, as a line must")
+        if head.count(b"\n") > _MOST_FIELDS + 2:
+            raise BadRequest(f"more than {_MOST_FIELDS} header fields")
         if end < 0:
             return None
         try:
@@ -98,6 +106,10 @@ class Reading:
         request = _understood(event, len(head))
         self._chunked = request.length is None
         return request
+
+    def step(self, data: bytes | bytearray) -> int:
+        """How many of the first bytes of ``data`` to give to :meth:`body` at once."""
+        return _one_step(data) if self._chunked else _MOST_AT_ONCE
 
     def body(self, data: bytes) -> tuple[bytes, bool, bytes]:
         """What ``data`` says of the body, as it is to be written to the server; whether that is all of it; and then
@@ -123,52 +135,97 @@ class Following:
     """The answer to one request, to see where it ends. It is passed on as it comes."""
 
     def __init__(self, request: Request) -> None:
-        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_ANSWER_HEAD)
+        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_FRAMING)
         self._has_body = request.method != "HEAD"
         upgrade = [("Upgrade", "websocket"), ("Connection", "Upgrade")] if request.upgrades else []
         self._h11.send(h11.Request(method=request.method, target="/", headers=[("Host", "x"), *upgrade]))
         self._h11.send(h11.EndOfMessage())
+        self._unread = bytearray()
+        self._looked = 0  # bytes in which the head does not end
+        self._in_chunks = False  # the head is over
         self.plain = 0  # bytes of the body that are still to come, as they are; they need not be fed
         self.is_open = False  # the body ends with the connection
         self.is_whole = False
         self.switches = False  # to another protocol, now
         self.closes = False  # the server will close the connection, or has said so
 
-    def feed(self, data: bytes) -> None:
-        """Follow ``data``, the next bytes of the answer. Raises :class:`BadAnswer`."""
+    def feed(self, data: bytes = b"") -> bool:
+        """Follow ``data``, the next bytes of the answer, for one short step; whether there is more to follow in what
+        was fed so far. Raises :class:`BadAnswer`."""
+        self._unread += data
         try:
-            self._h11.receive_data(data)
-            while not (self.is_whole or self.plain or self.is_open or self.switches):
-                event = self._h11.next_event()
-                if event is h11.NEED_DATA or event is h11.PAUSED:
-                    return
-                self._take(event)
-        except h11.RemoteProtocolError as error:
-            raise BadAnswer(str(error)) from None
+            goes_on = self._chunks() if self._in_chunks else self._head()
+        except h11.RemoteProtocolError:
+            raise BadAnswer("it is not HTTP as RFC 9112 has it") from None
+        is_known = self.is_whole or self.plain or self.is_open or self.switches
+        return goes_on and bool(self._unread) and not is_known
 
-    def _take(self, event: object) -> None:
+    def _head(self) -> bool:
+        """One head, of which there may be several, all but the last interim; whether it was whole."""
+        if not self._unread.startswith(_BEGINS[: len(self._unread)]):
+            raise BadAnswer("it does not begin as one")
+        end = _END_OF_HEAD.search(self._unread, max(0, self._looked - 2))
+        size = len(self._unread) if end is None else end.end()
+        if size > MOST_ANSWER_HEAD or self._unread.count(b"\n", 0, size) > _MOST_ANSWER_FIELDS + 2:
+            raise BadAnswer("its head is too long")
+        if end is None:
+            self._looked = size
+            return False
+        self._h11.receive_data(bytes(self._unread[:size]))
+        del self._unread[:size]
+        self._looked = 0
+        event = self._h11.next_event()
         if isinstance(event, h11.InformationalResponse):
             self.switches = event.status_code == 101
         elif isinstance(event, h11.Response):
             self._take_head(event)
-        elif isinstance(event, h11.EndOfMessage):
-            self.is_whole = True
-            self.closes = self.closes or bool(self._h11.trailing_data[0])
-        elif isinstance(event, h11.ConnectionClosed):
-            raise BadAnswer("none came")
+        else:
+            raise BadAnswer("it has no head")
+        return True
 
     def _take_head(self, event: h11.Response) -> None:
         fields = dict(event.headers)
         tokens = [token.strip() for token in fields.get(b"connection", b"").lower().split(b",")]
         self.closes = b"close" in tokens or (event.http_version == b"1.0" and b"keep-alive" not in tokens)
-        if not self._has_body or event.status_code in (204, 304) or b"transfer-encoding" in fields:
-            return  # h11 says where it ends
-        if b"content-length" not in fields:
+        if not self._has_body or event.status_code in (204, 304):
+            length = 0
+        elif b"transfer-encoding" in fields:
+            self._in_chunks = True  # h11 says where it ends
+            return
+        elif b"content-length" not in fields:
             self.is_open = True
             return
-        there, length = len(self._h11.trailing_data[0]), int(fields[b"content-length"])
+        else:
+            length = int(fields[b"content-length"])
+        there = len(self._unread)
         if there < length:
             self.plain = length - there
+        else:
+            self._end(there > length)
+
+    def _chunks(self) -> bool:
+        """Some of them; whether more can be understood when there is more."""
+        size = _one_step(self._unread)
+        self._h11.receive_data(bytes(self._unread[:size]))
+        del self._unread[:size]
+        while not isinstance(event := self._h11.next_event(), h11.EndOfMessage):
+            if event is h11.NEED_DATA or event is h11.PAUSED:
+                return True
+        self._end(bool(self._unread or self._h11.trailing_data[0]))
+        return False
+
+    def _end(self, has_more: bool) -> None:
+        """It is whole; what follows belongs to no request."""
+        self.is_whole = True
+        self.closes = self.closes or has_more
+
+
+def _one_step(data: bytes | bytearray) -> int:
+    """How many of the first bytes of ``data`` are read at once."""
+    size = min(len(data), _MOST_AT_ONCE)
+    while data.count(b"\n", 0, size) > _MOST_LINES:
+        size //= 2
+    return size
 
 
 def refusal(text: str, status: bytes = b"403 Forbidden") -> bytes:

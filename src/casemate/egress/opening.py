@@ -17,10 +17,12 @@ from casemate.egress.places import Descriptors, Places
 from casemate.egress.stream import Stream
 from casemate.egress.stub import Stub
 from casemate.egress.terms import LOCAL_NAME, Crossing, Network, Terms
+from casemate.egress.turns import Turns
 from casemate.policy.hosts import USUAL_PORTS, may_be_public
 
 Serve = Callable[[Connection], Awaitable[None]]
-_MOST_ACCEPTED = 16  # at one listener between two looks at everything else
+_MOST_ACCEPTED = 16  # between two looks at everything else
+_LEAST_ROOM = 1 << 13  # bytes that a connection moves at once: less costs more than it is fair
 _LOOK_SECONDS = 1.0  # between two looks for connections that are overdue
 _DESCRIPTORS = 2  # of a connection
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -30,7 +32,7 @@ class Opening:
     """One cell's way out. ``change``, ``crossings`` and ``close`` may be called from any thread."""
 
     dialler: Dialler
-    buffer: memoryview
+    turns: Turns
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class Opening:
         self._connections: dict[Connection, asyncio.Task[None]] = {}
         self._serving: dict[socket.socket, Serve] = {}
         self._is_paused = False
+        self._may_accept = _MOST_ACCEPTED
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Event | None = None
         self._is_closed = False
@@ -82,9 +85,15 @@ class Opening:
 
     # -- in the door's loop
 
+    def room(self) -> memoryview:
+        """What one connection may move at once. The more there are, the less: together they hold other cells up no
+        longer than one."""
+        return self._buffer[: max(_LEAST_ROOM, len(self._buffer) // max(1, len(self._connections)))]
+
     async def run(self, dialler: Dialler, buffer: memoryview, descriptors: Descriptors) -> None:
         """Serve the cell until it is closed. Whatever goes wrong with it is its own end, and nobody else's."""
-        self.dialler, self.buffer, self._descriptors = dialler, buffer, descriptors
+        self.dialler, self._buffer, self._descriptors = dialler, buffer, descriptors
+        self.turns = Turns()
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         if self._is_closed:
             self._closing.set()
@@ -145,7 +154,9 @@ class Opening:
             self._loop.remove_reader(listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_MOST_ACCEPTED):
+        if self._may_accept == _MOST_ACCEPTED:
+            asyncio.get_running_loop().call_soon(self._accept_more)
+        while self._may_accept:
             if len(self._connections) >= self.terms.limits.connections or not self._descriptors.take(_DESCRIPTORS):
                 self._pause()
                 return
@@ -156,7 +167,11 @@ class Opening:
                 if error.errno in _FULL:
                     self._pause()
                 return
+            self._may_accept -= 1
             self._begin(client, self._serving[listener])
+
+    def _accept_more(self) -> None:
+        self._may_accept = _MOST_ACCEPTED
 
     def _begin(self, client: socket.socket, serve: Serve) -> None:
         connection = Connection(self, Stream(client))

@@ -22,13 +22,13 @@ def in_clear(refused: Refused) -> bytes:
 async def read_request(connection: Connection, reading: Reading, name: str, port: int) -> Request | None:
     """The next request's head, taken from what the client sends; None where it sends no more. ``name`` and ``port`` are
     told where it is refused. Raises :class:`Refused`."""
-    client = connection.client
+    client, turns = connection.client, connection.opening.turns
     if not client.ahead and not await client.fill():
         return None
     try:
         async with asyncio.timeout(connection.terms.limits.head_seconds):
             for _ in range(_MOST_PIECES):
-                request = reading.head(bytes(client.ahead[: MOST_HEAD + 4]))
+                request = await turns.take(reading.head, bytes(client.ahead[: MOST_HEAD + 4]))
                 if request is not None:
                     client.taken(request.size)
                     return request
@@ -147,11 +147,11 @@ async def _both_ways(
 
 async def _upload(connection: Connection, head: bytes, reading: Reading, server: Stream) -> bool:
     """A request's head and body; False where the server did not want to have all of it, as its answer will say."""
-    client = connection.client
+    client, turns = connection.client, connection.opening.turns
     while True:
-        data = client.taken()
+        data = client.taken(reading.step(client.ahead))
         try:
-            written, is_all, left = reading.body(data)
+            written, is_all, left = await turns.take(reading.body, data)
         except BadRequest as error:
             raise OSError(str(error)) from None
         connection.count_out(len(head) + len(written))
@@ -163,18 +163,21 @@ async def _upload(connection: Connection, head: bytes, reading: Reading, server:
         if is_all:
             client.ahead[:0] = left
             return True
-        if not await client.fill():
+        if not client.ahead and not await client.fill():
             raise ConnectionResetError("the request was cut off")
 
 
 async def _download(connection: Connection, following: Following, server: Stream) -> None:
     """The answer. Raises ``OSError`` where it is cut off or none."""
+    turns = connection.opening.turns
     while not (following.is_whole or following.switches):
         if not server.ahead and not await server.fill():
             raise ConnectionResetError("the answer was cut off")
         data = server.taken()
         try:
-            following.feed(data)
+            has_more = await turns.take(following.feed, data)
+            while has_more:
+                has_more = await turns.take(following.feed)
         except BadAnswer as error:
             raise OSError(str(error)) from None
         connection.count_in(len(data))

@@ -109,14 +109,20 @@ class Pump:
     or the error. It runs by the loop's callbacks, without a task and with one buffer for all pumps of a loop: between
     two callbacks only what the sink did not take is kept, and nothing is read while there is such a rest.
 
-    ``count`` is called with the number of bytes of each chunk, before they are sent; what it raises ends the pump.
+    ``room`` gives what may be moved at once. ``count`` is called with the number of bytes of each chunk, before they
+    are sent; what it raises ends the pump.
     """
 
     def __init__(
-        self, source: Stream, sink: Stream, count: Callable[[int], None], buffer: memoryview, most: int | None = None
+        self,
+        source: Stream,
+        sink: Stream,
+        count: Callable[[int], None],
+        room: Callable[[], memoryview],
+        most: int | None = None,
     ) -> None:
         self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._source, self._sink, self._count, self._buffer = source, sink, count, buffer
+        self._source, self._sink, self._count, self._room = source, sink, count, room
         self._left = most
         self._moved = 0
         self._rest = memoryview(b"")
@@ -144,7 +150,7 @@ class Pump:
             self._loop.add_reader(self._source.socket, self._step, self._read)
 
     def _read(self) -> None:
-        room = self._buffer if self._left is None else self._buffer[: self._left]
+        room = self._room()[: self._left]
         try:
             count = self._source.socket.recv_into(room)
         except BlockingIOError:

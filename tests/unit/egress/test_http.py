@@ -143,8 +143,15 @@ def test_bytes_of_any_kind_are_a_request_or_bad_or_too_few(data: bytes) -> None:
 def follow(request: bytes, *answer: bytes) -> Following:
     following = Following(head(request))
     for part in answer:
-        following.feed(part)
+        fed(following, part)
     return following
+
+
+def fed(following: Following, data: bytes) -> None:
+    """Step by step, as the door does."""
+    has_more = following.feed(data)
+    while has_more:
+        has_more = following.feed()
 
 
 def test_the_end_of_an_answer_is_seen() -> None:
@@ -179,8 +186,34 @@ def test_answers_of_any_kind_are_followed_or_bad(parts: list[bytes]) -> None:
     following = Following(head(PLAIN))
     try:
         for part in (b"HTTP/1.1 200 OK\r\n", *parts):
-            following.feed(part)
+            fed(following, part)
             if following.is_whole or following.plain or following.is_open:
                 return
     except BadAnswer:
         return
+
+
+@pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"\r\n", b"a:b\r\n"])
+def test_what_is_read_in_one_step_has_a_bounded_number_of_lines(piece: bytes) -> None:
+    reading = Reading()
+    reading.head(b"POST / HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\n\r\n")
+    data = piece * 10_000
+    assert 0 < data[: reading.step(data)].count(b"\n") <= 512
+
+
+def test_an_answer_with_more_fields_than_any_server_sends_is_refused() -> None:
+    assert follow(PLAIN, b"HTTP/1.1 204 No Content\r\n" + b"a: b\r\n" * 999 + b"\r\n").is_whole
+    with pytest.raises(BadAnswer):
+        follow(PLAIN, b"HTTP/1.1 204 No Content\r\n" + b"a: b\r\n" * 1002)
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=20), st.integers(1, 4000))
+def test_an_answer_in_chunks_ends_where_it_ends_however_it_is_cut(sizes: list[int], cut: int) -> None:
+    body = b"".join(b"%x\r\n%s\r\n" % (size, b"\n" * size) for size in sizes) + b"0\r\nX: y\r\n\r\n"
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+    whole = interim * 3 + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body
+    parts = [whole[at : at + cut] for at in range(0, len(whole), cut)]
+    assert not follow(PLAIN, *parts[:-1]).is_whole
+    following = follow(PLAIN, *parts)
+    assert (following.is_whole, following.closes) == (True, False)
+    assert follow(PLAIN, *parts[:-1], parts[-1] + b"HTTP/1.1 200 OK\r\n").closes
