@@ -152,7 +152,7 @@ def _from_a_cell(run: measure.Run, client: subprocess.Popen[str], server: int) -
         modes = {"transparent": "named", "CONNECT": "connect", "SOCKS5": "socks"}
         for title, size, rounds, goal in (
             ("a small GET from a cell, a connection of its own", 100, run.rounds(300), Goal(times=1, plus=3e-3)),
-            ("128 MiB into a cell", _BIG, run.rounds(12, 3), Goal(plus=_BIG / _LEAST_RATE)),
+            ("128 MiB into a cell", _BIG, run.rounds(9, 3), Goal(plus=_BIG / _LEAST_RATE)),
         ):
             things = {"direct": directly(size), **{name: asked(session, how, size) for name, how in modes.items()}}
             run.compare(title, measure.in_turn(things, rounds, dict.fromkeys(modes, goal)))
