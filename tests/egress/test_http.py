@@ -331,6 +331,51 @@ def test_a_connection_that_the_server_closes_is_closed_to_the_client(stage: Stag
             assert one.recv(10) == b""
 
 
+def through_connect(stage: Stage) -> socket.socket:
+    one = stage.proxy()
+    one.sendall(b"CONNECT good.test:80 HTTP/1.1\r\nHost: good.test:80\r\n\r\n")
+    assert one.recv(1000).startswith(b"HTTP/1.1 200 ")
+    return one
+
+
+@pytest.mark.parametrize("target", ["/", "http://good.test/"])
+@pytest.mark.parametrize("is_tunnelled", [True, False])
+def test_each_request_needs_the_permission_that_holds_when_it_comes(
+    stage: Stage, http_port: int, target: str, is_tunnelled: bool
+) -> None:
+    opening = stage.allow("good.test")
+    stage.outside.add("good.test", 80, http_port)
+    with through_connect(stage) if is_tunnelled else stage.connect("good.test", 80) as one:
+        one.sendall(request(target))
+        assert answer(one)[0] == 200
+        opening.change(Terms(allowing("other.test")))
+        one.sendall(request(target))
+        assert answer(one)[0] == 403
+    assert stage.crossing("good.test", 80)[-1] == ("denied", "no rule allows it")
+
+
+def test_what_one_connection_was_permitted_is_remembered_for_some_hosts_only(stage: Stage, http_port: int) -> None:
+    stage.allow("*.good.test")
+    with stage.proxy() as one:
+        for number in range(100):
+            stage.outside.add(f"n{number}.good.test", 80, http_port)
+            one.sendall(request(f"http://n{number}.good.test/", host=f"n{number}.good.test"))
+            assert answer(one)[0] == 200
+        (connection,) = stage.opening._connections
+        assert len(connection._granted) <= 64
+
+
+def test_what_a_cell_writes_is_not_in_the_reasons(stage: Stage) -> None:
+    stage.allow("good.test")
+    for number, method in enumerate((b"G", b"X" * 20_000, b"G\\" * 9000)):
+        with stage.proxy() as one:
+            one.sendall(method + b"%d " % number + b"\\" * 9000 + b" x y\r\n\r\n")
+            assert answer(one)[0] == 403
+    assert stage.crossing("proxy") == [
+        ("denied", "its HTTP request is not accepted: its head is not HTTP/1.1 as RFC 9112 has it")
+    ]
+
+
 def test_rules_for_requests_hold_in_clear_and_forbid_what_hides_them(stage: Stage, http_port: int) -> None:
     rules = RequestRules((RequestRule(host_rule("good.test"), ("GET",), "/open"),))
     stage.open(Terms(allowing("good.test"), requests=rules))

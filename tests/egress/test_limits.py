@@ -178,6 +178,24 @@ def test_a_server_that_is_slow_to_connect_is_given_up(stage: Stage, echo_port: i
     assert (code, b"does not answer" in text) == (502, True)
 
 
+def test_a_fault_ends_its_connection_and_no_other(stage: Stage, echo_port: int) -> None:
+    async def breaks(address: str, port: int) -> socket.socket:
+        raise ZeroDivisionError(f"at {address}")
+
+    opened(stage, echo_port)
+    stage.outside.add("good.test", 443, echo_port)
+    with stage.connect("good.test", 7) as before:
+        assert speaks(before)
+        stage.opening.dialler._connect = breaks
+        with stage.connect("good.test", 443) as one:
+            assert was_reset(one)
+        assert speaks(before)
+        stage.opening.dialler._connect = stage.outside.connect
+        with stage.connect("good.test", 7) as after:
+            assert speaks(after)
+    assert ("denied", "a fault of casemate: ZeroDivisionError") in stage.crossing("(none)")
+
+
 def test_what_neither_side_reads_is_not_piled_up(stage: Stage) -> None:
     """A client that reads nothing holds its server up, and costs the door no memory."""
     sent = threading.Semaphore(0)

@@ -136,6 +136,36 @@ def test_names_that_a_cell_invents_do_not_grow_what_is_told(stage: Stage) -> Non
     assert sum(one.connections for one in crossings) == 300
 
 
+@pytest.mark.parametrize("rule", ["good.test", "*.invented.test"])
+def test_names_that_a_cell_invents_do_not_hide_what_it_reached(stage: Stage, http_port: int, rule: str) -> None:
+    """Neither denied ones nor allowed ones that lead nowhere."""
+    stage.open(Terms(allowing("good.test", rule), limits=DoorLimits(queries=10_000)))
+    stage.outside.add("good.test", 80, http_port)
+    with stage.proxy() as one:
+        for number in range(300):
+            name = f"n{number}.invented.test"
+            if rule == "good.test":
+                stage.ask(name)
+            else:
+                with stage.proxy() as other:
+                    other.sendall(f"CONNECT {name}:443 HTTP/1.1\r\nHost: {name}:443\r\n\r\n".encode())
+                    everything_from(other)
+        one.sendall(b"GET http://good.test/ HTTP/1.1\r\nHost: good.test\r\n\r\n")
+        assert one.recv(12) == b"HTTP/1.1 200"
+        assert stage.crossing("good.test", 80) == [("allowed", "a rule allows it")]
+    assert len(stage.opening.crossings()) <= 258
+
+
+def test_a_name_is_told_as_long_as_it_is(stage: Stage) -> None:
+    name = f"{'a' * 63}.{'b' * 63}.{'c' * 63}.evil.test"
+    stage.allow("good.test")
+    assert stage.ask(name)[0] == NO_SUCH_NAME
+    with stage.proxy() as one:
+        one.sendall(f"CONNECT {name}:443 HTTP/1.1\r\nHost: {name}:443\r\n\r\n".encode())
+        assert everything_from(one).startswith(b"HTTP/1.1 403 ")
+    assert [one.host for one in stage.opening.crossings()] == [name, name]
+
+
 def test_a_flood_of_queries_is_dropped_and_the_resolver_goes_on(stage: Stage) -> None:
     stage.open(Terms(allowing("good.test"), limits=DoorLimits(queries=10)))
     query = b"\0\7\1\0\0\1\0\0\0\0\0\0\4good\4test\0\0\1\0\1"

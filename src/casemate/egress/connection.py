@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HTTPS, HTTP = 443, 80
 _MOST_PIECES = 256  # that a head may come in: each is looked at from the start
+_MOST_GRANTED = 64  # hosts that one connection to the proxy remembers as permitted
 _LAST_WORDS = 3.0  # seconds that a client has to read why it was refused
 _MOST_UNREAD = 1 << 18  # bytes that are thrown away meanwhile
 _TLS_IS_HIDDEN = "rules say which requests may be made of it, and TLS hides them"
@@ -53,7 +54,10 @@ class Connection:
         if self._granted_under is not self.terms:
             self._granted_under, self._granted = self.terms, {}
         if (name, port) not in self._granted:
-            self._granted[name, port] = self._ruled(name, port) or await self._asked(name, port)
+            granted = self._ruled(name, port) or await self._asked(name, port)
+            if len(self._granted) >= _MOST_GRANTED:
+                self._granted.clear()
+            self._granted[name, port] = granted
 
     def _ruled(self, name: str, port: int) -> str:
         """Which rule allows it; empty where somebody is to be asked. Raises :class:`Refused`."""
@@ -101,7 +105,7 @@ class Connection:
         self._servers.append(server)
         self._where = (name, port)
         self._tally = self.opening.ledger.note(
-            name, port, "allowed", self._granted.get((name, port), "a rule allows it")
+            name, port, "allowed", self._granted.get((name, port), "a rule allows it"), is_reached=True
         )
         self.touch()
         return server
@@ -225,6 +229,8 @@ class Connection:
             self.note_lost(str(spent))
         except (OSError, TimeoutError):
             pass  # either side went away, or took too long
+        except Exception as error:  # noqa: BLE001 - of casemate's own: it ends this connection, and no other
+            self.note_lost(f"a fault of casemate: {type(error).__name__}")
         finally:
             self.client.abort()
             for server in self._servers:

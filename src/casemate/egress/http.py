@@ -99,8 +99,8 @@ class Reading:
         try:
             self._h11.receive_data(head)
             event = self._h11.next_event()
-        except h11.RemoteProtocolError as error:
-            raise BadRequest(str(error)) from None
+        except h11.RemoteProtocolError:  # in words of its own, and the client's
+            raise BadRequest("its head is not HTTP/1.1 as RFC 9112 has it") from None
         if not isinstance(event, h11.Request):
             raise BadRequest("no request")
         request = _understood(event, len(head))
@@ -127,8 +127,8 @@ class Reading:
                     return bytes(written), True, self._h11.trailing_data[0]
                 else:
                     return bytes(written), False, b""
-        except h11.RemoteProtocolError as error:
-            raise BadRequest(str(error)) from None
+        except h11.RemoteProtocolError:
+            raise BadRequest("its body is not HTTP/1.1 as RFC 9112 has it") from None
 
 
 class Following:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 from collections.abc import Callable
 from typing import Literal
 
-from casemate.egress.refusal import Spent, printable
+from casemate.egress.refusal import Spent, host_as_text, reason_as_text
 from casemate.egress.terms import Crossing
 
-_MOST_ENTRIES = 256  # different ones that are told apart; a cell may invent as many names as it likes
+_MOST_ENTRIES = 256  # of a kind that are told apart; a cell may invent as many names as it likes
 OTHERS = "(others)"
 
 
@@ -25,22 +26,29 @@ class Tally:
 
 
 class Ledger:
-    """``told`` is called with each new kind of crossing, once, in the door's thread."""
+    """What was reached, what was allowed and not reached, and what was denied have room of their own: none of them can
+    hide another by its number. ``told`` is called with each new kind of crossing, once, in the door's thread."""
 
     def __init__(self, told: Callable[[Crossing], None] | None) -> None:
         self._told = told
         self._tallies: dict[tuple[str, int, Literal["allowed", "denied"], str], Tally] = {}
+        self._entries = collections.Counter[tuple[str, bool]]()
         self._asked: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
         self.total = 0  # bytes, both ways
 
-    def note(self, host: str, port: int, decision: Literal["allowed", "denied"], reason: str) -> Tally:
+    def note(
+        self, host: str, port: int, decision: Literal["allowed", "denied"], reason: str, *, is_reached: bool = False
+    ) -> Tally:
         """Count one connection; its bytes are counted by the tally that is given back."""
-        key = (printable(host), port, decision, reason)
+        key = (host_as_text(host), port, decision, reason_as_text(reason))
+        kind = (decision, is_reached)
         with self._lock:
-            if key not in self._tallies and len(self._tallies) >= _MOST_ENTRIES:
-                key = (OTHERS, 0, decision, "more names than are told apart")
+            if key not in self._tallies and self._entries[kind] >= _MOST_ENTRIES:
+                reached = "reached" if is_reached else "not reached"
+                key = (OTHERS, 0, decision, f"{reached}: more names than are told apart")
             is_new = key not in self._tallies
+            self._entries[kind] += is_new
             tally = self._tallies.setdefault(key, Tally())
             tally.connections += 1
         if is_new and self._told is not None:

@@ -11,6 +11,7 @@ from casemate.egress.stream import Stream, has_something
 from casemate.policy.hosts import canonical
 
 _MOST_PIECES = 256  # that a head may come in
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # that are told by their names
 
 
 def in_clear(refused: Refused) -> bytes:
@@ -40,13 +41,15 @@ async def read_request(connection: Connection, reading: Reading, name: str, port
 
 
 async def relay(connection: Connection, name: str, port: int, server: Stream | None = None) -> None:
-    """Carry requests to one host, until either side ends. ``server`` where there is a connection to it already."""
+    """Carry requests to one host, until either side ends; each must be permitted when it comes. ``server`` where there
+    is a connection to it already."""
     connection.refuse = in_clear
     while True:
         reading = Reading()
         request = await read_request(connection, reading, name, port)
         if request is None:
             return
+        await connection.permit(name, port)
         check_host(request, name, port)
         check_request(connection, request, name, port)
         server = server or await connection.dial(name, port)
@@ -106,8 +109,9 @@ def check_host(request: Request, name: str, port: int) -> None:
 
 def check_request(connection: Connection, request: Request, name: str, port: int) -> None:
     """Rules for requests must allow it. Raises :class:`Refused`."""
+    what = request.method if request.method in _METHODS else "this method"
     if not connection.terms.requests.allows(name, port, request.method, request.path):
-        raise Refused(name, port, f"no rule allows {request.method} there")
+        raise Refused(name, port, f"no rule allows {what} there")
 
 
 async def _exchange(

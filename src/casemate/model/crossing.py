@@ -11,9 +11,9 @@ from typing import Literal
 class Crossing:
     """What came of all connections to one host and port that were decided alike.
 
-    ``host``: a canonical name, or what was asked for instead, printable and short; ``port``: 0 where a name was asked
-    for and not given; ``reason``: which rule or answer decided, or what went wrong; ``connections``: how many;
-    ``bytes_out`` and ``bytes_in``: what the cell sent and received.
+    ``host``: a canonical name, or what was asked for instead, printable, of at most 253 characters; ``port``: 0 where a
+    name was asked for and not given; ``reason``: which rule or answer decided, or what went wrong, of at most 200
+    characters; ``connections``: how many; ``bytes_out`` and ``bytes_in``: what the cell sent and received.
     """
 
     host: str
