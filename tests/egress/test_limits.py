@@ -10,6 +10,8 @@ import select
 import socket
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tests.egress.servers import listening
 from tests.egress.stage import Inside, Stage, allowing, everything_from, was_reset
 from tests.egress.test_http import answer, request
 
+from casemate.egress.dial import connect
 from casemate.egress.door import DNS, PROXY, Door, DoorLimits, Terms
 from casemate.errors import SandboxClosed
 
@@ -304,7 +307,7 @@ def test_closing_the_door_ends_everything_and_its_thread(stage: Stage, echo_port
 def test_cells_cannot_take_all_descriptors_of_the_application(
     stage: Stage, echo_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda _: (20, 20))  # ten for cells: four listeners, three connections
+    monkeypatch.setattr("resource.getrlimit", lambda _: (80, 80))  # ten for a cell: three listeners, three connections
     stage.open(Terms(allowing("*.good.test", "good.test:7", "good.test:8", "good.test:9")))
     stage.outside.add("good.test", 7, echo_port)
     stage.outside.servers[stage.outside.addresses["good.test"][0], 8] = echo_port
@@ -320,6 +323,135 @@ def test_cells_cannot_take_all_descriptors_of_the_application(
             one.close()
         waits.settimeout(20)
         assert waits.recv(1) == b"y"
+
+
+def test_one_cell_cannot_take_the_descriptors_of_another(
+    stage: Stage, echo_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (80, 80))  # ten for a cell
+    stage.open(Terms(allowing("*.good.test", "good.test:7")))
+    stage.outside.add("good.test", 7, echo_port)
+    (tmp_path / "other").mkdir()
+    other = Inside(tmp_path / "other")
+    try:
+        listener = other.listen([PROXY]).result()[0]
+        second = stage.door.open(Terms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
+        greedy = [stage.inside.connect(*PROXY) for _ in range(30)]
+        for number in range(30):
+            stage.ask(f"n{number}.good.test")
+        with other.connect(*PROXY) as one:
+            one.settimeout(5)  # seconds: the others are given up after 15
+            one.sendall(b"CONNECT good.test:7 HTTP/1.1\r\nHost: good.test:7\r\n\r\n")
+            assert one.recv(100).startswith(b"HTTP/1.1 200")
+            assert speaks(one)
+        for one in greedy:
+            one.close()
+        second.close().result(20)
+    finally:
+        other.close()
+
+
+class Slow:
+    """A network in which nobody listens before the test says so."""
+
+    def __init__(self, inside: Inside) -> None:
+        self._inside = inside
+        self.asked: list[tuple[list[tuple[str, int]], concurrent.futures.Future[list[int]]]] = []
+
+    def listen(self, addresses: Sequence[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
+        made: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
+        self.asked.append((list(addresses), made))
+        return made
+
+    def go_on(self) -> int:
+        """Make what was asked for so far; how many listeners that were."""
+        asked, self.asked = self.asked, []
+        for addresses, made in asked:
+            made.set_result(self._inside.listen(addresses).result())
+        return sum(len(addresses) for addresses, _ in asked)
+
+
+def query(name: str, number: int) -> bytes:
+    labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
+    return number.to_bytes(2) + b"\1\0\0\1\0\0\0\0\0\0" + labels + b"\0\0\1\0\1"
+
+
+def test_listeners_that_are_under_way_count_as_if_they_were_there(stage: Stage) -> None:
+    """However many names a cell asks for at once."""
+    proxy = stage.inside.listen([PROXY]).result()[0]
+    slow = Slow(stage.inside)
+    terms = Terms(allowing("*.good.test", "good.test"), limits=DoorLimits(listeners=6))
+    opening = stage.door.open(terms, slow, stage.inside.datagrams(*DNS), proxy)
+    with socket.socket(fileno=stage.inside.datagrams("198.18.0.8", 0)) as one:
+        one.settimeout(20)
+        one.sendto(query("evil.test", 1), DNS)
+        one.recv(600)  # the door's loop runs
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(30):
+            one.sendto(query(f"n{number}.good.test", number), DNS)
+        one.settimeout(0.05)
+        answered = 0
+        while answered < 30:
+            assert len(slow.asked) <= 4
+            assert sum(len(addresses) for addresses, _ in slow.asked) <= 6
+            slow.go_on()
+            assert len(os.listdir("/proc/self/fd")) <= before + 6
+            with contextlib.suppress(TimeoutError):
+                one.recv(600)
+                answered += 1
+    opening.close().result(20)
+
+
+def test_names_are_listened_for_at_a_bounded_rate(stage: Stage) -> None:
+    stage.allow("*.good.test")
+    begun = time.monotonic()
+    for number in range(45):
+        assert stage.ask(f"n{number}.good.test")[0] == 0
+    took = time.monotonic() - begun
+    assert len(stage.inside.listened) / 2 <= 33 + 10 * took
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_where_nobody_can_listen_it_is_not_tried_again_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    stage.allow("*.good.test")
+    tried = []
+
+    def fails(addresses: object) -> object:
+        tried.append(addresses)
+        if raises:
+            raise ValueError("broken")
+        return _fails(addresses)
+
+    monkeypatch.setattr(stage.inside, "listen", fails)
+    assert [stage.ask("a.good.test") for _ in range(5)] == [(2, None)] * 5
+    assert len(tried) == 1
+    assert stage.ask("evil.test")[0] == 3
+
+
+def test_the_kernel_keeps_little_of_what_is_not_read(stage: Stage, echo_port: int) -> None:
+    opened(stage, echo_port)
+    with stage.connect("good.test", 7) as one:
+        assert speaks(one)
+        (connection,) = stage.opening._connections
+        ends = [connection.client, *connection._servers]
+        kept = [
+            end.socket.getsockopt(socket.SOL_SOCKET, buffer)
+            for end in ends
+            for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF)
+        ]
+        kept += [one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for one in stage.opening._serving]
+    assert len(kept) == 4 + 4
+    assert max(kept) <= 1 << 19  # the kernel counts its own with it
+
+
+def test_a_connection_keeps_little_in_the_kernel_from_its_first_byte() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        made = asyncio.run(connect("127.0.0.1", server.getsockname()[1]))
+        with made:
+            assert made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 1 << 19
+            assert made.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 1 << 19
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from casemate.egress.addresses import is_own, own_is_unknown, why_refused
 from casemate.egress.refusal import Refused, Unreachable
+from casemate.egress.stream import bound_buffers
 from casemate.egress.terms import LOCAL_NAME, DoorLimits
 
 Resolve = Callable[[str], Awaitable[list[str]]]
@@ -45,6 +46,7 @@ def _addresses(name: str) -> list[str]:
 async def connect(address: str, port: int) -> socket.socket:
     """A TCP connection to the IPv4 ``address``. Raises ``OSError``."""
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    bound_buffers(made)
     try:
         await asyncio.get_running_loop().sock_connect(made, (address, port))
     except BaseException:

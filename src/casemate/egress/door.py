@@ -11,9 +11,9 @@ import socket
 import threading
 from collections.abc import Callable
 
+from casemate.egress.descriptors import Descriptors
 from casemate.egress.dial import Connect, Dialler, Resolve, SystemResolver, connect
 from casemate.egress.opening import Opening
-from casemate.egress.places import Descriptors
 from casemate.egress.terms import (
     ADDRESS_RANGE,
     DNS,
@@ -149,7 +149,7 @@ class Door:
             async with asyncio.TaskGroup() as group:
                 while (opening := await self._arrivals.get()) is not None:
                     dialler = Dialler(resolve, self._connect)
-                    group.create_task(opening.run(dialler, buffer, descriptors))
+                    group.create_task(opening.run(dialler, buffer, descriptors.share()))
                     opening.ended.add_done_callback(functools.partial(self._forget, opening))
                 for opening in list(self._openings):
                     opening.close()

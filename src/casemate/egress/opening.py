@@ -10,11 +10,12 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from casemate.egress.connection import Connection
+from casemate.egress.descriptors import Share
 from casemate.egress.dial import Dialler
 from casemate.egress.entrances import by_name, by_proxy
 from casemate.egress.ledger import Ledger
-from casemate.egress.places import Descriptors, Places
-from casemate.egress.stream import Stream
+from casemate.egress.places import Places
+from casemate.egress.stream import Stream, bound_buffers
 from casemate.egress.stub import Stub
 from casemate.egress.terms import LOCAL_NAME, Crossing, Network, Terms
 from casemate.egress.turns import Turns
@@ -90,7 +91,7 @@ class Opening:
         longer than one."""
         return self._buffer[: max(_LEAST_ROOM, len(self._buffer) // max(1, len(self._connections)))]
 
-    async def run(self, dialler: Dialler, buffer: memoryview, descriptors: Descriptors) -> None:
+    async def run(self, dialler: Dialler, buffer: memoryview, descriptors: Share) -> None:
         """Serve the cell until it is closed. Whatever goes wrong with it is its own end, and nobody else's."""
         self.dialler, self._buffer, self._descriptors = dialler, buffer, descriptors
         self.turns = Turns()
@@ -115,6 +116,7 @@ class Opening:
         except ExceptionGroup as failed:
             self.ledger.note("(door)", 0, "denied", f"a fault of casemate: {failed.exceptions[0]!r:.200}")
         finally:
+            descriptors.end()
             self.ended.set_result(None)
 
     def _stop(self, stub: Stub | None) -> None:
@@ -145,6 +147,7 @@ class Opening:
 
     def _serve_at(self, listener: socket.socket, serve: Serve) -> None:
         listener.setblocking(False)
+        bound_buffers(listener)
         self._serving[listener] = serve
         if not self._is_paused and self._loop is not None:
             self._loop.add_reader(listener, self._accept, listener)

@@ -8,45 +8,50 @@ import concurrent.futures
 import contextlib
 import ipaddress
 import os
-import resource
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from casemate.egress.descriptors import Share
 from casemate.egress.terms import ADDRESS_RANGE, DoorLimits, Network
 
 _RESERVED = 256  # addresses at the beginning of the range that are the door's own
 _LISTEN_SECONDS = 5.0
+# The supervisor, which all cells share, forks to listen in a cell.
+_MOST_UNDER_WAY = 4
+_BURST, _OFTEN = 32, 10.0  # at once, and then a second
+_MOST_WAITING = 64  # questions for names that wait for somebody to listen
+_FAILED_SECONDS = 3.0  # that a name has no address after nobody could listen there
 
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """What stands for one name. ``listeners`` by port; ``lock``: one at a time adds to them."""
+    """What stands for one name. ``listeners`` by port; ``lock``: one at a time adds to them; ``failed``: until when, by
+    the loop's clock, it is not tried again."""
 
     name: str
     address: str
     listeners: dict[int, socket.socket] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    failed: float = 0.0
 
 
-class Descriptors:
-    """How many descriptors all openings of a door may hold: half of what this process may have, so that cells cannot
-    take them all from the application."""
+class Rate:
+    """How often something may be done: ``burst`` times at once, then ``often`` times a second."""
 
-    def __init__(self) -> None:
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._left = (1 << 16 if soft == resource.RLIM_INFINITY else soft) // 2
+    def __init__(self, burst: int, often: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._burst, self._often = burst, often
+        self._credit = float(burst)
+        self._seen = self._loop.time()
 
-    def take(self, count: int) -> bool:
-        """Whether there were ``count`` left; they are not any more."""
-        if count > self._left:
-            return False
-        self._left -= count
-        return True
-
-    def give(self, count: int) -> None:
-        """They are closed again."""
-        self._left += count
+    async def wait(self) -> None:
+        """Wait until it may be done once more. One at a time."""
+        now = self._loop.time()
+        self._credit = min(self._burst, self._credit + (now - self._seen) * self._often) - 1
+        self._seen = now
+        if self._credit < 0:
+            await asyncio.sleep(-self._credit / self._often)
 
 
 class Places:
@@ -55,7 +60,7 @@ class Places:
     def __init__(
         self,
         network: Network,
-        descriptors: Descriptors,
+        descriptors: Share,
         begin: Callable[[socket.socket, str, int], None],
         end: Callable[[socket.socket], None],
     ) -> None:
@@ -64,6 +69,11 @@ class Places:
         self._by_address: dict[str, str] = {}
         self._range = ipaddress.IPv4Network(ADDRESS_RANGE)
         self._is_closed = False
+        self._held = 0  # listeners that are open, or under way
+        self._waiting = 0
+        self._under_way = asyncio.Semaphore(_MOST_UNDER_WAY)
+        self._rate_lock = asyncio.Lock()
+        self._rate = Rate(_BURST, _OFTEN)
 
     def name_at(self, address: str) -> str | None:
         """The name that ``address`` stands for."""
@@ -75,14 +85,22 @@ class Places:
 
     async def reach(self, name: str, ports: tuple[int, ...], limits: DoorLimits) -> str | None:
         """The address of ``name``, with somebody listening there at ``ports``. None where no more can be had: too many
-        names or descriptors, or a cell that is gone."""
+        names, descriptors or questions, somebody else there, or a cell that is gone."""
         place = self._place(name, limits)
         if place is None:
             return None
-        async with place.lock:
-            missing = [port for port in ports if port not in place.listeners]
-            if missing and not await self._listen(place, missing, limits):
-                return None
+        if all(port in place.listeners for port in ports):
+            return place.address
+        if self._waiting >= _MOST_WAITING or asyncio.get_running_loop().time() < place.failed:
+            return None
+        self._waiting += 1
+        try:
+            async with place.lock:
+                missing = [port for port in ports if port not in place.listeners]
+                if missing and not await self._listen(place, missing, limits):
+                    return None
+        finally:
+            self._waiting -= 1
         return place.address
 
     def close(self) -> None:
@@ -102,10 +120,18 @@ class Places:
         return place
 
     async def _listen(self, place: Place, ports: list[int], limits: DoorLimits) -> bool:
-        self._make_room(place, len(ports), limits.listeners)
-        if len(ports) > limits.listeners or not self._descriptors.take(len(ports)):
-            return False
         loop = asyncio.get_running_loop()
+        if loop.time() < place.failed:
+            return False
+        await self._under_way.acquire()
+        goes_on = False
+        try:
+            goes_on = await self._may_listen(place, len(ports), limits)
+        finally:
+            if not goes_on:
+                self._under_way.release()
+        if not goes_on:
+            return False
         waiter: asyncio.Future[None] = loop.create_future()
 
         def arrived(made: concurrent.futures.Future[list[int]]) -> None:
@@ -116,17 +142,40 @@ class Places:
             except RuntimeError:  # the door is gone
                 _close_all(fds)
 
-        self._network.listen([(place.address, port) for port in ports]).add_done_callback(arrived)
+        self._ask([(place.address, port) for port in ports]).add_done_callback(arrived)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LISTEN_SECONDS):
                 await waiter
-        return all(port in place.listeners for port in ports)
+        if any(port not in place.listeners for port in ports):
+            place.failed = loop.time() + _FAILED_SECONDS
+            return False
+        return True
+
+    def _ask(self, addresses: list[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
+        try:
+            return self._network.listen(addresses)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a cell's network is no end of the door
+            failed: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
+            failed.set_exception(error)
+            return failed
+
+    async def _may_listen(self, place: Place, count: int, limits: DoorLimits) -> bool:
+        """Whether there is room for ``count`` more listeners, which are then held, when it is time for them."""
+        async with self._rate_lock:
+            await self._rate.wait()
+        most = min(limits.listeners, self._descriptors.most // 2)  # the rest is for connections
+        self._make_room(place, count, most)
+        if self._is_closed or self._held + count > most or not self._descriptors.take(count):
+            return False
+        self._held += count
+        return True
 
     def _take(self, place: Place, ports: list[int], fds: list[int], waiter: asyncio.Future[None]) -> None:
         """Descriptors have come, or none; perhaps nobody waits for them any more."""
+        self._under_way.release()
         if self._is_closed or len(fds) != len(ports) or any(port in place.listeners for port in ports):
             _close_all(fds)
-            self._descriptors.give(len(ports))
+            self._give(len(ports))
         else:
             for port, fd in zip(ports, fds, strict=True):
                 listener = socket.socket(fileno=fd)
@@ -139,20 +188,22 @@ class Places:
     def _make_room(self, for_place: Place, count: int, most: int) -> None:
         """Close listeners of the names that were asked for longest ago. When such a name is asked for again, there is
         somebody at its address again."""
-        is_open = sum(len(place.listeners) for place in self._by_name.values())
         for place in list(self._by_name.values()):
-            if is_open + count <= most:
+            if self._held + count <= most:
                 return
             if place is not for_place and not place.lock.locked():
-                is_open -= len(place.listeners)
                 self._close(place)
 
     def _close(self, place: Place) -> None:
         for listener in place.listeners.values():
             self._end(listener)
             listener.close()
-            self._descriptors.give(1)
+            self._give(1)
         place.listeners.clear()
+
+    def _give(self, count: int) -> None:
+        self._held -= count
+        self._descriptors.give(count)
 
 
 def _result(made: concurrent.futures.Future[list[int]]) -> list[int]:

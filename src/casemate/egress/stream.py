@@ -11,6 +11,7 @@ from collections.abc import Callable
 from casemate.egress.refusal import Spent
 
 _CHUNK = 1 << 16  # bytes that are read at once where they are looked at
+_MOST_BUFFERED = 1 << 18  # bytes that the kernel keeps for a connection and a direction, for its own use as many again
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
@@ -19,6 +20,7 @@ class Stream:
 
     def __init__(self, taken: socket.socket) -> None:
         taken.setblocking(False)
+        bound_buffers(taken)
         with contextlib.suppress(OSError):
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = taken
@@ -78,6 +80,14 @@ class Stream:
             await waiter
         finally:
             self._loop.remove_writer(self.socket)
+
+
+def bound_buffers(one: socket.socket) -> None:
+    """Have the kernel keep little of what is sent through ``one``, or through what it accepts, and is not read: what it
+    keeps counts for no cell."""
+    with contextlib.suppress(OSError):
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            one.setsockopt(socket.SOL_SOCKET, buffer, _MOST_BUFFERED)
 
 
 async def readable(*streams: Stream) -> None:
