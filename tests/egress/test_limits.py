@@ -167,6 +167,55 @@ def test_a_connection_that_is_idle_or_there_too_long_is_ended(stage: Stage, echo
     assert any("too long" in reason for _, reason in stage.crossing("good.test", 7))
 
 
+def test_a_cell_has_its_turn_at_the_resolver_back_when_that_has_answered(stage: Stage, http_port: int) -> None:
+    """Not when it has waited long enough: a thread that asks cannot be stopped."""
+    answers = threading.Event()
+    asked: list[str] = []
+
+    def addresses(name: str) -> list[str]:
+        asked.append(name)
+        assert answers.wait(20)
+        return list(stage.outside.addresses[name])
+
+    async def resolve(name: str) -> list[str]:
+        return await asyncio.get_running_loop().run_in_executor(None, addresses, name)
+
+    def said(number: int) -> bytes:
+        with stage.connect(f"n{number}.good.test", 80) as one:
+            one.sendall(request(host=f"n{number}.good.test"))
+            return answer(one)[1]
+
+    stage.door._resolve = resolve
+    stage.open(Terms(allowing("*.good.test"), limits=DoorLimits(resolve_seconds=0.05)))
+    for number in range(10):
+        stage.outside.add(f"n{number}.good.test", 80, http_port)
+    try:
+        assert all(b"does not resolve in time" in said(number) for number in range(8))
+        assert len(asked) == 4
+    finally:
+        answers.set()
+    for _ in range(400):
+        if said(9).startswith(b"GET n9.good.test"):
+            break
+    else:
+        raise AssertionError("it is never its turn again")
+
+
+def test_a_resolver_that_breaks_ends_one_connection(stage: Stage, echo_port: int) -> None:
+    async def breaks(name: str) -> list[str]:
+        raise ZeroDivisionError(name)
+
+    opened(stage, echo_port)
+    with stage.connect("good.test", 7) as before:
+        assert speaks(before)
+        stage.opening.dialler._resolve = breaks
+        assert stage.is_reset("good.test", 443)
+        assert speaks(before)
+        stage.opening.dialler._resolve = stage.outside.resolve
+        with stage.connect("good.test", 7) as after:
+            assert speaks(after)
+
+
 def test_a_server_that_is_slow_to_connect_is_given_up(stage: Stage, echo_port: int) -> None:
     async def never(address: str, port: int) -> socket.socket:
         await asyncio.Event().wait()

@@ -15,7 +15,7 @@ from casemate.egress.terms import LOCAL_NAME, DoorLimits
 
 Resolve = Callable[[str], Awaitable[list[str]]]
 Connect = Callable[[str, int], Awaitable[socket.socket]]
-_RESOLVERS = 16  # threads; each may be held up by a server of the DNS that does not answer
+_RESOLVERS = 64  # threads, made as they are needed; each may be held up by a server of the DNS that does not answer
 _MOST_LOOKED_UP = 4  # at once for one cell, so that it cannot hold up the others
 _MOST_ADDRESSES = 4  # of one name that are tried
 _LOOPBACK = "127.0.0.1"
@@ -56,12 +56,20 @@ async def connect(address: str, port: int) -> socket.socket:
 
 
 class Dialler:
-    """For one cell. ``connect`` gets vetted addresses only; nothing switches the vetting off."""
+    """For one cell. ``connect`` gets vetted addresses only; nothing switches the vetting off. Names are looked up in
+    tasks of ``group``, which :meth:`close` ends."""
 
-    def __init__(self, resolve: Resolve, connect: Connect) -> None:
+    def __init__(self, resolve: Resolve, connect: Connect, group: asyncio.TaskGroup) -> None:
         self._resolve = resolve
         self._connect = connect
+        self._group = group
         self._turns = asyncio.Semaphore(_MOST_LOOKED_UP)
+        self._lookups: set[asyncio.Task[list[str] | Exception]] = set()
+
+    def close(self) -> None:
+        """Look up nothing more."""
+        for lookup in self._lookups:
+            lookup.cancel()
 
     async def dial(self, name: str, port: int, limits: DoorLimits) -> socket.socket:
         """A connection to ``name``. Raises :class:`Refused` where no address of it may be dialled, :class:`Unreachable`
@@ -80,12 +88,12 @@ class Dialler:
 
     async def _vetted(self, name: str, port: int, limits: DoorLimits) -> list[str]:
         try:
-            async with asyncio.timeout(limits.resolve_seconds), self._turns:
-                found = await self._resolve(name)
+            async with asyncio.timeout(limits.resolve_seconds):
+                found = await self._looked_up(name)
         except TimeoutError:
             raise Unreachable(name, port, "its name does not resolve in time") from None
-        except (OSError, UnicodeError):
-            raise Unreachable(name, port, "its name does not resolve") from None
+        if found is None:
+            raise Unreachable(name, port, "its name does not resolve")
         reasons = {address: _why_not(address) for address in found}
         good = [address for address, reason in reasons.items() if reason is None]
         if found and not good:
@@ -94,6 +102,32 @@ class Dialler:
         if not good:
             raise Unreachable(name, port, "its name has no IPv4 address")
         return good
+
+    async def _looked_up(self, name: str) -> list[str] | None:
+        """The addresses of ``name``, None where it does not resolve. Who waits no longer leaves the thread that asks
+        behind; the cell's turn lasts until that is done."""
+        await self._turns.acquire()
+        lookup = self._group.create_task(self._lookup(name))
+        self._lookups.add(lookup)
+        lookup.add_done_callback(self._is_done)
+        await asyncio.wait([lookup])
+        found = lookup.result()
+        if isinstance(found, OSError | UnicodeError):
+            return None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _is_done(self, lookup: asyncio.Task[list[str] | Exception]) -> None:
+        self._lookups.discard(lookup)
+        self._turns.release()
+
+    async def _lookup(self, name: str) -> list[str] | Exception:
+        """Nothing is raised here: that would be the end of every cell's door."""
+        try:
+            return await self._resolve(name)
+        except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
+            return error
 
 
 def _why_not(address: str) -> str | None:

@@ -148,7 +148,7 @@ class Door:
         try:
             async with asyncio.TaskGroup() as group:
                 while (opening := await self._arrivals.get()) is not None:
-                    dialler = Dialler(resolve, self._connect)
+                    dialler = Dialler(resolve, self._connect, group)
                     group.create_task(opening.run(dialler, buffer, descriptors.share()))
                     opening.ended.add_done_callback(functools.partial(self._forget, opening))
                 for opening in list(self._openings):

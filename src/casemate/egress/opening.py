@@ -116,6 +116,7 @@ class Opening:
         except ExceptionGroup as failed:
             self.ledger.note("(door)", 0, "denied", f"a fault of casemate: {failed.exceptions[0]!r:.200}")
         finally:
+            dialler.close()
             descriptors.end()
             self.ended.set_result(None)
 
