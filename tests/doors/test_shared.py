@@ -1,0 +1,42 @@
+"""Cells share the door: what one does there holds up no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from tests.doors.visits import World
+
+from casemate import Execution, sync
+
+GET = """
+import urllib.request
+print(urllib.request.urlopen("http://other.test/x", timeout=10).read().decode())
+"""
+
+TINY_CHUNKS = """
+import socket
+s = socket.create_connection(("good.test", 80), 10)
+s.sendall(b"POST /busy HTTP/1.1\\r\\nHost: good.test\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n")
+while True:
+    s.sendall(b"1\\r\\nx\\r\\n" * 20_000)
+"""
+
+
+def test_a_cell_that_keeps_the_door_busy_holds_up_no_other(world: World, audit: Path) -> None:
+    before = len(world.visits())
+    busy: list[Execution] = []
+    domains = ["good.test", "other.test"]
+    with sync.Sandbox(audit=audit, allowed_domains=domains, concurrency=2) as sandbox:
+        assert sandbox.run(GET).stdout == "hello from GET /x\n"
+        thread = threading.Thread(target=lambda: busy.append(sandbox.run(TINY_CHUNKS, timeout=8)))
+        thread.start()
+        deadline = time.monotonic() + 20
+        while not any("/busy" in visit for visit in world.visits()[before:]):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        others = [sandbox.run(GET, timeout=4) for _ in range(3)]
+        thread.join(60)
+    assert [one.stdout for one in others] == ["hello from GET /x\n"] * 3
+    assert [one.status for one in busy] == ["timeout"]
