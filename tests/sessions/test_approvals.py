@@ -548,3 +548,32 @@ def test_the_example_of_the_documentation_does_what_it_says(tmp_path: Path) -> N
 )
 def test_cases_that_need_a_door_which_is_not_there_yet(case: str, door: str) -> None:
     pytest.skip(f"{case} waits for the room: {door}")
+
+
+async def test_an_answer_is_for_the_command_itself_and_not_for_how_its_secrets_are_shown(audit: Path) -> None:
+    shown: list[str] = []
+
+    def approve(request: ApprovalRequest) -> Decision:
+        shown.append(request.arguments["command"])
+        return Decision(allow=True, scope="session")
+
+    policy = {"defaults": {"shell": "ask"}}
+    async with Sandbox(audit=audit, approve=approve, policy=policy) as sandbox:
+        await sandbox.vault.set("TOKEN", "s3cr3t-" * 6)
+        async with sandbox.session(secrets=["TOKEN"]) as session:
+            for form in ("t", "t.encode().hex()", "t"):
+                await session.run(f"import os; t = os.environ['TOKEN']; get_ipython().system('echo ' + {form})")
+    assert shown == ["echo [secret:TOKEN]"] * 2
+
+
+async def test_questions_beyond_the_most_are_denied_and_not_looked_at(audit: Path) -> None:
+    from casemate.approvals.asker import Of
+    from casemate.approvals.states import MOST_ASKED
+    from casemate.model.approval import Question
+
+    async with Sandbox(audit=audit, approve=lambda _: True) as sandbox:
+        asker = sandbox.approvals.asker(Of("default", None, "run"), None)
+        asker.asked = MOST_ASKED
+        verdict = asker.decide(Question("egress", "connect", {"host": "a.test", "port": 80})).result(0)
+        assert (verdict.allow, verdict.by) == (False, "limit")
+        await asker.end()

@@ -51,6 +51,7 @@ class Asker:
         self.is_over = False
         self.why_over = _OVER
         self.pending = self.decided = self.unrecorded = 0  # the plane's to count
+        self.asked = 0
         self._plane_of = plane_of
         self._redaction = redaction
         self._lock = threading.Lock()  # of the next four
@@ -77,10 +78,16 @@ class Asker:
         comes to a verdict, at the latest when this run or step is over. ``question``'s namespace, session and run are
         put in here, its arguments are copied at once."""
         from casemate.approvals.shown import Unshowable, shown
+        from casemate.approvals.states import MOST_ASKED
+        from casemate.model.approval import Verdict
 
-        plane = self._asking()
         future: Future[Verdict] = Future()
         future.set_running_or_notify_cancel()  # nobody takes a question back but by the end of the run
+        self.asked += 1
+        if self.asked > MOST_ASKED:  # not even looked at: a flood must not hold up others
+            future.set_result(Verdict(False, "limit", f"this run has asked {MOST_ASKED:,} times, which is the most"))
+            return future
+        plane = self._asking()
         own = replace(question, namespace=self.namespace, session=self.session, run=self.run)
         try:
             plane.decide(self, own, shown(own), future)

@@ -321,6 +321,7 @@ class Plane:
 
     def _forget(self, asker: Asker) -> None:
         """It is over, and none of its requests is pending."""
+        asker.unrecorded += max(0, asker.asked - MOST_ASKED)
         if asker.unrecorded:
             why = f"{asker.unrecorded} more were denied"
             self._try_record(asker.run, asker.namespace, {"decision": "denied", "by": "limit", "reason": why})

@@ -50,7 +50,8 @@ def parse(frame: bytes, clean: Clean | None = None) -> Shown | Failed | None:
 def decode(frame: bytes, clean: Clean | None = None) -> dict[str, Any] | None:
     """The JSON object that the frame is, without lone surrogates; None when it is none, or has too many values.
 
-    ``clean``: is applied to each of its values, before anything is cut.
+    ``clean``: is applied to each of its values, before anything is cut; not to what is asked, since an answer is for
+    exactly that: whoever is asked, and the record, are told it without secrets.
     """
     if parts_of(frame) > _MAX_PARTS:
         return None
@@ -64,7 +65,11 @@ def decode(frame: bytes, clean: Clean | None = None) -> dict[str, Any] | None:
         return None
     if not isinstance(message, dict):
         return None
-    return message if clean is None else {key: clean(value) for key, value in message.items()}
+    return (
+        message
+        if clean is None or message.get("type") == "ask"
+        else {key: clean(value) for key, value in message.items()}
+    )
 
 
 def parts_of(frame: bytes) -> int:

@@ -211,7 +211,8 @@ class Cell:
         self.deadline += self.paused.credit(now)
         if self.paused.stands:
             # If it wakes now, that is noticed when its time is up, or soon after.
-            self.next_look = now + min(_IDLE_LOOK, max(watch.SELDOM, self.deadline - now))
+            counted = self.group is not None and self.group.counts_memory
+            self.next_look = now + min(_IDLE_LOOK if counted else watch.SELDOM, max(watch.SELDOM, self.deadline - now))
         else:
             self._look(now)
             if not self.paused.stop():
