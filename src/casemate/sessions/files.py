@@ -164,7 +164,8 @@ def _read(root: int, name: str, redaction: Redaction | None) -> bytes:
     from casemate.redaction.content import RedactedContent
 
     content = RedactedContent(redaction)
-    kept = content.feed(data) + content.finish()
+    pieces = [content.feed(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK)]
+    kept = b"".join((*pieces, content.finish()))
     why = content.withheld or reason_to_withhold(
         lambda at, size: kept[at : at + size], len(kept), redaction, _MOST_READ
     )
