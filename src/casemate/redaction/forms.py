@@ -41,7 +41,7 @@ def twins_of(value: str) -> set[str]:
 
 def _raw(text: str) -> Iterator[bytes]:
     yield from (text.lower().encode(), text.upper().encode())  # as names of hosts and of headers are written
-    for encoding in ("utf-8", "utf-16-le", "utf-16-be"):
+    for encoding in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
         yield text.encode(encoding)
 
 

@@ -45,6 +45,8 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {
     "html, hex": lambda text: "".join(f"&#x{ord(one):x};" for one in text).encode(),
     "utf-16 le": lambda text: text.encode("utf-16-le"),
     "utf-16 be": lambda text: text.encode("utf-16-be"),
+    "utf-32 le": lambda text: text.encode("utf-32-le"),
+    "utf-32 be": lambda text: text.encode("utf-32-be"),
     "repr": lambda text: repr(text).encode(),
     "repr of bytes": lambda text: repr(text.encode()).encode(),
     "ascii": lambda text: ascii(text).encode(),
