@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,10 +19,11 @@ from casemate.policy.canonical import canonical
 from casemate.policy.shown import shown_value
 
 _FORMS = ("exact", "any", "one_of", "between", "like", "path")
-_OF_A_WORD = r"(?:(?!\.\.)[A-Za-z0-9_.-])+"  # what `*` stands for in `like`: never a path, a query or another line
-_SHELL_MARKS = frozenset("*?[]{}~$\\")  # another reader might expand them
+_NO_WORD = re.compile(r"[^A-Za-z0-9_.-]|\.(?=\.)")  # where `*` of `like` ends: never a path, a query or another line
+_SHELL_MARKS = frozenset("*?[]{}~$\\`;|&<>%")  # another reader might expand them, or act on them
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MOST_PATTERN = 4096  # characters
+_MOST_VALUE = 65_536  # characters; no name or path that is meant is longer, and a hostile one costs time
 
 
 class Pattern(Protocol):
@@ -82,11 +84,9 @@ class Like:
     text: str
 
     def covers(self, value: Any, *, narrowly: bool) -> bool:
-        if not isinstance(value, str):
+        if not isinstance(value, str) or len(value) > _MOST_VALUE:
             return not narrowly
-        anything = _OF_A_WORD if narrowly else "(?s:.*)"
-        expression = anything.join(re.escape(piece) for piece in self.text.split("*"))
-        return re.fullmatch(expression, value) is not None
+        return _matches_by_words(self.text, value) if narrowly else _matches(self.text, value)
 
     def __str__(self) -> str:
         return f"like {shown_value(self.text)}"
@@ -96,12 +96,12 @@ class Like:
 class PathLike:
     """A path, component by component: ``*`` stands within one component, ``**`` for whole components (the last one for
     one or more, others for none or more). Neither stands for ``..``; where a rule allows, nor for a name that begins
-    with a dot or holds what a shell would expand."""
+    with a dot or holds what a shell would expand or act on."""
 
     parts: tuple[str, ...]
 
     def covers(self, value: Any, *, narrowly: bool) -> bool:
-        if not isinstance(value, str) or not is_canonical_path(value):
+        if not isinstance(value, str) or len(value) > _MOST_VALUE or not is_canonical_path(value):
             return not narrowly
         return _match_parts(self.parts, tuple(value.split("/")), narrowly)
 
@@ -176,7 +176,66 @@ def _stands(part: str, name: str, narrowly: bool) -> bool:
         return part == name
     if narrowly and (not name or _SHELL_MARKS & set(name) or (name[0] == "." and part[0] != ".")):
         return False
-    return re.fullmatch("[^/]*".join(re.escape(piece) for piece in part.split("*")), name) is not None
+    return _matches(part, name)
+
+
+def _matches(text: str, value: str) -> bool:
+    """Whether ``value`` is ``text`` with anything, or nothing, for each ``*``. Each piece between two stars is taken
+    where it comes first, which leaves most for the others: one pass, whatever the value."""
+    first, *others = text.split("*")
+    if not others:
+        return value == text
+    *inner, last = others
+    at, end = len(first), len(value) - len(last)
+    if at > end or not value.startswith(first) or not value.endswith(last):
+        return False
+    for piece in inner:
+        found = value.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
+
+
+def _matches_by_words(text: str, value: str) -> bool:
+    """Whether ``value`` is ``text`` with one or more characters of a word for each ``*``.
+
+    The value falls into runs of such characters, and a star stays within one. Of two places in a run where a star may
+    begin, the earlier can do all that the later can; so one place in each run is enough to go on from.
+    """
+    first, *others = text.split("*")
+    if not others:
+        return value == text
+    *inner, last = others
+    if not value.startswith(first) or not value.endswith(last):
+        return False
+    ends = [found.start() for found in _NO_WORD.finditer(value)] + [len(value)]
+    begins = [len(first)]  # where the next star may begin: the first such place of each run
+    for piece in inner:
+        begin_of: dict[int, int] = {}
+        for begin in begins:
+            for after in _after(piece, value, begin, ends[bisect_left(ends, begin)]):
+                run = bisect_left(ends, after)
+                begin_of[run] = min(after, begin_of.get(run, after))
+        begins = list(begin_of.values())
+    end = len(value) - len(last)
+    return any(begin < end <= ends[bisect_left(ends, begin)] for begin in begins)
+
+
+def _after(piece: str, value: str, begin: int, end: int) -> Iterator[int]:
+    """Where ``piece`` may be over, after a star that begins at ``begin`` in a run that ends at ``end``: where it comes
+    first within the run, and where it lies across the run's end, for which there is one place only."""
+    broken = _NO_WORD.search(piece)
+    across = -1
+    if broken is not None:
+        across = end - broken.start()
+    else:
+        if (found := value.find(piece, begin + 1, end)) >= 0:
+            yield found + len(piece)
+        if piece.endswith("."):  # the dot ends the run where another follows
+            across = end - len(piece) + 1
+    if across > begin and value.startswith(piece, across):
+        yield across + len(piece)
 
 
 def _between(value: Any) -> Between:
