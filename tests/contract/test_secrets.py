@@ -123,6 +123,12 @@ def test_va_04_nothing_of_a_secret_is_left_where_a_program_is_ended(sandbox: syn
     assert (execution.status, execution.stdout) == ("timeout", f"so: {MARKER}")
 
 
+def test_va_04_nothing_of_a_secret_is_left_where_a_program_is_killed_by_a_signal(sandbox: sync.Sandbox) -> None:
+    begun = "printf 'so: %s' \"${API_TOKEN:0:9}\"; kill -KILL $$"
+    execution = sandbox.run(begun, language="shell", secrets=[NAME])
+    assert (execution.status, execution.stdout) == ("failed", f"so: {MARKER}")
+
+
 def test_a_secret_half_on_stdout_and_half_on_stderr_is_not_put_together(sandbox: sync.Sandbox, language: str) -> None:
     execution = sandbox.run(ON_BOTH[language], language=language, secrets=[NAME])
     assert (execution.stdout, execution.stderr) == (S[:9], S[9:])

@@ -114,8 +114,8 @@ class Capture:
         return emitter is not None and emitter.is_full()
 
     def finish(self, *, cut: bool) -> None:
-        """It is over: hand on what waits for the rest of a secret or of a character that never came. ``cut``: somebody
-        else than the program ended it."""
+        """It is over: hand on what waits for the rest of a secret or of a character that never came. ``cut``: it may
+        have been ended in the middle of what it said, by somebody else or by a signal."""
         for stream, redacted in (self._redacted or {}).items():
             if rest := redacted.finish(cut=cut):
                 self._keep(stream, rest)

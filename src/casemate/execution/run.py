@@ -68,7 +68,7 @@ async def run(
         raise
     finally:
         await doorway.close()
-    capture.finish(cut=ending.reason is not None)
+    capture.finish(cut=not (ending.reason is None and ending.wait_status == 0))
     return Finished(plan, ending, capture, before, doorway.crossings())
 
 
