@@ -26,6 +26,7 @@ from casemate.model.execution import SkippedFile
 from casemate.model.sizes import format_size
 
 if TYPE_CHECKING:
+    from casemate.redaction.archive import Budget
     from casemate.redaction.redaction import Redaction
 
 _NOTHING: Mapping[str, str] = {}
@@ -112,6 +113,7 @@ class _Collector:
         self._given = given
         self._store = store
         self._unlock = unlock
+        self._archives: Budget | None = None  # made when there is a file to look into; one for all of them
         self.files: list[Artifact] = []
         self.skipped = Skipped(bounds.reports)
 
@@ -202,12 +204,14 @@ class _Collector:
 
     def _why_not_archive(self, start: int) -> str:
         """Why what the store holds from ``start`` on is an archive that must not be handed out; empty when it may."""
-        from casemate.redaction.archive import reason_to_withhold
+        from casemate.redaction.archive import Budget, reason_to_withhold
 
         assert self._redaction is not None
         size = self._store.size - start
         read = Slice(self._store, start, size).read
-        return reason_to_withhold(read, size, self._redaction, self._bounds.total_bytes)
+        if self._archives is None:
+            self._archives = Budget(self._bounds.total_bytes)
+        return reason_to_withhold(read, size, self._redaction, self._archives)
 
 
 @dataclass(frozen=True, slots=True)

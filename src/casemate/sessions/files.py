@@ -160,14 +160,14 @@ def _read(root: int, name: str, redaction: Redaction | None) -> bytes:
     data = _content(root, name)
     if redaction is None:
         return data
-    from casemate.redaction.archive import reason_to_withhold
+    from casemate.redaction.archive import Budget, reason_to_withhold
     from casemate.redaction.content import RedactedContent
 
     content = RedactedContent(redaction)
     pieces = [content.feed(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK)]
     kept = b"".join((*pieces, content.finish()))
     why = content.withheld or reason_to_withhold(
-        lambda at, size: kept[at : at + size], len(kept), redaction, _MOST_READ
+        lambda at, size: kept[at : at + size], len(kept), redaction, Budget(_MOST_READ)
     )
     if why:
         raise OSError(0, why)
