@@ -14,6 +14,8 @@ import unicodedata
 from collections.abc import Iterator
 
 SHORTEST = 8  # bytes of a value: what is shorter is found in innocent text, too
+_SHORTEST_LINE = 16  # bytes of a line that is a secret of its own
+_NO_SECRET = ("-----BEGIN", "-----END")  # lines that all keys have (RFC 7468)
 _B64_DEPENDS_ON_BEFORE = (0, 2, 3)  # characters, where so many bytes come before in the same group
 _B64_WIDTHS = (64, 76)  # of a line: RFC 7468 (PEM), RFC 2045 (MIME, and coreutils' base64)
 _HEX_WIDTH = 60  # of a line of xxd -p
@@ -37,6 +39,14 @@ def twins_of(value: str) -> set[str]:
     """``value`` as programs hand it on: normalised (Unicode, annex 15), stripped, with other line ends, as words."""
     same = {value, value.strip(), value.replace("\n", "\r\n"), " ".join(value.split())}
     return {unicodedata.normalize(form, one) for one in same for form in ("NFC", "NFD")} | same
+
+
+def lines_of(value: str) -> tuple[str, ...]:
+    """The lines of a value of several that are secrets of their own: programs show a key line by line, or indented."""
+    lines = [line.strip() for line in value.splitlines()]
+    if len(lines) < 2:
+        return ()
+    return tuple(one for one in lines if len(one.encode()) >= _SHORTEST_LINE and not one.startswith(_NO_SECRET))
 
 
 def _raw(text: str) -> Iterator[bytes]:

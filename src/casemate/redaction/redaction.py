@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from casemate.redaction.forms import forms_of
+from casemate.redaction.forms import forms_of, lines_of
 
 if TYPE_CHECKING:
     from ahocorasick_rs import BytesAhoCorasick
@@ -43,7 +43,9 @@ class Redaction:
     """Knows all ``forms`` of the secrets ``values``, which are given by name. Usable from any thread."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        names = {form: name for name, value in reversed(tuple(values.items())) for form in forms_of(value)}
+        given = tuple(values.items())
+        lines = tuple((name, line) for name, value in given for line in lines_of(value))
+        names = {form: name for name, value in reversed(given + lines) for form in forms_of(value)}
         self._know(tuple(names), tuple(f"[secret:{name}]".encode() for name in names.values()))
         self._mirror: Redaction | None = None  # made when something was cut
 

@@ -82,6 +82,21 @@ def test_va_10_nothing_of_the_longer_of_two_secrets_is_left() -> None:
     assert redaction.text("password-and-mor") == "[secret:SHORT]-and-mor"
 
 
+def test_va_05_a_key_that_is_shown_line_by_line_is_hidden() -> None:
+    lines = [
+        "-----BEGIN PRIVATE KEY-----",
+        "MIIEvQIBADANBgkqhkiG9w0B",
+        "AQEFAASCBKcwggSjAgEAAoIB",
+        "-----END PRIVATE KEY-----",
+    ]
+    redaction = Redaction({"TOKEN": "\r\n".join(lines) + "\r\n"})
+    shown = "".join(f"{number}:   {line} |\n" for number, line in enumerate(lines))
+    kept = f"0:   {lines[0]} |\n1:   {MARKER} |\n2:   {MARKER} |\n3:   {lines[3]} |\n"
+    assert redaction.text(shown) == kept
+    assert redaction.text("\n".join(lines[1:3])) == f"{MARKER}\n{MARKER}"
+    assert redaction.text("\r\n".join(lines)) == MARKER
+
+
 def test_secrets_that_overlap_are_replaced_as_one() -> None:
     redaction = Redaction({"A": "begin-middle", "B": "middle-end"})
     assert redaction.text("<begin-middle-end>") == "<[secret:A]>"
