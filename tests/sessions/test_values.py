@@ -245,3 +245,10 @@ async def test_names_of_node_may_hold_a_dollar_sign(opened: Open) -> None:
     for session in (python, opened("shell")):
         with pytest.raises(InvalidArgument):
             await session.get("$x_1")
+
+
+async def test_text_that_is_nested_too_deep_is_an_error_of_its_name(sandbox: Sandbox) -> None:
+    async with sandbox.session("shell") as session:
+        await session.run("printf -v deep '%5000s' ''; deep=${deep// /[}")
+        with pytest.raises(InvalidArgument, match="deep"):
+            await session.get("deep")

@@ -167,9 +167,9 @@ class Session:
 
         try:
             value = json.loads(reply.text)
-        except ValueError:
-            raise InvalidArgument("name", f"{name!r} does not hold JSON text") from None
-        return self._redaction.value(value) if self._redaction else value
+            return self._redaction.value(value) if self._redaction else value
+        except (ValueError, RecursionError):
+            raise InvalidArgument("name", f"{name!r} does not hold JSON text that can be read here") from None
 
     async def set(self, name: str, value: Any) -> None:
         """Bind ``name`` to a JSON value; in Shell to its JSON text. Raises ``InvalidArgument``."""
