@@ -20,6 +20,7 @@ from casemate.approvals.channels import Desk, Held, decision_of
 from casemate.model.approval import ApprovalRequest, Decision
 
 _MOST_LEFT_BEHIND = 16  # threads in which the approver has not returned; with so many it counts as gone
+_MOST_LEFT_BEHIND_FOR_ONE = 3  # for one session or run: it must not use them up for the others
 _FAILED = "the approver failed"
 Approve = Callable[[ApprovalRequest], Any]
 
@@ -107,8 +108,8 @@ class ThreadCallback:
         self._lock = threading.Lock()
         self._waiting: deque[tuple[ApprovalRequest, asyncio.AbstractEventLoop | None]] = deque()
         self._working: object = None  # the thread that is to go on
-        self._current = ""
-        self._left_behind: set[object] = set()  # threads in which the approver has not returned
+        self._current = self._current_of = ""  # the request that the approver is at, and whose it is
+        self._left_behind: dict[object, str] = {}  # threads in which the approver has not returned, and for whom
         self._coroutines: dict[str, Future[Any]] = {}  # that it has returned, by request
 
     @property
@@ -117,7 +118,8 @@ class ThreadCallback:
 
     def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Held:  # noqa: ARG002
         with self._lock:
-            if not self.is_there:
+            left = sum(of == _of(request) for of in self._left_behind.values())
+            if not self.is_there or left >= _MOST_LEFT_BEHIND_FOR_ONE:
                 return "gone"
             self._waiting.append((request, loop))
             self._go_on()
@@ -126,7 +128,7 @@ class ThreadCallback:
     def withdraw(self, request: str) -> None:
         with self._lock:
             if request == self._current:
-                self._left_behind.add(self._working)
+                self._left_behind[self._working] = self._current_of
                 self._working, self._current = None, ""
                 self._go_on()
             elif self._waiting:
@@ -158,7 +160,7 @@ class ThreadCallback:
             if is_wanted:
                 self._desk.answer(request.id, decision, self.name, note)
         with self._lock:
-            self._left_behind.discard(me)
+            self._left_behind.pop(me, None)
 
     def _next(self, me: object) -> tuple[ApprovalRequest, asyncio.AbstractEventLoop | None] | None:
         with self._lock:
@@ -168,7 +170,7 @@ class ThreadCallback:
                 self._working = None
                 return None
             item = self._waiting.popleft()
-            self._current = item[0].id
+            self._current, self._current_of = item[0].id, _of(item[0])
             return item
 
     def _asked(self, request: ApprovalRequest, loop: asyncio.AbstractEventLoop | None) -> tuple[Decision, str]:
@@ -186,6 +188,11 @@ class ThreadCallback:
         finally:
             with self._lock:
                 self._coroutines.pop(request.id, None)
+
+
+def _of(request: ApprovalRequest) -> str:
+    """Whose it is: a session's, or a run's of its own."""
+    return request.session or request.run
 
 
 async def _awaited(answer: Any) -> object:

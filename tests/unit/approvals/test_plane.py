@@ -517,3 +517,28 @@ async def test_every_decision_is_one_row_of_its_run() -> None:
     assert desk.decisions == ["allowed", "denied"]
     assert [row.get("session") for row in desk.rows] == ["s", None]
     assert {"request", "kind", "summary", "server", "tool", "arguments", "hash", "by"} <= set(desk.rows[0])
+
+
+@running
+async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_for_itself_only() -> None:
+    go = threading.Event()
+
+    def approve(request: ApprovalRequest) -> bool:
+        return request.session != "hostile" or go.wait(PATIENCE)
+
+    desk = Desk(approve)
+    given = Verdict(True, "nothing yet")
+    try:
+        for nth in range(6):
+            asker = desk.asker(f"run {nth}", "hostile")
+            future = asker.decide(question())
+            if nth < 3:
+                await until(desk.approvals.pending)  # it is asked about, and nobody answers
+                asker.close()
+            given = await verdict(future)
+            assert not given.allow
+        assert given.by == "nobody"
+        assert (await verdict(desk.asker("run", "honest").decide(question()))).allow
+    finally:
+        go.set()
+        desk.approvals.close()
