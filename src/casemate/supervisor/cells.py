@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SIGKILL = 9
 _FIRST_LOOK = 0.01  # seconds after the start
+_STUBBORN_REST = 1.0  # seconds until a cell that could not be stopped is tried again: trying takes `standstill` 30 ms
 _TIMES_REST = 10  # as long as a look took, it rests
 _PIPE_READ = 4096
 _LOOSE = 256 << 20  # bytes above the limit from which RLIMIT_DATA holds a process to nothing: Node reserves gigabytes
@@ -216,7 +217,7 @@ class Cell:
         else:
             self._look(now)
             if not self.paused.stop():
-                self._rest_after(now)
+                self.next_look = time.monotonic() + _STUBBORN_REST
 
     def keep_time(self, now: float) -> None:
         """End it when its time is up, and look at it when that is due."""
