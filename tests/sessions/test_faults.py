@@ -249,7 +249,9 @@ async def test_children_that_take_memory_between_steps_are_ended_with_their_cell
         + "".join(f"        {line}\n" for line in child.splitlines()),
     )
     await until(lambda: session._lives.current is not None and not session._lives.current.is_alive)
-    after = await session.run("import os; print(sum(int(open(one).read()) for one in os.listdir() if 'took' in one))")
+    after = await session.run(
+        "import os; print(sum(int(open(one).read() or 0) for one in os.listdir() if 'took' in one))"
+    )
     assert after.state == "lost"
     assert int(after.stdout) < 1200  # of 1920
 
