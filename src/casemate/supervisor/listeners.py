@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import array
 import os
+import select
 
 from casemate.supervisor import kernel, wire
 
@@ -37,6 +38,10 @@ def make(network: int, sockets: Sequence[Sequence[object]]) -> list[int]:
     if pid == 0:
         _listen(network, sockets, theirs)
     theirs.close()
+    poll = select.poll()
+    poll.register(ours.fileno(), select.POLLIN)
+    if not poll.poll(wire.ANSWER_WITHIN):
+        os.kill(pid, 9)  # then the answer is its end
     fds = array.array("i")
     data, ancillary, _, _ = ours.recvmsg(wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * fds.itemsize))
     for _, _, payload in ancillary:
@@ -44,7 +49,7 @@ def make(network: int, sockets: Sequence[Sequence[object]]) -> list[int]:
     ours.close()
     os.waitpid(pid, 0)
     if not fds:
-        number = wire.decode(data) if data else 0
+        number = wire.decode(data) if data else 110
         raise OSError(number, os.strerror(number), "listeners")
     return list(fds)
 

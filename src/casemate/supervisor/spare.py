@@ -10,6 +10,7 @@ from __future__ import annotations
 import _socket
 import array
 import os
+import select
 
 from casemate.supervisor import cell, cgroups, enter, kernel, wire
 from casemate.supervisor.identity import Identity
@@ -78,6 +79,10 @@ class Spare:
         if self._namespaces:
             return
         fds = array.array("i")
+        poll = select.poll()
+        poll.register(self.channel.fileno(), select.POLLIN)
+        if not poll.poll(wire.ANSWER_WITHIN):
+            raise OSError(110, "a cell did not prepare itself in time")
         data, ancillary, _, _ = self.channel.recvmsg(1, _socket.CMSG_SPACE(2 * fds.itemsize))
         for _, _, payload in ancillary:
             fds.frombytes(payload)

@@ -25,6 +25,7 @@ OWN_PLACES = {
 _MAX_DEPTH = 12  # no message of ours is deeper than 5
 
 
+ANSWER_WITHIN = 10_000  # milliseconds; a child that prepares itself needs some, and nobody else is served meanwhile
 _MARKS = {None: b"n", True: b"t", False: b"f"}
 
 
