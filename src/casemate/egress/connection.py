@@ -16,7 +16,7 @@ from casemate.policy.hosts import canonical, may_be_public
 if TYPE_CHECKING:
     from casemate.egress.ledger import Tally
     from casemate.egress.opening import Opening
-    from casemate.egress.terms import Terms
+    from casemate.egress.terms import Service, Terms
 
 HTTPS, HTTP = 443, 80
 _MOST_PIECES = 256  # that a head may come in: each is looked at from the start
@@ -34,7 +34,7 @@ class Connection:
         self.client = client
         self.refuse: Callable[[Refused], bytes] | None = None
         self.touched = self.begun = asyncio.get_running_loop().time()
-        self.waits_for_a_person = False
+        self.waits_for_a_person = self.waits_for_the_host = False
         self._servers: list[Stream] = []
         self._tally: Tally | None = None
         self._granted: dict[tuple[str, int], str] = {}
@@ -93,6 +93,11 @@ class Connection:
         return "it was asked for and approved"
 
     # -- how
+
+    async def serve(self, service: Service) -> None:
+        """Have the host's own ``service`` answer. It may take its time."""
+        self.waits_for_the_host = True
+        await service.serve(self.client)
 
     async def dial(self, name: str, port: int) -> Stream:
         """The server's end. Raises :class:`Refused`, :class:`Unreachable`."""
@@ -212,10 +217,11 @@ class Connection:
         self.opening.ledger.spend(count, self.terms.limits.bytes)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it has been idle, or there, for too long. Time in which a person is asked does not count."""
+        """Whether it has been idle, or there, for too long. Time in which a person is asked does not count, nor any of
+        one with the host itself."""
         limits = self.terms.limits
         is_too_long = now - self.touched > limits.idle_seconds or now - self.begun > limits.seconds
-        return is_too_long and not self.waits_for_a_person
+        return is_too_long and not self.waits_for_a_person and not self.waits_for_the_host
 
     async def run(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
         """Serve it to its end; what is refused is said and noted, and nothing of it stays open."""

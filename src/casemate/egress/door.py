@@ -23,6 +23,7 @@ from casemate.egress.terms import (
     Crossing,
     DoorLimits,
     Network,
+    Service,
     Terms,
 )
 from casemate.errors import Fault, SandboxClosed
@@ -38,6 +39,7 @@ __all__ = [
     "DoorLimits",
     "Network",
     "Opening",
+    "Service",
     "Terms",
 ]
 

@@ -18,6 +18,9 @@ _MOST_PIECES = 16  # that a message of SOCKS may come in
 
 async def by_name(connection: Connection, name: str, port: int) -> None:
     """A client that connected to the address of ``name``."""
+    if (service := connection.terms.service(name, port)) is not None:
+        await connection.serve(service)
+        return
     if _is_seen(connection, name, port):
         connection.refuse = in_clear
     await connection.permit(name, port)

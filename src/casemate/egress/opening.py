@@ -217,6 +217,8 @@ def _ports(terms: Terms, name: str) -> tuple[int, ...]:
     """Where somebody has to listen for the canonical ``name``: what is allowed, and what may be asked for."""
     if name == LOCAL_NAME:
         return terms.local_ports
+    if served := tuple(service.port for service in terms.services if service.name == name):
+        return served
     ports = set(terms.hosts.ports(name))
     if terms.asker is not None and may_be_public(name):
         ports.update(port for port in USUAL_PORTS if not terms.hosts.denies(name, port))

@@ -5,13 +5,27 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from casemate.model.crossing import Crossing
 from casemate.policy.hosts import LOCAL_NAME, HostRules
 from casemate.policy.requests import RequestRules
 
-__all__ = ["ADDRESS_RANGE", "DNS", "LOCAL_NAME", "PROXY", "Asker", "Crossing", "DoorLimits", "Network", "Terms"]
+if TYPE_CHECKING:
+    from casemate.egress.stream import Stream
+
+__all__ = [
+    "ADDRESS_RANGE",
+    "DNS",
+    "LOCAL_NAME",
+    "PROXY",
+    "Asker",
+    "Crossing",
+    "DoorLimits",
+    "Network",
+    "Service",
+    "Terms",
+]
 
 ADDRESS_RANGE = (
     "198.18.0.0/15"  # for benchmarks of networks (RFC 2544): nobody has it, and cells are routed nothing else
@@ -32,6 +46,22 @@ class Asker(Protocol):
 
     def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[bool]:
         """Whether the connection may be made; ``how_often``: this is the so-manieth to it. From any thread."""
+
+
+class Service(Protocol):
+    """What the host itself offers in a cell, at ``port`` of a ``name`` beneath ``casemate.internal``."""
+
+    @property
+    def name(self) -> str:
+        """Canonical."""
+
+    @property
+    def port(self) -> int:
+        """Where its clients find it."""
+
+    async def serve(self, client: Stream) -> None:
+        """Serve one client, in the door's loop, which nothing may hold up. It is cancelled with the cell; what it
+        raises ends this client's connection. What it takes and gives is its own to bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +89,16 @@ class DoorLimits:
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What one cell may reach. ``asker`` is None where nobody can be asked: then what no rule allows does not resolve.
-    ``local_ports``: of services on the host's loopback, under the name ``host.casemate.internal``."""
+    ``local_ports``: of services on the host's loopback, under the name ``host.casemate.internal``; ``services``: the
+    host's own, which no rule is needed for."""
 
     hosts: HostRules = field(default_factory=HostRules)
     asker: Asker | None = None
     local_ports: tuple[int, ...] = ()
     limits: DoorLimits = field(default_factory=DoorLimits)
     requests: RequestRules = field(default_factory=RequestRules)
+    services: tuple[Service, ...] = ()
+
+    def service(self, name: str, port: int) -> Service | None:
+        """The host's own that is at ``port`` of ``name``."""
+        return next((one for one in self.services if (one.name, one.port) == (name, port)), None)

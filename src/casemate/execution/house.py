@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from casemate.execution.admit import Admitted, Bounds, admit
-from casemate.execution.network import Outside
+from casemate.execution.network import Offer, Outside
 from casemate.isolation.wall import Wall
 from casemate.model.limits import Limits
 from casemate.model.request import Request
@@ -43,7 +43,8 @@ class Log(Protocol):
 class House:
     """``runtime_for``: the runtime of a language by its name; ``environment``: where its packages come from;
     ``preload``: modules to load ahead, None for the usual; ``approvals``: made when first wanted; ``hosts``: what cells
-    may reach, and ``outside`` the way there; None where they have no door."""
+    may reach, and ``outside`` the way there; None where they may reach none; ``offers``: what the host has in each cell
+    itself, now."""
 
     wall: Wall
     log: Log
@@ -57,6 +58,7 @@ class House:
     output_dir: Path | None
     outside: Outside
     hosts: HostRules | None
+    offers: Callable[[], tuple[Offer, ...]] = tuple
 
     def admit(self, request: Request, *, stream: bool) -> Admitted:
         """Whether ``request`` may run, and within which bounds. ``stream``: its events are followed, so that whoever

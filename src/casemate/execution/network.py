@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from casemate.approvals.asker import Asker
-    from casemate.egress.door import Door, Opening, Terms
+    from casemate.egress.door import Door, Opening, Service, Terms
     from casemate.execution.admit import Admitted
     from casemate.execution.house import Log
     from casemate.model.request import Request
-    from casemate.policy.hosts import HostRules
     from casemate.policy.requests import RequestRules
     from casemate.redaction.redaction import Redaction
 
@@ -57,6 +56,15 @@ class Listening(Protocol):
         ...
 
 
+class Offer(Protocol):
+    """A service of the host's own that cells may have."""
+
+    def begin(self, whose: Callable[[], Asker | None]) -> Service:
+        """It, in one cell. ``whose``: what runs there now, in whose name everything is asked and done; None where
+        nothing does: then nothing is done. From any thread."""
+        ...
+
+
 class Outside:
     """A sandbox's door to the network, which is there from the first cell on that may use it."""
 
@@ -66,12 +74,9 @@ class Outside:
         self._lock = threading.Lock()
         self._door: Door | None = None
 
-    def doorway(self, admitted: Admitted, cell: Listening, asker: Asker | None, note: Note) -> Doorway:
-        """The door of one cell, for what was admitted; what no rule covers is asked of ``asker``."""
-        made = Doorway(self, admitted.through, cell, note)
-        if admitted.opens:
-            made.open(asker, cell.listeners())
-        return made
+    def doorway(self, admitted: Admitted, cell: Listening, note: Note, offers: Sequence[Offer]) -> Doorway:
+        """The door of one cell, for what was admitted and what the host offers."""
+        return Doorway(self, admitted, cell, note, offers)
 
     def door(self) -> Door:
         """The door itself."""
@@ -90,52 +95,73 @@ class Outside:
 
 
 class Doorway:
-    """What one cell has of the door; nothing until its sockets are there. ``hosts``: what crosses without asking, None
-    where nothing ever may."""
+    """What one cell has of the door; nothing until its sockets are there. A cell for which there is something behind it
+    from the start has them with it."""
 
-    def __init__(self, outside: Outside, hosts: HostRules | None, cell: Listening, note: Note) -> None:
-        """``note`` puts a new kind of crossing on record; it may be set anew."""
+    def __init__(
+        self, outside: Outside, admitted: Admitted, cell: Listening, note: Note, offers: Sequence[Offer]
+    ) -> None:
+        """``note`` puts a new kind of crossing on record; it may be set anew. ``offers``: what the host has there."""
         self.note = note
+        self._asker: Asker | None = None  # what runs now
+        self._asks = False  # about hosts
+        self._offers: tuple[Offer, ...] = ()
+        self._services: tuple[Service, ...] = ()
+        self._offer(offers)
         self._outside = outside
-        self._hosts = hosts
+        self._hosts = admitted.through  # what crosses without asking; None where nothing ever may
         self._cell = cell
         self._lock = threading.Lock()
         self._is_closed = False
+        self._begins_open = admitted.opens or bool(offers)
         self._is_open = False
         self._terms: Terms | None = None
         self._opening: Opening | None = None
         self._problem = ""
 
-    def open(self, asker: Asker | None, sockets: Future[list[int]]) -> None:
-        """Open it as soon as its ``sockets`` are there."""
-        self._is_open = True
-        self.change(asker)
+    def attend(self, asker: Asker | None, *, asks: bool = False) -> None:
+        """From now on ``asker``'s run or step is what runs in the cell, or nothing. ``asks``: what no rule covers is
+        asked of it."""
+        self._asker, self._asks = asker, asks
+        if self._is_open:
+            self._change()
+        elif self._begins_open:
+            self._open(self._cell.listeners())
+
+    async def step(self, asker: Asker, offers: Sequence[Offer], *, asks: bool) -> None:
+        """The same for a step of a session, which may be offered more than those before. A door that was not needed so
+        far opens for that."""
+        import asyncio  # it loads while the supervisor starts, so not before
+
+        self._offer(offers)
+        self.attend(asker, asks=asks)
+        if self._is_open or not (offers or (asks and self._hosts is not None)):
+            return
+        sockets = self._cell.listen(DOOR_SOCKETS)
+        self._open(sockets)
+        await asyncio.wait([asyncio.wrap_future(sockets)])
+
+    def _open(self, sockets: Future[list[int]]) -> None:
+        self._is_open, self._begins_open = True, False
+        self._change()
         door = self._outside.door()
         sockets.add_done_callback(lambda made: self._begin(door, made))
 
-    async def let_ask(self, asker: Asker) -> None:
-        """From now on what no rule covers is asked of ``asker``. A door that was not needed so far opens for that."""
-        import asyncio  # it loads while the supervisor starts, so not before
+    def _offer(self, offers: Sequence[Offer]) -> None:
+        if tuple(offers) != self._offers:
+            self._offers = tuple(offers)
+            self._services = tuple(offer.begin(lambda: self._asker) for offer in offers)
 
-        if self._hosts is None:
-            return
-        if self._is_open:
-            self.change(asker)
-            return
-        sockets = self._cell.listen(DOOR_SOCKETS)
-        self.open(asker, sockets)
-        await asyncio.wait([asyncio.wrap_future(sockets)])
-
-    def change(self, asker: Asker | None) -> None:
-        """From now on what no rule covers is asked of ``asker``, or of nobody."""
-        if not self._is_open or self._hosts is None:
-            return
+    def _change(self) -> None:
         from casemate.egress.door import Terms
+        from casemate.policy.hosts import HostRules
 
-        asking = None if asker is None else Asking(asker)
+        hosts, requests = self._hosts or HostRules(), self._outside.requests
+        asking = Asking(self._asker) if self._asker and self._asks and self._hosts is not None else None
         with self._lock:
-            hosts, requests = self._hosts, self._outside.requests
-            self._terms = Terms(hosts, asker=asking, local_ports=hosts.local_ports, requests=requests)
+            self._terms = Terms(
+                hosts, asker=asking, local_ports=hosts.local_ports, requests=requests, services=self._services
+            )
             if self._opening is not None:
                 self._opening.change(self._terms)
 

@@ -35,9 +35,9 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
         before = await _output_before(plan)
         asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started
         async with asking(house, request, emitter, redaction) as asker:
-            asked = asker if house.may_ask(stream=emitter is not None) else None
             note = noting(house.log, request, redaction)
-            doors = Doors(asker, partial(house.outside.doorway, admitted, asker=asked, note=note))
+            doorway_of = partial(house.outside.doorway, admitted, note=note, offers=house.offers())
+            doors = Doors(asker, doorway_of, asks=house.may_ask(stream=emitter is not None))
             finished = await run(plan, house.wall, emitter, before, doors, redaction)
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal

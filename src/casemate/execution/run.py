@@ -39,10 +39,11 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """Of one run: what they ask, and the one to the network of its cell."""
+    """Of one run: what they ask, and the one to the network of its cell. ``asks``: about hosts, too."""
 
     asker: Asker
     doorway_of: Callable[[Cell], Doorway]
+    asks: bool
 
 
 async def run(
@@ -61,6 +62,7 @@ async def run(
     if emitter:
         emitter.on_room = cell.resume
     doorway = doors.doorway_of(cell)
+    doorway.attend(doors.asker, asks=doors.asks)
     try:
         ending = await cell.ended()
     except asyncio.CancelledError:

@@ -89,7 +89,8 @@ class Lives:
 
     def _cell_for(self, plan: Plan, report: IsolationReport) -> InterpreterCell:
         life = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language], self._redaction)
-        life.doorway = self._house.outside.doorway(self._admitted, life.cell, None, lambda _: None)
+        life.doorway = self._house.outside.doorway(self._admitted, life.cell, lambda _: None, self._house.offers())
+        life.doorway.attend(None)
         life.report = report_for(plan, self._house, report, life.cell)
         return life
 

@@ -244,7 +244,7 @@ class Session:
             try:
                 end = await self._asked_and_over(life, heard, request, plan.deadline)
             finally:
-                life.doorway.change(None)
+                life.doorway.attend(None)
                 self._running = ""
             state = self._lives.names.state_after(end.finished)
             left = await self._lives.left_by(life, end.ending)
@@ -267,8 +267,8 @@ class Session:
             if denied is not None:
                 return denied_end(deadline, denied, interrupted=self._interrupted, closed=bool(self._closed))
             asker.attach(life.cell)
-            if self._house.may_ask(stream=heard.emitter is not None):
-                await life.doorway.let_ask(asker)
+            asks = self._house.may_ask(stream=heard.emitter is not None)
+            await life.doorway.step(asker, self._house.offers(), asks=asks)
             if self.language == "python":
                 commands.listen(heard)
             return await self._until_over(life, heard, request, deadline)
