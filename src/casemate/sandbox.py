@@ -1,48 +1,32 @@
-"""The facade, and where the rooms are put together."""
+"""The facade: what can be asked of a sandbox."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from casemate.audit.log import AuditLog, default_path
-from casemate.config import arguments_of_environment, arguments_of_file, bounded, rulebook
-from casemate.errors import SandboxClosed
+from casemate.config import arguments_of_environment, arguments_of_file
 from casemate.execution.given import (
-    check_apart,
-    check_approver,
-    check_choice,
     check_files,
-    check_namespace,
-    check_preload,
-    checked_concurrency,
     checked_cwd,
     checked_folder,
-    checked_output_dir,
-    checked_path,
-    opened_store,
 )
-from casemate.execution.house import House
-from casemate.execution.network import Outside
 from casemate.execution.request import Content, check_timeout, make_request
-from casemate.isolation.native.wall import NativeWall
 from casemate.model.limits import Limits
 from casemate.model.secrets import NO_SECRETS, Secrets
+from casemate.rooms import Rooms
 from casemate.runtimes.catalogue import examples, language_of, runtime_for
 
 if TYPE_CHECKING:
-    import asyncio
-
     from casemate.approvals.approvals import Approvals
     from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
-    from casemate.model.plan import Launch, Plan
+    from casemate.model.plan import Plan
     from casemate.model.request import Request
     from casemate.policy.policy import Policy
     from casemate.runtimes.runtime import Environment
@@ -102,45 +86,12 @@ class Sandbox:
         namespace: str = "default",
         concurrency: int | None = None,
     ) -> None:
-        bound = bounded(
-            policy, network=network, allowed_domains=allowed_domains, allow_local=allow_local, limits=limits,
-            workspace=workspace, workspace_mode=workspace_mode, isolation=isolation,
+        self._rooms = Rooms(
+            workspace=workspace, workspace_mode=workspace_mode, output_dir=output_dir, environment=environment,
+            preload=preload, isolation=isolation, policy=policy, network=network, allowed_domains=allowed_domains,
+            allow_local=allow_local, limits=limits, approve=approve, approval_timeout=approval_timeout, vault=vault,
+            audit=audit, namespace=namespace, concurrency=concurrency,
         )  # fmt: skip
-        self._policy = bound.policy
-        check_choice("isolation", bound.isolation, ("auto", *_WALLS))
-        check_approver(approve)
-        self._approve = approve
-        self._workspace = checked_folder("workspace", bound.workspace)
-        output_dir = checked_output_dir(output_dir)
-        check_apart(bound.workspace_mode, output_dir, self._workspace)
-        self._approval_timeout = check_timeout(approval_timeout, "approval_timeout")
-        check_preload(preload)
-        check_namespace(namespace)
-        self._namespace = namespace
-        self._store = None if vault is None else opened_store(vault, os.environ)
-        self._concurrency = checked_concurrency(concurrency)
-        self._wall = NativeWall(_launch_probe, self._concurrency)
-        self._log = AuditLog(checked_path("audit", audit) if audit is not None else default_path(os.environ))
-        self._house = House(
-            wall=self._wall,
-            log=self._log,
-            approvals=lambda: self.approvals,
-            limits=bound.limits,
-            runtime_for=runtime_for,
-            environment=environment,
-            preload=None if preload is None else tuple(preload),
-            workspace=self._workspace,
-            workspace_mode=bound.workspace_mode,
-            output_dir=output_dir,
-            outside=Outside(bound.policy.requests),
-            hosts=bound.hosts,
-        )
-        self._vault: Vault | None = None
-        self._slots: asyncio.Semaphore | None = None
-        self._sessions: Sessions | None = None
-        self._approvals: Approvals | None = None
-        self._making = threading.Lock()  # of approvals and vault: other threads may ask for them
-        self._closed = False
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **arguments: Any) -> Self:
@@ -188,9 +139,9 @@ class Sandbox:
         )  # fmt: skip
         from casemate.execution import pipeline
 
-        async with self._slot():
-            self._check_open()
-            return await pipeline.execute(request, self._house)
+        async with self._rooms.slot():
+            self._rooms.check_open()
+            return await pipeline.execute(request, self._rooms.house)
 
     async def stream(
         self,
@@ -220,9 +171,11 @@ class Sandbox:
         )  # fmt: skip
         from casemate.execution import pipeline, stream
 
-        async with self._slot():
-            self._check_open()
-            async with contextlib.aclosing(stream.events(partial(pipeline.execute, request, self._house))) as happened:
+        async with self._rooms.slot():
+            self._rooms.check_open()
+            async with contextlib.aclosing(
+                stream.events(partial(pipeline.execute, request, self._rooms.house))
+            ) as happened:
                 async for event in happened:
                     yield event
 
@@ -246,7 +199,7 @@ class Sandbox:
         request = self._request(code, **{**_NOTHING_MORE, **given, **named, "secrets": await self._held(secrets)})
         from casemate.execution import pipeline
 
-        return pipeline.explain(request, self._house)
+        return pipeline.explain(request, self._rooms.house)
 
     def session(
         self,
@@ -283,44 +236,28 @@ class Sandbox:
         request = self._request(code, **{**_NOTHING_MORE, **given, **doors})
         terms = Terms(
             name=name,
-            admitted=self._house.admit(request, stream=False),
+            admitted=self._rooms.house.admit(request, stream=False),
             cwd=checked_cwd(cwd),
             restore_cwd=restore_cwd,
             idle_timeout=check_timeout(idle_timeout, "idle_timeout"),
             lifetime=check_timeout(lifetime, "lifetime"),
         )
-        return self.sessions.add(Session(terms, self._house, self._slot))
+        return self.sessions.add(Session(terms, self._rooms.house, self._rooms.slot))
 
     @property
     def sessions(self) -> Sessions:
         """The open sessions: ``await sandbox.sessions.get(id_or_name)``, ``.list()`` and ``.bridge(name, a, b)``."""
-        from casemate.sessions.registry import Sessions
-
-        if self._sessions is None:
-            self._sessions = Sessions()
-        return self._sessions
+        return self._rooms.sessions
 
     @property
     def approvals(self) -> Approvals:
         """What waits to be approved: ``.pending()``, ``.decide(id, allow)``, ``.open()``, ``.rules``."""
-        from casemate.approvals.approvals import Approvals
-
-        with self._making:
-            if self._approvals is None:
-                policy = self._policy
-                given = (self._approve, self._approval_timeout, self._log.decision, partial(rulebook, policy))
-                self._approvals = Approvals(*given, has_rules=policy.written is not None)
-            return self._approvals
+        return self._rooms.approvals
 
     @property
     def vault(self) -> Vault:
         """The secrets of its namespace: ``await`` ``set(name, value)``, ``delete(name)`` and ``names()``."""
-        from casemate.vault.vault import Vault
-
-        with self._making:
-            if self._vault is None:
-                self._vault = Vault(self._store or opened_store(None, os.environ), self._namespace, self._log.note)
-            return self._vault
+        return self._rooms.vault
 
     async def _held(self, names: object) -> Secrets:
         return await self.vault.resolved(names) if names not in _NONE else NO_SECRETS
@@ -329,7 +266,7 @@ class Sandbox:
         """What this machine offers, as proved by the self-tests. Raises nothing for what is missing."""
         from casemate.execution import examine
 
-        return await examine.examine(self._wall, self.warm_up)
+        return await examine.examine(self._rooms.wall, self.warm_up)
 
     @staticmethod
     def language_of(file_name: str) -> str | None:
@@ -342,27 +279,17 @@ class Sandbox:
         A sandbox does the latter by itself from a moment after its first run on. Cells that nothing runs in for half
         a minute are ended. Raises as :meth:`run` does.
         """
-        self._wall.warm_up()
+        self._rooms.wall.warm_up()
         from casemate.execution import pipeline
 
         for language in languages:
-            for code in examples(runtime_for(language).language, self._house.preload):
+            for code in examples(runtime_for(language).language, self._rooms.house.preload):
                 request = self._request(code, language=language, **_NOTHING_MORE)
-                self._wall.keep_ready(pipeline.explain(request, self._house))
+                self._rooms.wall.keep_ready(pipeline.explain(request, self._rooms.house))
 
     async def close(self) -> None:
         """End every cell and everything this sandbox started. Bounded; harmless when repeated."""
-        self._closed = True
-        from casemate.execution.finishing import finishing
-
-        async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others
-            closing.callback(self._log.close)
-            if self._approvals is not None:
-                closing.push_async_callback(finishing, self._approvals.close)
-            closing.push_async_callback(finishing, self._house.outside.close)
-            closing.push_async_callback(self._wall.close)
-            if self._sessions is not None:
-                closing.push_async_callback(self._sessions.close)
+        await self._rooms.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -372,28 +299,12 @@ class Sandbox:
     ) -> None:
         await self.close()
 
-    def _slot(self) -> asyncio.Semaphore:
-        """One of the cells that may run at once. asyncio loads while the supervisor starts, so not before."""
-        import asyncio
-
-        if self._slots is None:
-            self._slots = asyncio.Semaphore(self._concurrency)
-        return self._slots
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SandboxClosed("the sandbox was closed")
-
     def _request(self, code: str | bytes, *, language: str, **given: Any) -> Request:
         """``given``: the other arguments of `make_request`."""
-        self._check_open()
-        request = make_request(code, runtime=runtime_for(language), namespace=self._namespace, **given)
-        if self._workspace is not None:
-            checked_folder("workspace", self._workspace)  # it may have gone since
-            check_files(request, self._workspace, self._house.workspace_mode)
+        self._rooms.check_open()
+        request = make_request(code, runtime=runtime_for(language), namespace=self._rooms.namespace, **given)
+        house = self._rooms.house
+        if house.workspace is not None:
+            checked_folder("workspace", house.workspace)  # it may have gone since
+            check_files(request, house.workspace, house.workspace_mode)
         return request
-
-
-def _launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:
-    """The self-test runs on the interpreter that casemate runs on."""
-    return runtime_for("python").launch(None, name, arguments)

@@ -57,7 +57,7 @@ def everything(execution: Execution) -> str:
 
 def rows(sandbox: sync.Sandbox, execution: Execution) -> list[dict[str, Any]]:
     """What the record says of it."""
-    with contextlib.closing(AuditLog(sandbox._sandbox._log.path)) as log:
+    with contextlib.closing(AuditLog(sandbox._sandbox._rooms.log.path)) as log:
         return [json.loads(row.detail) for row in log.tail(1000) if row.execution_id == execution.id]
 
 
@@ -216,7 +216,7 @@ def test_va_11_a_run_without_secrets_finds_nothing_of_the_one_before(sandbox: sy
 def test_va_12_an_unknown_name_is_refused_before_anything_starts(
     sandbox: sync.Sandbox, language: str, name: str
 ) -> None:
-    with contextlib.closing(AuditLog(sandbox._sandbox._log.path)) as log:
+    with contextlib.closing(AuditLog(sandbox._sandbox._rooms.log.path)) as log:
         before = log.head().count
         for attempt in (sandbox.run, sandbox.session):
             with pytest.raises(InvalidArgument, match="secrets"):

@@ -98,7 +98,7 @@ async def at_rest(sandbox: Sandbox) -> Left:
     """What there is once everything that is made once has been made, and nothing is ready for a next run."""
     await mixed(sandbox, 12)
     async with asyncio.timeout(witness.PATIENCE):
-        while any(one.ready for one in sandbox._wall.warmth().pools) or await settling() != left():
+        while any(one.ready for one in sandbox._rooms.wall.warmth().pools) or await settling() != left():
             await asyncio.sleep(0.05)
     return left()
 

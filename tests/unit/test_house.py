@@ -31,10 +31,10 @@ PLACES = {
         "code runs behind a wall; only walls and the search for interpreters start programs",
     ),
     "os.environ": (
-        {"surfaces", "sandbox", "isolation", "runtimes"},
+        {"surfaces", "sandbox", "rooms", "isolation", "runtimes"},
         "what a run depends on is read once, where it is configured, and handed on as a value",
     ),
-    "os.getenv": ({"surfaces", "sandbox", "isolation", "runtimes"}, "as os.environ"),
+    "os.getenv": ({"surfaces", "sandbox", "rooms", "isolation", "runtimes"}, "as os.environ"),
     "os.fork": ({"supervisor"}, "the host process has threads: it starts others by exec only"),
     "ctypes": ({"supervisor", "isolation"}, "system calls are made where cells are made"),
     "sqlite3": ({"audit"}, "the record has one writer"),

@@ -1,0 +1,172 @@
+"""Where the rooms of a sandbox are put together: opened as they are needed, and closed in reverse."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from casemate.audit.log import AuditLog, default_path
+from casemate.config import bounded, rulebook
+from casemate.errors import SandboxClosed
+from casemate.execution.given import (
+    check_apart,
+    check_approver,
+    check_choice,
+    check_namespace,
+    check_preload,
+    checked_concurrency,
+    checked_folder,
+    checked_output_dir,
+    checked_path,
+    opened_store,
+)
+from casemate.execution.house import House
+from casemate.execution.network import Outside
+from casemate.execution.request import check_timeout
+from casemate.isolation.native.wall import NativeWall
+from casemate.model.limits import Limits
+from casemate.runtimes.catalogue import runtime_for
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from casemate.approvals.approvals import Approvals
+    from casemate.model.plan import Launch
+    from casemate.policy.policy import Policy
+    from casemate.runtimes.runtime import Environment
+    from casemate.sessions.registry import Sessions
+    from casemate.vault.vault import Vault
+
+_WALLS = ("native",)
+
+
+class Rooms:
+    """The arguments are those of :class:`casemate.Sandbox`, and so is what it raises."""
+
+    def __init__(
+        self,
+        *,
+        workspace: str | os.PathLike[str] | None,
+        workspace_mode: Literal["overlay", "direct"] | None,
+        output_dir: str | os.PathLike[str] | None,
+        environment: Environment,
+        preload: Sequence[str] | None,
+        isolation: str,
+        policy: str | os.PathLike[str] | Mapping[str, Any] | Policy | None,
+        network: Literal["none", "listed", "public"] | None,
+        allowed_domains: Sequence[str],
+        allow_local: Sequence[int],
+        limits: Limits | None,
+        approve: Callable[..., Any] | None,
+        approval_timeout: float | None,
+        vault: object,
+        audit: str | os.PathLike[str] | None,
+        namespace: str,
+        concurrency: int | None,
+    ) -> None:
+        bound = bounded(
+            policy, network=network, allowed_domains=allowed_domains, allow_local=allow_local, limits=limits,
+            workspace=workspace, workspace_mode=workspace_mode, isolation=isolation,
+        )  # fmt: skip
+        check_choice("isolation", bound.isolation, ("auto", *_WALLS))
+        check_approver(approve)
+        folder = checked_folder("workspace", bound.workspace)
+        output_folder = checked_output_dir(output_dir)
+        check_apart(bound.workspace_mode, output_folder, folder)
+        check_preload(preload)
+        check_namespace(namespace)
+        self.namespace = namespace
+        self._policy = bound.policy
+        self._approve = approve
+        self._approval_timeout = check_timeout(approval_timeout, "approval_timeout")
+        self._store = None if vault is None else opened_store(vault, os.environ)
+        self._concurrency = checked_concurrency(concurrency)
+        self.wall = NativeWall(_launch_probe, self._concurrency)
+        self.log = AuditLog(checked_path("audit", audit) if audit is not None else default_path(os.environ))
+        self.house = House(
+            wall=self.wall,
+            log=self.log,
+            approvals=lambda: self.approvals,
+            limits=bound.limits,
+            runtime_for=runtime_for,
+            environment=environment,
+            preload=None if preload is None else tuple(preload),
+            workspace=folder,
+            workspace_mode=bound.workspace_mode,
+            output_dir=output_folder,
+            outside=Outside(bound.policy.requests),
+            hosts=bound.hosts,
+        )
+        self._vault: Vault | None = None
+        self._slots: asyncio.Semaphore | None = None
+        self._sessions: Sessions | None = None
+        self._approvals: Approvals | None = None
+        self._making = threading.Lock()  # of approvals and vault: other threads may ask for them
+        self._closed = False
+
+    @property
+    def approvals(self) -> Approvals:
+        """The plane that everything is asked on."""
+        from casemate.approvals.approvals import Approvals
+
+        with self._making:
+            if self._approvals is None:
+                policy = self._policy
+                given = (self._approve, self._approval_timeout, self.log.decision, partial(rulebook, policy))
+                self._approvals = Approvals(*given, has_rules=policy.written is not None)
+            return self._approvals
+
+    @property
+    def vault(self) -> Vault:
+        """The secrets of the namespace."""
+        from casemate.vault.vault import Vault
+
+        with self._making:
+            if self._vault is None:
+                self._vault = Vault(self._store or opened_store(None, os.environ), self.namespace, self.log.note)
+            return self._vault
+
+    @property
+    def sessions(self) -> Sessions:
+        """Those that are open."""
+        from casemate.sessions.registry import Sessions
+
+        if self._sessions is None:
+            self._sessions = Sessions()
+        return self._sessions
+
+    def slot(self) -> asyncio.Semaphore:
+        """One of the cells that may run at once. asyncio loads while the supervisor starts, so not before."""
+        import asyncio
+
+        if self._slots is None:
+            self._slots = asyncio.Semaphore(self._concurrency)
+        return self._slots
+
+    def check_open(self) -> None:
+        """Raises ``SandboxClosed``."""
+        if self._closed:
+            raise SandboxClosed("the sandbox was closed")
+
+    async def close(self) -> None:
+        """End every cell and everything that was started. Bounded; harmless when repeated."""
+        self._closed = True
+        from casemate.execution.finishing import finishing
+
+        async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others
+            closing.callback(self.log.close)
+            if self._approvals is not None:
+                closing.push_async_callback(finishing, self._approvals.close)
+            closing.push_async_callback(finishing, self.house.outside.close)
+            closing.push_async_callback(self.wall.close)
+            if self._sessions is not None:
+                closing.push_async_callback(self._sessions.close)
+
+
+def _launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:
+    """The self-test runs on the interpreter that casemate runs on."""
+    return runtime_for("python").launch(None, name, arguments)
