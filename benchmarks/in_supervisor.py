@@ -36,7 +36,7 @@ POINTS: tuple[tuple[str, str, str], ...] = (
     ("init", "_reap_until", "end"),
     ("serve", "Server._begin", "begin"),
     ("broker", "Scratch.begin", "end"),
-    ("cells", "write_all", "begin"),
+    ("cells", "pass_on", "begin"),
     ("serve", "Server._reported", "begin"),
     ("serve", "Server._tell_end", "begin"),
     ("spare", "make", "begin"),

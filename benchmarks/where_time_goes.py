@@ -80,7 +80,7 @@ WARM_STEPS: tuple[Step, ...] = (
     (("host", "begin", "begin"), "the message for it put together"),
     (("serve", "Server._begin", "begin"), "to the supervisor: message, waking it"),
     (("broker", "Scratch.begin", "end"), "the program placed in its tmpfs"),
-    (("cells", "write_all", "begin"), "its clock started"),
+    (("cells", "pass_on", "begin"), "its clock started"),
     (("host", "first line", "end"), "to the program's process: waking it, order read, program found"),
     (("host", "last line", "end"), "THE PROGRAM ITSELF, from its first to its last line"),
     (("init", "_reap_until", "end"), "its output written, its process ends, init awake"),

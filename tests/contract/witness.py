@@ -16,6 +16,7 @@ from casemate import Event
 
 SUPERVISOR = b"casemate-supervisor"
 PATIENCE = 30.0  # seconds until something that must happen is taken as not happening
+_PIECE = 1 << 22  # bytes of memory read at once
 
 
 def children(pid: int) -> list[int]:
@@ -124,6 +125,28 @@ def descriptors(pid: int | str = "self") -> dict[str, int]:
             kind = re.sub(r"\d+", "N", target) if target.startswith("/") else target.partition(":")[0]
             found[kind] = found.get(kind, 0) + 1
     return found
+
+
+def holds(pid: int, value: bytes) -> bool | None:
+    """Whether ``value`` is in the memory of ``pid`` that it can write to; None when that may not be read."""
+    try:
+        with open(f"/proc/{pid}/maps") as maps:
+            places = [line.split()[:2] for line in maps]
+        memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        ranges = [tuple(int(end, 16) for end in place.split("-")) for place, rights in places if "w" in rights]
+        return any(value in piece for first, last in ranges for piece in _pieces(memory, first, last, len(value)))
+    finally:
+        os.close(memory)
+
+
+def _pieces(memory: int, first: int, last: int, overlap: int) -> Iterator[bytes]:
+    with contextlib.suppress(OSError):  # what is reserved and cannot be read
+        while first < last:
+            yield os.pread(memory, min(_PIECE + overlap, last - first), first)
+            first += _PIECE
 
 
 def mounts(pid: int | str = "self") -> list[str]:

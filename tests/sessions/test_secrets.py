@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
+from tests.contract import witness
 from tests.contract.programs_with_secrets import FAILED, MARKER, NAME, OF_MANY_KINDS, PRINTED, REVERSED, S
 from tests.sessions.driver import Open, every_language
 
@@ -182,6 +184,24 @@ async def test_other_sessions_have_none_of_it(opened: Open) -> None:
     await opened(secrets=[NAME]).run("import os; open('/tmp/t', 'w').write(os.environ['API_TOKEN'])")
     execution = await opened().run("import os; print('API_TOKEN' in os.environ, os.path.exists('/tmp/t'))")
     assert execution.stdout == "False False\n"
+
+
+@every_language
+async def test_va_11_the_supervisor_has_none_of_it_for_later_cells_to_inherit(
+    sandbox: Sandbox, opened: Open, language: str
+) -> None:
+    values = {kind: os.urandom(20).hex() for kind in ("secret", "code", "input")}
+    await sandbox.vault.set("UNREAD", values["secret"])
+    session = opened(language, secrets=["UNREAD"])
+    program = PRINTED[language].replace(NAME, "UNREAD")
+    comment = "//" if language == "node" else "#"
+    execution = await session.run(f"{program}\n{comment} {values['code']}", stdin=values["input"])
+    assert execution.stdout == "[secret:UNREAD]\n"
+    inside = {pid for server in witness.serving() for pid in witness.descendants(server)}
+    assert any(witness.holds(pid, values["secret"].encode()) for pid in inside), "the control"
+    above = witness.serving() + witness.supervisors()
+    found = {(kind, witness.holds(pid, value.encode())) for kind, value in values.items() for pid in above}
+    assert found == {(kind, False) for kind in values}
 
 
 @pytest.mark.parametrize("language", ["python", "shell"])

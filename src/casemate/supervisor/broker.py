@@ -61,11 +61,8 @@ class Scratch:
         with _part("program"):
             if inputs or program["size"] > _PROGRAM_BYTES or message["narrow"]:
                 self._resize(message["limits"], program["size"], _OWN_INODES + 4 * len(inputs))
-            if "content" in program:
-                _write_program(self.tree_fd, program["name"], program["content"], identity)
-            else:
-                place = f"{_path_of(self.tree_fd)}/program/{program['name']}"
-                _copy_in(place, fds["program"], 0, program["size"], identity)
+            place = f"{_path_of(self.tree_fd)}/program/{program['name']}"
+            _copy_in(place, fds["unread"], message["order"], program["size"], identity)
         if inputs:
             with _part("files"):
                 before = _inodes_made(self.tree_fd)
@@ -251,19 +248,6 @@ def _inodes_made(tree_fd: int) -> int:
 def _path_of(tree_fd: int) -> str:
     """A way to the scratch that needs no mount."""
     return f"/proc/self/fd/{tree_fd}"
-
-
-def _write_program(tree_fd: int, name: str, content: bytes, identity: Identity) -> None:
-    """A small program, straight from the message that brought it."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(f"program/{name}", flags, 0o644, dir_fd=tree_fd)
-    try:
-        if os.write(fd, content) != len(content):
-            raise OSError(28, os.strerror(28))
-        if identity.mapped:
-            os.fchown(fd, identity.uid, identity.gid)
-    finally:
-        os.close(fd)
 
 
 def _places(request: dict[str, Any]) -> list[dict[str, Any]]:

@@ -277,7 +277,7 @@ class Server:
             if message["listeners"]:
                 self._doors.open(known, message)
             known.begin(message["deadline"])
-            cells.write_all(fds["order"], message["order"])
+            cells.pass_on(fds["unread"], message["order"], fds["order"])
             if known.session:
                 self._sessions.opened(known)  # not before: requests come through the same pipe, after the order
         except broker.BrokerError as error:

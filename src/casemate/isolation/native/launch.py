@@ -125,7 +125,7 @@ def waiting_request(plan: Plan, waiting: Waiting, root: str) -> dict[str, Any]:
 
 
 def begin_request(plan: Plan, waiting: Waiting) -> dict[str, Any]:
-    """What turns a cell that waits into that of ``plan``."""
+    """What turns a cell that waits into that of ``plan``; of the order, which is in `unread`, its length alone."""
     program = {"name": plan.program_name, "size": len(plan.code)}
     return {
         "op": "begin",
@@ -134,9 +134,15 @@ def begin_request(plan: Plan, waiting: Waiting) -> dict[str, Any]:
         "limits": _counted(plan.limits),
         "rlimits": rlimits(plan.limits, plan.reserve),
         "program": None if plan.continues else program,
-        "order": waiting.order,
+        "order": len(waiting.order),
         "listeners": [list(listener) for listener in plan.listeners],
     }
+
+
+def unread(plan: Plan, waiting: Waiting) -> int:
+    """What the supervisor passes on to a cell that waits and does not read, in a descriptor: the order, which may hold
+    secrets, and the program after it. The supervisor's memory is every later cell's, copy-on-write."""
+    return memory_file(waiting.order + (b"" if plan.continues else plan.code))
 
 
 def payload(argv: tuple[str, ...], env: Mapping[str, str], cwd: str) -> int:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", Sink, SessionSink)
 
-_INLINE = 1 << 15  # bytes of a program that travel in a message; more in a file
 _GONE = "the cell that was ready had ended"
 _MISSED = ("zygote", "waiting")  # stages at which a cell that was ready, or was to be forked, has not begun its program
 _HELLO_TIMEOUT = 20.0  # seconds a supervisor has to start, on a machine under heavy load
@@ -164,12 +163,7 @@ class NativeWall:
         message = launch.begin_request(plan, waiting)
         fds = dict(files)
         try:
-            if plan.continues:
-                pass  # its program lies there
-            elif len(plan.code) <= _INLINE:
-                message["program"]["content"] = plan.code
-            else:
-                fds["program"] = memory_file(plan.code)
+            fds["unread"] = launch.unread(plan, waiting)
             begun = link.begin(turn.cell, message, fds, plan.stdin, sink)
         except OSError:
             turn.cell.discard()
