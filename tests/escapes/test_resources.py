@@ -103,6 +103,13 @@ def test_memory_of_every_kind_is_bounded(
         assert _taken(_take(sandbox, what, many, WIDE)) * mib_each >= min(many * mib_each, 190), "the control"
 
 
+def test_shared_memory_of_several_processes_is_added_up(sandbox: sync.Sandbox) -> None:
+    """Each of eight maps 48 MiB that the others could share: one of them alone is far below the limit."""
+    small = _take(sandbox, "children that share", 8, Limits(memory="160MiB", disk="16MiB"))
+    assert small.status == "out_of_memory"
+    assert _taken(_take(sandbox, "children that share", 8, WIDE)) == 8, "the control"
+
+
 NODE_HEAP = "const held=[];const log=require('fs');for(let n=1;n<=40;n++){held.push(new Array(1<<20).fill(n));"
 NODE_HEAP += "log.writeSync(1,`took ${n*8} MiB\\n`)}"
 NODE_BUFFERS = "const held=[];for(let n=1;n<=52;n++){held.push(Buffer.alloc(8<<20,1));"

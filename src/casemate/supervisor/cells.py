@@ -270,12 +270,11 @@ class Cell:
         files = self.scratch.files_bytes()
         if self.group and self.group.counts_memory:
             return self.group.memory_in_use(files)
-        memory = sight.memory(files)
         alone = len(sight.pids) == 1 and not self.shared
-        if memory <= self.limits["memory"] or alone:
-            return memory
+        if sight.most_memory() <= self.limits["memory"] or alone:
+            return sight.memory(files)
         self.next_look = now + watch.SELDOM  # the exact look takes longer
-        return watch.proportional(sight) - files
+        return watch.proportional(sight, files)
 
     # -- the end
 

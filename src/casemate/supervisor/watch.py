@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MAX_VISITED = 33_000  # processes looked at in one cell; limits.processes is at most 32,768
-_LARGE_TABLES = 8 << 20  # bytes of page tables that take the kernel a tenth of a second to walk
+_LARGE_TABLES = 8 << 20  # bytes of page tables of one process that take the kernel a tenth of a second to walk
+_ALL_TABLES = 64 << 20  # of all that one exact look walks: 5 ms for each 2 MiB, which are of 1 GiB of memory
 _HIDDEN = 1 << 62
 _LEAST_PIECE = 2048  # bytes; a list is cut where the next number does not fit into a page any more
 OFTEN = 0.02  # seconds between looks at a cell of several processes, or of one that RLIMIT_DATA does not hold
@@ -24,18 +25,18 @@ SELDOM = 0.1
 class Sight:
     """One look at a cell.
 
-    ``private`` memory of each process added up, page tables included, and the most ``shared`` memory of one, in bytes;
-    ``cpu`` in seconds; ``tasks`` without init; ``pids`` of the processes. ``tables``: bytes of page tables, and
-    ``unasked`` of memory in processes whose page tables are so large that asking more would take too long; ``places``:
-    where in /proc each of the others is asked.
+    ``private`` memory of each process added up, page tables included, the most ``shared`` memory of one, and the
+    shared memory of each added up, in bytes; ``cpu`` in seconds; ``tasks`` without init; ``pids`` of the processes.
+    ``tables``: bytes of page tables; ``claims``: of each process, bytes of memory, bytes of page tables, and where in
+    /proc it is asked for more.
     """
 
     def __init__(self) -> None:
         self.private = 0
         self.tables = 0
-        self.unasked = 0
-        self.places: list[str] = []
+        self.claims: list[tuple[int, int, str]] = []
         self.shared = 0
+        self.shared_by_each = 0
         self.cpu = 0.0
         self.tasks = 0
         self.pids: list[int] = []
@@ -43,9 +44,14 @@ class Sight:
     def memory(self, files: int) -> int:
         """Memory in use, but for the ``files`` of the cell's tmpfs, which may be mapped.
 
-        Pages that processes share since a fork count for each: `proportional` is exact, and slow.
+        Pages that processes share since a fork count for each, and of shared memory the largest alone: `proportional`
+        is exact, and slow.
         """
         return self.private + max(0, self.shared - files)
+
+    def most_memory(self) -> int:
+        """What is in use if none of it is shared with anybody: never less than there is."""
+        return self.private + self.shared_by_each
 
 
 def look(init: int) -> Sight:
@@ -60,23 +66,28 @@ def look(init: int) -> Sight:
     return sight
 
 
-def proportional(sight: Sight) -> int:
-    """The memory of the processes in ``sight``, in bytes, each shared page divided among its holders (proc(5), Pss).
+def proportional(sight: Sight, files: int) -> int:
+    """The memory of the processes in ``sight``, in bytes, each shared page divided among its holders (proc(5), Pss),
+    but for the ``files`` of the cell's tmpfs, which may be mapped.
 
-    A process that cannot be read counts as more than any limit: it hides on purpose.
+    A process that cannot be read counts as more than any limit: it hides on purpose. One whose page tables are so
+    large that asking would take too long, also all together, counts with everything that it maps.
     """
-    total = sight.tables + sight.unasked
-    for place in sight.places:
+    total, shared, walked = sight.tables, 0, 0
+    for claimed, tables, place in sorted(sight.claims, reverse=True):
+        walked += tables
+        if tables > _LARGE_TABLES or walked > _ALL_TABLES:
+            total += claimed
+            continue
         try:
-            rollup = _read(f"{place}/smaps_rollup")
+            rollup = _sizes(f"{place}/smaps_rollup", (b"Pss_Anon", b"Pss_Shmem"))
         except PermissionError:
             return _HIDDEN
         except OSError:
             continue  # it ended
-        for line in rollup.splitlines():
-            if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
-                total += int(line.split()[1]) * 1024
-    return total
+        total += rollup.get(b"Pss_Anon", 0)
+        shared += rollup.get(b"Pss_Shmem", 0)
+    return total + max(0, shared - files)
 
 
 def _add(pid: int, sight: Sight) -> None:
@@ -86,28 +97,31 @@ def _add(pid: int, sight: Sight) -> None:
         sight.tasks += tasks
         sight.cpu += sum(map(int, fields[11:15])) / _TICKS
         sight.pids.append(pid)
-        place, sizes = f"/proc/{pid}", _sizes(f"/proc/{pid}")
+        place, sizes = f"/proc/{pid}", _memory_of(f"/proc/{pid}")
         if not sizes and tasks > 1:
             # Its first thread has ended and others live: proc(5) then tells nothing of its memory by its own number.
             place, sizes = _living_task(pid)
         private, shared, tables = (sizes.get(name, 0) for name in (b"RssAnon", b"RssShmem", b"VmPTE"))
         sight.private += private + tables
         sight.shared = max(sight.shared, shared)
+        sight.shared_by_each += shared
         sight.tables += tables
-        if tables > _LARGE_TABLES:
-            sight.unasked += private + shared
-        else:
-            sight.places.append(place)
+        sight.claims.append((private + shared, tables, place))
     except (OSError, ValueError, IndexError):
         return  # it ended between two reads
 
 
-def _sizes(place: str) -> dict[bytes, int]:
-    """Sizes in bytes that ``place``, a process or a task in /proc, tells of its memory; {} when it has none."""
+def _memory_of(place: str) -> dict[bytes, int]:
+    """What ``place``, a process or a task in /proc, tells of its memory, in bytes; {} when it has none."""
+    return _sizes(f"{place}/status", (b"RssAnon", b"RssShmem", b"VmPTE"))
+
+
+def _sizes(path: str, names: tuple[bytes, ...]) -> dict[bytes, int]:
+    """Those of ``names`` that a file of /proc tells in kB, in bytes."""
     sizes = {}
-    for line in _read(f"{place}/status").splitlines():
+    for line in _read(path).splitlines():
         name, _, value = line.partition(b":")
-        if name in (b"RssAnon", b"RssShmem", b"VmPTE"):
+        if name in names:
             sizes[name] = int(value.split()[0]) * 1024
     return sizes
 
@@ -117,7 +131,7 @@ def _living_task(pid: int) -> tuple[str, dict[bytes, int]]:
     for task in os.listdir(f"/proc/{pid}/task"):
         place = f"/proc/{pid}/task/{task}"
         try:
-            sizes = _sizes(place)
+            sizes = _memory_of(place)
         except OSError:
             continue
         if sizes:

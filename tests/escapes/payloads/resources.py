@@ -105,13 +105,22 @@ def pipe() -> object:
 
 def children_with_memory() -> int:
     """Each child takes 8 MiB and stays."""
+    return child_with(lambda: bytearray(b"x") * (8 * MIB))
+
+
+def children_with_shared_memory() -> int:
+    """Each child takes 48 MiB that it could share, and does not."""
+    return child_with(lambda: [shared() for _ in range(48)])
+
+
+def child_with(take: Callable[[], object]) -> int:
     ready = os.pipe()
     pid = os.fork()
     if pid == 0:
-        kept = bytearray(b"x") * (8 * MIB)
+        kept = take()
         os.write(ready[1], b"1")
         time.sleep(30)
-        os._exit(len(kept) and 0)
+        os._exit(kept is None)
     os.close(ready[1])
     if not os.read(ready[0], 1):
         raise OSError("the child died")
@@ -155,7 +164,8 @@ def burn_all() -> None:
 KINDS: dict[str, Callable[[], object]] = {
     "processes": sleeper, "threads": thread, "zombies": zombie, "orphans": orphan, "private": private, "shared": shared,
     "tmp": in_file("/tmp/big"), "shm": in_file("/dev/shm/big"), "workspace": in_file("big"), "memfd": memory_file,
-    "sockets": sockets, "pipes": pipe, "children": children_with_memory, "inodes": empty_file,
+    "sockets": sockets, "pipes": pipe, "children": children_with_memory,
+    "children that share": children_with_shared_memory, "inodes": empty_file,
     "descriptors": lambda: os.open("/dev/null", os.O_RDONLY), "burning orphans": burning_orphan,
     "programs": lambda: subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE),
 }  # fmt: skip

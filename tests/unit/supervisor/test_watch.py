@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from casemate.supervisor import watch
 
 MIB = 2**20
@@ -77,6 +79,44 @@ def test_private_memory_is_summed_and_the_files_of_the_cell_are_not_counted_twic
         sight = watch.look(pid)
         assert sight.memory(0) - sight.memory(1 << 40) == sight.shared
         assert sight.memory(1 << 40) < 40 * MIB
+
+
+SHARED = "import mmap\nm = mmap.mmap(-1, {mib} << 20)\nm[::4096] = bytes([1]) * len(m[::4096])\n"
+OWN = SHARED.format(mib=40).replace("\n", "; ")
+SEEN = "assert m[::4096].count(1) == len(m[::4096])"  # so that it is mapped here, too
+
+
+def test_shared_memory_of_many_is_told_from_memory_that_they_share() -> None:
+    """The cheap look cannot tell, and so must not say that there is less than there is."""
+    with child(FAMILY.format(each=OWN)) as pid:
+        sight = watch.look(pid)
+        assert sight.shared < 45 * MIB
+        assert 120 * MIB <= watch.proportional(sight, 0) <= sight.most_memory()
+    with child(SHARED.format(mib=120) + FAMILY.format(each=SEEN)) as pid:
+        sight = watch.look(pid)
+        assert sight.most_memory() >= 360 * MIB
+        # A quarter of it is the first process's, which is looked at as an init: it is none of the three.
+        assert 90 * MIB <= watch.proportional(sight, 0) < 150 * MIB
+
+
+def test_files_of_the_cell_hide_no_memory_that_is_private() -> None:
+    with child(FAMILY.format(each="held = bytearray(30 << 20); held[::4096] = bytes([1]) * len(held[::4096])")) as pid:
+        assert watch.proportional(watch.look(pid), 1 << 40) >= 90 * MIB
+    with child(FAMILY.format(each=OWN)) as pid:
+        sight = watch.look(pid)
+        assert watch.proportional(sight, 100 * MIB) == pytest.approx(watch.proportional(sight, 0) - 100 * MIB, abs=MIB)
+
+
+@pytest.mark.parametrize("bound", ["_LARGE_TABLES", "_ALL_TABLES"])
+def test_what_would_take_too_long_to_ask_counts_whole(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with child(SHARED.format(mib=60) + FAMILY.format(each=SEEN)) as pid:
+        sight = watch.look(pid)
+        (_, tables, _), *_ = sorted(sight.claims, reverse=True)
+        assert watch.proportional(sight, 0) < 100 * MIB
+        monkeypatch.setattr(watch, bound, tables)  # of one process; the others' are alike
+        assert watch.proportional(sight, 0) > 110 * MIB or bound == "_LARGE_TABLES"
+        monkeypatch.setattr(watch, bound, 0)
+        assert watch.proportional(sight, 0) >= 180 * MIB
 
 
 def test_cpu_time_of_living_and_of_reaped_processes_is_summed() -> None:
