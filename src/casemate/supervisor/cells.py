@@ -191,10 +191,12 @@ class Cell:
     def pause(self) -> None:
         """It waits for somebody's answer and for nothing else: stop it and its clock until `go_on`.
 
-        Not when it has been interrupted: then its time is its last.
+        Not when it has been interrupted: then its time is its last. And not where the kernel does not tell whether it
+        stands still: its time would go by all the same.
         """
         has_clock = self.in_step if self.session else not self.waits
-        if has_clock and not (self.interrupted or self.reason or self.paused or self.frozen):
+        can_stand = has_clock and not (self.interrupted or self.reason or self.paused or self.frozen)
+        if can_stand and standstill.can_be_known():
             self.paused = pauses.Pause(self.pid)
             self._keep_paused(time.monotonic())
 

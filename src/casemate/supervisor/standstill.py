@@ -17,13 +17,18 @@ _STATES = b"TtZX"  # of tasks that run nothing (proc(5))
 _WITHIN, _PAUSE = 0.03, 0.0005  # seconds; nobody else's clock is looked at meanwhile
 
 
+def can_be_known() -> bool:
+    """Whether this kernel tells how long tasks have run. Where it does not, nothing is known to have stood still."""
+    return watch.run_time([os.getpid()]) is not None
+
+
 class Standstill:
     """One standstill of the cell whose init is ``init``."""
 
     def __init__(self, init: int) -> None:
         self._init = init
         self._stopped: set[int] = set()
-        self._stood: tuple[frozenset[int], int] | None = None
+        self._stood: tuple[frozenset[int], int | None] | None = None
 
     def stop(self) -> bool:
         """Stop everything, also what has been woken since; whether all of it stands still."""
@@ -43,9 +48,10 @@ class Standstill:
             time.sleep(_PAUSE)
 
     def holds(self) -> bool:
-        """Whether nothing has run since all of it was stopped."""
+        """Whether nothing has run since all of it was stopped, as far as that can be known."""
         pids = watch.look(self._init).pids
-        return self._stood is not None and self._stood == (frozenset(pids), watch.run_time(pids))
+        ran = watch.run_time(pids)
+        return ran is not None and self._stood == (frozenset(pids), ran)
 
     def end(self) -> None:
         """Let go on what was stopped, and nothing that stood still before."""

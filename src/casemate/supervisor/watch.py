@@ -184,16 +184,22 @@ def stands_still(pid: int, states: bytes) -> bool:
     return True
 
 
-def run_time(pids: Iterable[int]) -> int:
-    """Nanoseconds for which the tasks of ``pids`` have run; less where some have gone, or where the kernel does not
-    count."""
+def run_time(pids: Iterable[int], proc: str = "/proc") -> int | None:
+    """Nanoseconds for which the tasks of ``pids`` have run; None where the kernel does not say it of each of them.
+
+    It has no such file without CONFIG_SCHED_INFO, and zeros in it where delay accounting is off; a task that is there
+    has run.
+    """
     total = 0
-    for pid in pids:
-        try:
-            for task in os.listdir(f"/proc/{pid}/task"):
-                total += int(_read(f"/proc/{pid}/task/{task}/schedstat").split()[0])
-        except (OSError, IndexError, ValueError):
-            continue
+    try:
+        for pid in pids:
+            for task in os.listdir(f"{proc}/{pid}/task"):
+                ran = int(_read(f"{proc}/{pid}/task/{task}/schedstat").split()[0])
+                if not ran:
+                    return None
+                total += ran
+    except (OSError, IndexError, ValueError):
+        return None
     return total
 
 
