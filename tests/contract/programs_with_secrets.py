@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-S = "tr0ub4dor&3 <is> not/a+good one"
+import os
+
+S = f"tr0ub4dor&{3 if os.geteuid() else 4} <is> not/a+good one"  # not another user's, whose tests may run beside these
 NAME = "API_TOKEN"
 MARKER = f"[secret:{NAME}]"
 Programs = dict[str, str]

@@ -213,7 +213,7 @@ class Session:
         deadline = time.monotonic() + SECONDS
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come; {self.own_output}"
-            if not self._read(1) and self.process.poll() is not None:
+            if not self._read(0.02) and self.process.poll() is not None:
                 while self._read(0):
                     pass
                 if not condition():

@@ -93,7 +93,11 @@ def test_an_integer_comes_through_or_is_refused(number: int) -> None:
         assert abs(number) >= 10**37
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, {5: "x"}, [complex(1)]], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, {5: "x"}, [complex(1)]],
+    ids=["an object", "a set", "a key that is no str", "a complex number"],
+)
 def test_what_the_format_does_not_have_is_refused(value: object) -> None:
     with pytest.raises(WireError):
         encode(value)
