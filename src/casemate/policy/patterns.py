@@ -19,7 +19,9 @@ from casemate.policy.canonical import canonical
 from casemate.policy.shown import shown_value
 
 _FORMS = ("exact", "any", "one_of", "between", "like", "path")
-_NO_WORD = re.compile(r"[^A-Za-z0-9_.-]|\.(?=\.)")  # where `*` of `like` ends: never a path, a query or another line
+_NO_WORD = re.compile(
+    r"[^A-Za-z0-9_.-]|\.(?=\.)|(?<=\.)\."
+)  # where `*` of `like` ends: never a path, a query or another line
 _SHELL_MARKS = frozenset("*?[]{}~$\\`;|&<>%")  # another reader might expand them, or act on them
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MOST_PATTERN = 4096  # characters
@@ -79,7 +81,8 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """A whole text in which ``*`` stands for one or more letters, digits, ``_``, ``-`` and single dots (ASCII)."""
+    """A whole text in which ``*`` stands for one or more letters, digits, ``_``, ``-`` and single dots (ASCII),
+    which stand beside no other dot, the pattern's own included: ``..`` is never meant unless it is spelled out."""
 
     text: str
 
@@ -95,8 +98,14 @@ class Like:
 @dataclass(frozen=True, slots=True)
 class PathLike:
     """A path, component by component: ``*`` stands within one component, ``**`` for whole components (the last one for
-    one or more, others for none or more). Neither stands for ``..``; where a rule allows, nor for a name that begins
-    with a dot or holds what a shell would expand or act on."""
+    one or more, others for none or more). Neither stands for ``.`` or ``..``; where a rule allows, nor for a name that
+    begins with a dot, begins or ends with a space, or holds what a shell would expand or act on.
+
+    A value is compared as it is, and no shell of ours ever reads it. So what is usual in names of files is left to
+    wildcards: spaces within a name, quotes, parentheses, ``!`` and ``#``, which alone make nobody run or read anything
+    else. A space at the end of a name is nothing that somebody who approves can see, and whoever splits
+    ``/project/a /etc/b`` at spaces has a path of another tree.
+    """
 
     parts: tuple[str, ...]
 
@@ -174,7 +183,7 @@ def _stands(part: str, name: str, narrowly: bool) -> bool:
     """Whether one component of a pattern stands for the component ``name``; the first of an absolute path is empty."""
     if "*" not in part:
         return part == name
-    if narrowly and (not name or _SHELL_MARKS & set(name) or (name[0] == "." and part[0] != ".")):
+    if narrowly and (not name or _SHELL_MARKS & set(name) or name != name.strip() or name[0] == "." != part[0]):
         return False
     return _matches(part, name)
 

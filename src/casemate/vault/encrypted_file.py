@@ -16,10 +16,8 @@ from pathlib import Path
 
 from casemate.errors import VaultUnavailable
 from casemate.vault.keys import Key, KeyFile, Keyring, Keys, key_path
-from casemate.vault.private_files import private_folder, read_private, replace_private
+from casemate.vault.private_files import open_lock, read_private, replace_private
 from casemate.vault.sealed import KEY_BYTES, MOST, Contents, Damaged, Head, check_library, head_of, seal, unseal
-
-_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class EncryptedFile:
@@ -132,8 +130,7 @@ class EncryptedFile:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Nobody else writes meanwhile (flock(2)): no other thread, and no other process."""
-        with private_folder(self.path.parent) as folder:
-            lock = os.open(f"{self.path.name}.lock", _LOCK, 0o600, dir_fd=folder)
+        lock = open_lock(self.path.with_name(f"{self.path.name}.lock"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

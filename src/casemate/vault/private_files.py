@@ -11,27 +11,38 @@ from casemate.errors import VaultUnavailable
 from casemate.files.beneath import Attributes, write_file
 
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a link is refused, and a pipe is not waited for
 
 
 def read_private(path: Path, most: int) -> bytes | None:
     """The content of a file of at most ``most`` bytes; None where there is none.
 
-    Raises ``VaultUnavailable`` where it is a link, another user's, or open to others.
+    Raises ``VaultUnavailable`` where it is a link, another user's, or open to others, and where its folder is: whoever
+    may write there can put another file in its place.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        folder = _open_folder(path.parent)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise unusable(path, "it is a link" if error.errno == errno.ELOOP else str(error.strerror)) from None
+    try:
+        fd = _open_file(path, folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    finally:
+        os.close(folder)
     with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise unusable(path, "it is no regular file")
-        _check_owner(path, status)
-        if status.st_size > most:
+        if os.fstat(fd).st_size > most:
             raise unusable(path, f"it is larger than {most} bytes")
         return file.read(most)
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor of the file by which those who write take turns (flock(2)), made where it is missing.
+
+    Raises ``VaultUnavailable`` as :func:`read_private` does.
+    """
+    with private_folder(path.parent) as folder:
+        return _open_file(path, folder, os.O_RDWR | os.O_CREAT)
 
 
 def replace_private(path: Path, content: bytes) -> None:
@@ -55,14 +66,9 @@ class private_folder:  # noqa: N801 - used as a function is
     def __init__(self, path: Path) -> None:
         try:
             _make(path)
-            self._fd = os.open(path, _OPEN_FOLDER)
+            self._fd = _open_folder(path)
         except OSError as error:
             raise unusable(path, str(error.strerror)) from None
-        try:
-            _check_owner(path, os.fstat(self._fd))
-        except VaultUnavailable:
-            os.close(self._fd)
-            raise
 
     def __enter__(self) -> int:
         return self._fd
@@ -74,6 +80,41 @@ class private_folder:  # noqa: N801 - used as a function is
 def unusable(path: Path, why: str) -> VaultUnavailable:
     """The error that says which file cannot be used, and why."""
     return VaultUnavailable(f"{str(path)!r} cannot be used for secrets: {why}", reason="file")
+
+
+def _open_folder(path: Path) -> int:
+    """A descriptor of a folder that is ours alone. Raises ``FileNotFoundError`` and ``VaultUnavailable``."""
+    try:
+        fd = os.open(path, _OPEN_FOLDER)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unusable(path, str(error.strerror)) from None
+    return _ours(path, fd)
+
+
+def _open_file(path: Path, folder: int, flags: int) -> int:
+    """A descriptor of a regular file in ``folder`` that is ours alone. Raises as :func:`_open_folder` does."""
+    try:
+        fd = os.open(path.name, flags | _OPEN_FILE, 0o600, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unusable(path, "it is a link" if error.errno == errno.ELOOP else str(error.strerror)) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise unusable(path, "it is no regular file")
+    return _ours(path, fd)
+
+
+def _ours(path: Path, fd: int) -> int:
+    """``fd``, which is closed where :func:`_check_owner` raises."""
+    try:
+        _check_owner(path, os.fstat(fd))
+    except VaultUnavailable:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _make(path: Path) -> None:

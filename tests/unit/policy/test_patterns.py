@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from casemate.policy.patterns import Like, PathLike, pattern
 
 MOST = 65_536  # characters of a value that a wildcard is compared with
-OF_A_WORD = r"(?:(?!\.\.)[A-Za-z0-9_.-])+"
+OF_A_WORD = r"(?:[A-Za-z0-9_-]|(?<!\.)\.(?!\.))+"
 texts = st.text("ab.-* /\n", max_size=12)
 values = st.text("ab.- /\n", max_size=14)
 parts = st.text("ab*", min_size=1, max_size=8).filter(lambda part: "**" not in part)
@@ -23,6 +23,8 @@ def is_like(star: str, text: str, value: str) -> bool:
 
 @given(texts, values)
 @example("*a.*", "xa.ya..z")
+@example("a.*", "a..")
+@example("*.a", "b..a")
 @example("*a b*c", "xa ba bxc")
 @example("a*a", "a")
 @settings(max_examples=1500, deadline=None)
@@ -84,3 +86,26 @@ def test_a_wildcard_of_a_path_that_is_allowed_stands_for_nothing_that_a_shell_ac
     assert read.covers("/project/ab", narrowly=True)
     assert not read.covers(f"/project/a{mark}b", narrowly=True)
     assert read.covers(f"/project/a{mark}b", narrowly=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["/project/*", "/project/**", "/project/.*", "/project/*.", "/project/**/a", "/project/a*"]
+)
+@pytest.mark.parametrize("name", [".", "..", "a/..", "a/./a", "../a", "a/../a"])
+def test_no_wildcard_of_a_path_stands_for_a_way_up_or_for_the_same_folder(text: str, name: str) -> None:
+    assert not pattern({"path": text}, narrowly=True).covers(f"/project/{name}", narrowly=True)
+    assert pattern({"path": text}, narrowly=False).covers(f"/project/{name}", narrowly=False)  # it counts as denied
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", 'the "end"', "(1)", "a!", "#1", "a#b", "a=b", "a,b", "é"])
+def test_a_wildcard_of_a_path_that_is_allowed_stands_for_what_is_usual_in_names(name: str) -> None:
+    for text in ("/project/*", "/project/**"):
+        assert pattern({"path": text}, narrowly=True).covers(f"/project/{name}", narrowly=True)
+
+
+@pytest.mark.parametrize("name", ["a /etc/b", " a", "a ", "a\u00a0", "a/ /b"])
+def test_a_wildcard_of_a_path_that_is_allowed_stands_for_no_name_with_a_space_at_its_ends(name: str) -> None:
+    read = pattern({"path": "/project/**"}, narrowly=True)
+    assert not read.covers(f"/project/{name}", narrowly=True)
+    assert read.covers(f"/project/{name}", narrowly=False)
+    assert pattern({"path": f"/project/{name}"}, narrowly=True).covers(f"/project/{name}", narrowly=True)

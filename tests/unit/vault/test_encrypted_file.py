@@ -65,8 +65,29 @@ def test_va_13_file_key_and_folders_are_their_owners_alone_whatever_the_umask(fo
 def test_va_13_what_others_can_open_is_refused(vault: EncryptedFile, folder: Path, place: str) -> None:
     vault.set("a", "TOKEN", VALUE)
     (folder / place).chmod(mode(folder / place) | 0o040)
-    with pytest.raises(VaultUnavailable, match="open to others"):
-        vault.set("a", "TOKEN", VALUE)
+    for use in (lambda: vault.set("a", "TOKEN", VALUE), lambda: vault.get("a", "TOKEN"), lambda: vault.names("a")):
+        with pytest.raises(VaultUnavailable, match="open to others"):
+            use()
+
+
+@pytest.mark.parametrize("name", ["secrets", "secrets.lock"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_va_13_what_is_no_file_is_refused_in_its_place(
+    vault: EncryptedFile, folder: Path, name: str, kind: str
+) -> None:
+    vault.set("a", "TOKEN", VALUE)
+    place = folder / "vault" / name
+    place.rename(folder / "elsewhere")
+    match kind:
+        case "link":
+            place.symlink_to(folder / "elsewhere")
+        case "pipe":
+            os.mkfifo(place, 0o600)
+        case _:
+            place.mkdir(0o700)
+    with pytest.raises(VaultUnavailable) as raised:
+        vault.set("a", "TOKEN", "another-value")
+    assert raised.value.reason == "file"
 
 
 def test_va_13_a_link_in_the_place_of_the_vault_is_refused(vault: EncryptedFile, folder: Path) -> None:
