@@ -1,7 +1,8 @@
 """How fast secrets are taken out of what a program prints: megabytes a second, with one secret and with twenty.
 
 What is redacted comes in pieces of 64 KiB, as it does from a pipe. It holds no secret but in the rows that say so;
-base64 and bytes at random share beginnings with forms of secrets much more often than text does.
+base64 and bytes at random share beginnings with forms of secrets much more often than text does. Where an ellipsis
+says that a text was cut, what is left of a secret is looked for on both sides of it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from casemate.redaction.redaction import Redaction
 _PIECE = 64 << 10
 _PIECES = 64  # 4 MiB in each sample
 _LINE = b"2026-01-01T00:00:00Z worker-7 handled request 4711 for /api/v1/items?page=3&size=50 in 12.7 ms\n"
+_CUT_LINE = b"17   2026-01-01  a description that is too long for its column, and so it was cut...   4711   12.7\n"
 _GOALS = {1: 300.0, 20: 50.0}  # MB/s
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
@@ -61,6 +63,7 @@ def _kinds(secret: str) -> dict[str, bytes]:
     return {
         "text": text,
         "text with a secret in each piece": text[: -len(secret)] + secret.encode(),
+        "text with an ellipsis in each line": (_CUT_LINE * (_PIECE // len(_CUT_LINE) + 1))[:_PIECE],
         "base64": base64.b64encode(os.urandom(_PIECE * 3 // 4)),
         "bytes at random": os.urandom(_PIECE),
     }

@@ -12,6 +12,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import cache
 
 SHORTEST = 8  # bytes of a value: what is shorter is found in innocent text, too
 _SHORTEST_LINE = 16  # bytes of a line that is a secret of its own
@@ -19,10 +20,10 @@ _NO_SECRET = ("-----BEGIN", "-----END")  # lines that all keys have (RFC 7468)
 _B64_DEPENDS_ON_BEFORE = (0, 2, 3)  # characters, where so many bytes come before in the same group
 _B64_WIDTHS = (64, 76)  # of a line: RFC 7468 (PEM), RFC 2045 (MIME, and coreutils' base64)
 _HEX_WIDTH = 60  # of a line of xxd -p
-_ESCAPED_BYTE = re.compile(r"%[0-9A-F]{2}")
 _UNRESERVED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"  # RFC 3986, section 2.3
 # What encoders leave as it is besides: Python's quote, encodeURIComponent and encodeURI (ECMA-262).
 _LEFT_BY_URL_ENCODERS = ("", "/", "!*'()", ";/?:@&=+$,#!*'()")
+_ESCAPED_FOR_HTML = {ord(one): f"\\u{ord(one):04x}" for one in "<>&'"}
 _UNSAFE_IN_SHELL = re.compile(r"([^A-Za-z0-9_@%+=:,./^-])")  # what bash's printf %q puts a backslash before
 
 
@@ -68,8 +69,18 @@ def _base64(data: bytes) -> Iterator[bytes]:
 def _hex(data: bytes) -> Iterator[bytes]:
     plain = data.hex().encode()
     yield from (plain, plain.upper(), _wrapped(plain, _HEX_WIDTH))
-    yield "".join(f"\\x{byte:02x}" for byte in data).encode()
-    yield "".join(f"\\x{byte:02X}" for byte in data).encode()
+    yield from (_each(data, _bytes_as("\\x%02x")), _each(data, _bytes_as("\\x%02X")))
+
+
+def _each(data: bytes, table: tuple[bytes, ...]) -> bytes:
+    """``data`` with what ``table`` has for each byte."""
+    return b"".join([table[byte] for byte in data])
+
+
+@cache
+def _bytes_as(escape: str, left: str = "") -> tuple[bytes, ...]:
+    """Every byte as ``escape`` writes it, but for the characters that are ``left`` as they are."""
+    return tuple(bytes([byte]) if chr(byte) in left else (escape % byte).encode() for byte in range(256))
 
 
 def _wrapped(data: bytes, width: int) -> bytes:
@@ -78,35 +89,24 @@ def _wrapped(data: bytes, width: int) -> bytes:
 
 def _url(text: str) -> Iterator[bytes]:
     """RFC 3986, section 2.1, and the ``+`` of HTML forms."""
-    for left in _LEFT_BY_URL_ENCODERS:
-        for space in ("%20", "+"):
-            encoded = _percent(text, _UNRESERVED + left).replace("%20", space)
-            yield encoded.encode()
-            yield _ESCAPED_BYTE.sub(lambda found: found[0].lower(), encoded).encode()
-    everything = _percent(text, "")
-    yield from (everything.encode(), everything.lower().encode())
-
-
-def _percent(text: str, left: str) -> str:
-    return "".join(
-        character if character in left else "".join(f"%{byte:02X}" for byte in character.encode()) for character in text
-    )
+    data = text.encode()
+    for escape in ("%%%02X", "%%%02x"):
+        yield _each(data, _bytes_as(escape))
+        for left in _LEFT_BY_URL_ENCODERS:
+            encoded = _each(data, _bytes_as(escape, _UNRESERVED + left))
+            yield from (encoded, encoded.replace(b"%20", b"+"))
 
 
 def _json(text: str) -> Iterator[bytes]:
     """RFC 8259, section 7; also JSON within JSON, escaped slashes, and escapes of what means something in HTML."""
     for ascii_only in (True, False):
         plain = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
-        for one in (plain, plain.replace("/", "\\/"), _escaped_for_html(plain)):
+        for one in {plain, plain.replace("/", "\\/"), plain.translate(_ESCAPED_FOR_HTML)}:
             yield from (one.encode(), _upper_escapes(one).encode())
             yield json.dumps(one, ensure_ascii=ascii_only)[1:-1].encode()
-    units = text.encode("utf-16-be").hex()
-    everything = "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-    yield from (everything.encode(), _upper_escapes(everything).encode())
-
-
-def _escaped_for_html(text: str) -> str:
-    return "".join(f"\\u{ord(one):04x}" if one in "<>&'" else one for one in text)
+    units = text.encode("utf-16-be")
+    for number in (units.hex(), units.hex().upper()):
+        yield "".join([f"\\u{number[at : at + 4]}" for at in range(0, len(number), 4)]).encode()
 
 
 def _upper_escapes(text: str) -> str:
@@ -132,9 +132,8 @@ def _entities(text: str) -> Iterator[bytes]:
     ):
         yield from (one.encode(), one.encode("ascii", "xmlcharrefreplace"))
     yield named.replace("&#x27;", "&#39;").replace("&quot;", "&#34;").encode()
-    yield "".join(f"&#{ord(one)};" for one in text).encode()
-    yield "".join(f"&#x{ord(one):x};" for one in text).encode()
-    yield "".join(f"&#x{ord(one):X};" for one in text).encode()
+    for before, escape in (("&#", "%d"), ("&#x", "%x"), ("&#x", "%X")):
+        yield "".join([f"{before}{escape % ord(one)};" for one in text]).encode()
 
 
 def _shell(text: str) -> Iterator[bytes]:

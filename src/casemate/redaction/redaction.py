@@ -1,7 +1,8 @@
-"""Replaces the secrets of a run in everything that comes out of it. Pure; loads its search when it is made.
+"""Replaces the secrets of a run in everything that comes out of it. Pure.
 
 What is found is `[secret:NAME]` afterwards. Overlapping occurrences are replaced as one, so nothing of the longer of
-two secrets is left over, and an occurrence that comes in pieces is found.
+two secrets is left over, and an occurrence that comes in pieces is found. Where an ellipsis (`...` or `…`) says that a
+text was cut, what is left of a secret on either side of it is an occurrence as well, from four bytes on.
 """
 
 from __future__ import annotations
@@ -11,57 +12,44 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from casemate.redaction.forms import forms_of, lines_of
+from casemate.redaction.search import SHORTEST_PIECE, Forms, Seen
 
-if TYPE_CHECKING:
-    from ahocorasick_rs import BytesAhoCorasick
-
-_ANCHOR = 16  # bytes at the beginning of a form by which it is looked for; the rest is compared
-_LEFT_OVER = 3  # bytes of a secret that may be left at a cut
 _BINARY = re.compile(
     r"(image/(?!svg)|audio/|video/|font/|application/(pdf|zip|gzip|octet-stream|vnd\.))"
 )  # media types
-_ELLIPSIS = re.compile("(…|\\.\\.\\.)".encode())
-_LONGEST_CUT = 4096  # bytes of a text that somebody has cut for people to read
-_WORTH_A_TABLE = 1 << 20  # bytes searched, after which the time to make a faster search is soon won back
+_MAYBE_ELLIPSIS = re.compile(b"['\"`]?(?:[.]{1,2}|\xe2\x80?)?\\Z")  # at the end of a piece
+_CONTEXT = 4  # bytes that were handed on and are looked at again: an ellipsis, and a space
 _FEW_DIGITS = 10_000_000  # a number below has fewer digits than any secret has bytes
+Found = tuple[int, int, bytes]  # begin, end and marker of what is to be replaced
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What is in some bytes. ``found``: begin, end and marker of secrets, the first and longest first;
-    ``upto``: where at the end one begins that may go on, and ``begun`` its marker; else their length."""
+    """What is in some bytes. ``found``: of secrets and of what is left of them, the first and longest first; ``upto``:
+    where at the end something begins that may go on as one, and ``begun`` its marker; else their length."""
 
-    found: list[tuple[int, int, bytes]]
+    found: list[Found]
     upto: int
     begun: bytes
 
 
 class Redaction:
-    """Knows all ``forms`` of the secrets ``values``, which are given by name. Usable from any thread."""
+    """Knows all forms of the secrets ``values``, which are given by name. Usable from any thread."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         given = tuple(values.items())
         lines = tuple((name, line) for name, value in given for line in lines_of(value))
-        names = {form: name for name, value in reversed(given + lines) for form in forms_of(value)}
-        self._know(tuple(names), tuple(f"[secret:{name}]".encode() for name in names.values()))
-        self._mirror: Redaction | None = None  # made when something was cut
-
-    def _know(self, forms: tuple[bytes, ...], markers: tuple[bytes, ...]) -> None:
-        self.forms, self._markers = forms, markers
-        anchors: dict[bytes, list[int]] = {}
-        for number, form in enumerate(forms):
-            anchors.setdefault(form[:_ANCHOR], []).append(number)
-        self._anchors = tuple(anchors)
-        self._anchored = tuple(anchors.values())
-        self._beginnings = {
-            anchor[:length]: numbers[0] for anchor, numbers in anchors.items() for length in range(1, len(anchor))
+        markers = {
+            form: f"[secret:{name}]".encode() for name, value in reversed(given + lines) for form in forms_of(value)
         }
-        self._search = _search_for(self._anchors, "LeftmostLongest")
-        self._search_all: BytesAhoCorasick | None = None  # made when something is found
-        self._slow_for = _WORTH_A_TABLE
+        self._forms = Forms(markers)
+
+    @property
+    def forms(self) -> tuple[bytes, ...]:
+        return self._forms.forms
 
     def __repr__(self) -> str:
         return f"Redaction({len(self.forms)} forms)"
@@ -76,23 +64,12 @@ class Redaction:
         return stream.feed(data) + stream.finish(cut=cut)
 
     def text(self, text: str) -> str:
-        """``text`` without the secrets; where an ellipsis says that it was cut, without what is left of one either."""
-        data = text.encode("utf-8", "surrogatepass")
-        parts = _ELLIPSIS.split(data) if len(data) <= _LONGEST_CUT else [data]  # text and ellipses in turn
-        for number in range(0, len(parts), 2):
-            whole = self._without_rest(parts[number]) if number else parts[number]
-            parts[number] = self.data(whole, cut=number < len(parts) - 1)
-        return b"".join(parts).decode("utf-8", "surrogatepass")
-
-    def _without_rest(self, data: bytes) -> bytes:
-        """``data`` without the end of a secret at its beginning: the search for beginnings, seen in a mirror."""
-        if self._mirror is None:
-            mirror = Redaction({})
-            mirror._know(tuple(form[::-1] for form in self.forms), self._markers)
-            self._mirror = mirror
-        mirrored = self._mirror.scan(data[::-1])
-        left = len(data) - mirrored.upto
-        return mirrored.begun + data[left:] if left > _LEFT_OVER else data
+        """``text`` without the secrets."""
+        kept = self.data(text.encode("utf-8", "surrogatepass"))
+        try:
+            return kept.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:  # a secret in UTF-16 ended within a character of UTF-8
+            return kept.decode("utf-8", "replace")
 
     def value(self, value: Any) -> Any:
         """The same JSON value, in which every text, every key and every number that holds a secret is without it."""
@@ -121,35 +98,45 @@ class Redaction:
         return self.value(item)
 
     def scan(self, data: bytes) -> Scan:
-        """Look for secrets in ``data``, and for the beginning of one at its end."""
-        found: list[tuple[int, int, int]] = []
-        upto, begun = len(data), b""
-        for at, number in self._anchors_in(data):
-            form = self.forms[number]
-            if data.startswith(form, at):
-                found.append((at, at + len(form), number))
-            elif at < upto and len(form) > len(data) - at and form.startswith(data[at:]):
-                upto, begun = at, self._markers[number]
+        """Look for secrets in ``data``, for what is left of them at ellipses, and for a beginning at its end."""
+        forms, seen = self._forms, self._forms.look(data)
+        found = [
+            (at, at + len(forms.forms[number]), forms.markers[number])
+            for at, number in seen.heads
+            if data.startswith(forms.forms[number], at)
+        ]
+        if seen.cuts:
+            found += self._pieces(data, seen)
         found.sort(key=_first_longest)
-        for length in range(min(_ANCHOR - 1, len(data)), len(data) - upto, -1):
-            if (known := self._beginnings.get(data[-length:])) is not None:
-                upto, begun = len(data) - length, self._markers[known]
-                break
-        return Scan([(begin, end, self._markers[number]) for begin, end, number in found], upto, begun)
+        begun = min(self._begun(data, seen), default=None)
+        return Scan(found, len(data), b"") if begun is None else Scan(found, begun[0], forms.markers[begun[1]])
 
-    def _anchors_in(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Where a form may begin, and which."""
-        if self._slow_for > 0:
-            self._slow_for -= len(data)
-            if self._slow_for <= 0:
-                self._search = _search_for(self._anchors, "LeftmostLongest", table=True)
-        if not self._search.find_matches_as_indexes(data):
-            return
-        if self._search_all is None:
-            self._search_all = _search_for(self._anchors, "Standard")
-        for anchor, at, _ in self._search_all.find_matches_as_indexes(data, overlapping=True):
-            for number in self._anchored[anchor]:
-                yield at, number
+    def _pieces(self, data: bytes, seen: Seen) -> Iterator[Found]:
+        """What is left of secrets before and behind ellipses. The end of one is a beginning, seen in a mirror."""
+        forms, mirror, size = self._forms, self._forms.mirror, len(data)
+        ends, begins = [cut for cut, _ in seen.cuts], [cut for _, cut in seen.cuts]
+        for begin, end, number in forms.pieces(data, seen.heads, [0, *begins[:-1]], ends):
+            yield begin, end, forms.markers[number]
+        mirrored, firsts = data[::-1], [0, *(size - end for end in reversed(ends[1:]))]
+        for begin, end, number in mirror.pieces(
+            mirrored, mirror.look(mirrored).heads, firsts, [size - begin for begin in reversed(begins)]
+        ):
+            if not _is_new_line(data, size - end):
+                yield size - end, size - begin, mirror.markers[number]
+
+    def _begun(self, data: bytes, seen: Seen) -> Iterator[tuple[int, int]]:
+        """Where something begins that may go on as a secret, or as what is left of one at an ellipsis; and which."""
+        forms, size = self._forms, len(data)
+        maybe = _MAYBE_ELLIPSIS.search(data, max(0, size - _CONTEXT))
+        end = maybe.start() if maybe else size
+        yield from ((at, number) for at, number in seen.heads if forms.goes_on(data, at, end, number))
+        if known := forms.beginning(data, 0, size):
+            yield known
+        if end < size and (known := forms.beginning(data, 0, end, SHORTEST_PIECE)):
+            yield known
+        begin = seen.cuts[-1][1] if seen.cuts else size
+        if not _is_new_line(data, begin) and (part := forms.part(data[begin:])) is not None:
+            yield begin, part
 
 
 class RedactedStream:
@@ -157,37 +144,33 @@ class RedactedStream:
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
-        self._held = b""
-        self._covered = 0  # bytes of what is held that a marker has already taken the place of
+        self._kept = b""  # what was looked at and is looked at again: it is held back, or comes just before
+        self._done = 0  # bytes of it that were handed on, or that a marker has taken the place of
         self.has_found = False  # whether there was any secret so far
 
     def feed(self, data: bytes) -> bytes:
         """What can be handed on now."""
-        if self._held:
-            data = self._held + data
+        if self._kept:
+            data = self._kept + data
         scan = self._redaction.scan(data)
-        self._held = data[scan.upto :]
-        if not scan.found and not self._covered:
-            return data[: scan.upto]
-        return self._replaced(data, scan.upto, scan.found)
+        return self._handed_on(data, scan.upto, scan.found)
 
     def finish(self, *, cut: bool = False) -> bytes:
         """The rest: nothing more will come. ``cut``: something would have, so what may be the beginning of a secret,
         and is longer than three bytes, is replaced as well."""
-        rest, self._held = self._held, b""
-        scan = self._redaction.scan(rest)
-        if cut and len(rest) - scan.upto > _LEFT_OVER:
-            kept = self._replaced(rest, scan.upto, scan.found)
-            kept, self._covered = (kept if self._covered else kept + scan.begun), 0
-            return kept
-        kept = self._replaced(rest, len(rest), scan.found)
-        self._covered = 0
-        return kept
+        data, scan = self._kept, self._redaction.scan(self._kept)
+        is_begun = cut and len(data) - scan.upto >= SHORTEST_PIECE
+        rest = self._handed_on(data, scan.upto if is_begun else len(data), scan.found)
+        if is_begun and self._kept[self._done :] == data[scan.upto :]:  # no marker has taken its place already
+            rest += scan.begun
+            self.has_found = True
+        self._kept, self._done = b"", 0
+        return rest
 
-    def _replaced(self, data: bytes, upto: int, found: list[tuple[int, int, bytes]]) -> bytes:
+    def _handed_on(self, data: bytes, upto: int, found: list[Found]) -> bytes:
         """``data[:upto]`` with markers. Whatever ends before ``upto`` is final: nothing that begins there can go on."""
         parts: list[bytes] = []
-        at = self._covered
+        at = self._done
         for begin, end, marker in found:
             if begin >= upto:
                 break
@@ -197,20 +180,16 @@ class RedactedStream:
             at = max(at, end)
         if at < upto:
             parts.append(data[at:upto])
-        self._covered = max(0, at - upto)
+            at = upto
+        first = max(0, upto - _CONTEXT)
+        self._kept, self._done = data[first:], at - first
         return b"".join(parts)
 
 
-def _first_longest(found: tuple[int, int, int]) -> tuple[int, int]:
+def _is_new_line(data: bytes, at: int) -> bool:
+    """Whether a line ends there: of a text that was cut in its middle the rest follows in the same line."""
+    return data[at : at + 1] in (b"\n", b"\r")
+
+
+def _first_longest(found: Found) -> tuple[int, int]:
     return found[0], -found[1]
-
-
-def _search_for(forms: tuple[bytes, ...], kind: str, *, table: bool = False) -> BytesAhoCorasick:
-    """Aho and Corasick's search (Communications of the ACM 18, 1975): its time grows with the data and no worse.
-
-    ``table``: several times faster where many forms begin alike, and ten times slower to make.
-    """
-    from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
-
-    implementation = Implementation.DFA if table else Implementation.ContiguousNFA
-    return BytesAhoCorasick(list(forms), matchkind=getattr(MatchKind, kind), implementation=implementation)

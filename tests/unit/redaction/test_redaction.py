@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import random
 import unicodedata
 import urllib.parse
 from collections.abc import Callable
@@ -107,19 +108,22 @@ def test_a_secret_that_repeats_itself_is_replaced_whole() -> None:
     assert redaction.text("x" + "ab" * 50 + "y") == "x[secret:A]y"
 
 
+LONG = b"word-and-word-and-" + bytes(range(65, 91)) * 10
 PIECES = st.lists(
     st.one_of(
         st.sampled_from([b"pass", b"word", b"password", b"-and", b"-more", b"\n", b"p", b"d-and-mo"]),
+        st.sampled_from([b"...", b".", "…".encode(), b"'...", b" ", b"ord-and-more", LONG[:100], LONG[150:]]),
         st.binary(max_size=4),
     ),
     max_size=12,
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(pieces=PIECES, sizes=st.lists(st.integers(1, 7), min_size=1))
 def test_va_03_the_pieces_in_which_it_comes_make_no_difference(pieces: list[bytes], sizes: list[int]) -> None:
-    redaction = Redaction({"SHORT": "password", "LONG": "password-and-more", "LAST": "word-and-word-and"})
+    values = {"SHORT": "password", "LONG": "password-and-more", "LAST": "word-and-word-and", "LONGER": LONG.decode()}
+    redaction = Redaction(values)
     whole = b"".join(pieces)
     stream, kept, at, turn = redaction.stream(), [], 0, 0
     while at < len(whole):
@@ -166,6 +170,68 @@ def test_what_ends_by_itself_may_end_like_the_beginning_of_a_secret() -> None:
 )
 def test_va_04_of_a_text_that_somebody_has_cut_nothing_is_left_at_the_cut(text: str, kept: str) -> None:
     assert Redaction({"TOKEN": "hunter2hunter2"}).text(text) == kept
+
+
+TOKEN = "".join(chr(33 + 7 * n % 90) for n in range(69)) + "!"  # of 70 characters, each found once in 69
+
+
+@pytest.mark.parametrize("size", [1, 50, 1 << 16])
+@pytest.mark.parametrize("left", [4, 15, 16, 17, 46, 69])
+@pytest.mark.parametrize(
+    "form", ["{head}...", "{head}…", "'{head}'... 24 more", "'x{head}...{tail}'", "{head}… {tail} y", "...{tail}\n"]
+)
+def test_va_04_of_what_a_program_has_cut_nothing_is_left_however_much_it_says(size: int, left: int, form: str) -> None:
+    row = f"0  {form.format(head=TOKEN[:left], tail=TOKEN[-left:])} \n"
+    said = ("x" * 5000 + "\n" + row * max(2, size // 100)).encode()
+    stream = Redaction({"TOKEN": TOKEN}).stream()
+    kept = b"".join(stream.feed(said[at : at + size]) for at in range(0, len(said), size)) + stream.finish()
+    assert kept.decode().removeprefix("x" * 5000 + "\n") == (
+        f"0  {form.format(head=MARKER, tail=MARKER)} \n" * max(2, size // 100)
+    )
+
+
+def test_va_04_the_cuts_of_usual_tools_leave_nothing_of_a_long_secret() -> None:
+    import reprlib
+    import textwrap
+
+    redaction = Redaction({"TOKEN": TOKEN})
+    for shown in (reprlib.repr(TOKEN), reprlib.repr([TOKEN]), TOKEN[:46] + "...", textwrap.shorten("x " + TOKEN, 20)):
+        kept = redaction.text(shown)
+        assert not any(TOKEN[at : at + 4] in kept for at in range(len(TOKEN) - 3)), kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Loading... done\n", ">>> ...", "def f(*args): ...\n", "f(...args)", "100%|████| 5/5 ...\n", "...\n" * 100,
+        "fin...", "see https://... and more", "a" * 70 + "...", "wait.. …", "\n".join(["tok...", "en.."] * 50),
+    ],
+)  # fmt: skip
+def test_ordinary_output_with_ellipses_is_handed_on_at_once_and_as_it_is(text: str) -> None:
+    stream = Redaction({"TOKEN": TOKEN, "OTHER": "final-token-0815"}).stream()
+    assert b"".join(stream.feed(bytes([byte])) for byte in text.encode()) + stream.finish() == text.encode()
+    assert stream.feed(text.encode()) == text.encode()
+
+
+def pem(number: int) -> str:
+    """A key as OpenSSL writes it, of bytes at random."""
+    body = base64.b64encode(b"\x30\x82\x04\xbd\x02\x01\x00" + random.Random(number).randbytes(1200)).decode()
+    lines = [body[at : at + 64] for at in range(0, len(body), 64)]
+    return "\n".join(["-----BEGIN PRIVATE KEY-----", *lines, "-----END PRIVATE KEY-----", ""])
+
+
+def test_what_all_keys_begin_with_makes_nobody_compare_each_of_them() -> None:
+    keys = {f"KEY_{number}": pem(number) for number in range(8)}
+    redaction = Redaction(keys)
+    assert redaction._forms.look(b"-----BEGIN PRIVATE KEY-----\n" * 1000).heads == []
+    assert max(len(group) for group in redaction._forms._headed) < 10
+    for name, key in keys.items():
+        for shown in (key, key.strip(), key.replace("\n", "\r\n"), json.dumps(key)[1:-1], repr(key)[1:-1]):
+            assert redaction.text(f"x {shown}") == f"x [secret:{name}]"
+        stream = redaction.stream()
+        kept = b"".join(stream.feed(bytes([byte])) for byte in key.encode())
+        assert kept + stream.finish() == f"[secret:{name}]".encode()
+        assert redaction.data(key[:200].encode(), cut=True) == f"[secret:{name}]".encode()
 
 
 def test_every_text_key_and_number_of_a_json_value_is_looked_at() -> None:
