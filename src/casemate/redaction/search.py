@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 SHORTEST_PIECE = 4  # bytes of a secret that are worth hiding
 _ELLIPSES = (b"...", "…".encode())  # where programs have cut a text for people to read
-# With the quote before it, within which Node cuts texts, and the space behind it.
-_CUT = re.compile("(?:['\"`](?:[.]{3}|…)|[.][.][.]|…)(?:[.]|…)* ?".encode())
+_QUOTES = frozenset(b"'\"`")  # one may stand before an ellipsis: Node cuts texts within their quotes
+_ROW = re.compile("(?:[.]|…)* ?".encode())  # what may follow it
 _HEAD = 16  # bytes at the beginning of a form by which it is looked for; the rest is compared
 _HEADS = (_HEAD, 64, 256)  # the same where so many are needed to tell it from others: all keys of one kind begin alike
 _WORTH_A_TABLE = 1 << 20  # bytes searched, after which the time to make a faster search is soon won back
@@ -60,10 +60,9 @@ class Forms:
                 self._search = self._search_for("LeftmostLongest", table=True)
         if not (matches := self._search.find_matches_as_indexes(data)):
             return _NOTHING
-        whats = {what for what, _, _ in matches}
-        has_heads, is_cut = max(whats) >= len(self._marks), not whats.isdisjoint(range(len(self._marks)))
-        heads = list(self._heads_in(data, matches[0][1])) if has_heads else []
-        return Seen(heads, [found.span() for found in _CUT.finditer(data)] if is_cut else [])
+        ellipses = [match for match in matches if match[0] < len(self._marks)]
+        heads = list(self._heads_in(data, matches[0][1])) if len(ellipses) < len(matches) else []
+        return Seen(heads, _cuts_at(data, ellipses))
 
     def _heads_in(self, data: bytes, first: int) -> Iterator[tuple[int, int]]:
         """Where heads are, of which none begins before ``first``."""
@@ -149,3 +148,15 @@ def _by_head(forms: Sequence[bytes]) -> dict[bytes, list[int]]:
         found |= alone
         left = [number for head, group in groups.items() if head not in alone for number in group]
     return found
+
+
+def _cuts_at(data: bytes, ellipses: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """Begin and end of each cut, with the quote before it and the dots and the space behind it."""
+    cuts: list[tuple[int, int]] = []
+    over = 0
+    for _, begin, end in ellipses:
+        if begin >= over:
+            row = _ROW.match(data, end)
+            over = row.end() if row else end
+            cuts.append((begin - 1 if begin and data[begin - 1] in _QUOTES else begin, over))
+    return cuts
