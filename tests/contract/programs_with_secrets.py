@@ -42,6 +42,10 @@ echo "$API_TOKEN" >&2; ls "$API_TOKEN"; '{S}'
 exit 3
 """,
 }
+LONG_ERRORS: Programs = {  # which are cut, within the secret
+    "python": "import os; t = os.environ['API_TOKEN']; raise ValueError('x' * {n} + t * (1 << 17) + 'x' * {n})",
+    "node": "const t = process.env.API_TOKEN; throw new Error('x'.repeat({n}) + t.repeat(1 << 17) + 'x'.repeat({n}))",
+}
 IN_TWO: Programs = {
     "python": """
 import os, sys, time

@@ -20,6 +20,7 @@ from tests.contract.programs_with_secrets import (
     FAILED,
     FILES,
     IN_TWO,
+    LONG_ERRORS,
     LOOK_FOR_IT,
     MARKER,
     MUCH,
@@ -169,6 +170,17 @@ def test_va_07_pictures_notebooks_and_archives_are_looked_into(sandbox: sync.San
         "text/html": MARKER,
     }  # fmt: skip
     assert execution.images == ()
+
+
+@pytest.mark.parametrize("n", [0, 14])
+@pytest.mark.parametrize("failing", LONG_ERRORS)
+def test_va_04_an_error_that_is_cut_shows_nothing_of_it(sandbox: sync.Sandbox, failing: str, n: int) -> None:
+    execution = sandbox.run(LONG_ERRORS[failing].replace("{n}", str(n)), language=failing, secrets=[NAME])
+    assert execution.error is not None
+    for text in (execution.error.value, execution.error.traceback):
+        left = text.replace(MARKER, "")
+        assert "…" in left
+        assert not [S[at : at + 4] for at in range(len(S) - 3) if S[at : at + 4] in left]
 
 
 @pytest.mark.parametrize(

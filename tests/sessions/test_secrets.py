@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract import witness
-from tests.contract.programs_with_secrets import FAILED, MARKER, NAME, OF_MANY_KINDS, PRINTED, REVERSED, S
+from tests.contract.programs_with_secrets import FAILED, LONG_ERRORS, MARKER, NAME, OF_MANY_KINDS, PRINTED, REVERSED, S
 from tests.sessions.driver import Open, every_language
 
 from casemate import ApprovalRequest, Display, Done, ErrorEvent, InvalidArgument, Output, ResultEvent, Sandbox
@@ -224,3 +224,72 @@ async def test_va_16_a_request_for_approval_shows_none_of_it(tmp_path: Path, lan
     assert S not in repr((told, events, rows))
     assert [json.loads(row.detail)["decision"] for row in rows if row.kind == "decision"] == ["allowed"]
     assert "".join(event.text for event in events if isinstance(event, Output)).strip().startswith(MARKER)
+
+
+BEGUN_AND_FAILED = {
+    "python": "import os; print('so:', os.environ['API_TOKEN'][:9], end=''); raise ValueError",
+    "node": "process.stdout.write('so: ' + process.env.API_TOKEN.slice(0, 9)); throw new Error()",
+    "shell": 'printf "so: %s" "${API_TOKEN:0:9}"; (exit 3)',
+}
+
+
+@every_language
+async def test_va_04_a_step_that_fails_leaves_no_half_of_it(opened: Open, language: str) -> None:
+    execution = await opened(language, secrets=[NAME]).run(BEGUN_AND_FAILED[language])
+    assert (execution.status, execution.stdout) == ("failed", f"so: {MARKER}")
+
+
+@pytest.mark.parametrize("n", [0, 14])
+@pytest.mark.parametrize("language", LONG_ERRORS)
+async def test_va_04_an_error_that_is_cut_shows_nothing_of_it(opened: Open, language: str, n: int) -> None:
+    execution = await opened(language, secrets=[NAME]).run(LONG_ERRORS[language].replace("{n}", str(n)))
+    assert execution.error is not None
+    for text in (execution.error.value, execution.error.traceback):
+        left = text.replace(MARKER, "")
+        assert "…" in left
+        assert not [S[at : at + 4] for at in range(len(S) - 3) if S[at : at + 4] in left]
+
+
+async def test_va_04_no_name_key_or_id_that_is_cut_shows_a_part_of_it(opened: Open) -> None:
+    session = opened(secrets=[NAME])
+    await session.run(
+        "import os\nt = os.environ['API_TOKEN']\nu = {'y' * 30 + t: object()}\n"
+        "for n in range(181, 189): globals()['x' * n + t] = 1"
+    )
+    with pytest.raises(InvalidArgument) as refused:
+        await session.get("u")
+    events = [event async for event in session.stream("display(1, display_id='x' * 185 + t)")]
+    told = repr(([one.name for one in await session.variables()], refused.value.message, events))
+    assert MARKER in told
+    assert "…" in told
+    assert S[:5] not in told
+
+
+async def test_what_waits_in_the_background_for_the_rest_of_it_is_told_at_the_end(opened: Open) -> None:
+    session = opened(secrets=[NAME])
+    await session.run(
+        "import subprocess\nheld = subprocess.Popen(['sh', '-c', 'while ! [ -e /workspace/go ]; do sleep 0.01; done; "
+        'printf "so: tr0"; : > /workspace/gone; sleep 60\'])'
+    )
+    events = [
+        event
+        async for event in session.stream(
+            "import os, time\nopen('/workspace/go', 'w').close()\n"
+            "while not os.path.exists('/workspace/gone'): time.sleep(0.01)\ntime.sleep(0.2)\nos.kill(os.getpid(), 9)"
+        )
+    ]
+    assert "".join(one.text for one in events if isinstance(one, Output) and one.background) == "so: tr0"
+    assert isinstance(events[-1], Done)
+
+
+async def test_a_file_that_markers_make_too_large_to_return_is_refused(
+    sandbox: Sandbox, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("casemate.sessions.files._MOST_READ", 10_000)
+    await sandbox.vault.set("BRIEF", "password")
+    session = opened(secrets=["BRIEF"])
+    for times in (500, 1000):
+        await session.run(f"open('f{times}.txt', 'w').write('password' * {times})")
+    assert await session.files.read_bytes("f500.txt") == b"[secret:BRIEF]" * 500
+    with pytest.raises(InvalidArgument, match="secrets replaced"):
+        await session.files.read_bytes("f1000.txt")

@@ -182,10 +182,11 @@ class _Collector:
         self.files.append(Artifact(name, size, copied.sha256, media_type_of(name), Slice(self._store, start, size)))
 
     def _copy(self, entry: Entry) -> _Copied:
-        """Append the file to the store and hash what is appended; bounded by what is read, not by what stat said."""
+        """Append the file to the store and hash what is appended; bounded by what is read and by what is appended,
+        which markers may make more, not by what stat said."""
         start, digest = self._store.size, hashlib.sha256()
         redacted = _Redacted(self._redaction) if self._redaction else None
-        left = min(self._bounds.file_bytes, self._bounds.total_bytes - self._store.size)
+        left = most = min(self._bounds.file_bytes, self._bounds.total_bytes - self._store.size)
         file = open_file(entry, unlock=self._unlock)
         try:
             while chunk := os.read(file, CHUNK):
@@ -194,6 +195,8 @@ class _Collector:
                     raise OSError(errno.EFBIG, "it grew while it was read")
                 digest.update(chunk)
                 self._store.append(redacted.feed(chunk) if redacted else chunk)
+                if self._store.size - start > most:
+                    raise OSError(errno.EFBIG, "with its secrets replaced it is too large")
         finally:
             os.close(file)
         original = digest.hexdigest()

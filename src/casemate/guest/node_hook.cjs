@@ -81,11 +81,16 @@ function frameOf(error) {
   const isError = error instanceof Error || types.isNativeError(error);
   return {
     type: 'error',
-    name: String(isError ? error.name : typeof error).slice(0, 1000),
-    value: (isError ? String(error.message) : inspect(error)).slice(0, LONGEST),
-    traceback: `${inspect(error)}\n`.slice(0, LONGEST),
+    name: cut(String(isError ? error.name : typeof error), 1000),
+    value: cut(isError ? String(error.message) : inspect(error), LONGEST),
+    traceback: cut(`${inspect(error)}\n`, LONGEST),
     errno: isError && Number.isInteger(error.errno) ? Math.abs(error.errno) : null,
   };
+}
+
+// An ellipsis says that it is cut: the host hides half secrets there.
+function cut(text, length) {
+  return text.length <= length ? text : `${text.slice(0, length - 1)}…`;
 }
 
 function send(frame) {

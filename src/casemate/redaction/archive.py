@@ -23,11 +23,13 @@ _AFTER = 22 + (1 << 16)  # bytes of the end record with the longest comment
 _HEADER = struct.Struct("<4sHHHHHIIIHH")
 _STORED, _DEFLATED = 0, 8
 _LAST_METHOD = 99  # section 4.4.5; what has a higher one is no header
+_ENCRYPTED = 1  # bit of a header's flags (section 4.4.4)
 _PIECE = 1 << 18
 _FIRST_PIECE = 1 << 12  # most members are small
 _EACH = 1 << 12  # bytes that a header counts for, whatever follows it: headers cost time that lead nowhere
 _TOO_MUCH = "it is an archive that is too large to be searched for secrets"
 _UNREADABLE = "it is an archive that is compressed by a method that cannot be searched for secrets"
+_LOCKED = "it is an archive with encrypted members, which cannot be searched for secrets"
 
 
 @dataclass(slots=True)
@@ -55,7 +57,9 @@ def reason_to_withhold(read: Read, size: int, redaction: Redaction, budget: Budg
         header = read(at, _HEADER.size)
         if len(header) < _HEADER.size:
             break
-        _, _, _, method, *_, name, extra = _HEADER.unpack(header)
+        _, _, flags, method, *_, name, extra = _HEADER.unpack(header)
+        if flags & _ENCRYPTED and method <= _LAST_METHOD:
+            return _LOCKED
         if method == _DEFLATED:
             if why := _why_not_member(read, at + _HEADER.size + name + extra, redaction, budget):
                 return why

@@ -163,8 +163,12 @@ def _read(root: int, name: str, redaction: Redaction | None) -> bytes:
     from casemate.redaction.archive import Budget, reason_to_withhold
     from casemate.redaction.content import RedactedContent
 
-    content = RedactedContent(redaction)
-    pieces = [content.feed(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK)]
+    content, pieces, size = RedactedContent(redaction), [], 0
+    for at in range(0, len(data), CHUNK):
+        pieces.append(content.feed(data[at : at + CHUNK]))
+        size += len(pieces[-1])
+        if size > _MOST_READ:
+            raise OSError(errno.EFBIG, "is larger than 1 GiB with its secrets replaced")
     kept = b"".join((*pieces, content.finish()))
     why = content.withheld or reason_to_withhold(
         lambda at, size: kept[at : at + size], len(kept), redaction, Budget(_MOST_READ)

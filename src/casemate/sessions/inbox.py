@@ -82,6 +82,17 @@ class Inbox:
         if was_full:
             self.cell.resume()
 
+    def end(self, step: Heard) -> None:
+        """The cell has ended, and ``step`` is the last one: it tells of what waits from the background, and of what
+        waited there for the rest of a secret."""
+        waiting, self._background = self._background, []
+        for stream, redacted in (self._redacted or {}).items():
+            if rest := redacted.finish(cut=True):
+                waiting.append(_background(stream, rest))
+        if step.emitter:
+            for event in waiting:
+                step.emitter.emit(event, len(event.data))
+
     def pipes(self, step: int) -> asyncio.Future[None]:
         """Done when the pipes of ``step`` are there."""
         return self._pipes.setdefault(step, self._loop.create_future())
@@ -207,14 +218,12 @@ class Inbox:
     def _from_background(self, stream: Stream, data: bytes) -> None:
         if self._redacted is not None and not (data := self._redacted[stream].feed(data)):
             return
-        event = Output(stream, data.decode("utf-8", "replace"), background=True, data=data)
         heard = self._step
-        emitter = None if heard is None or heard.finished is not None else heard.emitter
-        if heard is not None and emitter is not None:
+        if heard is not None and heard.emitter is not None and heard.finished is None:
             heard.background_bytes += len(data)
-            emitter.emit(event, len(data))
+            heard.emitter.emit(_background(stream, data), len(data))
         elif self._background_bytes < _MOST_BACKGROUND:
-            self._background.append(event)
+            self._background.append(_background(stream, data))
             self._background_bytes += len(data)
 
     def _count_idle(self, frame: bytes) -> None:
@@ -235,6 +244,10 @@ class Inbox:
         """Call ``function`` in the event loop, as long as there is one; without it nobody waits any more."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _background(stream: Stream, data: bytes) -> Output:
+    return Output(stream, data.decode("utf-8", "replace"), background=True, data=data)
 
 
 def _clear(heard: Heard) -> None:

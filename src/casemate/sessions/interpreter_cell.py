@@ -80,6 +80,11 @@ class InterpreterCell:
         await self._or_ended(heard.over)
         return heard.over.done()
 
+    async def last_words(self, heard: Heard) -> None:
+        """Wait for the end of the cell, whose last step is ``heard``: it tells what waits from the background."""
+        await asyncio.wait([self.ended])
+        self._inbox.end(heard)
+
     async def usage(self, heard: Heard, seconds: float) -> StepUsage | None:
         """What a step that is over, and took so long, has used; None when the cell has ended since.
 

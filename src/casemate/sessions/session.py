@@ -289,10 +289,11 @@ class Session:
         self._stop_asking("the step is over")
         seconds = time.monotonic() - began
         is_late = self._interrupted or heard.capture.was_too_much or seconds >= deadline
-        heard.capture.finish(cut=is_late or not over)
+        failed = heard.finished is None or heard.finished.exit != 0
+        heard.capture.finish(cut=is_late or failed)
         usage = await life.usage(heard, math.inf if is_late else seconds) if over else None
         if usage is None:
-            await asyncio.wait([life.ended])
+            await life.last_words(heard)
             return StepEnd(seconds, deadline, self._interrupted, ending=self._lives.ending(life))
         if usage.interrupted:
             await life.calm()

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from casemate.artifacts.collect import Collected, collect
 from casemate.files.bounds import Bounds
 from casemate.files.walk import Entry, open_file
+from casemate.redaction.redaction import Redaction
 
 NOTHING: Mapping[str, str] = {}
 
@@ -328,4 +329,18 @@ def test_a_device_that_is_full_costs_the_file_and_not_the_outcome(tree: Path) ->
         signal.signal(signal.SIGXFSZ, handler)
     assert contents(outcome) == {"b-small": b"1"}
     assert "cannot be copied" in reasons(outcome)["a-large"]
+    assert not outcome.complete
+
+
+@pytest.mark.parametrize("bounds", [Bounds(file_bytes=100_000), Bounds(total_bytes=100_000)])
+def test_a_file_that_markers_make_larger_is_bounded_as_well(tree: Path, bounds: Bounds) -> None:
+    (tree / "much.txt").write_text("password" * 10_000)
+    (tree / "some.txt").write_text("password" * 100)
+    root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        outcome = collect(root, bounds=bounds, redaction=Redaction({"A_LONG_NAME": "password"}))
+    finally:
+        os.close(root)
+    assert contents(outcome) == {"some.txt": b"[secret:A_LONG_NAME]" * 100}
+    assert "too large" in reasons(outcome)["much.txt"]
     assert not outcome.complete

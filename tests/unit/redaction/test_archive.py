@@ -40,6 +40,14 @@ def test_va_07_an_archive_that_cannot_be_searched_is_withheld(method: int) -> No
     assert "method" in why(archive(SECRET, method))
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_va_07_an_archive_with_an_encrypted_member_is_withheld(method: int) -> None:
+    plain = archive("nothing of it", method)
+    at = plain.index(b"PK\x03\x04") + 6  # its flags
+    assert why(plain) == ""
+    assert "encrypted" in why(plain[:at] + bytes([plain[at] | 1]) + plain[at + 1 :])
+
+
 def test_va_07_headers_that_lead_nowhere_use_the_budget_up() -> None:
     header = struct.pack("<4sHHHHHIIIHH", b"PK\x03\x04", 20, 0, 8, 0, 0, 0, 0, 0, 0, 0)
     read: list[int] = []

@@ -5,7 +5,7 @@ const { Buffer } = require('node:buffer');
 const { inspect, types } = require('node:util');
 const { LONGEST, encode, send } = require('./control.cjs');
 const { strictJson } = require('./json.cjs');
-const { reprOf } = require('./looks.cjs');
+const { reprOf, shortened } = require('./looks.cjs');
 const { currentStep } = require('./steps.cjs');
 
 const OWN = Symbol.for('Jupyter.display');
@@ -128,7 +128,7 @@ function display(value, options = {}) {
   const step = currentStep();
   if (step === null) return;
   const bundle = raw && isObject(value) ? clean(value, value) : bundleOf(value);
-  const name = id === null || id === undefined ? null : String(id).slice(0, 200);
+  const name = id === null || id === undefined ? null : shortened(String(id));
   sendBundle({ type: 'display', step: step.number, at: step.at, bundle, id: name, update: update === true });
 }
 

@@ -37,8 +37,10 @@ function ask(question, otherwise) {
   }
 }
 
+/** As much of its text as `length` allows. An ellipsis says so: the host hides half secrets there. */
 function cut(value, length) {
-  return String(value).slice(0, length);
+  const text = String(value);
+  return text.length <= length ? text : `${text.slice(0, length - 1)}…`;
 }
 
 // --- stacks ------------------------------------------------------------------------------------------------------
@@ -74,4 +76,4 @@ function heading(error) {
   return isNodes ? `${error.name} [${code}]${text.slice(error.name.length)}` : text;
 }
 
-Object.assign(exports, { described, hideOwnFrames, isErrorLike, textOf });
+Object.assign(exports, { cut, described, hideOwnFrames, isErrorLike, textOf });

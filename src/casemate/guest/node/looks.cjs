@@ -58,7 +58,7 @@ function typeOf(value, remote) {
   if (value === null) return 'null';
   if (typeof value === 'function') return remote.description?.startsWith('class') ? 'class' : 'function';
   if (typeof value !== 'object') return typeof value;
-  return types.isProxy(value) ? 'Proxy' : String(remote.className ?? 'Object').slice(0, LONGEST);
+  return types.isProxy(value) ? 'Proxy' : shortened(String(remote.className ?? 'Object'));
 }
 
 function sizeOf(value) {

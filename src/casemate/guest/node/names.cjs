@@ -38,7 +38,7 @@ function isBound(name) {
 }
 
 function sent(names) {
-  return names.slice(0, MOST).map((name) => name.slice(0, LONGEST));
+  return names.slice(0, MOST).map(shortened);
 }
 
 // --- what a REPL has besides -------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ function answer(request) {
     if (!Object.hasOwn(ANSWERS, request.op)) throw new Error(`${request.op} is not a request`);
     reply(request.id, { value: ANSWERS[request.op](request) });
   } catch (error) {
-    reply(request.id, { error: String(errors.described(error).value).slice(0, 2000) });
+    reply(request.id, { error: errors.cut(errors.described(error).value, 2000) });
   }
 }
 

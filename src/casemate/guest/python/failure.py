@@ -11,13 +11,23 @@ def report(error: BaseException) -> None:
     frame = {
         "type": "error",
         "name": type(error).__name__,
-        "value": _message(error)[:_LONGEST],
-        "traceback": _traceback(error)[-_LONGEST:],
+        "value": _beginning(_message(error)),
+        "traceback": _end(_traceback(error)),
         "errno": number if isinstance(number, int) else None,
     }
     send(encode(frame))
     if isinstance(error, KeyboardInterrupt):
         _stay_interrupted()
+
+
+def _beginning(text: str) -> str:
+    """``text``, or as much of it as is sent. Where it is cut an ellipsis says so: the host hides half secrets there."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _end(text: str) -> str:
+    """The same with the end, which says most in a traceback."""
+    return text if len(text) <= _LONGEST else f"…{text[1 - _LONGEST :]}"
 
 
 def _stay_interrupted() -> None:

@@ -2,6 +2,7 @@
 
 from _casemate.bundles import clean, complain  # type: ignore[import-not-found]
 from _casemate.session_frames import FRAME_LIMIT, encode, pipes  # type: ignore[import-not-found]
+from _casemate.session_names import cut  # type: ignore[import-not-found]
 from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from _casemate.session_steps import OUT, steps  # type: ignore[import-not-found]
 from IPython.core.displayhook import DisplayHook
@@ -25,10 +26,11 @@ class Publisher(DisplayPublisher):  # type: ignore[misc]
         self._validate_data(data, metadata)
         transient = options.get("transient") or {}
         name = transient.get("display_id")
+        told = None if name is None else cut(str(name), 200)
         _send(
             "display",
             data,
-            f',"id":{encode(None if name is None else str(name)[:200])},"update":{encode(bool(options.get("update")))}',
+            f',"id":{encode(told)},"update":{encode(bool(options.get("update")))}',
         )
 
     def clear_output(self, wait: bool = False) -> None:

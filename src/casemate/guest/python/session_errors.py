@@ -5,6 +5,7 @@ import sys
 import traceback
 import types
 
+from _casemate.session_names import cut  # type: ignore[import-not-found]
 from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from IPython.core.error import UsageError
 
@@ -28,10 +29,15 @@ def fields(shell: "Any", error: BaseException) -> "dict[str, object]":
     number = _attribute(error, "errno") if issubclass(type(error), OSError) else None
     return {
         "name": _type_name(type(error)),
-        "value": _value(error)[:_LONGEST],
-        "traceback": text_of(shell, error)[-_LONGEST:],
+        "value": cut(_value(error), _LONGEST),
+        "traceback": _end(text_of(shell, error)),
         "errno": number if type(number) is int else None,
     }
+
+
+def _end(text: str) -> str:
+    """As much of its end as is sent, which says most in a traceback; an ellipsis says that it was cut."""
+    return text if len(text) <= _LONGEST else f"…{text[1 - _LONGEST :]}"
 
 
 def exit_code(error: "BaseException | None") -> int:

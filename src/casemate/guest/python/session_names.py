@@ -14,9 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Names", "__builtins__", "described", "json_of"]
+__all__ = ["Names", "__builtins__", "cut", "described", "json_of"]
 
-_MOST_NAMES, _LONGEST_NAME, _LONGEST_REPR = 10_000, 200, 200
+_MOST_NAMES, _LONGEST_NAME, _LONGEST_REPR, _LONGEST_KEY = 10_000, 200, 200, 50
 _DEEPEST_REPR, _DEEPEST_JSON = 4, 200
 _LARGEST_INT = 10_000  # bits; more digits than JSON readers take
 _getsizeof = sys.getsizeof
@@ -53,7 +53,7 @@ class Names:
         for name in list(self._namespace):
             if name in self._namespace and self._is_users(name):
                 value = self._namespace[name]
-                found.append({"name": name[:_LONGEST_NAME], **described(value)})
+                found.append({"name": cut(name, _LONGEST_NAME), **described(value)})
                 if len(found) == _MOST_NAMES:
                     break
         return found
@@ -67,7 +67,7 @@ class Names:
     def set(self, name: str, value: object) -> None:
         """Bind a name. Raises ``ValueError`` for what cannot be one."""
         if not name.isidentifier() or keyword.iskeyword(name):
-            raise ValueError(f"{name[:_LONGEST_NAME]!r} cannot be a name in Python")
+            raise ValueError(f"{cut(name, _LONGEST_NAME)!r} cannot be a name in Python")
         self._namespace[name] = value
         self._known.add(name)
 
@@ -91,7 +91,7 @@ def _last_of(namespace: "dict[str, Any]", names: "set[str]") -> "list[str]":
 
 
 def _listed(names: "list[str]") -> "list[str]":
-    return [name[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
+    return [cut(name, _LONGEST_NAME) for name in names[:_MOST_NAMES]]
 
 
 def _is_ipythons(name: str) -> bool:
@@ -107,10 +107,15 @@ def _is_ipythons(name: str) -> bool:
     )
 
 
+def cut(text: str, most: int) -> str:
+    """``text``, or as much of it as ``most`` allows. An ellipsis says so: the host hides half secrets there."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def described(value: object) -> "dict[str, object]":
     """Type, size and a short text of ``value``."""
     kind = type(value)
-    return {"type": _name_of(kind)[:_LONGEST_REPR], "size": _size_of(value), "repr": _repr_of(value)}
+    return {"type": cut(_name_of(kind), _LONGEST_REPR), "size": _size_of(value), "repr": _repr_of(value)}
 
 
 def _repr_of(value: object) -> str:
@@ -118,7 +123,7 @@ def _repr_of(value: object) -> str:
         text = _brief(value, 0)
     except Exception:  # it changes while it is looked at
         text = f"<{_name_of(type(value))} object>"
-    return text if len(text) <= _LONGEST_REPR else text[: _LONGEST_REPR - 1] + "…"
+    return cut(text, _LONGEST_REPR)
 
 
 def _name_of(kind: type) -> str:
@@ -257,7 +262,9 @@ def _json_dict(value: "dict[Any, Any]", path: str, depth: int, room: "list[int]"
         if not isinstance(key, str):
             raise ValueError(f"{path} has a key of type {_name_of(type(key))}; keys in JSON are texts")
         text = str.__str__(key)
-        result[_json_text(text, f"a key of {path}", room)] = json_of(item, f"{path}[{text[:50]!r}]", depth + 1, room)
+        result[_json_text(text, f"a key of {path}", room)] = json_of(
+            item, f"{path}[{cut(text, _LONGEST_KEY)!r}]", depth + 1, room
+        )
     return result
 
 

@@ -12,7 +12,7 @@ from _casemate.session_frames import encode, pipes  # type: ignore[import-not-fo
 from _casemate.session_input import stdin  # type: ignore[import-not-found]
 from _casemate.session_interrupts import OTHER, interrupts  # type: ignore[import-not-found]
 from _casemate.session_loop import loop  # type: ignore[import-not-found]
-from _casemate.session_names import Names  # type: ignore[import-not-found]
+from _casemate.session_names import Names, cut  # type: ignore[import-not-found]
 from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from _casemate.session_steps import ERR, steps  # type: ignore[import-not-found]
 from IPython.display import display
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Serving", "__builtins__"]
 
+_LONGEST_PROBLEM = 2000
 _chdir, _exit = os.chdir, os._exit
 _plain_breakpoint = sys.breakpointhook
 
@@ -133,7 +134,7 @@ class Serving:
                 return
             problem = "the answer is larger than a frame can be"
         except (ValueError, TypeError, RecursionError) as error:
-            problem = str(error)[:2000]
+            problem = cut(str(error), _LONGEST_PROBLEM)
         pipes.send(encode({"type": "reply", "id": request["id"], "error": problem}))
 
     def _value(self, request: "dict[str, Any]") -> object:
