@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.sessions.driver import Open, every_language
 
 from casemate import ApprovalRequest, Display, Done, ErrorEvent, InvalidArgument, Output, ResultEvent, Sandbox
 from casemate.audit.log import AuditLog
+from casemate.redaction.forms import forms_of
 
 KEPT = {
     "python": "t = __import__('os').environ['API_TOKEN']",
@@ -293,3 +295,22 @@ async def test_a_file_that_markers_make_too_large_to_return_is_refused(
     assert await session.files.read_bytes("f500.txt") == b"[secret:BRIEF]" * 500
     with pytest.raises(InvalidArgument, match="secrets replaced"):
         await session.files.read_bytes("f1000.txt")
+
+
+async def test_what_finds_a_large_secret_is_not_made_in_the_event_loop(
+    sandbox: Sandbox, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_in: list[threading.Thread] = []
+
+    def watched(value: str) -> frozenset[bytes]:
+        made_in.append(threading.current_thread())
+        return forms_of(value)
+
+    monkeypatch.setattr("casemate.redaction.redaction.forms_of", watched)
+    session = opened(secrets=[NAME])
+    assert (await session.run(PRINTED["python"])).stdout == f"{MARKER}\n"
+    assert [one.name for one in await session.files.list()] == ["output"]
+    in_sessions = len(made_in)
+    assert (await sandbox.run(PRINTED["python"], secrets=[NAME])).stdout == f"{MARKER}\n"
+    assert 0 < in_sessions < len(made_in)
+    assert threading.current_thread() not in made_in

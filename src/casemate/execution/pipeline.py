@@ -12,7 +12,7 @@ from casemate.execution.house import House
 from casemate.execution.network import noting
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import recording
-from casemate.execution.redact import redaction_of
+from casemate.execution.redact import prepared, redaction_of
 from casemate.execution.run import Doors, run
 from casemate.isolation.wall import Ending, SessionCell
 from casemate.model.events import Done
@@ -30,7 +30,7 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     report = await house.wall.prove()
     admitted = house.admit(request, stream=emitter is not None)
     plan = make_plan(admitted, house)
-    redaction = redaction_of(request.secrets)
+    redaction = await prepared(redaction_of(request.secrets))
     async with recording(house.log, request, plan, redaction) as record:
         before = await _output_before(plan)
         asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,6 +21,13 @@ def redaction_of(secrets: Secrets) -> Redaction | None:
     from casemate.redaction.redaction import Redaction
 
     return Redaction(secrets.revealed())
+
+
+async def prepared(redaction: Redaction | None) -> Redaction | None:
+    """``redaction``, ready to be used without holding up the event loop."""
+    if redaction is not None:
+        await asyncio.to_thread(redaction.prepare)
+    return redaction
 
 
 def redacted_crossings(crossings: Sequence[Crossing], redaction: Redaction | None) -> tuple[Crossing, ...]:

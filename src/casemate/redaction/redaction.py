@@ -12,6 +12,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from casemate.redaction.forms import forms_of, lines_of
@@ -40,12 +41,20 @@ class Redaction:
     """Knows all forms of the secrets ``values``, which are given by name. Usable from any thread."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        given = tuple(values.items())
+        self._given = tuple(values.items())
+
+    @cached_property
+    def _forms(self) -> Forms:
+        given = self._given
         lines = tuple((name, line) for name, value in given for line in lines_of(value))
         markers = {
             form: f"[secret:{name}]".encode() for name, value in reversed(given + lines) for form in forms_of(value)
         }
-        self._forms = Forms(markers)
+        return Forms(markers)
+
+    def prepare(self) -> None:
+        """Make the search now and not when it is used first. It takes a tenth of a second for large keys."""
+        self._forms  # noqa: B018 - it is made when it is asked for
 
     @property
     def forms(self) -> tuple[bytes, ...]:

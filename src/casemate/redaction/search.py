@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SHORTEST_PIECE = 4  # bytes of a secret that are worth hiding
 _ELLIPSES = (b"...", "…".encode())  # where programs have cut a text for people to read
 _QUOTES = frozenset(b"'\"`")  # one may stand before an ellipsis: Node cuts texts within their quotes
-_ROW = re.compile("(?:[.]|…)* ?".encode())  # what may follow it
+_ROW = re.compile("(?:[.]+|(?:…)+) ?".encode())  # it may be longer, and end with a space
 _HEAD = 16  # bytes at the beginning of a form by which it is looked for; the rest is compared
 _HEADS = (_HEAD, 64, 256)  # the same where so many are needed to tell it from others: all keys of one kind begin alike
 _WORTH_A_TABLE = 1 << 20  # bytes searched, after which the time to make a faster search is soon won back
@@ -151,12 +151,12 @@ def _by_head(forms: Sequence[bytes]) -> dict[bytes, list[int]]:
 
 
 def _cuts_at(data: bytes, ellipses: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """Begin and end of each cut, with the quote before it and the dots and the space behind it."""
+    """Begin and end of each cut, with the quote before it and the space behind it; dots in a row are one."""
     cuts: list[tuple[int, int]] = []
     over = 0
     for _, begin, end in ellipses:
         if begin >= over:
-            row = _ROW.match(data, end)
+            row = _ROW.match(data, begin)
             over = row.end() if row else end
             cuts.append((begin - 1 if begin and data[begin - 1] in _QUOTES else begin, over))
     return cuts

@@ -13,6 +13,7 @@ from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed
 from casemate.execution.finishing import finishing
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
+from casemate.execution.redact import prepared
 from casemate.model.execution import SkippedFile
 from casemate.sessions.interpreter_cell import InterpreterCell
 from casemate.sessions.interpreters import INTERPRETERS
@@ -78,6 +79,7 @@ class Lives:
         report = await self._house.wall.prove()
         plan = self._planned()
         if self._leavings is None:
+            await prepared(self._redaction)
             self._leavings = await asyncio.to_thread(Leavings, plan, self._house, self._redaction)
         if self._former is not None:
             plan = replace(plan, continues=self._former.id, files={})  # they lie there
