@@ -81,7 +81,7 @@ def _once(redaction: Redaction, piece: bytes) -> float:
 def _made(number: int) -> float:
     secrets = _secrets(number)
     start = time.perf_counter()
-    Redaction(secrets)
+    Redaction(secrets).prepare()
     return time.perf_counter() - start
 
 
