@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -103,7 +104,7 @@ def _intent(request: Request, plan: Plan) -> dict[str, Any]:
         "workspace": plan.workspace.kind,
         "network": plan.network,
         "allowed_domains": list(plan.allowed_domains),
-        "deadline": plan.deadline,
+        "deadline": plan.deadline if math.isfinite(plan.deadline) else None,
         "limits": {name: getattr(plan.limits, name) for name in plan.limits.__slots__},
         "metadata": {str(key): str(value) for key, value in request.metadata.items()},
     }

@@ -119,11 +119,27 @@ class SessionSink(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """A program's standard streams: descriptors, of which a wall takes copies. Pipes of the caller's making, whose other
+    ends the program does not have: with a terminal it could type for its user (TIOCSTI, ioctl_tty(2)), and a file would
+    be its to read and write at any place."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
 class Cell(Protocol):
     """A living cell."""
 
     def kill(self, reason: Reason) -> None:
         """End everything in the cell. Harmless when it has ended. From any thread."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send the program, and what it runs in its foreground, a signal. Where it has not begun the cell is ended. From
+        any thread."""
         ...
 
     def resume(self) -> None:
@@ -251,6 +267,10 @@ class Wall(Protocol):
 
     def start(self, plan: Plan, sink: Sink) -> Cell:
         """Start a cell for ``plan``; what it says goes to ``sink``."""
+        ...
+
+    def start_piped(self, plan: Plan, standard: Standard) -> Cell:
+        """Start a cell for ``plan`` whose standard streams are the caller's; it is listened to by nobody else."""
         ...
 
     def open(self, plan: Plan, sink: SessionSink) -> SessionCell:

@@ -47,7 +47,15 @@ class Text:
     content: str
 
 
-Entry = Bind | Link | Text
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An empty folder or file at ``target``, for a cell to mount something over."""
+
+    target: str
+    folder: bool
+
+
+Entry = Bind | Link | Text | Place
 
 Network = Literal["none", "listed", "public"]
 
@@ -67,11 +75,25 @@ DOOR_SOCKETS = (Listener("udp", DOOR, 53), Listener("tcp", DOOR, 3128))  # a doo
 class Workspace:
     """``private``: a fresh one. ``overlay``: the caller's ``folder``, and changes are applied at the end.
 
-    ``direct``: the folder is written through.
+    ``direct``: the folder is written through. ``place``: where it appears besides /workspace, empty for nowhere.
+    ``hidden``, ``kept``: paths beneath it that nobody in the cell reads, or changes.
     """
 
     kind: Literal["private", "overlay", "direct"]
     folder: str | None = None
+    place: str = ""
+    hidden: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A file or folder of the host's that appears at ``places``, read-only, without what is ``hidden`` beneath it (an
+    empty path is all of it)."""
+
+    source: str
+    places: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +144,8 @@ class Plan:
     the host, and nobody in the cell, answers.
     ``waiting``: how it may be begun in a cell that is ready, or why it may not. ``session``: the program is an
     interpreter that takes one step after the other; ``continues``: the id of the cell whose files it goes on with.
-    ``secrets``: variables of the program besides ``env``.
+    ``secrets``: variables of the program besides ``env``. ``shown``: what it sees of the host's besides ``entries``.
+    A ``deadline`` of infinity is none.
     """
 
     id: str
@@ -149,3 +172,4 @@ class Plan:
     session: bool = False
     continues: str = ""
     secrets: Secrets = NO_SECRETS
+    shown: tuple[Shown, ...] = ()

@@ -61,12 +61,14 @@ _TOP = ("filesystem", "credentials", "allowNestedUserNamespaces", "enableWeakerN
 
 @dataclass(slots=True)
 class Translation:
-    """casemate's own keys with their lines; ``hidden`` and ``unwritable``: what must not be seen, or changed."""
+    """casemate's own keys with their lines; ``hidden`` and ``unwritable``: what must not be seen, or changed;
+    ``shown``: what is to be seen besides the workspace."""
 
     values: dict[str, Any]
     lines: dict[Path, int]
     hidden: list[Entry] = field(default_factory=list)
     unwritable: list[Entry] = field(default_factory=list)
+    shown: list[Entry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -197,9 +199,7 @@ class _Reader:
         if isinstance(workspace, str) and _is_within(text, (self._absolute(workspace),)):
             return
         if not _is_within(text, SYSTEM_FOLDERS):
-            self._refuse(
-                path, f"{text}: a folder outside the workspace cannot be shown in a cell; copy it into the workspace"
-            )
+            self._made.shown.append((text, self._document.where(path)))
 
     def _check_never_dialled(self, path: Path, text: str) -> None:
         try:

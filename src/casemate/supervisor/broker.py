@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from casemate.supervisor import kernel, roots, stage, wire, workspaces
+from casemate.supervisor import guards, kernel, roots, stage, wire, workspaces
 from casemate.supervisor.identity import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -47,6 +47,7 @@ class Scratch:
     def __init__(self, tree_fd: int, mounts: list[tuple[int, str]]) -> None:
         self.tree_fd = tree_fd
         self.mounts = mounts
+        self.later: list[int] = []  # more of them, to be attached when all else is
         self.inodes = 0
         self.whole = -1
         self.workspace_fd = -1
@@ -87,9 +88,9 @@ class Scratch:
 
     def close_mounts(self) -> None:
         """Let go of the mounts, once the cell has them."""
-        for fd, _ in self.mounts:
+        for fd in (*(fd for fd, _ in self.mounts), *self.later):
             os.close(fd)
-        self.mounts = []
+        self.mounts, self.later = [], []
 
     def open_pipes(self, step: int) -> list[int]:
         """Two named pipes for a step of a session, ``out.N`` and ``err.N`` in `STEPS`: our ends, to read from.
@@ -218,7 +219,8 @@ def _fill(request: dict[str, Any], inputs: list[Any], fds: dict[str, int], ident
 def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> None:
     """The mounts of what lies at ``stage.SCRATCH``, to be attached inside the cell."""
     with _part("workspace"):
-        scratch.mounts.append((workspaces.mount(request["workspace"], identity), "workspace"))
+        workspace, *scratch.later = workspaces.mounts(request["workspace"], identity)
+        scratch.mounts.append((workspace, "workspace"))
     with _part("scratch"):
         for name, target in (("tmp", "tmp"), ("shm", "dev/shm"), ("program", "program")):
             fd = kernel.open_tree(f"{stage.SCRATCH}/{name}", recursive=False)
@@ -238,6 +240,21 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
     with _part("environment"):
         for entry in _places(request):
             scratch.mounts.append((roots.bind(entry["source"]), entry["target"][1:]))
+        for folder in request["shown"]:
+            _add(scratch, guards.guarded(roots.bind(folder["source"]), folder), folder["places"], request)
+    with _part("workspace"):
+        others, scratch.later = scratch.later, []
+        _add(scratch, others, request["workspace"]["places"][1:], request)
+
+
+def _add(scratch: Scratch, trees: list[int], places: list[str], request: dict[str, Any]) -> None:
+    """Attach each of ``trees`` at its place, where that lies in what is the cell's own making room for it."""
+    scratch.mounts += zip(trees, (place[1:] for place in places), strict=True)
+    for tree, place in zip(trees, places, strict=True):
+        inside = _in_scratch(place, request["workspace"]["kind"]) if place.startswith(tuple(wire.OWN_PLACES)) else None
+        if inside is not None:
+            roots.make_parents(stage.SCRATCH, os.path.dirname(inside).removeprefix(stage.SCRATCH))
+            _mount_point(inside, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
 
 
 def _inodes_made(tree_fd: int) -> int:

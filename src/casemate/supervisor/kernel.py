@@ -48,6 +48,7 @@ _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 1
 _CLOEXEC = 0o2000000
 _MOVE_FROM_EMPTY = 0x4
+_MOVE_TO_EMPTY = 0x40
 _FSOPEN_CLOEXEC = 1
 _FSMOUNT_CLOEXEC = 1
 _CONFIG_FLAG, _CONFIG_STRING, _CONFIG_CREATE, _CONFIG_RECONFIGURE = 0, 1, 6, 7
@@ -190,6 +191,11 @@ def open_tree(path: str, *, recursive: bool = True) -> int:
 def move_mount(mount_fd: int, target: str) -> None:
     """Attach the detached mount ``mount_fd`` at ``target``."""
     _checked(_move_mount(mount_fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_FROM_EMPTY), f"move_mount {target}")
+
+
+def move_mount_onto(mount_fd: int, place_fd: int) -> None:
+    """Attach the detached mount ``mount_fd`` over what ``place_fd`` is, by whatever name it goes."""
+    _checked(_move_mount(mount_fd, b"", place_fd, b"", _MOVE_FROM_EMPTY | _MOVE_TO_EMPTY), "move_mount")
 
 
 def set_attributes(mount_fd: int, attributes: int, *, userns_fd: int = 0, recursive: bool = True) -> None:

@@ -55,12 +55,29 @@ def _add(root: str, entry: dict[str, Any]) -> None:
             if os.path.islink(target):  # a bound folder has it already
                 return
             os.symlink(entry["points_to"], target)
+        elif entry["kind"] == "place":
+            _make_place(root, entry)
         elif entry["kind"] == "text":
             _write(target, entry["content"].encode())
         else:
             _bind(entry["source"], target, _DEVICE if entry["device"] else _READ_ONLY)
     except OSError as error:
         raise RootError(f"{entry['target']}: {error}") from error
+
+
+def _make_place(root: str, entry: dict[str, Any]) -> None:
+    """Something that a cell mounts over; what is bound may have it."""
+    if entry["folder"]:
+        make_parents(root, entry["target"])
+    elif not stat.S_ISREG(_mode(root + entry["target"])):
+        _write(root + entry["target"], b"")
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return 0
 
 
 def make_parents(root: str, folder: str) -> None:

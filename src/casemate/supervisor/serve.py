@@ -138,6 +138,8 @@ class Server:
                 self._when_born(message["id"], lambda: self._sessions.attend(self._cells[message["id"]], message))
             case "pause" | "go on":
                 self._when_born(message["id"], lambda: self._cells[message["id"]].stand(message["op"] == "pause"))
+            case "signal":
+                self._when_born(message["id"], lambda: self._cells[message["id"]].pass_on(message["number"]))
             case "listen":
                 self._when_born(message["id"], lambda: self._doors.more(self._cells[message["id"]], message))
             case "forget":

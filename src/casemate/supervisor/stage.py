@@ -17,6 +17,8 @@ SCRATCH = f"{STAGE}/scratch"  # where the broker prepares one scratch after the 
 LOWER = f"{STAGE}/lower"  # where a mapped copy of a caller's folder waits to be an overlay's lower layer
 ROOTS = f"{STAGE}/roots"
 EMPTY = f"{STAGE}/empty"  # laid over what a cell must not see
+GUARDED = f"{STAGE}/guarded"  # where one folder after the other gets what is laid over parts of it
+BLANK, LOCKED = f"{STAGE}/blank", f"{STAGE}/locked"  # a file and a folder that nobody may read
 
 
 _NOTHING_WRITABLE = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV | kernel.ATTR_NOEXEC
@@ -25,8 +27,10 @@ _NOTHING_WRITABLE = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV 
 def prepare() -> None:
     """Mount the stage. The mount namespace must already be our own."""
     kernel.mount("stage", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,nr_inodes=20000,mode=0755")
-    for folder in (CELL, PROC, SCRATCH, LOWER, ROOTS, EMPTY):
+    for folder in (CELL, PROC, SCRATCH, LOWER, ROOTS, EMPTY, GUARDED):
         os.mkdir(folder, 0o755)
+    os.mkdir(LOCKED, 0o000)
+    os.close(os.open(BLANK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o000))
     _lay_empty(EMPTY)
 
 

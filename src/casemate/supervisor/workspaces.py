@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from casemate.supervisor import kernel, stage
+from casemate.supervisor import guards, kernel, stage
 from casemate.supervisor.identity import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 
 
-def mount(workspace: dict[str, Any], identity: Identity) -> int:
-    """The mount of /workspace, detached."""
+def mounts(workspace: dict[str, Any], identity: Identity) -> list[int]:
+    """The workspace once for each of its places, of which the first is /workspace, as detached mounts."""
+    tree = _mount(workspace, identity)
+    return [tree] if guards.is_plain(workspace) else guards.guarded(tree, workspace)
+
+
+def _mount(workspace: dict[str, Any], identity: Identity) -> int:
     if workspace["kind"] == "private":
         if not os.path.lexists(f"{stage.SCRATCH}/workspace/output"):
             make_folder(f"{stage.SCRATCH}/workspace/output", 0o755, identity)

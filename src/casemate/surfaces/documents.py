@@ -58,9 +58,16 @@ def plan_document(plan: Plan) -> Document:
         "stdin_bytes": len(plan.stdin),
         "workspace": asdict(plan.workspace),
         "files": {name: _content(content) for name, content in plan.files.items()},
-        "mounts": [mount_document(entry) for entry in plan.entries],
+        "mounts": [
+            *(mount_document(entry) for entry in plan.entries if not isinstance(entry, Place)),
+            *(
+                {"target": place, "kind": "read-only", "source": one.source}
+                for one in plan.shown
+                for place in one.places
+            ),
+        ],
         "limits": asdict(plan.limits),
-        "deadline": plan.deadline,
+        "deadline": plan.deadline if math.isfinite(plan.deadline) else None,
         "network": plan.network,
         "layers": list(plan.layers),
     }
@@ -72,6 +79,8 @@ def mount_document(entry: Entry) -> Document:
         return {"target": entry.target, "kind": "device" if entry.device else "read-only", "source": entry.source}
     if isinstance(entry, Link):
         return {"target": entry.target, "kind": "link", "source": entry.points_to}
+    if isinstance(entry, Place):
+        return {"target": entry.target, "kind": "made", "source": "to be mounted over"}
     return {"target": entry.target, "kind": "made", "source": f"{len(entry.content.encode())} bytes"}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.isolation.native.memory import memory_file
 from casemate.model.limits import Limits
-from casemate.model.plan import Bind, Entry, Link, Plan, Waiting, Workspace
+from casemate.model.plan import WORKSPACE, Bind, Entry, Link, Place, Plan, Shown, Waiting, Workspace
 from casemate.model.sizes import format_size
 from casemate.supervisor import wire
 
@@ -38,6 +38,8 @@ def _entry(entry: Entry) -> dict[str, Any]:
         return {"kind": "bind", "source": entry.source, "target": entry.target, "device": entry.device}
     if isinstance(entry, Link):
         return {"kind": "link", "target": entry.target, "points_to": entry.points_to}
+    if isinstance(entry, Place):
+        return {"kind": "place", "target": entry.target, "folder": entry.folder}
     return {"kind": "text", "target": entry.target, "content": entry.content}
 
 
@@ -58,7 +60,8 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
         "deadline": plan.deadline,
         "layers": list(plan.layers),
         "control": plan.control,
-        "readable": _readable(plan.entries),
+        "readable": _readable(plan.entries, plan.shown),
+        "shown": [{"source": one.source, "places": one.places, "hidden": one.hidden, "kept": []} for one in plan.shown],
         "limits": _counted(limits),
         "rlimits": rlimits(limits, plan.reserve),
         "late": late_entries(plan.entries),
@@ -66,9 +69,10 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
     }
 
 
-def _readable(entries: tuple[Entry, ...]) -> list[str]:
+def _readable(entries: tuple[Entry, ...], shown: tuple[Shown, ...]) -> list[str]:
     """The folders that Landlock lets a cell read: the cell's own, and what is bound outside of them."""
     targets = {entry.target for entry in entries if isinstance(entry, Bind) and not entry.device}
+    targets |= {place for one in shown for place in one.places}
     covered = ("/usr/", *(f"{folder}/" for folder in _READABLE_IN_EVERY_CELL), *_OWN_PLACES)
     return [*_READABLE_IN_EVERY_CELL, *sorted(target for target in targets if not target.startswith(covered))]
 
@@ -86,9 +90,11 @@ def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
 
 
 def _workspace(workspace: Workspace) -> dict[str, Any]:
+    places = [WORKSPACE, *([workspace.place] if workspace.place else [])]
+    guarded = {"places": places, "hidden": workspace.hidden, "kept": workspace.kept}
     if workspace.folder is None:
-        return {"kind": workspace.kind}
-    return {"kind": workspace.kind, "folder": workspace.folder, "inode": list(inode(workspace))}
+        return {"kind": workspace.kind, **guarded}
+    return {"kind": workspace.kind, "folder": workspace.folder, "inode": list(inode(workspace)), **guarded}
 
 
 def inode(workspace: Workspace) -> tuple[int, ...]:

@@ -55,6 +55,9 @@ class RunningCell:
     def resume(self) -> None:
         self._link.call(self._link.resume, self)
 
+    def signal(self, number: int) -> None:
+        self._say("signal", number=number)
+
     def pause(self) -> None:
         self._say("pause")
 
@@ -281,7 +284,8 @@ def open_ways_in(fds: dict[str, int]) -> tuple[int, int]:
 
 
 def open_pipes(fds: dict[str, int], *others: int) -> dict[int, Stream | None]:
-    """Fresh pipes for what a cell says: their ends for it are put into ``fds``, ours are given, by descriptor.
+    """Fresh pipes for what a cell says: their ends for it are put into ``fds``, unless it has some of another's there;
+    ours are given, by descriptor.
 
     Raises ``OSError``, and then closes all of ``fds`` and the ``others``.
     """
@@ -289,6 +293,8 @@ def open_pipes(fds: dict[str, int], *others: int) -> dict[int, Stream | None]:
     streams: tuple[Stream, ...] = ("stdout", "stderr")
     try:
         for name in (*streams, "control"):
+            if name in fds:
+                continue
             read, fds[name] = os.pipe()
             os.set_blocking(read, False)
             pipes[read] = next((stream for stream in streams if stream == name), None)

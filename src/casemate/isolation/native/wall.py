@@ -15,10 +15,11 @@ from casemate.isolation.native import launch, refusal, tree
 from casemate.isolation.native.carrying import close_all
 from casemate.isolation.native.link import Link
 from casemate.isolation.native.memory import memory_file, seal
+from casemate.isolation.native.piped import Silent, copies_of
 from casemate.isolation.native.running import RunningCell, RunningSession, Unlaunched
 from casemate.isolation.native.unlaunched import explained, why_unlaunched
 from casemate.isolation.native.warm import Turn, Warm
-from casemate.isolation.wall import CellMissed, Ending, Reason, SessionSink, Sink
+from casemate.isolation.wall import CellMissed, Ending, Reason, SessionSink, Sink, Standard
 from casemate.model.isolation import IsolationReport
 from casemate.model.plan import Entry, Listener, Plan, Waiting
 from casemate.model.warmth import Warmth
@@ -87,6 +88,12 @@ class NativeWall:
         cell, turn, why_exec = self._cell_for(plan, sink, Link.launch)
         return NativeCell(self, plan, sink, cell, turn, why_exec)
 
+    def start_piped(self, plan: Plan, standard: Standard) -> NativeCell:
+        link, _, root = self._ready(plan.entries)
+        with explained():
+            cell = link.launch(*self._prepared(root, plan, copies_of(standard)), Silent())
+        return NativeCell(self, plan, Silent(), cell, None, "its standard streams are its caller's")
+
     def _cell_for(
         self, plan: Plan, sink: S, make: Callable[[Link, dict[str, Any], dict[str, int], S], RunningCell]
     ) -> tuple[RunningCell, Turn | None, str]:
@@ -139,7 +146,8 @@ class NativeWall:
         """The request for a cell of its own for ``plan``, and its descriptors; ``files`` are given away."""
         fds = dict(files)
         try:
-            fds["stdin"] = _stdin(plan.stdin)
+            if "stdin" not in fds:
+                fds["stdin"] = _stdin(plan.stdin)
             fds["payload"] = launch.payload(plan.argv, {**plan.env, **plan.secrets.revealed()}, plan.cwd)
             fds["program"] = memory_file(plan.code)
             request = launch.request(plan, root)
@@ -244,6 +252,7 @@ class NativeCell:
         self._sink = sink
         self._cell = cell
         self._turn = turn
+        self.signal = cell.signal
         self._how = turn.how if turn and not why_exec else "exec"
         self._why = why_exec
         self._killed: Reason | None = None
