@@ -52,23 +52,26 @@ def bounded(
     workspace: str | os.PathLike[str] | None,
     workspace_mode: Literal["overlay", "direct"] | None,
     isolation: str,
+    wraps: bool = False,
 ) -> Bounded:
     """The arguments in force: the policy is the most that there is, and an argument only narrows it.
 
     An argument that is not given is the policy's, and where that says nothing the usual one. A limit that both name is
-    the tighter one. What is given and lies beyond the policy raises ``InvalidArgument`` naming both.
+    the tighter one. What is given and lies beyond the policy raises ``InvalidArgument`` naming both. ``wraps``: of a
+    command that is wrapped, for which paths in the policy are honoured one by one.
     """
     most = policy_from(policy)
     hosts: HostRules | None
     open_to, hosts = _hosts(most, network, allowed_domains)
     folder = _workspace(most, workspace)
-    _check_visible(most, folder)
-    mode = workspace_mode or most.workspace_mode or "overlay"
+    if not wraps:
+        _check_visible(most, folder)
+    mode = workspace_mode or most.workspace_mode or ("direct" if wraps else "overlay")
     if mode not in ("overlay", "direct"):
         raise InvalidArgument("workspace_mode", f"{mode!r} is not known; choose one of 'overlay', 'direct'")
     if mode == "direct" and most.workspace_mode == "overlay":
         raise _beyond(most, "workspace_mode", "'direct'", "'overlay'")
-    if mode == "direct" and most.unwritable:
+    if mode == "direct" and most.unwritable and not wraps:
         raise InvalidArgument("workspace_mode", f"'direct' protects no file, and {most.unwritable[0][1]} protects some")
     if most.isolation not in (None, "auto", isolation) and isolation != "auto":
         raise _beyond(most, "isolation", repr(isolation), repr(most.isolation))
@@ -290,7 +293,13 @@ def _workspace(most: Policy, workspace: str | os.PathLike[str] | None) -> str | 
 
 
 def _check_visible(most: Policy, workspace: str | os.PathLike[str] | None) -> None:
-    """What must be hidden or kept as it is may not lie in the workspace, where casemate cannot promise it yet."""
+    """What must be hidden or kept as it is may not lie in a run's workspace, and nothing else here is shown."""
+    for path, where in most.shown:
+        raise InvalidArgument(
+            "policy",
+            f"{where}: {path}: a folder outside the workspace cannot be shown to a program",
+            remediation="Copy it into the workspace; a command in casemate wrap can be shown it.",
+        )
     if workspace is None or not isinstance(workspace, str | os.PathLike) or not (most.hidden or most.unwritable):
         return
     from casemate.files.protected import PROTECTED

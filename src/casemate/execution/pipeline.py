@@ -38,7 +38,7 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
             note = noting(house.log, request, redaction)
             doorway_of = partial(house.outside.doorway, admitted, note=note, offers=house.offers())
             doors = Doors(asker, doorway_of, asks=house.may_ask(stream=emitter is not None))
-            finished = await run(plan, house.wall, emitter, before, doors, redaction)
+            finished = await run(plan, house.wall.start, emitter, before, doors, redaction)
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal
 

@@ -34,7 +34,7 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
     launch = runtime.launch(
         house.environment, request.program_name, request.arguments, memory=admitted.limits.memory, session=session
     )
-    env = merged_env(_base_env(admitted.limits), launch, request.env)
+    env = merged_env(base_env(admitted.limits), launch, request.env)
     secrets = request.secrets.revealed()
     return Plan(
         id=request.id,
@@ -53,7 +53,7 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
         limits=admitted.limits,
         deadline=admitted.deadline,
         control=runtime.reports or session,
-        network=_network(admitted),
+        network=network_of(admitted),
         allowed_domains=tuple(map(str, admitted.through.allowed)) if admitted.through else (),
         listeners=DOOR_SOCKETS if admitted.opens or house.offers() else (),
         session=session,
@@ -67,7 +67,7 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
                 files=request.files,
                 env={**env, **secrets},
                 given_env={**request.env, **secrets},
-                base_env=merged_env(_base_env(house.limits), launch, {}),
+                base_env=merged_env(base_env(house.limits), launch, {}),
                 limits=admitted.limits,
                 most=house.limits,
                 folder=house.workspace,
@@ -78,13 +78,15 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
     )
 
 
-def _network(admitted: Admitted) -> Network:
+def network_of(admitted: Admitted) -> Network:
+    """What the cell's door lets through, in a word."""
     if admitted.through is None or not admitted.opens:
         return "none"
     return "public" if admitted.through.everything else "listed"
 
 
-def _base_env(limits: Limits) -> dict[str, str]:
+def base_env(limits: Limits) -> dict[str, str]:
+    """The variables that every program has."""
     threads = str(max(1, math.floor(limits.cpus)))
     return {**_BASE_ENV, **dict.fromkeys(THREAD_COUNTS, threads)}
 

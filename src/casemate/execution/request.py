@@ -71,6 +71,33 @@ def make_request(
     )
 
 
+def make_command(
+    program: str,
+    arguments: Sequence[str],
+    *,
+    timeout: float | None,
+    env: Mapping[str, str],
+    secrets: Secrets,
+    namespace: str,
+) -> Request:
+    """A request for a command of the host's. Raises ``InvalidArgument`` naming the argument."""
+    return Request(
+        id=os.urandom(16).hex(),
+        code=b"",
+        language="command",
+        program_name=program,
+        arguments=_arguments(arguments),
+        timeout=check_timeout(timeout),
+        limits=None,
+        env=_env(env, secrets),
+        secrets=secrets,
+        files={},
+        stdin=b"",
+        namespace=namespace,
+        metadata={},
+    )
+
+
 def domains_of(domains: Sequence[str] | None) -> tuple[str, ...] | None:
     """A list of domains. Raises ``InvalidArgument``; whether each is a rule is seen when it is admitted."""
     if domains is None:

@@ -12,7 +12,7 @@ from casemate.approvals.asker import Asker
 from casemate.execution.capture import Capture
 from casemate.execution.emitter import Emitter
 from casemate.execution.network import Doorway
-from casemate.isolation.wall import Cell, Ending, Wall
+from casemate.isolation.wall import Cell, Ending, Sink
 from casemate.model.crossing import Crossing
 from casemate.model.plan import Plan
 
@@ -48,15 +48,15 @@ class Doors:
 
 async def run(
     plan: Plan,
-    wall: Wall,
+    start: Callable[[Plan, Sink], Cell],
     emitter: Emitter | None,
     before: dict[str, str],
     doors: Doors,
     redaction: Redaction | None = None,
 ) -> Finished:
-    """Run the cell to its end. When the caller is cancelled the cell is ended first."""
+    """Run the cell that ``start`` makes to its end. When the caller is cancelled the cell is ended first."""
     capture = Capture(plan.limits, emitter, redaction)
-    cell = wall.start(plan, capture)
+    cell = start(plan, capture)
     capture.kill = cell.kill
     doors.asker.attach(cell)
     if emitter:

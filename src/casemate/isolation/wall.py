@@ -121,9 +121,9 @@ class SessionSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """A program's standard streams: descriptors, of which a wall takes copies. Pipes of the caller's making, whose other
-    ends the program does not have: with a terminal it could type for its user (TIOCSTI, ioctl_tty(2)), and a file would
-    be its to read and write at any place."""
+    """A program's standard streams: descriptors, of which a wall takes copies. Pipes of the caller's making, whose
+    other ends the program does not have: with a terminal it could type for its user (TIOCSTI, ioctl_tty(2)), and a file
+    would be its to read and write at any place."""
 
     stdin: int
     stdout: int
@@ -138,8 +138,8 @@ class Cell(Protocol):
         ...
 
     def signal(self, number: int) -> None:
-        """Send the program, and what it runs in its foreground, a signal. Where it has not begun the cell is ended. From
-        any thread."""
+        """Send the program, and what it runs in its foreground, a signal. Where it has not begun the cell is ended.
+        From any thread."""
         ...
 
     def resume(self) -> None:

@@ -89,11 +89,12 @@ class Workspace:
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A file or folder of the host's that appears at ``places``, read-only, without what is ``hidden`` beneath it (an
-    empty path is all of it)."""
+    empty path is all of it). ``copied``: a folder that can be written to, too, for as long as the cell lives."""
 
     source: str
     places: tuple[str, ...]
     hidden: tuple[str, ...] = ()
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)

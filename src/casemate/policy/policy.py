@@ -31,9 +31,9 @@ class Policy:
     ``allowed``: hosts that may be reached without asking, None where the file does not say; ``denied`` wins over them.
     ``local_ports``: ports of this machine's own loopback. ``requests``: what may be asked of hosts in clear.
     ``limits``: those that are named, as numbers. ``workspace``: an absolute path. ``hidden``, ``unwritable``:
-    absolute paths and patterns that a cell must not see, or change, each with where it is written; ``shown``: what it is
-    to see besides the workspace, which `casemate wrap` alone can do. ``written``: the
-    rules. ``arguments``: further ones of a ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``:
+    absolute paths and patterns that a cell must not see, or change, each with where it is written; ``shown``: what it
+    is to see besides the workspace, which `casemate wrap` alone can do. ``written``: the rules. ``arguments``: further
+    ones of a ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``:
     everything with where it is written, for people; ``warnings``: what holds otherwise than is written.
     """
 

@@ -167,6 +167,8 @@ def _settings(document: Document, paths: dict[str, str], translation: Translatio
         yield Setting("hidden", path, where)
     for path, where in (*translation.unwritable,) if translation else ():
         yield Setting("not writable", path, where)
+    for path, where in (*translation.shown,) if translation else ():
+        yield Setting("shown", path, where)
 
 
 def _refuse(document: Document, path: Path, problem: str) -> NoReturn:

@@ -240,8 +240,10 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
     with _part("environment"):
         for entry in _places(request):
             scratch.mounts.append((roots.bind(entry["source"]), entry["target"][1:]))
-        for folder in request["shown"]:
-            _add(scratch, guards.guarded(roots.bind(folder["source"]), folder), folder["places"], request)
+        for number, folder in enumerate(request["shown"]):
+            source = folder["source"]
+            tree = workspaces.copied(source, number, identity) if folder["copied"] else roots.bind(source)
+            _add(scratch, guards.guarded(tree, folder), folder["places"], request)
     with _part("workspace"):
         others, scratch.later = scratch.later, []
         _add(scratch, others, request["workspace"]["places"][1:], request)
@@ -249,12 +251,20 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
 
 def _add(scratch: Scratch, trees: list[int], places: list[str], request: dict[str, Any]) -> None:
     """Attach each of ``trees`` at its place, where that lies in what is the cell's own making room for it."""
-    scratch.mounts += zip(trees, (place[1:] for place in places), strict=True)
+    scratch.mounts += zip(trees, map(_without_links, places), strict=True)
     for tree, place in zip(trees, places, strict=True):
         inside = _in_scratch(place, request["workspace"]["kind"]) if place.startswith(tuple(wire.OWN_PLACES)) else None
         if inside is not None:
             roots.make_parents(stage.SCRATCH, os.path.dirname(inside).removeprefix(stage.SCRATCH))
             _mount_point(inside, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
+
+
+def _without_links(place: str) -> str:
+    """``place``, of what is the cell's own, as it is reached from outside, where the cell's links lead elsewhere."""
+    for linked in ("/home/user/", "/var/tmp/"):
+        if place.startswith(linked):
+            return f"{wire.OWN_PLACES[linked]}/{place.removeprefix(linked)}"
+    return place[1:]
 
 
 def _inodes_made(tree_fd: int) -> int:

@@ -173,7 +173,7 @@ def _restrict(request: dict[str, Any], program: bytes, step: Step) -> None:
         pipes = (
             ("/program/steps",) if request["session"] else ()
         )  # mounted read-only: only named pipes can be written to
-        landlock.restrict(request["readable"], _WRITABLE, (*_DEVICES, *pipes), listable=("/",))
+        landlock.restrict(request["readable"], (*_WRITABLE, *request["writable"]), (*_DEVICES, *pipes), listable=("/",))
     step.name = "seccomp"
     if "seccomp" in layers:
         filters.install(program)

@@ -32,22 +32,22 @@ def guarded(tree: int, folder: dict[str, Any]) -> list[int]:
     ``hidden`` and ``kept`` of ``folder`` are paths beneath it, or empty for all of it: nobody reads the first, nobody
     changes the second, and neither can be moved away. Raises ``OSError``, also where one of them is gone.
     """
+    stand = stage.GUARDED if stat.S_ISDIR(os.fstat(tree).st_mode) else stage.GUARDED_FILE
     try:
-        kernel.move_mount(tree, stage.GUARDED)
+        kernel.move_mount(tree, stand)
     finally:
         os.close(tree)
     made: list[int] = []
     try:
         for path, lay in _in_order(folder["hidden"], folder["kept"]):
-            _at(path, lay)
-        for _ in folder["places"]:
-            made.append(kernel.open_tree(stage.GUARDED))
+            _at(stand, path, lay)
+        made.extend(kernel.open_tree(stand) for _ in folder["places"])
     except BaseException:
         for fd in made:
             os.close(fd)
         raise
     finally:
-        kernel.unmount(stage.GUARDED)
+        kernel.unmount(stand)
     return made
 
 
@@ -64,9 +64,9 @@ def _in_order(hidden: Iterable[str], kept: Iterable[str]) -> list[tuple[str, Any
     return sorted(wanted.items(), key=lambda item: item[0].count("/") + (item[0] != ""))
 
 
-def _at(path: str, lay: Any) -> None:
+def _at(stand: str, path: str, lay: Any) -> None:
     """Lay something over what is at ``path`` of the folder now."""
-    place = os.open(stage.GUARDED, os.O_PATH | os.O_CLOEXEC)
+    place = os.open(stand, os.O_PATH | os.O_CLOEXEC)
     try:
         for name in filter(None, path.split("/")):
             inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _EMFILE = 24
 # Of a request for a cell.
-_FOR_THE_CELL = ("layers", "rlimits", "cpu_set", "readable", "control", "forked", "cwd", "order", "session")
+_FOR_THE_CELL = (
+    "layers", "rlimits", "cpu_set", "readable", "writable", "control", "forked", "cwd", "order", "session",
+)  # fmt: skip
 _GIVEN = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell gets
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
 _ASK_AGAIN = 1.0  # seconds until zygotes that do not answer are looked at again

@@ -18,6 +18,7 @@ LOWER = f"{STAGE}/lower"  # where a mapped copy of a caller's folder waits to be
 ROOTS = f"{STAGE}/roots"
 EMPTY = f"{STAGE}/empty"  # laid over what a cell must not see
 GUARDED = f"{STAGE}/guarded"  # where one folder after the other gets what is laid over parts of it
+GUARDED_FILE = f"{STAGE}/guarded-file"
 BLANK, LOCKED = f"{STAGE}/blank", f"{STAGE}/locked"  # a file and a folder that nobody may read
 
 
@@ -30,7 +31,8 @@ def prepare() -> None:
     for folder in (CELL, PROC, SCRATCH, LOWER, ROOTS, EMPTY, GUARDED):
         os.mkdir(folder, 0o755)
     os.mkdir(LOCKED, 0o000)
-    os.close(os.open(BLANK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o000))
+    for file in (BLANK, GUARDED_FILE):
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o000))
     _lay_empty(EMPTY)
 
 

@@ -33,6 +33,16 @@ def _mount(workspace: dict[str, Any], identity: Identity) -> int:
         os.close(folder)
 
 
+def copied(source: str, number: int, identity: Identity) -> int:
+    """A folder of the host's under a layer of its own, with which all that is written is gone. Detached."""
+    folder = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _make_layer(f"layer.{number}.", folder, identity, output=False)
+        return _layered(folder, f"layer.{number}.", "", identity)
+    finally:
+        os.close(folder)
+
+
 def _open_folder(workspace: dict[str, Any]) -> int:
     """The caller's folder, opened once here; it must be the very one that the host checked."""
     fd = os.open(workspace["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -45,15 +55,27 @@ def _open_folder(workspace: dict[str, Any]) -> int:
 
 def _overlay(folder: int, identity: Identity) -> int:
     """The caller's folder under a layer of our own: what is written stays in the scratch."""
-    status = os.fstat(folder)
-    if not os.path.isdir(f"{stage.SCRATCH}/upper"):
-        make_folder(f"{stage.SCRATCH}/upper", status.st_mode & 0o777 | 0o700, identity)
-        make_folder(f"{stage.SCRATCH}/work", 0o700, identity)
-        if _may_have_output(folder):
-            make_folder(f"{stage.SCRATCH}/upper/output", 0o755, identity)
-    lower = f"/proc/self/fd/{folder}"
+    _make_layer("", folder, identity, output=_may_have_output(folder))
     given = f"{stage.SCRATCH}/inputs:" if os.path.isdir(f"{stage.SCRATCH}/inputs") else ""
-    options = {"lowerdir": given + lower, "upperdir": f"{stage.SCRATCH}/upper", "workdir": f"{stage.SCRATCH}/work"}
+    return _layered(folder, "", given, identity)
+
+
+def _make_layer(name: str, folder: int, identity: Identity, *, output: bool) -> None:
+    """A layer for what is written, unless it is there since an earlier cell."""
+    upper = f"{stage.SCRATCH}/{name}upper"
+    if not os.path.isdir(upper):
+        make_folder(upper, os.fstat(folder).st_mode & 0o777 | 0o700, identity)
+        make_folder(f"{stage.SCRATCH}/{name}work", 0o700, identity)
+        if output:
+            make_folder(f"{upper}/output", 0o755, identity)
+
+
+def _layered(folder: int, name: str, given: str, identity: Identity) -> int:
+    """``folder`` under a layer in the scratch whose own folders' names begin with ``name``; ``given``: more layers."""
+    status = os.fstat(folder)
+    upper, work = f"{stage.SCRATCH}/{name}upper", f"{stage.SCRATCH}/{name}work"
+    lower = f"/proc/self/fd/{folder}"
+    options = {"lowerdir": given + lower, "upperdir": upper, "workdir": work}
     if not identity.mapped:
         return kernel.new_mount("overlay", {**options, "userxattr": ""}, ATTRIBUTES)
     whole = {**options, "redirect_dir": "off", "metacopy": "off", "index": "off"}

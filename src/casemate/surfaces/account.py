@@ -39,6 +39,17 @@ def account(execution: Execution, options: Options) -> Iterator[str]:
         yield from _not_kept(execution, len(shown), options)
     else:
         yield from _kept(execution, shown, options)
+    yield from _not_done(execution)
+
+
+def outcome(execution: Execution) -> Iterator[str]:
+    """Why casemate ended it, what of a folder was not written, and what was not reached."""
+    if execution.cause is not None:
+        yield _why(execution)
+    yield from _not_done(execution)
+
+
+def _not_done(execution: Execution) -> Iterator[str]:
     for skipped in execution.skipped:
         yield f"left out: {visible(skipped.name)}: {visible(skipped.reason)}"
     denied = [crossing for crossing in execution.crossings if crossing.decision == "denied"]

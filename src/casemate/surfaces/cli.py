@@ -19,6 +19,7 @@ from casemate.surfaces import failures
 _SUMMARY = "Run code that nobody has read, in real isolation, without root."
 _COMMANDS = {
     "run": ("casemate.surfaces.commands:run", "Run a program in a cell of its own."),
+    "wrap": ("casemate.surfaces.wrap_command:wrap", "Run any command, as a tool server, behind a wall."),
     "doctor": ("casemate.surfaces.commands:doctor", "Say what this machine can do, and what would help."),
     "policy": ("casemate.surfaces.policy_commands:policy", "Show what a policy permits, and from which line."),
     "vault": ("casemate.surfaces.vault:app", "Keep secrets for programs."),
@@ -72,7 +73,7 @@ def _dispatch(given: list[str]) -> int:
     if given == ["--version"]:
         sys.stdout.write(f"casemate {__version__}\n")
         return 0
-    if given[0] == "run" and sys.platform == "linux" and not {*_HELP, "--explain"} & {*given}:
+    if given[0] in ("run", "wrap") and sys.platform == "linux" and not {*_HELP, "--explain"} & {*given}:
         from casemate.isolation.native.spawn import start_early
 
         start_early()  # the supervisor starts while this process loads what it needs itself

@@ -12,7 +12,7 @@ from casemate.errors import CasemateError
 from casemate.model.artifact import Artifact
 from casemate.model.diagnosis import Diagnosis
 from casemate.model.execution import Execution
-from casemate.model.plan import Bind, Entry, Link, Plan
+from casemate.model.plan import Bind, Entry, Link, Place, Plan
 
 Document = dict[str, Any]
 
@@ -61,7 +61,7 @@ def plan_document(plan: Plan) -> Document:
         "mounts": [
             *(mount_document(entry) for entry in plan.entries if not isinstance(entry, Place)),
             *(
-                {"target": place, "kind": "read-only", "source": one.source}
+                {"target": place, "kind": "copy" if one.copied else "read-only", "source": one.source}
                 for one in plan.shown
                 for place in one.places
             ),

@@ -43,7 +43,7 @@ def _program(document: dict[str, Any]) -> list[tuple[str, str]]:
         ("folder", document["cwd"]),
         ("standard input", f"{document['stdin_bytes']} bytes"),
         ("wall", document["wall"]),
-        ("ends after", f"{document['deadline']:g} s"),
+        ("ends after", "no time limit" if document["deadline"] is None else f"{document['deadline']:g} s"),
     ]
 
 
@@ -54,7 +54,13 @@ def _workspace(document: dict[str, Any]) -> list[tuple[str, str]]:
         "overlay": f"{workspace['folder']}, seen through an overlay; what changed is written back at the end",
         "direct": f"{workspace['folder']}, written through at once",
     }
-    writable = [("/workspace", what[workspace["kind"]]), ("/tmp, /dev/shm", "empty, and gone with the cell")]
+    guarded = [(f"/workspace/{name}", "not readable") for name in workspace["hidden"]]
+    guarded += [(f"/workspace/{name}", "not writable") for name in workspace["kept"]]
+    writable = [
+        (workspace["place"] or "/workspace", what[workspace["kind"]]),
+        *guarded,
+        ("/tmp, /dev/shm", "empty, and gone with the cell"),
+    ]
     return writable + [(f"/workspace/{name}", f"copy of {source}") for name, source in document["files"].items()]
 
 
@@ -69,4 +75,9 @@ def _limit(name: str, value: float | None) -> str:
 def _mount(mount: dict[str, Any]) -> str:
     if mount["kind"] == "read-only":
         return "" if mount["source"] == mount["target"] else f"{mount['source']}"
-    return {"device": "device", "link": f"-> {mount['source']}", "made": f"made, {mount['source']}"}[mount["kind"]]
+    return {
+        "device": "device",
+        "copy": f"{mount['source']}, as a copy that is gone with the cell",
+        "link": f"-> {mount['source']}",
+        "made": f"made, {mount['source']}",
+    }[mount["kind"]]

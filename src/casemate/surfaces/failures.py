@@ -55,6 +55,7 @@ _OPTION_OF_ARGUMENT = {
     "limits.output": "--output-limit",
     "limits.wall": "--timeout",
     "secrets": "--secret",
+    "command": "COMMAND",
     "name": "NAME",
     "value": "the value",
 }

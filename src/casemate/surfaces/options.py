@@ -61,7 +61,7 @@ def sandbox_arguments(options: Options) -> dict[str, Any]:
         "environment": options.environment,
         "isolation": options.isolation,
         "namespace": options.namespace,
-        "vault": _vault() if options.secrets else None,
+        "vault": users_vault() if options.secrets else None,
         "limits": Limits(**{"wall": wall, **policy.limits, **options.limits}),
         "policy": policy,
         "network": None if options.policy or options.allow else "none",
@@ -75,7 +75,7 @@ def run_arguments(options: Options, language: str) -> dict[str, Any]:
         "code": _code(options.script),
         "language": language,
         "timeout": options.timeout,
-        "env": _env(options.env),
+        "env": env_of(options.env),
         "secrets": options.secrets,
         "files": _files(options.files),
         "stdin": _stdin(options),
@@ -84,7 +84,8 @@ def run_arguments(options: Options, language: str) -> dict[str, Any]:
     }
 
 
-def _vault() -> object:
+def users_vault() -> object:
+    """Where the secrets of whoever runs casemate are kept."""
     from casemate.vault.opening import users_store
 
     return users_store(os.environ)
@@ -110,7 +111,8 @@ def _files(given: tuple[str, ...]) -> dict[str, Path]:
     return files
 
 
-def _env(given: tuple[str, ...]) -> dict[str, str]:
+def env_of(given: tuple[str, ...]) -> dict[str, str]:
+    """Variables as NAME=VALUE, or NAME with the value that it has here. Raises ``InvalidArgument``."""
     env: dict[str, str] = {}
     for one in given:
         name, equals, value = one.partition("=")

@@ -61,12 +61,17 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
         "layers": list(plan.layers),
         "control": plan.control,
         "readable": _readable(plan.entries, plan.shown),
-        "shown": [{"source": one.source, "places": one.places, "hidden": one.hidden, "kept": []} for one in plan.shown],
+        "writable": [place for one in plan.shown if one.copied for place in one.places],
+        "shown": [_shown(one) for one in plan.shown],
         "limits": _counted(limits),
         "rlimits": rlimits(limits, plan.reserve),
         "late": late_entries(plan.entries),
         "listeners": [list(listener) for listener in plan.listeners],
     }
+
+
+def _shown(one: Shown) -> dict[str, Any]:
+    return {"source": one.source, "places": one.places, "hidden": one.hidden, "kept": [], "copied": one.copied}
 
 
 def _readable(entries: tuple[Entry, ...], shown: tuple[Shown, ...]) -> list[str]:

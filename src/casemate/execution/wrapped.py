@@ -1,0 +1,138 @@
+"""A command of the host's in a cell, its standard streams its caller's: the steps of an execution, but for what it
+says, which nobody here hears."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from casemate.execution.admit import Admitted
+from casemate.execution.asking import asking
+from casemate.execution.collect import Collected, collect
+from casemate.execution.house import House
+from casemate.execution.network import noting
+from casemate.execution.pipeline import report_for
+from casemate.execution.plan import base_env, network_of
+from casemate.execution.record import recording
+from casemate.execution.redact import redaction_of
+from casemate.execution.run import Doors, Finished, run
+from casemate.execution.seal import seal
+from casemate.isolation.wall import Cell, Sink, Standard
+from casemate.model.execution import Execution
+from casemate.model.plan import DOOR_SOCKETS, WORKSPACE, Entry, Plan, Shown, Workspace
+from casemate.model.request import Request
+
+LANGUAGE = "command"  # what the record has in the place of a language
+_PROGRAM = "command"  # the name of the file that a program without text leaves in /program
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """``request``: whose program is the command's path, and whose timeout None is none at all; ``entries`` and
+    ``shown``: what of the host it sees; ``folders``: its PATH; ``cwd``: where it begins, in the cell; ``reserve``: as
+    of a :class:`casemate.model.plan.Plan`; ``heap``: whether Node must be told how large its heap may be."""
+
+    request: Request
+    entries: tuple[Entry, ...]
+    shown: tuple[Shown, ...]
+    folders: tuple[str, ...]
+    workspace: Workspace
+    cwd: str
+    reserve: int
+    heap: bool
+
+
+def plan_of(wrapped: Wrapped, admitted: Admitted, house: House) -> Plan:
+    """Decide everything about the cell."""
+    request, limits = wrapped.request, admitted.limits
+    env = base_env(limits)
+    del env["CASEMATE_OUTPUT"]  # files of a command are its own affair
+    env["PATH"] = ":".join(dict.fromkeys(wrapped.folders))
+    if wrapped.heap:
+        if not admitted.opens:
+            env["npm_config_offline"] = "true"  # else npx asks its registry for minutes before it looks at its cache
+        env["NODE_OPTIONS"] = f"--max-old-space-size={max(16, (limits.memory * 3 // 4) >> 20)}"
+    return Plan(
+        id=request.id,
+        wall=house.wall.name,
+        language=LANGUAGE,
+        entries=(*house.wall.system_entries(), *wrapped.entries),
+        argv=(request.program_name, *request.arguments),
+        env={**env, **request.env},
+        cwd=wrapped.cwd,
+        program_name=_PROGRAM,
+        code=b"",
+        workspace=wrapped.workspace,
+        files={},
+        stdin=b"",
+        limits=limits,
+        deadline=admitted.deadline,
+        control=False,
+        reserve=wrapped.reserve,
+        network=network_of(admitted),
+        allowed_domains=tuple(map(str, admitted.through.allowed)) if admitted.through else (),
+        listeners=DOOR_SOCKETS if admitted.opens else (),
+        waiting="its standard streams are its caller's",
+        secrets=request.secrets,
+        shown=wrapped.shown,
+    )
+
+
+def admitted(wrapped: Wrapped, house: House, longest: float | None) -> Admitted:
+    """Whether it may run, and within which bounds. ``longest``: seconds that an operator allows; None is no bound.
+
+    Raises ``InvalidArgument``.
+    """
+    made = house.admit(wrapped.request, stream=False)
+    given = [seconds for seconds in (wrapped.request.timeout, longest) if seconds is not None]
+    return replace(made, deadline=min(given, default=math.inf))
+
+
+async def execute(
+    wrapped: Wrapped,
+    within: Admitted,
+    house: House,
+    standard: Standard,
+    started: Callable[[Cell], None],
+) -> Execution:
+    """Run the command to its end, with ``standard`` as its streams; ``started`` is called with its cell, which has
+    copies of them.
+
+    Its failure and a limit are values; raises ``CasemateError`` for the rest. Cancelling ends the cell.
+    """
+    report = await house.wall.prove()
+    plan = plan_of(wrapped, within, house)
+    request = wrapped.request
+    redaction = redaction_of(request.secrets)
+
+    def start(plan: Plan, sink: Sink) -> Cell:  # noqa: ARG001 - as of `Wall.start`
+        cell = house.wall.start_piped(plan, standard)
+        started(cell)
+        return cell
+
+    async with recording(house.log, request, plan, redaction) as record:
+        async with asking(house, request, None, redaction) as asker:
+            note = noting(house.log, request, redaction)
+            doorway_of = partial(house.outside.doorway, within, note=note, offers=())
+            finished = await run(plan, start, None, {}, Doors(asker, doorway_of, asks=False), redaction)
+        collected = await _collect(finished, house)
+        return record.finished(seal(collected, request, report_for(plan, house, report, finished.ending)))
+
+
+async def _collect(finished: Finished, house: House) -> Collected:
+    """What it changed is applied to a folder that it saw through an overlay; there are no artifacts."""
+    if finished.plan.workspace.kind == "overlay":
+        return replace(await collect(finished, house), artifacts=())
+    from os import close
+
+    close(finished.ending.tree_fd)
+    return Collected(finished, (), (), complete=True)
+
+
+def cwd_in_cell(folder: str, place: str, cwd: str) -> str:
+    """Where ``cwd`` of the host is in a cell that has ``folder`` at ``place``; elsewhere it is the folder."""
+    base = place or WORKSPACE
+    inside = cwd.removeprefix(folder).strip("/") if f"{cwd}/".startswith(f"{folder}/") else ""
+    return f"{base}/{inside}" if inside else base

@@ -1,0 +1,173 @@
+"""``casemate wrap``: any command behind a wall, its standard streams and its exit code casemate's own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from casemate.model.execution import Execution
+from casemate.model.limits import Limits
+from casemate.surfaces import failures
+from casemate.surfaces.options import env_of, users_vault
+from casemate.surfaces.pass_through import Cleaning, PassThrough
+from casemate.surfaces.words import say
+from casemate.wrapping import Asked, Wrapping
+
+if TYPE_CHECKING:
+    from casemate.isolation.wall import Cell
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_OF_PROGRAMS = ("wall", "output", "full_output")  # limits that a command does not have
+_MOST_NAMES = 8  # in one line
+
+
+@dataclass(frozen=True)
+class WrapOptions:
+    """The options of ``casemate wrap``, as given."""
+
+    command: str
+    arguments: tuple[str, ...] = ()
+    policy: str | None = None
+    workspace: str | None = None
+    mode: Literal["overlay", "direct"] | None = None
+    read: tuple[str, ...] = ()
+    copy: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    namespace: str = "default"
+    timeout: float | None = None
+    limits: dict[str, Any] = field(default_factory=dict)
+    isolation: str = "auto"
+    explain: bool = False
+    raw: bool = False
+
+
+def wrap(options: WrapOptions) -> int:
+    """Do what ``casemate wrap`` was asked to do; the exit code. Raises ``CasemateError``."""
+    wrapping = Wrapping(_asked(options))
+    for path in wrapping.missing():
+        say(f"{path} is not there: should it come to be while the command runs, it is not guarded")
+    if options.explain:
+        return asyncio.run(_explain(wrapping))
+    wrapping.warm_up()
+    gc.enable()
+    return asyncio.run(_Run(wrapping, options).run())
+
+
+def _asked(options: WrapOptions) -> Asked:
+    from casemate.config import policy_from
+
+    policy = policy_from(options.policy)
+    for warning in policy.warnings:
+        say(warning)
+    return Asked(
+        command=options.command,
+        arguments=options.arguments,
+        policy=None if options.policy is None else policy,
+        workspace=options.workspace,
+        mode=options.mode,
+        shown=tuple(os.path.expanduser(path) for path in options.read),
+        copied=tuple(os.path.expanduser(path) for path in options.copy),
+        allowed_domains=options.allow,
+        env=env_of(options.env),
+        secrets=options.secrets,
+        namespace=options.namespace,
+        limits=Limits(**{**policy.limits, **options.limits}),
+        timeout=options.timeout,
+        isolation=options.isolation,
+        environ=os.environ,
+        vault=users_vault() if options.secrets else None,
+        cwd=os.getcwd(),
+    )
+
+
+async def _explain(wrapping: Wrapping) -> int:
+    from casemate.surfaces import documents, explain
+
+    try:
+        plan = await wrapping.explain()
+    finally:
+        await wrapping.close()
+    document = documents.plan_document(plan)
+    for name in _OF_PROGRAMS:
+        del document["limits"][name]
+    sys.stdout.write(explain.text_of(document) + "\n")
+    return 0
+
+
+class _Run:
+    """One command, from its start to the last byte that it wrote."""
+
+    def __init__(self, wrapping: Wrapping, options: WrapOptions) -> None:
+        self._wrapping = wrapping
+        self._options = options
+        self._cell: Cell | None = None
+        self._signal = 0  # the last one that came
+        self._is_over = False
+        self._gives_up = False
+
+    async def run(self) -> int:
+        """The exit code. Raises ``CasemateError``."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for number in _PASSED_ON:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup has them ignored
+                loop.add_signal_handler(number, self._take, number, task)
+        try:
+            execution = await self._execute()
+        except asyncio.CancelledError:
+            return 128 + self._signal
+        finally:
+            await self._wrapping.close()
+        self._tell(execution)
+        if execution.status == "cancelled" and self._signal:
+            return 128 + self._signal
+        return failures.exit_code_of(execution)
+
+    async def _execute(self) -> Execution:
+        streams = PassThrough(self._cleaning())
+
+        def started(cell: Cell) -> None:
+            self._cell = cell
+            streams.begin()
+
+        execution = await self._wrapping.execute(streams.theirs(), started)
+        self._is_over = True
+        streams.end_input()
+        await asyncio.to_thread(streams.finish, lambda: self._gives_up)
+        return execution
+
+    def _take(self, number: int, task: asyncio.Task[Any]) -> None:
+        """Pass a signal on. Before there is a command to pass it to, and when it has ended and only its last words are
+        not read, it is for casemate itself."""
+        self._signal = number
+        if self._is_over:
+            self._gives_up = True
+        elif self._cell is None:
+            task.cancel()
+        else:
+            self._cell.signal(number)
+
+    def _cleaning(self) -> dict[int, list[Cleaning]]:
+        from casemate.surfaces.terminal import Inert
+
+        return {fd: [Inert()] for fd in (1, 2) if not self._options.raw and os.isatty(fd)}
+
+    def _tell(self, execution: Execution) -> None:
+        """What casemate itself has to say: nothing, when there was nothing out of the ordinary."""
+        from casemate.surfaces.account import outcome
+        from casemate.surfaces.terminal import visible
+
+        for line in outcome(execution):
+            say(line)
+        appeared = self._wrapping.appeared()
+        if appeared:
+            names = ", ".join(visible(name) for name in appeared[:_MOST_NAMES])
+            more = f" and {len(appeared) - _MOST_NAMES} more" if len(appeared) > _MOST_NAMES else ""
+            say(f"new, and of a name that tools act on by themselves: {names}{more}; look before you use the folder")

@@ -1,0 +1,141 @@
+"""What lies in a folder that a cell is to have, and must not see or change: found before the cell is made."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from casemate.errors import InvalidArgument
+from casemate.files.protected import Protection
+from casemate.policy.globs import compiled, is_pattern, literal_folder
+
+_MOST_LOOKED_AT = 2_000_000  # files and folders: some seconds
+_MOST_FOUND = 1000  # each is a mount, of which a cell's kernel keeps count
+_MOST_BYTES = 64 << 10  # of names, in the one message that they travel in
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """Paths beneath a folder that are there: ``hidden`` from the cell, ``kept`` as they are. Empty is the folder."""
+
+    hidden: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+class Guard:
+    """``hidden``, ``unwritable``: absolute paths and patterns. ``protection``: names that are kept besides. ``seen``:
+    paths that are not hidden for being named ``usual``, which are patterns, too."""
+
+    def __init__(
+        self,
+        hidden: tuple[str, ...] = (),
+        unwritable: tuple[str, ...] = (),
+        protection: Protection | None = None,
+        usual: tuple[str, ...] = (),
+        seen: tuple[str, ...] = (),
+    ) -> None:
+        self._named = (*map(_resolved, hidden), *map(_resolved, unwritable))
+        self._hidden = compiled(map(_resolved, hidden))
+        self._usual = compiled(map(_resolved, usual))
+        self._seen = {_resolved(path) for path in seen}
+        self._unwritable = compiled(map(_resolved, unwritable))
+        self._protection = protection
+
+    def find(self, folder: Path) -> Guarded:
+        """What of ``folder``, an absolute path without links in it, is meant. Links are not followed; the file that a
+        hidden one leads to is hidden, where it lies in the folder.
+
+        Raises ``InvalidArgument`` where there is too much to look at, or to guard.
+        """
+        hidden: set[str] = set()
+        kept: set[str] = set()
+        for path, is_folder, is_link in _walk(folder, hidden):
+            absolute = f"{folder}/{path}".rstrip("/")
+            if self._is_hidden(absolute):
+                hidden |= _behind(folder, path) if is_link else {path}
+            elif not is_link and self._is_kept(path, absolute, is_folder) and not _is_beneath(path, kept):
+                kept.add(path)
+        found = Guarded(_outermost(hidden), tuple(sorted(kept)))
+        names = (*found.hidden, *found.kept)
+        if len(names) > _MOST_FOUND or sum(len(os.fsencode(name)) + 8 for name in names) > _MOST_BYTES:
+            raise InvalidArgument(
+                "workspace",
+                f"{len(names)} names in {str(folder)!r} are to be hidden or kept, which is too many",
+                remediation="Give a smaller folder, or hide the folders that they lie in.",
+            )
+        return found
+
+    def missing(self, folder: Path) -> Iterator[str]:
+        """Paths in ``folder`` that are to be hidden or kept, and are not there: nothing can be laid over them."""
+        for path in self._named:
+            if not is_pattern(path) and Path(path).is_relative_to(folder) and not os.path.lexists(path):
+                yield path
+
+    def _is_hidden(self, path: str) -> bool:
+        return bool(self._hidden.match(path)) or (path not in self._seen and bool(self._usual.match(path)))
+
+    def _is_kept(self, path: str, absolute: str, is_folder: bool) -> bool:
+        if self._unwritable.match(absolute):
+            return True
+        return bool(path and self._protection and self._protection.reason(tuple(path.split("/")), folder=is_folder))
+
+
+def _resolved(pattern: str) -> str:
+    """The same where its folders are no links, as far as they can be named."""
+    start = literal_folder(pattern)
+    return os.path.join(os.path.realpath(start), pattern[len(start) :].lstrip("/"))
+
+
+def _walk(folder: Path, hidden: set[str]) -> Iterator[tuple[str, bool, bool]]:
+    """Each path beneath ``folder``, itself first, outer ones first, but for what is beneath something ``hidden``;
+    whether it is a folder, and whether a link."""
+    mode = os.lstat(folder).st_mode
+    yield "", stat.S_ISDIR(mode), False
+    waiting = [""] if stat.S_ISDIR(mode) else []
+    looked_at = 0
+    while waiting:
+        path = waiting.pop()
+        if path in hidden:
+            continue
+        for entry in _entries(folder / path):
+            inner = f"{path}/{entry.name}" if path else entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            looked_at += 1
+            yield inner, is_folder, entry.is_symlink()
+            if is_folder:
+                waiting.append(inner)
+        if looked_at > _MOST_LOOKED_AT:
+            raise InvalidArgument(
+                "workspace",
+                f"more than {_MOST_LOOKED_AT} files lie in {str(folder)!r}, too many to look through for what to hide",
+                remediation="Give a smaller folder.",
+            )
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []  # who may not list it cannot show it either
+
+
+def _behind(folder: Path, path: str) -> set[str]:
+    real = Path(os.path.realpath(folder / path))
+    return (
+        {str(real.relative_to(folder))} if real.is_relative_to(folder) and real != folder and real.exists() else set()
+    )
+
+
+def _is_beneath(path: str, others: set[str]) -> bool:
+    parts = path.split("/")
+    return "" in others or any("/".join(parts[:depth]) in others for depth in range(1, len(parts)))
+
+
+def _outermost(paths: set[str]) -> tuple[str, ...]:
+    if "" in paths:
+        return ("",)
+    return tuple(sorted(path for path in paths if not _is_beneath(path, paths)))
