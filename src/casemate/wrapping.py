@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,6 +86,7 @@ class Wrapping:
         self._longest: float | None = bound.policy.limits.get("wall")
         self.folder = _folder(bound.workspace or asked.cwd)
         self.mode = bound.workspace_mode
+        self.read_only = bound.policy.read_only
         self._wall = NativeWall(_launch_probe, 1)
         self._log = AuditLog(default_path(asked.environ))
         self._approvals: Approvals | None = None
@@ -105,6 +106,7 @@ class Wrapping:
         )
         self._named = named
         self._found = Guarded()
+        self._held: Secrets | None = None
 
     def warm_up(self) -> None:
         """Start the supervisor without waiting for it. Raises ``Unavailable``."""
@@ -116,18 +118,18 @@ class Wrapping:
 
     async def execute(self, standard: Standard, started: Callable[[Cell], None]) -> Execution:
         """Run the command to its end; see :func:`casemate.execution.wrapped.execute`."""
-        made, within = self._made(await self._secrets())
+        made, within = self._made(await self.secrets())
         return await wrapped.execute(made, within, self._house, standard, started)
 
     async def explain(self) -> Plan:
         """The plan, without starting anything."""
-        made, within = self._made(await self._secrets())
+        made, within = self._made(await self.secrets())
         return wrapped.plan_of(made, within, self._house)
 
     def appeared(self) -> list[str]:
         """Names that tools read and act on, which were not there before a command that writes through: a mount cannot
         protect what is not there."""
-        if self.mode != "direct":
+        if self.mode != "direct" or self.read_only:
             return []
         return sorted({*self._guard.find(self.folder).kept} - {*self._found.kept})
 
@@ -145,6 +147,8 @@ class Wrapping:
         asked = self._asked
         command = commands.find(asked.command, asked.environ.get("PATH", ""), Path(asked.cwd), self.folder)
         self._found = self._guard.find(self.folder)
+        if self.read_only:
+            self._found = replace(self._found, kept=("",))
         shown = tuple(self._shown(command.shown))
         place = "" if self.folder.is_relative_to("/workspace") else str(self.folder)
         workspace = Workspace(self.mode, str(self.folder), place, self._found.hidden, self._found.kept)
@@ -176,13 +180,16 @@ class Wrapping:
             places = tuple(dict.fromkeys((str(path), *inside[:1])))
             yield Shown(str(path), places, self._guard.find(path).hidden, copied=path in self._copied)
 
-    async def _secrets(self) -> Secrets:
-        if not self._asked.secrets:
-            return NO_SECRETS
-        from casemate.vault.vault import Vault
+    async def secrets(self) -> Secrets:
+        """Those that it gets: whoever passes on what it says takes them out. Raises ``CasemateError``."""
+        if self._held is None:
+            self._held = NO_SECRETS
+            if self._asked.secrets:
+                from casemate.vault.vault import Vault
 
-        vault = Vault(opened_store(self._asked.vault, self._asked.environ), self._asked.namespace, self._log.note)
-        return await vault.resolved(self._asked.secrets)
+                store = opened_store(self._asked.vault, self._asked.environ)
+                self._held = await Vault(store, self._asked.namespace, self._log.note).resolved(self._asked.secrets)
+        return self._held
 
     def _no_approvals(self) -> Approvals:
         """Nobody is asked: standard input is the command's."""

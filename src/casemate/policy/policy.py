@@ -32,9 +32,10 @@ class Policy:
     ``local_ports``: ports of this machine's own loopback. ``requests``: what may be asked of hosts in clear.
     ``limits``: those that are named, as numbers. ``workspace``: an absolute path. ``hidden``, ``unwritable``:
     absolute paths and patterns that a cell must not see, or change, each with where it is written; ``shown``: what it
-    is to see besides the workspace, which `casemate wrap` alone can do. ``written``: the rules. ``arguments``: further
-    ones of a ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``:
-    everything with where it is written, for people; ``warnings``: what holds otherwise than is written.
+    is to see besides the workspace, which `casemate wrap` alone can do; ``read_only``: where it is written that no
+    folder of the caller's is to be written in. ``written``: the rules. ``arguments``: further ones of a ``Sandbox``, in
+    a file for ``Sandbox.from_file``. ``settings``: everything with where it is written, for people; ``warnings``: what
+    holds otherwise than is written.
     """
 
     network: Network | None = None
@@ -49,6 +50,7 @@ class Policy:
     hidden: tuple[tuple[str, str], ...] = ()
     unwritable: tuple[tuple[str, str], ...] = ()
     shown: tuple[tuple[str, str], ...] = ()
+    read_only: str = ""
     written: Rules | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     settings: tuple[Setting, ...] = ()

@@ -48,6 +48,7 @@ def policy_of(document: Document, folder: str, home: str, *, arguments: bool = F
         hidden=tuple(translation.hidden) if translation else (),
         unwritable=tuple(translation.unwritable) if translation else (),
         shown=tuple(translation.shown) if translation else (),
+        read_only=translation.read_only if translation else "",
         written=rules,
         arguments={**given, **{name: path for name, path in paths.items() if name in given}},
         settings=tuple(_settings(document, paths, translation)),

@@ -62,13 +62,15 @@ _TOP = ("filesystem", "credentials", "allowNestedUserNamespaces", "enableWeakerN
 @dataclass(slots=True)
 class Translation:
     """casemate's own keys with their lines; ``hidden`` and ``unwritable``: what must not be seen, or changed;
-    ``shown``: what is to be seen besides the workspace."""
+    ``shown``: what is to be seen besides the workspace; ``read_only``: where it is written that no folder is to be
+    written in."""
 
     values: dict[str, Any]
     lines: dict[Path, int]
     hidden: list[Entry] = field(default_factory=list)
     unwritable: list[Entry] = field(default_factory=list)
     shown: list[Entry] = field(default_factory=list)
+    read_only: str = ""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -152,6 +154,8 @@ class _Reader:
         if self._flag(keys, "filesystem", "allowGitConfig"):
             self._warn(("filesystem", "allowGitConfig"), _STRICTER["filesystem", "allowGitConfig"])
         self._workspace(keys)
+        if not keys.get("allowWrite"):
+            self._made.read_only = self._document.where(("filesystem",))
         for path, text in self._paths(keys, "allowRead"):
             self._check_shown(path, text)
         for path, text in self._paths(keys, "denyRead"):

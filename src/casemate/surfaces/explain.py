@@ -56,11 +56,8 @@ def _workspace(document: dict[str, Any]) -> list[tuple[str, str]]:
     }
     guarded = [(f"/workspace/{name}", "not readable") for name in workspace["hidden"]]
     guarded += [(f"/workspace/{name}", "not writable") for name in workspace["kept"]]
-    writable = [
-        (workspace["place"] or "/workspace", what[workspace["kind"]]),
-        *guarded,
-        ("/tmp, /dev/shm", "empty, and gone with the cell"),
-    ]
+    own = ("/tmp, /dev/shm", "empty, and gone with the cell")
+    writable = [(workspace["place"] or "/workspace", what[workspace["kind"]]), *guarded, own]
     return writable + [(f"/workspace/{name}", f"copy of {source}") for name, source in document["files"].items()]
 
 
@@ -75,9 +72,10 @@ def _limit(name: str, value: float | None) -> str:
 def _mount(mount: dict[str, Any]) -> str:
     if mount["kind"] == "read-only":
         return "" if mount["source"] == mount["target"] else f"{mount['source']}"
-    return {
+    others = {
         "device": "device",
-        "copy": f"{mount['source']}, as a copy that is gone with the cell",
+        "copy": f"{mount['source']}, and what is written there is gone with the cell",
         "link": f"-> {mount['source']}",
         "made": f"made, {mount['source']}",
-    }[mount["kind"]]
+    }
+    return others[mount["kind"]]

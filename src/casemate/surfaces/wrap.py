@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from casemate.execution.redact import redaction_of
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
 from casemate.surfaces import failures
@@ -20,6 +21,8 @@ from casemate.wrapping import Asked, Wrapping
 
 if TYPE_CHECKING:
     from casemate.isolation.wall import Cell
+    from casemate.model.secrets import Secrets
+    from casemate.redaction.redaction import RedactedStream
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _OF_PROGRAMS = ("wall", "output", "full_output")  # limits that a command does not have
@@ -53,6 +56,8 @@ def wrap(options: WrapOptions) -> int:
     wrapping = Wrapping(_asked(options))
     for path in wrapping.missing():
         say(f"{path} is not there: should it come to be while the command runs, it is not guarded")
+    if wrapping.read_only:
+        say(f"{wrapping.read_only}: allowWrite names no folder, so that the command can write in none of yours")
     if options.explain:
         return asyncio.run(_explain(wrapping))
     wrapping.warm_up()
@@ -101,6 +106,19 @@ async def _explain(wrapping: Wrapping) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class _WithoutSecrets:
+    """A stream that may end anywhere, also in the middle of a secret."""
+
+    stream: RedactedStream
+
+    def feed(self, data: bytes) -> bytes:
+        return self.stream.feed(data)
+
+    def end(self) -> bytes:
+        return self.stream.finish(cut=True)
+
+
 class _Run:
     """One command, from its start to the last byte that it wrote."""
 
@@ -131,7 +149,7 @@ class _Run:
         return failures.exit_code_of(execution)
 
     async def _execute(self) -> Execution:
-        streams = PassThrough(self._cleaning())
+        streams = PassThrough(self._cleaning(await self._wrapping.secrets()))
 
         def started(cell: Cell) -> None:
             self._cell = cell
@@ -154,10 +172,18 @@ class _Run:
         else:
             self._cell.signal(number)
 
-    def _cleaning(self) -> dict[int, list[Cleaning]]:
-        from casemate.surfaces.terminal import Inert
+    def _cleaning(self, secrets: Secrets) -> dict[int, list[Cleaning]]:
+        """What is done to each stream: secrets go, and where a terminal shows it, what that would obey."""
+        cleaning: dict[int, list[Cleaning]] = {1: [], 2: []}
+        redaction = redaction_of(secrets)
+        for fd, steps in cleaning.items():
+            if redaction is not None:
+                steps.append(_WithoutSecrets(redaction.stream()))
+            if not self._options.raw and os.isatty(fd):
+                from casemate.surfaces.terminal import Inert
 
-        return {fd: [Inert()] for fd in (1, 2) if not self._options.raw and os.isatty(fd)}
+                steps.append(Inert())
+        return cleaning
 
     def _tell(self, execution: Execution) -> None:
         """What casemate itself has to say: nothing, when there was nothing out of the ordinary."""

@@ -62,7 +62,7 @@ def wrap(
     read
         A file or folder that it may read besides. What lies in your home folder is in its own, too. May be repeated.
     copy
-        A folder like that which it may also write to, as a cache: what it writes there is gone with it. May be repeated.
+        A folder like that which it may write to, as a cache: what it wrote is gone with it. May be repeated.
     allow
         A host that it may reach: example.org, *.example.org or example.org:5432; none unless given. May be repeated.
     env
@@ -101,8 +101,8 @@ def wrap(
         "open_files": open_files,
     }  # fmt: skip
     options = WrapOptions(
-        command=command, arguments=args, policy=policy, workspace=workspace, mode=mode, read=read, copy=copy, allow=allow, env=env,
-        secrets=secret, namespace=namespace, timeout=timeout,
+        command=command, arguments=args, policy=policy, workspace=workspace, mode=mode, read=read, copy=copy,
+        allow=allow, env=env, secrets=secret, namespace=namespace, timeout=timeout,
         limits={name: value for name, value in limits.items() if value is not None}, isolation=isolation,
         explain=explain, raw=raw,
     )  # fmt: skip

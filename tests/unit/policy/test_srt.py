@@ -56,9 +56,6 @@ def test_what_holds_anyhow_needs_no_words(keys: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("keys", "said"), [
-    ({"filesystem": {"allowRead": ["/data"]}},
-    "p.json:4: filesystem.allowRead.0: /data: a folder outside the workspace"),
-    ({"filesystem": {"allowRead": ["."]}}, "p.json:4: filesystem.allowRead.0: /here: a folder outside"),
     ({"filesystem": {"allowWrite": [".", "/data"]}},
     "p.json:5: filesystem.allowWrite.1: /data: a cell writes in one folder"),
     ({"filesystem": {"allowWrite": ["*.txt"]}}, "p.json:4: filesystem.allowWrite.0"),
@@ -85,6 +82,17 @@ def test_what_holds_anyhow_needs_no_words(keys: dict[str, Any]) -> None:
     ({"filesystem": {}, "unknown": 1}, "p.json:3: unknown: is no key")])  # fmt: skip
 def test_what_cannot_be_honoured_is_an_error_with_its_line(keys: dict[str, Any], said: str) -> None:
     assert refusal_of_json(keys).startswith(said)
+
+
+def test_what_lies_outside_the_workspace_is_kept_for_commands_that_can_be_shown_it() -> None:
+    policy = read_json({"filesystem": {"allowRead": ["/data", "/usr/share", "./in"], "allowWrite": ["."]}})
+    assert policy.shown == (("/data", "p.json:4"),)
+
+
+def test_a_file_that_names_no_folder_to_write_in_allows_none() -> None:
+    assert read_json({"filesystem": {"denyRead": []}}).read_only == "p.json:2"
+    assert read_json({"filesystem": {"allowWrite": ["."]}}).read_only == ""
+    assert read_json({"network": {}}).read_only == ""
 
 
 def test_a_strict_list_asks_nobody() -> None:

@@ -1,0 +1,1 @@
+"""Commands that are wrapped: real ones, talked to through real pipes."""

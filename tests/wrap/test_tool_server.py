@@ -1,0 +1,86 @@
+"""A tool server behind the wall, talked to by the MCP SDK's own client: Python's, and the reference one of Node's."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from tests.wrap.conftest import Wrap
+
+SERVER = """
+import os
+from pathlib import Path
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("files")
+
+@server.tool()
+def list_directory(path: str) -> str:
+    return " ".join(sorted(os.listdir(path)))
+
+@server.tool()
+def read_text_file(path: str) -> str:
+    return Path(path).read_text()
+
+@server.tool()
+def write_file(path: str, content: str) -> str:
+    Path(path).write_text(content)
+    return "written"
+
+server.run()
+"""
+
+
+async def _talk(wrap: Wrap, *command: str) -> list[tuple[bool, str]]:
+    words = wrap.command(*command)
+    where = StdioServerParameters(command=words[0], args=words[1:], env=dict(wrap.env), cwd=wrap.folder)
+    calls = [
+        ("list_directory", {"path": "."}),
+        ("list_directory", {"path": str(wrap.folder)}),
+        ("read_text_file", {"path": "notes.txt"}),
+        ("read_text_file", {"path": ".env"}),
+        ("write_file", {"path": "made.txt", "content": "made"}),
+    ]
+    async with asyncio.timeout(60), stdio_client(where) as streams, ClientSession(*streams) as session:
+        await session.initialize()
+        answers = [await session.call_tool(name, arguments) for name, arguments in calls]
+    return [(bool(one.is_error), getattr(one.content[0], "text", "")) for one in answers]
+
+
+def _check(wrap: Wrap, answers: list[tuple[bool, str]]) -> None:
+    listed, by_path, notes, env, _ = answers
+    for failed, text in (listed, by_path):
+        assert not failed
+        assert "notes.txt" in text
+    assert notes == (False, "notes\n")
+    assert env[0]
+    assert "permission denied" in env[1].lower()
+    assert (wrap.folder / "made.txt").read_text() == "made"
+
+
+def test_a_server_lists_its_folder_and_cannot_read_what_is_hidden(wrap: Wrap) -> None:
+    (wrap.folder / "server.py").write_text(SERVER)
+    _check(wrap, asyncio.run(_talk(wrap, "--", sys.executable, "server.py")))
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reference server, as npm installs it; skipped where it cannot be had."""
+    npm = shutil.which("npm")
+    folder = tmp_path_factory.mktemp("node")
+    words = [npm or "npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund"]
+    done = npm and subprocess.run([*words, "@modelcontextprotocol/server-filesystem"], capture_output=True, check=False)
+    if not done or done.returncode != 0:
+        pytest.skip("npm cannot install @modelcontextprotocol/server-filesystem here")
+    return folder / "node_modules" / ".bin" / "mcp-server-filesystem"
+
+
+@pytest.mark.needs("node")
+def test_the_reference_server_works_from_outside_its_folder(wrap: Wrap, installed: Path) -> None:
+    _check(wrap, asyncio.run(_talk(wrap, "--", str(installed), ".")))

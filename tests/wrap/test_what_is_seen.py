@@ -1,0 +1,228 @@
+"""What a wrapped command sees, changes and reaches: its folder, without what is hidden there, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.wrap.conftest import WITHIN, Wrap, line_of
+
+Starting = Callable[..., "subprocess.Popen[bytes]"]
+SECRET = b"hidden-value"
+
+
+def settings(wrap: Wrap, **keys: object) -> str:
+    """A settings file with srt's keys, beside the folder."""
+    file = wrap.folder.parent / "settings.json"
+    file.write_text(json.dumps(keys))
+    return str(file)
+
+
+def test_the_folder_is_at_its_own_path_and_what_is_written_there_is_there_at_once(
+    wrap: Wrap, started: Starting
+) -> None:
+    process = started("--", "bash", "-c", "pwd; echo new > made; echo written; read line")
+    assert line_of(process).decode().strip() == str(wrap.folder)
+    assert line_of(process) == b"written\n"
+    assert (wrap.folder / "made").read_text() == "new\n"
+    assert (wrap.folder / "made").stat().st_uid == os.getuid()
+
+
+@pytest.mark.parametrize("place", [".env", "sub/.env", "/workspace/.env", "link", "../project/.env"])
+def test_an_env_file_cannot_be_read_by_any_way(wrap: Wrap, place: str) -> None:
+    (wrap.folder / "link").symlink_to("sub/.env")
+    done = wrap.shell(f"cat {place}; chmod 600 {place}; cat {place}; cp {place} x; cat x")
+    assert SECRET not in done.stdout
+    assert b"Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize("way", [
+    "mv .env x; cat x", "ln .env x; cat x", "rm -f .env; cat .env", "mv sub other; cat other/.env", "echo > .env",
+    "cp -a sub x; cat x/.env", "tar c . | grep -a hidden-value", "mount -t tmpfs t sub; umount .env; cat .env",
+    "cat /proc/1/root$PWD/.env", "unshare -Urm sh -c 'umount .env; cat .env'",
+    "python3 -c 'print(open(\".env\").read())'",
+])  # fmt: skip
+def test_an_env_file_stays_hidden_and_as_it_is(wrap: Wrap, way: str) -> None:
+    done = wrap.shell(way)
+    assert SECRET not in done.stdout
+    assert (wrap.folder / ".env").read_bytes() == b"TOKEN=hidden-value\n"
+
+
+def test_a_link_named_env_hides_what_it_leads_to_in_the_folder(wrap: Wrap) -> None:
+    (wrap.folder / "other").write_text("TOKEN=hidden-value")
+    (wrap.folder / "sub" / ".env").unlink()
+    (wrap.folder / "sub" / ".env").symlink_to("../other")
+    assert wrap.shell("cat other sub/.env").stdout == b""
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "/usr/x", "/x", "../home/x", ".git/hooks/pre-commit"])
+def test_nothing_is_written_elsewhere_or_where_tools_act_on_it(wrap: Wrap, path: str) -> None:
+    done = wrap.shell(f"echo x > {path} && echo done; mv .git git; mkdir -p .git/hooks; echo x > .git/hooks/y")
+    assert done.stdout == b""
+    assert not (wrap.folder.parent / "outside").exists()
+    assert list((wrap.folder / ".git" / "hooks").iterdir()) == []
+    assert not (wrap.folder / "git").exists()
+
+
+def test_what_tools_act_on_and_was_not_there_before_is_told(wrap: Wrap) -> None:
+    done = wrap.shell("mkdir .vscode; echo {} > .vscode/tasks.json; echo x > plain")
+    assert b"of a name that tools act on by themselves: .vscode;" in done.stderr
+    assert b"plain" not in done.stderr
+
+
+def test_the_home_folder_and_other_folders_are_not_there(wrap: Wrap) -> None:
+    (wrap.folder.parent / "home" / "key").write_text("TOKEN=hidden-value")
+    (wrap.folder.parent / "beside").mkdir()
+    done = wrap.shell('ls -A "$HOME" ..; cat ../home/key; env')
+    assert done.stdout.startswith(b"..:\nproject\n\n/home/user:\n")
+    assert SECRET not in done.stdout
+    assert b"XDG_STATE_HOME" not in done.stdout
+
+
+def test_what_may_be_read_appears_where_it_lies_and_in_the_home_folder(wrap: Wrap) -> None:
+    shown = wrap.folder.parent / "home" / "data"
+    shown.mkdir()
+    (shown / "file").write_text("seen\n")
+    (shown / ".env").write_text("TOKEN=hidden-value")
+    done = wrap.shell(
+        f"cat {shown}/file ~/data/file {shown}/.env ~/data/.env; echo x > ~/data/file", "--read", str(shown)
+    )
+    assert done.stdout == b"seen\nseen\n"
+    assert (shown / "file").read_text() == "seen\n"
+
+
+def test_what_is_written_to_a_copy_is_gone_with_the_command(wrap: Wrap) -> None:
+    cache = wrap.folder.parent / "home" / "cache"
+    cache.mkdir()
+    (cache / "file").write_text("old\n")
+    done = wrap.shell("echo new > ~/cache/file; cat ~/cache/file; rm ~/cache/file", "--copy", str(cache))
+    assert done.stdout == b"new\n"
+    assert [(one.name, one.read_text()) for one in cache.iterdir()] == [("file", "old\n")]
+
+
+def test_in_an_overlay_what_was_written_is_there_when_it_has_ended(wrap: Wrap, started: Starting) -> None:
+    process = started("--mode", "overlay", "--", "bash", "-c", "cat .env; echo new > made; echo written; read line")
+    assert process.stdin
+    assert line_of(process) == b"written\n"
+    assert not (wrap.folder / "made").exists()
+    process.stdin.close()
+    assert process.wait(WITHIN) == 1
+    assert (wrap.folder / "made").read_text() == "new\n"
+
+
+def test_settings_of_srt_hold_path_by_path(wrap: Wrap) -> None:
+    shown = wrap.folder.parent / "shown"
+    (shown / "private").mkdir(parents=True)
+    (shown / "file").write_text("seen\n")
+    (shown / "private" / "key").write_text("TOKEN=hidden-value")
+    (wrap.folder / "a.pem").write_text("TOKEN=hidden-value")
+    file = settings(wrap, filesystem={
+        "allowWrite": [str(wrap.folder)], "denyWrite": [str(wrap.folder / "notes.txt")],
+        "allowRead": [str(shown)], "denyRead": [str(shown / "private"), f"{wrap.folder}/**/*.pem"],
+    }, network={"allowedDomains": []})  # fmt: skip
+    text = f"cat {shown}/file {shown}/private/key a.pem sub/.env; ls {shown}/private; echo x > notes.txt; echo x > new"
+    done = wrap.shell(text, "--settings", file)
+    assert done.stdout == b"seen\n"
+    assert (wrap.folder / "notes.txt").read_text() == "notes\n"
+    assert (wrap.folder / "new").read_text() == "x\n"
+
+
+def test_a_file_that_names_no_folder_to_write_in_lets_nothing_be_written(wrap: Wrap) -> None:
+    done = wrap.shell("echo x > new; cat notes.txt", "--settings", settings(wrap, filesystem={"denyRead": []}))
+    assert done.stdout == b"notes\n"
+    assert not (wrap.folder / "new").exists()
+    assert b"allowWrite names no folder" in done.stderr
+
+
+@pytest.mark.parametrize("keys", [
+    {"filesystem": {"allowWrite": ["/"]}}, {"filesystem": {"allowExecute": []}}, {"network": {"httpProxyPort": 1}},
+    {"filesystem": {"allowRead": ["/nowhere/at/all"]}}, {"filesystem": {"allowRead": ["/*/x"]}},
+])  # fmt: skip
+def test_a_key_that_cannot_be_honoured_is_an_error_and_nothing_runs(wrap: Wrap, keys: dict[str, object]) -> None:
+    done = wrap.shell("echo ran", "--settings", settings(wrap, **keys))
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize(
+    "options", [("--workspace", "/"), ("--workspace", "/usr"), ("--read", "/"), ("--read", "/proc")]
+)
+def test_a_folder_that_would_show_too_much_is_refused(wrap: Wrap, options: tuple[str, str]) -> None:
+    done = wrap.shell("echo ran", *options)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+@pytest.fixture
+def service() -> Iterator[int]:
+    """A service of this machine's own loopback; its port. It says hello and no more."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.sendall(b"hello\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(WITHIN)
+
+
+def test_there_is_no_network_unless_it_is_allowed(wrap: Wrap, service: int) -> None:
+    policy = wrap.folder.parent / "policy.json"
+    policy.write_text(json.dumps({"allow_local": [service]}))
+    ask = f"timeout 5 cat < /dev/tcp/%s/{service}"
+    named = ask % "host.casemate.internal"
+    assert wrap.shell(named).stdout == b""
+    assert wrap.shell(ask % "127.0.0.1", "--policy", str(policy)).stdout == b""
+    assert wrap.shell(named, "--policy", str(policy)).stdout == b"hello\n"
+
+
+def test_a_name_that_is_not_allowed_is_refused_and_that_is_told(wrap: Wrap) -> None:
+    done = wrap.shell("getent hosts other.test || echo refused", "--allow", "some.test")
+    assert done.stdout == b"refused\n"
+
+
+def test_variables_and_secrets_are_given_by_name_and_a_secret_does_not_come_out(wrap: Wrap) -> None:
+    given = {**wrap.env, "GIVEN": "yes", "OTHER": "no", "CASEMATE_SECRET_DEFAULT_TOKEN": "very-secret-value"}
+    done = Wrap(wrap.folder, given).shell(
+        'echo $GIVEN$OTHER; echo "${#TOKEN} $TOKEN"', "-e", "GIVEN", "--secret", "TOKEN"
+    )
+    assert done.stdout.splitlines()[0] == b"yes"
+    assert done.stdout.splitlines()[1].startswith(b"17 ")
+    assert b"very-secret-value" not in done.stdout
+
+
+def test_each_command_is_on_record_before_and_after(wrap: Wrap) -> None:
+    wrap.shell("exit 3")
+    import sqlite3
+
+    (file,) = Path(wrap.env["XDG_STATE_HOME"]).rglob("*.db")
+    rows = [str(row) for row in sqlite3.connect(file).execute("select * from record order by 1")]
+    assert len(rows) == 2
+    assert "bash" in rows[0]
+    assert "exit 3" in rows[0]
+    assert "exit_code" in rows[1]
+
+
+def test_the_plan_is_printed_and_nothing_runs(wrap: Wrap) -> None:
+    done = wrap.shell("touch ran", "--explain")
+    assert done.returncode == 0
+    assert b"no time limit" in done.stdout
+    assert b"/workspace/sub/.env" in done.stdout
+    assert not (wrap.folder / "ran").exists()
+
+
+def test_a_folder_can_be_worked_in_from_one_of_its_own(wrap: Wrap) -> None:
+    done = Wrap(wrap.folder / "sub", wrap.env).shell("pwd; ls ..", "--workspace", "..")
+    assert done.stdout == f"{wrap.folder}/sub\nnotes.txt\nsub\n".encode()
