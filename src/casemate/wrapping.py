@@ -30,7 +30,7 @@ from casemate.policy.globs import is_pattern
 from casemate.runtimes import commands
 from casemate.runtimes.catalogue import runtime_for
 from casemate.runtimes.places import homes, is_inside, is_system, too_wide
-from casemate.workspace.guarding import Guard, Guarded
+from casemate.workspace.guarding import Guard, Guarded, Watched
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
@@ -107,6 +107,7 @@ class Wrapping:
         self._named = named
         self._found = Guarded()
         self._held: Secrets | None = None
+        self._watched = Watched()
 
     def warm_up(self) -> None:
         """Start the supervisor without waiting for it. Raises ``Unavailable``."""
@@ -119,12 +120,20 @@ class Wrapping:
     async def execute(self, standard: Standard, started: Callable[[Cell], None]) -> Execution:
         """Run the command to its end; see :func:`casemate.execution.wrapped.execute`."""
         made, within = self._made(await self.secrets())
+        self._watched.add(self.folder, made.workspace.hidden)
+        for one in made.shown:
+            self._watched.add(Path(one.source), one.hidden)
         return await wrapped.execute(made, within, self._house, standard, started)
 
     async def explain(self) -> Plan:
         """The plan, without starting anything."""
         made, within = self._made(await self.secrets())
         return wrapped.plan_of(made, within, self._house)
+
+    def uncovered(self) -> str:
+        """Something that was hidden and has been replaced since, so that it is not hidden any more; empty where none
+        is. To be asked again and again while the command runs, which must end then."""
+        return self._watched.replaced()
 
     def appeared(self) -> list[str]:
         """Names that tools read and act on, which were not there before a command that writes through: a mount cannot
@@ -137,6 +146,7 @@ class Wrapping:
         """End everything. Bounded; harmless when repeated."""
         from casemate.execution.finishing import finishing
 
+        self._watched.close()
         await finishing(self._house.outside.close)
         await self._wall.close()
         if self._approvals is not None:

@@ -42,7 +42,7 @@ def test_two_hundred_megabytes_go_both_ways_at_once_in_little_memory(started: St
     feeder = threading.Thread(target=feed)
     feeder.start()
     most = 0
-    while data := process.stdout.read1(1 << 20):
+    while data := os.read(process.stdout.fileno(), 1 << 20):
         received.update(data)
         most = max(most, int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]))
     feeder.join(WITHIN)

@@ -17,6 +17,7 @@ SERVER = """
 import os
 from pathlib import Path
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 server = MCPServer("files")
 
@@ -26,7 +27,10 @@ def list_directory(path: str) -> str:
 
 @server.tool()
 def read_text_file(path: str) -> str:
-    return Path(path).read_text()
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise ToolError(str(error))
 
 @server.tool()
 def write_file(path: str, content: str) -> str:

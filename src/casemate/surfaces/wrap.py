@@ -10,12 +10,14 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from casemate.errors import CasemateError
 from casemate.execution.redact import redaction_of
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
 from casemate.surfaces import failures
 from casemate.surfaces.options import env_of, users_vault
 from casemate.surfaces.pass_through import Cleaning, PassThrough
+from casemate.surfaces.terminal import visible
 from casemate.surfaces.words import say
 from casemate.wrapping import Asked, Wrapping
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _OF_PROGRAMS = ("wall", "output", "full_output")  # limits that a command does not have
+_LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read
 _MOST_NAMES = 8  # in one line
 
 
@@ -155,11 +158,30 @@ class _Run:
             self._cell = cell
             streams.begin()
 
-        execution = await self._wrapping.execute(streams.theirs(), started)
+        failure: CasemateError | None = None
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._watch())
+            try:
+                execution = await self._wrapping.execute(streams.theirs(), started)
+            except CasemateError as error:
+                failure = error  # raised below: from within, the group would wrap it in one of its own
+            finally:
+                watching.cancel()
+        if failure is not None:
+            raise failure
         self._is_over = True
         streams.end_input()
         await asyncio.to_thread(streams.finish, lambda: self._gives_up)
         return execution
+
+    async def _watch(self) -> None:
+        """End a command for which something is not hidden any more."""
+        while True:
+            await asyncio.sleep(_LOOKS_EVERY)
+            if self._cell is not None and (path := self._wrapping.uncovered()):
+                self._cell.kill("killed")
+                say(f"{visible(path)} was replaced, and the new one is not hidden: the command was ended")
+                return
 
     def _take(self, number: int, task: asyncio.Task[Any]) -> None:
         """Pass a signal on. Before there is a command to pass it to, and when it has ended and only its last words are
@@ -188,7 +210,6 @@ class _Run:
     def _tell(self, execution: Execution) -> None:
         """What casemate itself has to say: nothing, when there was nothing out of the ordinary."""
         from casemate.surfaces.account import outcome
-        from casemate.surfaces.terminal import visible
 
         for line in outcome(execution):
             say(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from casemate.files.protected import Protection
 from casemate.policy.globs import compiled, is_pattern, literal_folder
 
 _MOST_LOOKED_AT = 2_000_000  # files and folders: some seconds
-_MOST_FOUND = 1000  # each is a mount, of which a cell's kernel keeps count
+_MOST_FOUND = 400  # each is a mount, and while it is watched an open file
 _MOST_BYTES = 64 << 10  # of names, in the one message that they travel in
 
 
@@ -81,6 +82,37 @@ class Guard:
         if self._unwritable.match(absolute):
             return True
         return bool(path and self._protection and self._protection.reason(tuple(path.split("/")), folder=is_folder))
+
+
+class Watched:
+    """Files and folders that are hidden from a cell, while it lives. A mount hides a file and not its name: where
+    another program of this machine puts a new file there, as editors do when they save, that one is not hidden."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path, int] = {}
+
+    def add(self, folder: Path, hidden: tuple[str, ...]) -> None:
+        """Watch what is ``hidden`` beneath ``folder``. What is held open keeps its number, so that no other gets it."""
+        for path in hidden:
+            place = folder / path
+            with contextlib.suppress(OSError):  # it is gone, which makes the cell's making fail
+                self._held[place] = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def replaced(self) -> str:
+        """The first of them that is another now; empty where none is."""
+        for place, fd in self._held.items():
+            try:
+                now, then = os.lstat(place), os.fstat(fd)
+            except OSError:
+                continue  # it is gone, and nothing is there to be read
+            if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
+                return str(place)
+        return ""
+
+    def close(self) -> None:
+        """Watch no more. Harmless when repeated."""
+        while self._held:
+            os.close(self._held.popitem()[1])
 
 
 def _resolved(pattern: str) -> str:
