@@ -123,7 +123,13 @@ class Wrapping:
         self._watched.add(self.folder, made.workspace.hidden)
         for one in made.shown:
             self._watched.add(Path(one.source), one.hidden)
-        return await wrapped.execute(made, within, self._house, standard, started)
+        try:
+            return await wrapped.execute(made, within, self._house, standard, started)
+        except InvalidArgument as error:
+            if error.argument != "environment":
+                raise
+            why = error.message.removeprefix("environment: ").removeprefix("its interpreter ")
+            raise InvalidArgument("command", f"{made.request.program_name!r}: {why}") from None
 
     async def explain(self) -> Plan:
         """The plan, without starting anything."""
