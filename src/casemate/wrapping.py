@@ -24,7 +24,7 @@ from casemate.files.protected import PROTECTED
 from casemate.isolation.native.wall import NativeWall
 from casemate.isolation.wall import Cell, Standard
 from casemate.model.limits import Limits
-from casemate.model.plan import HOME, Entry, Place, Plan, Shown, Workspace
+from casemate.model.plan import HOME, Bind, Entry, Place, Plan, Shown, Workspace
 from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.policy.globs import is_pattern
 from casemate.runtimes import commands
@@ -162,6 +162,7 @@ class Wrapping:
     def _made(self, secrets: Secrets) -> tuple[wrapped.Wrapped, Admitted]:
         asked = self._asked
         command = commands.find(asked.command, asked.environ.get("PATH", ""), Path(asked.cwd), self.folder)
+        self._check_denied(command.entries)
         self._found = self._guard.find(self.folder)
         if self.read_only:
             self._found = replace(self._found, kept=("",))
@@ -183,6 +184,14 @@ class Wrapping:
             heap=command.is_node,
         )
         return made, wrapped.admitted(made, self._house, self._longest)
+
+    def _check_denied(self, entries: tuple[Entry, ...]) -> None:
+        """What an interpreter needs is shown whole. Raises ``InvalidArgument`` where a policy hides some of it."""
+        named = Guard(hidden=tuple(path for path, _ in self._policy.hidden))
+        for entry in entries if self._policy.hidden else ():
+            if isinstance(entry, Bind) and (found := named.find(Path(entry.source)).hidden):
+                path = os.path.join(entry.source, found[0])
+                raise InvalidArgument("policy", f"{path} cannot be hidden: the command's interpreter needs that folder")
 
     def _shown(self, needed: tuple[Path, ...]) -> Iterator[Shown]:
         """What is shown of the host besides the folder: each where it lies, and what is in the user's home folder

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -141,6 +142,16 @@ def test_settings_of_srt_hold_path_by_path(wrap: Wrap) -> None:
     assert done.stdout == b"seen\n"
     assert (wrap.folder / "notes.txt").read_text() == "notes\n"
     assert (wrap.folder / "new").read_text() == "x\n"
+
+
+def test_what_an_interpreter_needs_cannot_be_hidden_from_its_program(wrap: Wrap) -> None:
+    environment = wrap.folder.parent / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (environment / "lib" / "key.pem").write_text("TOKEN=hidden-value")
+    file = settings(wrap, filesystem={"denyRead": [f"{environment}/**/*.pem"]})
+    done = wrap("--settings", file, "--", f"{environment}/bin/python", "-c", "print('ran')")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert wrap("--", f"{environment}/bin/python", "-c", "print('ran')").stdout == b"ran\n"
 
 
 def test_a_file_that_names_no_folder_to_write_in_lets_nothing_be_written(wrap: Wrap) -> None:

@@ -158,21 +158,21 @@ class _Run:
             self._cell = cell
             streams.begin()
 
-        failure: CasemateError | None = None
+        outcome: Execution | CasemateError
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch())
             try:
-                execution = await self._wrapping.execute(streams.theirs(), started)
+                outcome = await self._wrapping.execute(streams.theirs(), started)
             except CasemateError as error:
-                failure = error  # raised below: from within, the group would wrap it in one of its own
+                outcome = error  # raised below: from within, the group would wrap it in one of its own
             finally:
                 watching.cancel()
-        if failure is not None:
-            raise failure
+        if isinstance(outcome, CasemateError):
+            raise outcome
         self._is_over = True
         streams.end_input()
         await asyncio.to_thread(streams.finish, lambda: self._gives_up)
-        return execution
+        return outcome
 
     async def _watch(self) -> None:
         """End a command for which something is not hidden any more."""

@@ -54,7 +54,7 @@ def wrap(
     args
         Its arguments. Put -- before the command when one of them begins with a hyphen.
     policy
-        A file with the most that is permitted: casemate's keys or srt's; the other options only narrow it.
+        A file with the most that is permitted, in casemate's keys or srt's; what it denies no option allows.
     workspace
         The folder that it works in; the one that casemate is started in unless given.
     mode
