@@ -13,6 +13,7 @@ Review them before you run or push them.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from dataclasses import dataclass, field
@@ -78,6 +79,7 @@ class Protection:
         return None
 
 
+@functools.lru_cache(maxsize=4096)
 def fold(name: str) -> str:
     """The name that the most forgiving file system takes ``name`` for."""
     text = unicodedata.normalize("NFKC", _visible(name)).casefold()
