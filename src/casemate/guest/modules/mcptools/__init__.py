@@ -1,0 +1,51 @@
+"""The tools that this program may call, as functions: `from mcptools.<server>.<tool> import run`.
+
+`search("words")` finds tools, `dir(mcptools)` lists servers, `help(mcptools.<server>)` lists a server's
+tools. Calls are checked and answered outside of the sandbox; what fails raises a `ToolError`.
+"""
+
+from ._content import Audio, Blob, Image, Link, Resource, Text
+from ._errors import InvalidArguments, ToolDenied, ToolError, ToolTimeout, ToolUnavailable
+from ._finding import install, search, servers
+from ._objects import UNSET, Object, Output, content_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = [
+    "UNSET",
+    "Audio",
+    "Blob",
+    "Image",
+    "InvalidArguments",
+    "Link",
+    "Object",
+    "Output",
+    "Resource",
+    "Text",
+    "ToolDenied",
+    "ToolError",
+    "ToolTimeout",
+    "ToolUnavailable",
+    "content_of",
+    "search",
+]
+
+install()
+
+
+def __getattr__(name: str) -> "Any":
+    """A server's package, without an import statement of its own."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    from importlib import import_module
+
+    try:
+        return import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        raise AttributeError(f"there is no server {name!r}; mcptools.search() lists what there is") from error
+
+
+def __dir__() -> "list[str]":
+    return sorted({*__all__, *servers()})

@@ -1,0 +1,90 @@
+"""Modules of tools come from the host when they are imported, so that those added later are there at once."""
+
+import sys
+
+from ._errors import ToolUnavailable, error_of
+from ._wire import ask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+class Listing(str):
+    """Text that is shown as it is, also as the value of a notebook's last line."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class HostFinder:
+    """Finds what no folder has, by asking the host."""
+
+    @staticmethod
+    def find_spec(name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
+        """The module ``name`` of this package, if the host has it."""
+        head, _, last = name.rpartition(".")
+        if not head or (head != _PACKAGE and not head.startswith(f"{_PACKAGE}.")) or last.startswith("_"):
+            return None
+        try:
+            answer = ask({"do": "source", "module": f"mcptools{name[len(_PACKAGE) :]}"})
+        except ToolUnavailable as error:
+            raise ModuleNotFoundError(str(error), name=name) from None
+        if answer.get("ok") is not True:
+            if answer.get("kind") == "unknown":
+                return None
+            raise ModuleNotFoundError(str(error_of(answer)), name=name)
+        package = answer.get("package") is True
+        loader: Any = HostLoader(str(answer.get("source", "")))
+        make: Any = type(sys.__spec__)  # ModuleSpec, without importing what imports it
+        spec: "ModuleSpec" = make(name, loader, origin=f"<{name}>", is_package=package)
+        return spec
+
+
+class HostLoader:
+    """Runs source that the host sent."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def create_module(self, spec: "ModuleSpec") -> None:
+        """An ordinary module."""
+
+    def exec_module(self, module: "ModuleType") -> None:
+        """Run the source in ``module``."""
+        name = module.__name__
+        exec(compile(self._source, f"<{name}>", "exec", dont_inherit=True), vars(module))
+
+    def get_source(self, name: str) -> str:
+        """For tracebacks and `inspect`."""
+        return self._source
+
+
+def install() -> None:
+    """Ask the host last, after every folder."""
+    if HostFinder not in sys.meta_path:
+        sys.meta_path.append(HostFinder)
+
+
+def search(query: str = "", detail: str = "brief") -> str:
+    """Tools for what ``query`` says; all of them without. ``detail``: "names", "brief", or "full" with parameters."""
+    answer = ask({"do": "search", "query": query, "detail": detail})
+    if answer.get("ok") is not True:
+        raise error_of(answer)
+    return Listing(answer.get("text", ""))
+
+
+def servers() -> "list[str]":
+    """The packages of the servers that there are now; none where nobody answers."""
+    try:
+        answer = ask({"do": "list"})
+    except ToolUnavailable:
+        return []
+    listed = answer.get("tools")
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    return sorted({str(row["module"]).split(".")[1] for row in rows if str(row.get("module", "")).count(".") == 2})

@@ -1,0 +1,226 @@
+"""Objects as JSON has them, with attributes; and what tools give that promise no structure."""
+
+from ._errors import InvalidArguments
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar
+
+
+class _Unset:
+    """What is not said: a parameter with this value is not sent. (None is sent, as null.)"""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNSET: "Any" = _Unset()
+
+
+class Object(dict):  # type: ignore[type-arg]
+    """A dictionary with the keys of the wire, whose values are attributes, too. An optional key that is absent is None
+    as an attribute; ``key in object`` tells."""
+
+    _rows_: "ClassVar[tuple[Any, ...]]" = ()
+    _keywords_: "ClassVar[dict[str, Any]]" = {}
+    _attributes_: "ClassVar[dict[str, Any]]" = {}
+    _keys_: "ClassVar[dict[str, Any]]" = {}
+    _closed_ = False
+    _open_ = True
+    _content_: "list[Any]"
+
+    def __init__(self, /, **values: "Any") -> None:
+        super().__init__()
+        for name, value in values.items():
+            if value is UNSET:
+                continue
+            row = self._keywords_.get(name) or self._keys_.get(name)
+            if row is None and not self._open_:
+                more = (
+                    "" if self._closed_ else f" (keys that it does not list: {type(self).__name__}.from_wire({{...}}))"
+                )
+                raise InvalidArguments(
+                    f"{type(self).__name__} has no {name!r}; it has {', '.join(self._keywords_)}{more}"
+                )
+            key = name if row is None else row[0]
+            self[key] = value if row is None else made(value, row[4])
+        missing = [row[1] for row in self._rows_ if row[3] and row[0] not in self]
+        if missing:
+            raise InvalidArguments(f"{type(self).__name__} needs {', '.join(missing)}")
+
+    @classmethod
+    def _define(cls, rows: "list[tuple[Any, ...]]", *, closed: bool, open: bool) -> None:
+        """``rows``: key, keyword, attribute, whether it is required, shape, and the few values that it may have."""
+        cls._rows_ = tuple(rows)
+        cls._keys_ = {row[0]: row for row in rows}
+        cls._keywords_ = {row[1]: row for row in rows}
+        cls._attributes_ = {row[2]: row for row in rows}
+        cls._closed_ = closed
+        cls._open_ = open or (not rows and not closed)
+
+    @classmethod
+    def from_wire(cls, data: "Any", *, free: bool = False) -> "Any":
+        """An object of JSON's ``data``, unchecked; keys that are not known are kept. ``free``: objects within that have
+        no class of their own get attributes, too."""
+        made_of = cls.__new__(cls)
+        for key, value in dict(data).items():
+            row = cls._keys_.get(key)
+            dict.__setitem__(made_of, key, made(value, None if row is None else row[4], free))
+        return made_of
+
+    def to_wire(self) -> "dict[str, Any]":
+        """What is sent: plain dictionaries and lists."""
+        sent: "dict[str, Any]" = plain(self)
+        return sent
+
+    @classmethod
+    def _fits(cls, data: "dict[str, Any]") -> bool:
+        """Whether ``data`` may be one of these, rather than one of another class."""
+        if cls._closed_ and any(key not in cls._keys_ for key in data):
+            return False
+        for key, _, _, required, _, exact in cls._rows_:
+            if key not in data:
+                if required:
+                    return False
+            elif exact is not None and not any(type(data[key]) is type(one) and data[key] == one for one in exact):
+                return False
+        return True
+
+    def __getattr__(self, name: str) -> "Any":
+        row = self._attributes_.get(name)
+        key = name if row is None else row[0]
+        if key in self and not name.startswith("__"):
+            return self[key]
+        if row is not None and not row[3]:
+            return None
+        known = ", ".join([*self._attributes_, *(key for key in self if key not in self._keys_)])
+        raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {known or 'nothing'}")
+
+    def __setattr__(self, name: str, value: "Any") -> None:
+        row = self._attributes_.get(name)
+        if row is None and name.startswith("_"):
+            object.__setattr__(self, name, value)
+        elif row is None and not self._open_:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self._attributes_)}")
+        elif value is UNSET:
+            self.pop(name if row is None else row[0], None)
+        else:
+            self[name if row is None else row[0]] = value if row is None else made(value, row[4])
+
+    def __delattr__(self, name: str) -> None:
+        row = self._attributes_.get(name)
+        try:
+            del self[name if row is None else row[0]]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __dir__(self) -> "list[str]":
+        return [*super().__dir__(), *self._attributes_, *(key for key in self if key.isidentifier())]
+
+    def __repr__(self) -> str:
+        names = {row[0]: row[2] for row in self._rows_}
+        return f"{type(self).__name__}({', '.join(f'{names.get(key, key)}={value!r}' for key, value in self.items())})"
+
+
+class Output(str):
+    """What a tool said, as text. ``content`` has all of it: texts, images, audio, resources and links to them."""
+
+    content: "list[Any]"
+
+    def __new__(cls, text: str = "", content: "tuple[Any, ...] | list[Any]" = ()) -> "Output":
+        made_of = super().__new__(cls, text)
+        made_of.content = list(content)
+        return made_of
+
+    def __getnewargs__(self) -> "tuple[Any, ...]":
+        return (str(self), self.content)
+
+    @property
+    def text(self) -> str:
+        """The text alone."""
+        return str(self)
+
+    @property
+    def images(self) -> "list[Any]":
+        """The images, in order."""
+        from ._content import Image
+
+        return [block for block in self.content if isinstance(block, Image)]
+
+    def json(self) -> "Any":
+        """The text read as JSON, with attributes. Raises ``ValueError`` where it is none."""
+        import json
+
+        return made(json.loads(self), None, True)
+
+    def _repr_mimebundle_(self, include: "Any" = None, exclude: "Any" = None) -> "dict[str, Any] | None":
+        images = self.images
+        return {"text/plain": repr(self), images[0].media_type: images[0].data} if images else None
+
+
+class Items(list):  # type: ignore[type-arg]
+    """A list that a tool gave."""
+
+    _content_: "list[Any]"
+
+
+def content_of(result: "Any") -> "list[Any]":
+    """All that came back with a tool's result: texts, images, audio, resources and links."""
+    return list(getattr(result, "content" if isinstance(result, Output) else "_content_", ()))
+
+
+def result_of(answer: "dict[str, Any]", shape: "Any", server: str) -> "Any":
+    """The result that an answer of the host's has: structured where it is, else an `Output`."""
+    content = answer.get("content") or []
+    if "structured" not in answer:
+        from ._content import blocks_of
+
+        blocks = blocks_of(content, server)
+        return Output("\n".join(block.text for block in blocks if getattr(block, "text", None)), blocks)
+    value = made(answer["structured"], shape, True)
+    if type(value) is list:
+        value = Items(value)
+    if isinstance(value, (Object, Items)) and content:
+        from ._content import blocks_of
+
+        value._content_ = blocks_of(content, server)
+    return value
+
+
+def made(value: "Any", shape: "Any", free: bool = False) -> "Any":
+    """``value`` with objects of the classes that ``shape`` names: a class; ``[s]``; ``{"": s}``; ``(s, s)``, any of
+    these; None, nothing in particular. What does not fit stays as it is."""
+    if isinstance(shape, tuple):
+        shape = _chosen(value, shape)
+    if isinstance(value, dict):
+        if isinstance(shape, type):
+            return value if isinstance(value, shape) else shape.from_wire(value, free=free)  # type: ignore[attr-defined]
+        inner = shape[""] if isinstance(shape, dict) else None
+        if inner is None and not free:
+            return value
+        table = {key: made(item, inner, free) for key, item in value.items()}
+        return Object.from_wire(table) if free else table
+    if isinstance(value, (list, tuple)):
+        inner = shape[0] if isinstance(shape, list) else None
+        return [made(item, inner, free) for item in value] if inner is not None or free else value
+    return value
+
+
+def _chosen(value: "Any", shapes: "tuple[Any, ...]") -> "Any":
+    if isinstance(value, dict):
+        classes = [shape for shape in shapes if isinstance(shape, type)]
+        tables = [shape for shape in shapes if isinstance(shape, dict)]
+        return next((one for one in classes if one._fits(value)), tables[0] if tables else None)  # type: ignore[attr-defined]
+    return next((shape for shape in shapes if isinstance(shape, list)), None)
+
+
+def plain(value: "Any") -> "Any":
+    """``value`` as plain dictionaries and lists, without what is unset."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items() if item is not UNSET}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value

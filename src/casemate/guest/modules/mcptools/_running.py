@@ -1,0 +1,57 @@
+"""What a generated module stands on: a call of one tool."""
+
+from ._errors import InvalidArguments, error_of
+from ._objects import Object, plain, result_of
+from ._wire import ask, ask_later
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+
+class Tool:
+    """One tool by its names on the wire, the class of its parameters, and the shape of its result."""
+
+    def __init__(self, server: str, name: str, params: "type[Object]", shape: "Any") -> None:
+        self._server, self._name, self._params, self._shape = server, name, params, shape
+
+    def run(self, params: "Any", arguments: "dict[str, Any]") -> "Any":
+        """Call it and wait. Raises ``ToolError``."""
+        return self._result(ask(self._request(params, arguments)))
+
+    async def arun(self, params: "Any", arguments: "dict[str, Any]") -> "Any":
+        """Call it in an event loop. Raises ``ToolError``."""
+        return self._result(await ask_later(self._request(params, arguments)))
+
+    def _request(self, params: "Any", arguments: "dict[str, Any]") -> "dict[str, Any]":
+        if params is not None and arguments:
+            raise InvalidArguments("give either Params(...) or keywords")
+        if params is None:
+            params = self._params(**arguments)
+        elif not isinstance(params, dict):
+            raise InvalidArguments(f"Params(...) or a dictionary is wanted, not {type(params).__name__}")
+        return {"do": "call", "server": self._server, "tool": self._name, "arguments": plain(params)}
+
+    def _result(self, answer: "dict[str, Any]") -> "Any":
+        if answer.get("ok") is not True:
+            raise error_of(answer)
+        return result_of(answer, self._shape, self._server)
+
+
+def members(package: str, names: "list[str]") -> "tuple[Callable[[str], Any], Callable[[], list[str]]]":
+    """``__getattr__`` and ``__dir__`` of a server's package: its tools are loaded when they are used."""
+
+    def load(name: str) -> "Any":
+        if name.startswith("_"):
+            raise AttributeError(name)
+        from importlib import import_module
+
+        try:
+            return import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            raise AttributeError(f"{package} has no tool {name!r}; dir({package}) lists them") from error
+
+    def listed() -> "list[str]":
+        return sorted(names)
+
+    return load, listed

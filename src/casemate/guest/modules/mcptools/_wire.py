@@ -1,0 +1,141 @@
+"""Requests to the host, one line of JSON each: connections are kept for the next call, and closed to cancel one.
+
+A connection serves one call at a time, so calls from threads and tasks run beside each other. A forked child begins
+with connections of its own.
+"""
+
+import json
+import os
+
+from ._errors import InvalidArguments, ToolUnavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from socket import socket
+    from typing import Any
+
+HOST, PORT = "tools.casemate.internal", 7
+MOST_KEPT = 8
+LONGEST = 64 * 2**20  # bytes of an answer
+_kept: "dict[int, list[socket]]" = {}  # by process: a child must not speak on its parent's
+
+
+def ask(request: "dict[str, Any]") -> "dict[str, Any]":
+    """The host's answer to ``request``. Raises ``InvalidArguments`` for what JSON cannot say, ``ToolUnavailable`` where
+    nobody answers; an exception that comes in between (Ctrl-C) cancels the request."""
+    line = _line(request)
+    connection = _taken()
+    try:
+        connection.sendall(line)
+        answer = _received(connection)
+    except OSError as error:
+        connection.close()
+        raise ToolUnavailable(f"the connection to the host's tools broke: {error}") from None
+    except BaseException:
+        connection.close()
+        raise
+    idle = _kept.setdefault(os.getpid(), [])
+    if len(idle) < MOST_KEPT:
+        idle.append(connection)
+    else:
+        connection.close()
+    return answer
+
+
+async def ask_later(request: "dict[str, Any]") -> "dict[str, Any]":
+    """As `ask`, for an event loop; a task that is cancelled cancels its request."""
+    import asyncio
+
+    line = _line(request)
+    try:
+        reader, writer = await asyncio.open_connection(*_address(), limit=LONGEST)
+    except OSError as error:
+        raise _nobody(error) from None
+    try:
+        writer.write(line)
+        await writer.drain()
+        return _answer(await reader.readline())
+    except (OSError, ValueError) as error:
+        raise ToolUnavailable(f"the connection to the host's tools broke: {error}") from None
+    finally:
+        writer.close()
+
+
+def _line(request: "dict[str, Any]") -> bytes:
+    try:
+        text = json.dumps(request, allow_nan=False, separators=(",", ":"), default=_as_json)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArguments(f"the arguments cannot be sent as JSON: {error}") from None
+    return text.encode("ascii") + b"\n"
+
+
+def _as_json(value: object) -> object:
+    """What JSON has for a few common values: paths, dates, and numbers and arrays of numpy."""
+    for method in ("__fspath__", "isoformat", "tolist"):
+        function = getattr(value, method, None)
+        if callable(function):
+            return function()
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is nothing that JSON has")
+
+
+def _address() -> "tuple[str, int]":
+    host, colon, port = os.environ.get("CASEMATE_TOOLS", "").rpartition(":")
+    return (host, int(port)) if colon and port.isdigit() else (HOST, PORT)
+
+
+def _taken() -> "socket":
+    """A connection that is open still, or a new one."""
+    import socket
+
+    for process in [process for process in _kept if process != os.getpid()]:
+        for inherited in _kept.pop(process, ()):
+            inherited.close()
+    idle = _kept.setdefault(os.getpid(), [])
+    while idle:
+        try:
+            connection = idle.pop()
+        except IndexError:  # another thread was faster
+            break
+        try:
+            connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return connection
+        except OSError:
+            pass
+        connection.close()  # the host closed it, or says what nobody asked for
+    try:
+        connection = socket.create_connection(_address())
+    except OSError as error:
+        raise _nobody(error) from None
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _received(connection: "socket") -> "dict[str, Any]":
+    parts: "list[bytes]" = []
+    size = 0
+    while not parts or not parts[-1].endswith(b"\n"):
+        part = connection.recv(65536)
+        size += len(part)
+        if not part or size > LONGEST:
+            raise OSError("it was closed" if not part else "its answer is too long")
+        parts.append(part)
+    return _answer(b"".join(parts))
+
+
+def _answer(line: bytes) -> "dict[str, Any]":
+    if not line.endswith(b"\n"):
+        raise OSError("it was closed")
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        raise OSError("its answer is no JSON") from None
+    if not isinstance(answer, dict):
+        raise OSError("its answer is no object")
+    return answer
+
+
+def _nobody(error: OSError) -> ToolUnavailable:
+    return ToolUnavailable(f"this program has no tools: nothing answers at {HOST} ({error})")

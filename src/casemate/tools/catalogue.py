@@ -1,0 +1,166 @@
+"""All tools of one moment: their modules and sources, problems, and what search and describe say. Pure.
+
+A catalogue is made anew when servers or tools change; sources are made when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
+
+from casemate.tools.generate_node import declarations
+from casemate.tools.generate_python import PACKAGE, Readable, package_source, tool_source
+from casemate.tools.literals import one_line
+from casemate.tools.naming import module_names, package_names
+from casemate.tools.schema import Document, Unreadable, read
+from casemate.tools.searching import ranked
+from casemate.tools.tool import Problem, Tool
+from casemate.tools.validation import Validator
+
+Detail = Literal["names", "brief", "full"]
+MOST_FOUND = 20
+
+
+class Catalogue:
+    """``tools`` in order; of two with the same names on the wire the first counts. ``problems``: why others are
+    missing.
+
+    Modules are ``mcptools.<package>.<module>``, one to one to the names on the wire.
+    """
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        found: dict[str, dict[str, Readable]] = {}
+        self.problems: list[tuple[str, Problem]] = []
+        self._validators: dict[tuple[str, str], Validator] = {}
+        by_server: dict[str, dict[str, Tool]] = {}
+        for tool in tools:
+            known = by_server.setdefault(tool.server, {})
+            if tool.name in known:
+                self._refuse(tool, "duplicate", "its server has another tool of the same name")
+            else:
+                known[tool.name] = tool
+        self._packages = package_names(by_server)
+        for server, named in by_server.items():
+            modules = module_names(named)
+            readable = {modules[name]: self._read(tool, modules[name]) for name, tool in named.items()}
+            found[self._packages[server]] = {module: one for module, one in readable.items() if one is not None}
+        self._found = found
+        self._sources: dict[str, str] = {}
+
+    def source(self, module: str) -> tuple[str, bool] | None:
+        """The source of ``module``, and whether it is a package; None where there is none of that name."""
+        root, _, rest = module.partition(".")
+        package, _, name = rest.partition(".")
+        if root != PACKAGE or package not in self._found:
+            return None
+        if not name:
+            return self._package_source(package), True
+        readable = self._found[package].get(name)
+        if readable is None:
+            return None
+        if module not in self._sources:
+            self._sources[module] = tool_source(readable)
+        return self._sources[module], False
+
+    def find(self, server: str, tool: str) -> Tool | None:
+        """The tool with exactly these names on the wire."""
+        readable = self._readable(server, tool)
+        return None if readable is None else readable.tool
+
+    def validator(self, server: str, tool: str) -> Validator:
+        """What decides whether arguments are the tool's. Raises ``KeyError`` where there is no such tool."""
+        return self._validators[server, tool]
+
+    def by_path(self, path: str) -> Tool | None:
+        """The tool that people call ``server.tool``, by its names on the wire or those of its module."""
+        for package, modules in self._found.items():
+            for module, readable in modules.items():
+                tool = readable.tool
+                if path in (f"{package}.{module}", f"{tool.server}.{tool.name}", f"{PACKAGE}.{package}.{module}"):
+                    return tool
+        return None
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Every tool: ``server`` and ``tool`` as on the wire, ``module``, and the first words of its description."""
+        return [self._row(package, one) for package, modules in self._found.items() for one in modules.values()]
+
+    def search(self, query: str, detail: Detail = "brief") -> tuple[str, list[dict[str, Any]]]:
+        """What fits ``query`` best, as text and as rows; everything (its names) for an empty one."""
+        rows = self.listed()
+        found = ranked(query, [(row["module"], row["tool"], row["about"]) for row in rows]) if query.strip() else None
+        chosen = rows if found is None else [rows[n] for n in found[:MOST_FOUND]]
+        if not chosen:
+            return "No tool fits. An empty search lists all of them.", []
+        wanted = detail if detail in get_args(Detail) else "brief"
+        return "\n".join(self._told(row, wanted) for row in chosen), chosen
+
+    def describe(self, server: str, tool: str) -> str | None:
+        """All that a program needs to know in order to call it."""
+        readable = self._readable(server, tool)
+        return None if readable is None else self._told(self._row(self._packages[server], readable), "full")
+
+    def package(self, runtime: Mapping[str, str]) -> dict[str, str]:
+        """The package as files, by path: ``runtime`` (the files of `mcptools` itself, by name) and every tool."""
+        files = {f"{PACKAGE}/{name}": text for name, text in runtime.items()}
+        for package, modules in self._found.items():
+            files[f"{PACKAGE}/{package}/__init__.py"] = self._package_source(package)
+            for module in modules:
+                source = self.source(f"{PACKAGE}.{package}.{module}")
+                assert source is not None
+                files[f"{PACKAGE}/{package}/{module}.py"] = source[0]
+        return files
+
+    def declarations(self) -> str:
+        """The same for TypeScript: the text of a ``.d.ts``."""
+        return declarations(self._found)
+
+    # --------------------------------------------------------------------------------------------------- inside
+
+    def _readable(self, server: str, tool: str) -> Readable | None:
+        modules = self._found.get(self._packages.get(server, ""), {})
+        return next((one for one in modules.values() if one.tool.name == tool), None)
+
+    def _read(self, tool: Tool, module: str) -> Readable | None:
+        """Without its arguments' schema a tool cannot be called; without its result's it gives what it gives."""
+        try:
+            parameters = read(tool.input_schema)
+            self._validators[tool.server, tool.name] = Validator(tool.input_schema, parameters)
+        except Unreadable as error:
+            self._refuse(tool, error.code, f"its input schema cannot be used: {error}", error.where)
+            return None
+        return Readable(
+            tool, module, parameters, self._promised(tool), None if tool.samples is None else read(tool.samples)
+        )
+
+    def _promised(self, tool: Tool) -> Document | None:
+        try:
+            return None if tool.output_schema is None else read(tool.output_schema)
+        except Unreadable as error:
+            self._refuse(tool, error.code, f"its output schema is ignored: {error}", error.where)
+            return None
+
+    def _refuse(self, tool: Tool, code: str, message: str, where: str = "") -> None:
+        self.problems.append((tool.server, Problem(tool.name, code, message, where)))
+
+    def _package_source(self, package: str) -> str:
+        modules = {module: readable.tool for module, readable in self._found[package].items()}
+        server = next(server for server, name in self._packages.items() if name == package)
+        return package_source(server, package, modules)
+
+    def _row(self, package: str, readable: Readable) -> dict[str, Any]:
+        tool = readable.tool
+        about = one_line(tool.description or tool.title, 300)
+        module = f"{PACKAGE}.{package}.{readable.module}"
+        return {"server": tool.server, "tool": tool.name, "module": module, "about": about}
+
+    def _told(self, row: Mapping[str, Any], detail: str) -> str:
+        if detail == "names":
+            return str(row["module"])
+        if detail == "brief":
+            return f"{row['module']}: {one_line(row['about'], 160)}".rstrip(": ")
+        import ast
+
+        source = self.source(row["module"])
+        assert source is not None
+        documentation = ast.get_docstring(ast.parse(source[0])) or ""
+        return f"from {row['module']} import run\n\n{documentation}\n"
