@@ -7,12 +7,13 @@ import math
 from casemate.execution.admit import Admitted
 from casemate.execution.house import House
 from casemate.model.limits import Limits
-from casemate.model.plan import DOOR_SOCKETS, HOME, OUTPUT, WORKSPACE, Network, Plan, Workspace
-from casemate.runtimes.runtime import THREAD_COUNTS, merged_env
+from casemate.model.plan import DOOR_SOCKETS, HOME, MODULES, OUTPUT, WORKSPACE, Network, Plan, Workspace
+from casemate.runtimes.runtime import CELL_PATH, THREAD_COUNTS, merged_env
 from casemate.runtimes.waiting import Asked
 
 _BASE_ENV = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "PATH": CELL_PATH,
+    "PYTHONPATH": MODULES,
     "HOME": HOME,
     "USER": "user",
     "LOGNAME": "user",

@@ -28,11 +28,20 @@ function requireFromWorkspaceToo() {
 
 // Hooks for `import` cost time and show in stacks: only a program that names something of the workspace gets them.
 function importFromWorkspaceToo() {
-  if (!importsFromWorkspace(fs.readFileSync(program, 'utf8'))) return;
+  const source = fs.readFileSync(program, 'utf8');
+  if (/\bimport\b[^;]*\bmcptools\b/.test(source)) importTools();
+  if (!importsFromWorkspace(source)) return;
   const { pathToFileURL } = require('node:url');
   const urls = { program: pathToFileURL(program).href, workspace: pathToFileURL(`${workspace}/-`).href };
   if (Module.registerHooks) Module.registerHooks({ resolve: resolverFor(urls) });
   else Module.register(`data:text/javascript,${encodeURIComponent(asyncResolverFor(urls))}`);
+}
+
+function importTools() {
+  const { pathToFileURL } = require('node:url');
+  const hooks = path.join(__dirname, 'node_tools.cjs');
+  if (Module.registerHooks) Module.registerHooks(require(hooks));
+  else Module.register(pathToFileURL(hooks).href);
 }
 
 function importsFromWorkspace(source) {

@@ -16,6 +16,8 @@ OUTPUT = "/workspace/output"
 PROGRAM = "/program"
 STEPS = f"{PROGRAM}/steps"  # where the pipes of a session's steps are
 GUEST = "/opt/casemate"
+MODULES = f"{GUEST}/modules"  # what Python programs may import of casemate's
+PROGRAMS = f"{GUEST}/bin"
 HOME = "/home/user"
 DOOR = "198.18.0.1"  # the host answers here; it is one of 198.18.0.0/15, set aside for tests of devices (RFC 2544)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from casemate.errors import RuntimeMissing
 from casemate.model.plan import GUEST, PROGRAM, Entry, Launch, Waiting
 from casemate.runtimes.places import entries_for, hops, is_program, is_system, too_wide, unreadable
-from casemate.runtimes.runtime import SYSTEM_PATH, Environment, Installed
+from casemate.runtimes.runtime import CELL_PATH, SYSTEM_PATH, Environment, Installed
 from casemate.runtimes.waiting import Asked, json_order, read_at_start, too_special
 
 _HOOK = f"{GUEST}/node_hook.cjs"
@@ -131,7 +131,7 @@ def launch_of(
         version=found.version,
         entries=_entries(found),
         argv=(str(found.program), *heap, *flags, "--require", _HOOK, f"{PROGRAM}/{program_name}", *arguments),
-        env={} if is_system(folder) else {"PATH": f"{folder}:{SYSTEM_PATH}"},
+        env={} if is_system(folder) else {"PATH": f"{folder}:{CELL_PATH}"},
     )
 
 

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from casemate.errors import CasemateError
-from casemate.model.plan import GUEST, HOME, PROGRAM, Bind, Entry, Launch, Waiting
+from casemate.model.plan import GUEST, HOME, MODULES, PROGRAM, Bind, Entry, Launch, Waiting
 from casemate.runtimes import interpreters
 from casemate.runtimes.interpreters import Interpreter
 from casemate.runtimes.places import entries_for, is_inside, is_system
-from casemate.runtimes.runtime import SYSTEM_PATH, THREAD_COUNTS, Environment, Installed
+from casemate.runtimes.runtime import CELL_PATH, THREAD_COUNTS, Environment, Installed
 from casemate.runtimes.waiting import Asked, json_order, read_at_start, too_special
 
 _HOOK = f"{GUEST}/python"
@@ -62,6 +62,8 @@ class PythonRuntime:
         if why:
             return why
         env = {name: value for name, value in asked.env.items() if name != "PYTHONPATH"}
+        if asked.env.get("PYTHONPATH", "").endswith(MODULES):
+            env["PYTHONPATH"] = MODULES  # for its children; it has its hook already
         order = json_order(env, asked.arguments, session=asked.session)
         if isinstance(order, str):
             return order
@@ -171,10 +173,10 @@ def _entries(found: Interpreter) -> tuple[Entry, ...]:
 def _env_of(found: Interpreter) -> dict[str, str]:
     """The hook is found by PYTHONPATH (and removes it); no __pycache__ is left among the program's files; ``python``
     means this interpreter for the program's children too."""
-    env = {"PYTHONPATH": _HOOK, "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {"PYTHONPATH": f"{_HOOK}:{MODULES}", "PYTHONDONTWRITEBYTECODE": "1"}
     folder = str(found.executable.parent)
     if not is_system(folder):
-        env["PATH"] = f"{folder}:{SYSTEM_PATH}"
+        env["PATH"] = f"{folder}:{CELL_PATH}"
     return env
 
 

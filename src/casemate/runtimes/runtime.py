@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Protocol
 
-from casemate.model.plan import Launch, Waiting
+from casemate.model.plan import PROGRAMS, Launch, Waiting
 from casemate.runtimes.waiting import Asked
 
 # Bound in every cell as they are on the host.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+CELL_PATH = f"{SYSTEM_PATH}:{PROGRAMS}"
 
 # Libraries that start a thread for each core of the host, whatever the cell may use.
 THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -93,9 +94,11 @@ class Runtime(Protocol):
 def merged_env(base: Mapping[str, str], launch: Launch, asked: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of a program: ``base``, then the runtime's, then what the caller ``asked`` for.
 
-    A caller's PYTHONPATH comes after the runtime's own entry, which the guest takes away again.
+    A caller's PYTHONPATH comes after ours: a Python program's hook, which takes itself away again, and what children
+    of any program may import.
     """
-    merged = {**base, **launch.env, **asked}
-    if "PYTHONPATH" in launch.env and asked.get("PYTHONPATH"):
-        merged["PYTHONPATH"] = f"{launch.env['PYTHONPATH']}:{asked['PYTHONPATH']}"
+    before = {**base, **launch.env}
+    merged = {**before, **asked}
+    if "PYTHONPATH" in before and asked.get("PYTHONPATH"):
+        merged["PYTHONPATH"] = f"{before['PYTHONPATH']}:{asked['PYTHONPATH']}"
     return merged

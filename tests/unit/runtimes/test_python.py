@@ -87,7 +87,7 @@ def test_the_default_is_the_python_that_casemate_runs_on() -> None:
 
 def test_the_hook_is_found_and_the_programs_children_get_the_same_python() -> None:
     env = launch(None).env
-    assert env["PYTHONPATH"] == "/opt/casemate/python"
+    assert env["PYTHONPATH"] == "/opt/casemate/python:/opt/casemate/modules"
     assert env["PYTHONDONTWRITEBYTECODE"] == "1"
     assert env.get("PATH", "/usr/bin").split(":")[0] == os.path.dirname(sys.executable)
 
@@ -285,7 +285,7 @@ def test_files_that_only_root_can_read_are_named(tmp_path: Path, name: str) -> N
 def test_a_search_path_of_the_callers_comes_after_the_hooks_own() -> None:
     planned = launch(None)
     merged = merged_env({"A": "base", "B": "base"}, planned, {"B": "asked", "PYTHONPATH": "/mine"})
-    assert merged["PYTHONPATH"] == "/opt/casemate/python:/mine"
+    assert merged["PYTHONPATH"] == "/opt/casemate/python:/opt/casemate/modules:/mine"
     assert (merged["A"], merged["B"]) == ("base", "asked")
 
 

@@ -91,13 +91,16 @@ def test_an_order_never_fills_a_pipe() -> None:
 
 
 def test_a_python_program_is_ordered_and_the_process_that_waits_knows_nothing_of_it() -> None:
-    env = {**BASE, "PYTHONPATH": "/opt/casemate/python", "A": "b"}
+    env = {**BASE, "PYTHONPATH": "/opt/casemate/python:/opt/casemate/modules", "A": "b"}
     launch = replace(LAUNCH, argv=(*LAUNCH.argv, "one", "two"))
     waiting = python(launch=launch, arguments=("one", "two"), env=env, given_env={"A": "b"})
     assert isinstance(waiting, Waiting)
     assert waiting.argv == LAUNCH.argv
     assert waiting.env == {**BASE, **dict.fromkeys(THREAD_COUNTS, "1")}
-    assert json.loads(waiting.order[4:]) == {"env": {**BASE, "A": "b"}, "arguments": ["one", "two"]}
+    assert json.loads(waiting.order[4:]) == {
+        "env": {**BASE, "PYTHONPATH": "/opt/casemate/modules", "A": "b"},
+        "arguments": ["one", "two"],
+    }
 
 
 def test_two_programs_of_one_environment_wait_alike() -> None:

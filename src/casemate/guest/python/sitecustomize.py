@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_MODULES = os.path.join(os.path.dirname(_HERE), "modules")
 _CONTROL = 3
 _PATCHED_WHEN_IMPORTED = frozenset(("matplotlib.pyplot", "IPython.core.display_functions"))
 
@@ -36,7 +37,10 @@ class LazyPatches:
 
     @staticmethod
     def find_spec(name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
-        """The real finder's answer with a patch attached, for the few modules that need one."""
+        """The real finder's answer with a patch attached, for the few modules that need one; and casemate's own."""
+        if name == "mcptools":
+            own: ModuleSpec | None = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, [_MODULES])
+            return own
         if name not in _PATCHED_WHEN_IMPORTED:
             return None
         from _casemate.patches import patched_spec  # type: ignore[import-not-found]
@@ -49,7 +53,10 @@ def _leave_the_search_path() -> None:
     """Neither the program nor its children shall see how this file was found."""
     if _HERE in sys.path:
         sys.path.remove(_HERE)
-    sys.path_importer_cache.pop(_HERE, None)
+    if _MODULES in sys.path:
+        sys.path.remove(_MODULES)  # it is for children; what is there is found without
+    for place in (_HERE, _MODULES):
+        sys.path_importer_cache.pop(place, None)
     rest = [entry for entry in os.environ.pop("PYTHONPATH", "").split(os.pathsep) if entry and entry != _HERE]
     if rest:
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)

@@ -48,3 +48,4 @@ def _entries() -> Iterator[Entry]:
         if f"/etc/{name}" not in _SYNTHESISED and os.path.exists(source):
             yield Bind(source, f"/etc/{name}")
     yield Bind(_GUEST_FOLDER, GUEST)
+    yield Link("/node_modules", f"{GUEST}/node_packages")  # where Node looks last, wherever a program lies

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+_PATIENCE = 30.0  # seconds: whoever imports holds up every other import of the process
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -32,7 +33,7 @@ class HostFinder:
         if not head or (head != _PACKAGE and not head.startswith(f"{_PACKAGE}.")) or last.startswith("_"):
             return None
         try:
-            answer = ask({"do": "source", "module": f"mcptools{name[len(_PACKAGE) :]}"})
+            answer = ask({"do": "source", "module": f"mcptools{name[len(_PACKAGE) :]}"}, _PATIENCE)
         except ToolUnavailable as error:
             raise ModuleNotFoundError(str(error), name=name) from None
         if answer.get("ok") is not True:
@@ -82,7 +83,7 @@ def search(query: str = "", detail: str = "brief") -> str:
 def servers() -> "list[str]":
     """The packages of the servers that there are now; none where nobody answers."""
     try:
-        answer = ask({"do": "list"})
+        answer = ask({"do": "list"}, _PATIENCE)
     except ToolUnavailable:
         return []
     listed = answer.get("tools")

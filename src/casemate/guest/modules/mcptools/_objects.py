@@ -89,33 +89,35 @@ class Object(dict):  # type: ignore[type-arg]
                 return False
         return True
 
-    def __getattr__(self, name: str) -> "Any":
-        row = self._attributes_.get(name)
-        key = name if row is None else row[0]
-        if key in self and not name.startswith("__"):
-            return self[key]
-        if row is not None and not row[3]:
-            return None
-        known = ", ".join([*self._attributes_, *(key for key in self if key not in self._keys_)])
-        raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {known or 'nothing'}")
+    if not TYPE_CHECKING:  # a checker shall know of the attributes that a class lists, and of no others
 
-    def __setattr__(self, name: str, value: "Any") -> None:
-        row = self._attributes_.get(name)
-        if row is None and name.startswith("_"):
-            object.__setattr__(self, name, value)
-        elif row is None and not self._open_:
-            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self._attributes_)}")
-        elif value is UNSET:
-            self.pop(name if row is None else row[0], None)
-        else:
-            self[name if row is None else row[0]] = value if row is None else made(value, row[4])
+        def __getattr__(self, name: str) -> "Any":
+            row = self._attributes_.get(name)
+            key = name if row is None else row[0]
+            if key in self and not name.startswith("__"):
+                return self[key]
+            if row is not None and not row[3]:
+                return None
+            known = ", ".join([*self._attributes_, *(key for key in self if key not in self._keys_)])
+            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {known or 'nothing'}")
 
-    def __delattr__(self, name: str) -> None:
-        row = self._attributes_.get(name)
-        try:
-            del self[name if row is None else row[0]]
-        except KeyError:
-            raise AttributeError(name) from None
+        def __setattr__(self, name: str, value: "Any") -> None:
+            row = self._attributes_.get(name)
+            if row is None and name.startswith("_"):
+                object.__setattr__(self, name, value)
+            elif row is None and not self._open_:
+                raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self._attributes_)}")
+            elif value is UNSET:
+                self.pop(name if row is None else row[0], None)
+            else:
+                self[name if row is None else row[0]] = value if row is None else made(value, row[4])
+
+        def __delattr__(self, name: str) -> None:
+            row = self._attributes_.get(name)
+            try:
+                del self[name if row is None else row[0]]
+            except KeyError:
+                raise AttributeError(name) from None
 
     def __dir__(self) -> "list[str]":
         return [*super().__dir__(), *self._attributes_, *(key for key in self if key.isidentifier())]

@@ -20,12 +20,13 @@ LONGEST = 64 * 2**20  # bytes of an answer
 _kept: "dict[int, list[socket]]" = {}  # by process: a child must not speak on its parent's
 
 
-def ask(request: "dict[str, Any]") -> "dict[str, Any]":
+def ask(request: "dict[str, Any]", timeout: "float | None" = None) -> "dict[str, Any]":
     """The host's answer to ``request``. Raises ``InvalidArguments`` for what JSON cannot say, ``ToolUnavailable`` where
-    nobody answers; an exception that comes in between (Ctrl-C) cancels the request."""
+    nobody answers (within ``timeout`` seconds); an exception that comes in between (Ctrl-C) cancels the request."""
     line = _line(request)
     connection = _taken()
     try:
+        connection.settimeout(timeout)
         connection.sendall(line)
         answer = _received(connection)
     except OSError as error:
@@ -99,7 +100,8 @@ def _taken() -> "socket":
         except IndexError:  # another thread was faster
             break
         try:
-            connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            connection.setblocking(False)
+            connection.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return connection
         except OSError:

@@ -1,0 +1,161 @@
+'use strict';
+// The tools that this program may call: `const { files } = require('mcptools')`, then `await files.list_directory({...})`.
+// Servers and tools are looked up when they are called, by their names on the wire or those of their Python modules.
+
+const net = require('node:net');
+
+const HOST = 'tools.casemate.internal';
+const PORT = 7;
+const MOST_KEPT = 8;
+const LONGEST = 64 * 2 ** 20;
+// What is asked of any object, by promises, `JSON` and consoles: no server or tool is called so.
+const ASKED_OF_ALL = new Set(['then', 'toJSON', 'constructor', 'prototype', 'inspect', '__esModule', '__proto__']);
+const kept = [];
+const contents = new WeakMap();
+let rows = null;
+
+class ToolError extends Error {
+  constructor(message, kind = 'tool', content = []) {
+    super(message);
+    this.name = 'ToolError';
+    this.kind = kind;
+    this.content = content;
+  }
+}
+
+class Output {
+  constructor(content) {
+    this.text = content.filter((block) => block?.type === 'text').map((block) => block.text).join('\n');
+    this.content = content;
+  }
+
+  toString() {
+    return this.text;
+  }
+}
+
+// --- connections -----------------------------------------------------------------------------------------------
+
+// A connection's call in progress; one that has none and hears something is of no more use.
+const calls = new WeakMap();
+
+function connection() {
+  const open = kept.pop();
+  if (open) return open.ref();
+  const [, host, port] = /^(.*):(\d+)$/.exec(process.env.CASEMATE_TOOLS ?? '') ?? [null, HOST, PORT];
+  const socket = net.connect({ host, port: Number(port), noDelay: true });
+  socket.on('data', (data) => (calls.get(socket)?.heard ?? drop)(data));
+  socket.on('error', (error) => calls.get(socket)?.broken(error.message));
+  socket.on('close', () => (calls.get(socket)?.broken ?? drop)('the connection was closed'));
+  const drop = () => {
+    const at = kept.indexOf(socket);
+    if (at >= 0) kept.splice(at, 1);
+    socket.destroy();
+  };
+  return socket;
+}
+
+// One request and its answer on a connection of its own, which is kept for the next; closing it cancels the call.
+function ask(request, signal) {
+  const line = `${JSON.stringify(request, finite)}\n`;
+  signal?.throwIfAborted();
+  return new Promise((resolve, reject) => {
+    const socket = connection();
+    const parts = [];
+    let size = 0;
+    const end = (settle, value, keep) => {
+      signal?.removeEventListener('abort', abort);
+      calls.delete(socket);
+      if (keep && kept.length < MOST_KEPT) kept.push(socket.unref());
+      else socket.destroy();
+      settle(value);
+    };
+    const broken = (why) => end(reject, new ToolError(`the host's tools cannot be reached: ${why}`, 'unavailable'), false);
+    const abort = () => end(reject, signal.reason, false);
+    const heard = (data) => {
+      parts.push(data);
+      size += data.length;
+      if (size > LONGEST) return broken('the answer is too long');
+      if (data[data.length - 1] !== 10) return undefined;
+      try {
+        return end(resolve, JSON.parse(Buffer.concat(parts).toString()), true);
+      } catch {
+        return broken('the answer is no JSON');
+      }
+    };
+    signal?.addEventListener('abort', abort);
+    calls.set(socket, { heard, broken });
+    socket.write(line);
+  });
+}
+
+function finite(key, value) {
+  if (typeof value === 'number' && !Number.isFinite(value)) throw new ToolError(`${key}: ${value} is no number in JSON`, 'invalid');
+  if (typeof value === 'bigint') throw new ToolError(`${key}: JSON has no numbers of the type bigint`, 'invalid');
+  return value;
+}
+
+async function answered(request, signal) {
+  const answer = await ask(request, signal);
+  if (answer?.ok === true) return answer;
+  throw new ToolError(String(answer?.message ?? 'the call failed'), String(answer?.kind ?? 'tool'), answer?.content ?? []);
+}
+
+// --- calls -----------------------------------------------------------------------------------------------------
+
+async function call(server, tool, args, { signal } = {}) {
+  const row = await find(server, tool);
+  const answer = await answered({ do: 'call', server: row.server, tool: row.tool, arguments: args }, signal);
+  const content = answer.content ?? [];
+  if (!('structured' in answer)) return new Output(content);
+  if (typeof answer.structured === 'object' && answer.structured !== null) contents.set(answer.structured, content);
+  return answer.structured;
+}
+
+async function find(server, tool) {
+  const known = rows && named(server, tool);
+  if (known) return known;
+  rows = (await answered({ do: 'list' })).tools ?? [];
+  const found = named(server, tool);
+  if (found) return found;
+  throw new ToolError(`there is no tool ${server}.${tool}; await search() lists what there is`, 'unknown');
+}
+
+function named(server, tool) {
+  return (
+    rows.find((row) => row.server === server && row.tool === tool) ??
+    rows.find((row) => row.module === `mcptools.${server}.${tool}`) ??
+    rows.find((row) => row.server === server && row.module.split('.')[2] === tool) ??
+    rows.find((row) => row.tool === tool && row.module.split('.')[1] === server)
+  );
+}
+
+async function search(query = '', detail = 'brief') {
+  return (await answered({ do: 'search', query, detail })).text;
+}
+
+// Everything that came with a result: texts, images, audio, resources and links, as MCP has them.
+function contentOf(result) {
+  return result instanceof Output ? result.content : (contents.get(result) ?? []);
+}
+
+// --- names -----------------------------------------------------------------------------------------------------
+
+const isName = (name) => typeof name === 'string' && !ASKED_OF_ALL.has(name);
+
+function lazily(target, make) {
+  return new Proxy(target, {
+    get(held, name, receiver) {
+      if (name in held || !isName(name)) return Reflect.get(held, name, receiver);
+      const made = make(name);
+      Object.defineProperty(held, name, { value: made, enumerable: true, configurable: true });
+      return made;
+    },
+    has: (held, name) => isName(name) || name in held,
+  });
+}
+
+const server = (name) =>
+  lazily(Object.create(null), (tool) => async (args = {}, options = undefined) => call(name, tool, args, options));
+
+module.exports = lazily({ ToolError, contentOf, search }, server);
