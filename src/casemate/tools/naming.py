@@ -25,12 +25,11 @@ def identifier(text: str, empty: str = "unnamed") -> str:
     """
     normal = unicodedata.normalize("NFKC", text[: 2 * LONGEST])
     name = "".join(c if ("_" + c).isidentifier() else "_" for c in normal).lstrip("_")[:LONGEST].rstrip("_" * LONGEST)
-    # Cut and stripped, it may have another normal form.
-    name = unicodedata.normalize("NFKC", name)
-    if not name:
-        return empty
+    if name and not name.isidentifier():
+        name = f"x{name}"
+    name = unicodedata.normalize("NFKC", name)  # what was cut, stripped or begun anew may have another form
     if not name.isidentifier():
-        name = f"x{name}" if f"x{name}".isidentifier() else empty
+        return empty
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
