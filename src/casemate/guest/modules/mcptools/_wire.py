@@ -11,7 +11,7 @@ from ._errors import InvalidArguments, ToolUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from socket import socket
+    from _socket import socket
     from typing import Any
 
 HOST, PORT = "tools.casemate.internal", 7
@@ -88,7 +88,7 @@ def _address() -> "tuple[str, int]":
 
 def _taken() -> "socket":
     """A connection that is open still, or a new one."""
-    import socket
+    import _socket as sockets  # without the classes around it, which take longer to load than a call takes
 
     for process in [process for process in _kept if process != os.getpid()]:
         for inherited in _kept.pop(process, ()):
@@ -101,18 +101,26 @@ def _taken() -> "socket":
             break
         try:
             connection.setblocking(False)
-            connection.recv(1, socket.MSG_PEEK)
+            connection.recv(1, sockets.MSG_PEEK)
         except BlockingIOError:
             return connection
         except OSError:
             pass
         connection.close()  # the host closed it, or says what nobody asked for
+    error = OSError("no address")
     try:
-        connection = socket.create_connection(_address())
-    except OSError as error:
-        raise _nobody(error) from None
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+        for family, kind, protocol, _, address in sockets.getaddrinfo(*_address(), 0, sockets.SOCK_STREAM):
+            connection = sockets.socket(family, kind, protocol)
+            try:
+                connection.connect(address)
+                connection.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+                return connection
+            except OSError as why:
+                error = why
+                connection.close()
+    except OSError as why:
+        error = why
+    raise _nobody(error)
 
 
 def _received(connection: "socket") -> "dict[str, Any]":
