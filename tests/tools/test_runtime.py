@@ -71,6 +71,7 @@ def test_null_is_sent_and_what_is_unset_is_not(mcptools: Any, peer: Peer) -> Non
     module.run(params)
     assert [call["arguments"] for call in peer.calls] == [{"a": None}, {"b": 1}, {"b": 2}]
     assert module.Params(a=None) != module.Params()
+    assert "a" not in module.Params(a=mcptools.UNSET)
     assert module.Params().a is None
 
 

@@ -12,7 +12,7 @@ from tests.tools.conftest import loaded
 from casemate.tools.catalogue import Catalogue
 from casemate.tools.schema import Unreadable
 from casemate.tools.tool import Tool
-from casemate.tools.validation import Validator
+from casemate.tools.validation import Validator, _compiled
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -125,3 +125,9 @@ def test_an_output_schema_that_cannot_be_used_costs_no_more_than_itself(name: st
     _, schema = REFUSED[name]
     if schema is not None:
         assert Catalogue([Tool("s", "t", "", {"type": "object"}, schema)]).find("s", "t") is not None
+
+
+@pytest.mark.parametrize("where", ["file:///etc/hostname", "http://schemas.test/x"])
+def test_the_validator_itself_fetches_nothing_either(where: str) -> None:
+    with pytest.raises(Unreadable, match="nothing is fetched"):
+        _compiled({"$ref": where})
