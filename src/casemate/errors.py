@@ -9,7 +9,8 @@ this machine lacks, or casemate's own fault:
     ├── Unavailable            this machine or installation cannot do it; says what would help
     │   ├── WallUnavailable    no wall can be proved here, or not the one asked for
     │   ├── RuntimeMissing     the interpreter for a language is not there
-    │   └── VaultUnavailable   the vault of secrets cannot be read or written, or is not as it was left
+    │   ├── VaultUnavailable   the vault of secrets cannot be read or written, or is not as it was left
+    │   └── ToolUnavailable    a server of tools cannot be reached, has died, or does not answer
     ├── ExecutionFailed        raised only by Execution.raise_for_status()
     ├── RecordUnavailable      the audit record cannot be written, so nothing is run
     ├── SandboxClosed          the sandbox was closed before or while this ran
@@ -78,6 +79,15 @@ class VaultUnavailable(Unavailable):
 
     def __init__(self, message: str, *, reason: str, remediation: str = "") -> None:
         super().__init__(message, remediation=remediation)
+        self.reason = reason
+
+
+class ToolUnavailable(Unavailable):
+    """The MCP server ``server`` cannot be used, or did not answer; ``reason`` is a stable code (docs/servers.md)."""
+
+    def __init__(self, server: str, message: str, *, reason: str, remediation: str = "") -> None:
+        super().__init__(message, remediation=remediation)
+        self.server = server
         self.reason = reason
 
 

@@ -27,16 +27,19 @@ VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "com
 # What may be used in some rooms only: dotted name -> (rooms, reason).
 PLACES = {
     "subprocess": (
-        {"isolation", "runtimes"},
-        "code runs behind a wall; only walls and the search for interpreters start programs",
+        {"isolation", "runtimes", "tools"},
+        "code runs behind a wall; only walls, the search for interpreters and MCP servers start programs",
     ),
     "os.environ": (
-        {"surfaces", "sandbox", "rooms", "isolation", "runtimes"},
+        {"surfaces", "sandbox", "rooms", "isolation", "runtimes", "tools"},  # the keeper in tools passes it on
         "what a run depends on is read once, where it is configured, and handed on as a value",
     ),
     "os.getenv": ({"surfaces", "sandbox", "rooms", "isolation", "runtimes"}, "as os.environ"),
     "os.fork": ({"supervisor"}, "the host process has threads: it starts others by exec only"),
-    "ctypes": ({"supervisor", "isolation"}, "system calls are made where cells are made"),
+    "ctypes": (
+        {"supervisor", "isolation", "tools"},
+        "system calls are made where cells are made, and where an MCP server's processes are kept together",
+    ),
     "sqlite3": ({"audit"}, "the record has one writer"),
 }
 

@@ -1,1 +1,1 @@
-"""MCP servers as code: tools described, generated as functions, called by programs in cells."""
+"""MCP servers as code: connections to them, their tools as functions, and the calls that programs in cells make."""

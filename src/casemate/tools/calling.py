@@ -1,0 +1,144 @@
+"""One call of a tool, over a connection that is there: its rounds, its clock, and what the user is asked meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from casemate.tools.answers import (
+    Answer,
+    Elicit,
+    Elicited,
+    Malformed,
+    Progress,
+    answer_of,
+    elicitation_of,
+    elicited_content,
+)
+from casemate.tools.last_words import visible
+
+if TYPE_CHECKING:
+    import anyio
+    from mcp import ClientSession, types
+
+_MOST_ROUNDS = 100  # of a call that its server answers with questions, or with "not yet"
+_MOST_ASKED = 8  # questions to the user at once, for one call
+_LONGEST_MESSAGE = 1000
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a server that only says "not yet" is asked again
+
+
+@dataclass(slots=True, eq=False)
+class Calling:
+    """What is called. ``timeout``: seconds, without those in which a person is waited for; ``on_progress`` is called in
+    the thread of the connections and must neither block nor raise; ``elicit``: asks the user; None declines."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    timeout: float
+    on_progress: Callable[[Progress], None] | None = None
+    elicit: Elicit | None = None
+    scope: anyio.CancelScope | None = None
+    _asked: set[Future[Elicited]] = field(default_factory=set)
+    _waits: int = 0
+    _left: float = 0.0
+
+    def begin(self, scope: anyio.CancelScope) -> None:
+        """Its clock starts; ``scope`` is cancelled when the time is over."""
+        self.scope = scope
+        scope.deadline = time.monotonic() + self.timeout
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A person is waited for, so its clock stands still."""
+        assert self.scope is not None
+        if not self._waits:
+            self._left = self.scope.deadline - time.monotonic()
+            self.scope.deadline = math.inf
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if not self._waits:
+                self.scope.deadline = time.monotonic() + self._left
+
+    def end(self) -> None:
+        """Nobody need answer its questions any more."""
+        for asked in list(self._asked):
+            asked.cancel()
+
+    async def told(self, progress: float, total: float | None, message: str | None) -> None:
+        """The server says how far it is."""
+        if self.on_progress is not None and math.isfinite(progress):
+            of = total if total is not None and math.isfinite(total) else None
+            self.on_progress(Progress(progress, of, visible((message or "")[:_LONGEST_MESSAGE])))
+
+    async def ask(self, server: str, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """Ask the user what the server wants to know. Whatever goes wrong cancels the question, not the call."""
+        from mcp import types
+
+        asked = elicitation_of(server, self.tool, params)
+        if self.elicit is None or asked is None or len(self._asked) >= _MOST_ASKED:
+            return types.ElicitResult(action="decline")
+        future = self.elicit(asked)
+        self._asked.add(future)
+        try:
+            with self.waiting():
+                elicited = await asyncio.wrap_future(future)
+        finally:
+            self._asked.discard(future)
+        if elicited.action != "accept":
+            return types.ElicitResult(action=elicited.action)
+        content = elicited_content(asked, elicited.content) if asked.schema is not None else None
+        return types.ElicitResult(action="accept", content=content)
+
+
+async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
+    """Have the tool called, in as many rounds as the server asks questions. Raises ``MCPError`` and ``Malformed``."""
+    from mcp import types
+    from pydantic import ValidationError
+
+    from casemate.tools.wire import Raw
+
+    responses: dict[str, Any] | None = None
+    state: str | None = None
+    pause = _FIRST_PAUSE
+    for _ in range(_MOST_ROUNDS):
+        params = types.CallToolRequestParams(
+            name=calling.tool, arguments=dict(calling.arguments), input_responses=responses, request_state=state
+        )
+        try:
+            # Not session.call_tool, which reads the answer with a schema of the server's own.
+            request = types.CallToolRequest(params=params)
+            raw = (await session.send_request(request, Raw, progress_callback=calling.told)).root
+            if raw.get("resultType") != "input_required":
+                return answer_of(raw)
+            wanted = types.InputRequiredResult.model_validate(raw, by_name=False)
+        except ValidationError as error:
+            raise Malformed(f"it is no result of tools/call: {error.errors()[0]['msg']}") from None
+        state = wanted.request_state
+        if wanted.input_requests:
+            responses, pause = await _answered(wanted.input_requests, server, calling), _FIRST_PAUSE
+        else:
+            responses = None
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    raise Malformed(f"it asks for more and more: {_MOST_ROUNDS} rounds")
+
+
+async def _answered(requests: Mapping[str, Any], server: str, calling: Calling) -> dict[str, Any]:
+    """Answers to the questions of one round, one after the other."""
+    from mcp import types
+
+    responses: dict[str, Any] = {}
+    for key, request in requests.items():
+        if not isinstance(request, types.ElicitRequest):
+            raise Malformed(f"it asks for {visible(str(request.method))}, which is not offered")
+        responses[key] = await calling.ask(server, request.params)
+    return responses

@@ -1,0 +1,393 @@
+"""One server's connection: made when it is first needed, kept, watched, and made again when the server died.
+
+One task owns it from beginning to end (`Connection.run`); calls are made in tasks of their own over the session that
+is there, and all fail at once when it ends. A call that was sent is never sent again, but for one that the server says
+it did not even look at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from casemate.errors import CasemateError, InvalidArgument
+from casemate.tools.answers import Answer, Malformed, answer_of, failure
+from casemate.tools.calling import Calling, call
+from casemate.tools.definition import Definition
+from casemate.tools.last_words import LastWords
+from casemate.tools.listing import Listing, ServerTools
+from casemate.tools.opening import Opening, opened, transport
+from casemate.tools.patience import MOST_FAILURES, Patience
+from casemate.tools.reports import Reports, redacted, shown
+from casemate.tools.streams import Line
+from casemate.tools.terms import Surroundings
+
+if TYPE_CHECKING:
+    from mcp import Client, MCPError
+    from mcp.client import ClientRequestContext
+    from mcp.types import ElicitRequestParams, ElicitResult
+
+    from casemate.redaction.redaction import Redaction
+
+T = TypeVar("T")
+
+_SOON = 1.0  # seconds between two readings of a list that changes, and to learn of an end that others noticed first
+_NO_SESSION = "Session terminated"  # the SDK's words for an answer 404: the server does not know this session
+_HTTP_ERROR = "Server returned an error response"  # the SDK's words for an answer without MCP in it
+_PARSE_ERROR = -32700  # JSON-RPC 2.0, 5.1; the SDK's for answers that cannot be read
+_CLOSED = "Connection closed"
+_STREAM_ENDED = "SSE stream"
+_CHANGED = "notifications/tools/list_changed"
+
+
+class _Forgotten(Exception):
+    """The server does not know this session any more, and has not looked at the request."""
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """A connection while it lasts. ``over``: it has ended, or shall; ``changed``: its tools are to be listed anew."""
+
+    client: Client
+    line: Line
+    words: LastWords
+    redaction: Redaction | None
+    over: asyncio.Event
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    callings: set[Calling] = field(default_factory=set)
+    was_of_use: bool = False
+
+
+class Connection:
+    """To one server. All of it in one event loop; ``run`` must be running for anything else to come to an end."""
+
+    def __init__(self, definition: Definition, surroundings: Surroundings) -> None:
+        self.definition = definition
+        self.tools: ServerTools | None = None  # as it was last read
+        self._surroundings = surroundings
+        self._name = definition.name
+        self._reports = Reports(definition.name)
+        self._patience = Patience()
+        self._life: Life | None = None
+        self._next: asyncio.Future[Life] | None = None  # what whoever needs a connection waits for
+        self._wanted = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._scope: Any = None  # of the connection while it is made, and after
+        self._is_stopped = False
+        self._reading = asyncio.Lock()
+
+    # -- what is asked of it
+
+    async def listed(self) -> ServerTools:
+        """Its tools, from a connection that is there. Raises ``ToolUnavailable`` and ``InvalidArgument``."""
+        await self._alive()
+        assert self.tools is not None
+        return self.tools
+
+    async def call(self, calling: Calling, expected: str = "") -> Answer:
+        """Have a tool called. ``expected``: the hash that its description must have. Raises as :meth:`listed`."""
+        return await self._once_more(lambda life: self._called(life, calling, expected))
+
+    async def read(self, uri: str, timeout: float) -> list[dict[str, Any]]:  # noqa: ASYNC109
+        """The contents of a resource, as MCP has them. Raises as :meth:`listed`."""
+        return await self._once_more(lambda life: self._contents(life, uri, timeout))
+
+    def reset(self) -> None:
+        """End it; it is made again, at once, when somebody needs it."""
+        self._patience.worked()
+        self._hurry.set()
+        if self._life is not None:
+            self._life.over.set()
+
+    def stop(self) -> None:
+        """End it for good, and with it ``run``. The SDK's blocks swallow a task's cancellation, so that is no way."""
+        self._is_stopped = True
+        self._wanted.set()
+        self._hurry.set()
+        if self._life is not None and self._next is not None and self._next.done():
+            self._life.over.set()
+        elif self._scope is not None:
+            self._scope.cancel()
+
+    # -- the owner
+
+    async def run(self) -> None:
+        """Make the connection whenever it is wanted, and look after it, until it is stopped."""
+        while not self._is_stopped:
+            await self._wanted.wait()
+            self._wanted.clear()
+            waiting = self._next
+            if waiting is None:
+                continue
+            try:
+                await self._take_turn()
+                if not self._is_stopped:
+                    await self._live(waiting)
+            except CasemateError as error:
+                if not waiting.done():
+                    waiting.set_exception(error)
+            finally:
+                self._life = self._scope = None
+                if not waiting.done():
+                    waiting.set_exception(self._reports.closed())
+                waiting.exception()  # whoever waited for it may be gone
+
+    async def _take_turn(self) -> None:
+        now = time.monotonic()
+        if self._patience.is_over(now):
+            raise self._reports.unavailable(
+                f"it failed {MOST_FAILURES} times in a row and is left alone for some minutes", "start",
+                remediation="Find out what is wrong with it; reset starts it again at once.",
+            )  # fmt: skip
+        self._hurry.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience.delay(now)):
+                await self._hurry.wait()
+
+    async def _live(self, waiting: asyncio.Future[Life]) -> None:
+        """One connection, from its beginning to its end."""
+        opening = await asyncio.to_thread(opened, self.definition, self._surroundings)
+        words, over = LastWords(), asyncio.Event()
+        redaction = opening.redaction()
+        try:
+            life = await self._connected(opening, words, over, redaction, waiting)
+        except Exception as error:  # noqa: BLE001 - whatever the SDK, a transport or a sign-in raises ends this server only
+            self._patience.failed(time.monotonic())
+            if waiting.done():
+                return  # it was there: its calls have been told
+            raise self._reports.failed(error, words, redaction) from None
+        if life is None and self._is_stopped:
+            raise self._reports.closed()
+        if life is None:
+            self._patience.failed(time.monotonic())
+            seconds = self.definition.connect_timeout
+            raise self._reports.unavailable(f"it was not ready within {seconds:g} s", "connect", words, redaction)
+        if not life.was_of_use:
+            self._patience.failed(time.monotonic())
+
+    async def _connected(
+        self, opening: Opening, words: LastWords, over: asyncio.Event, redaction: Redaction | None,
+        waiting: asyncio.Future[Life],
+    ) -> Life | None:  # fmt: skip
+        """Its life, when it is over; None when it was not ready in time."""
+        import anyio
+        from mcp import Client
+
+        line = Line(words, over.set)
+        life = None
+        with anyio.CancelScope() as self._scope:
+            self._scope.deadline = anyio.current_time() + self.definition.connect_timeout
+            streams = transport(self.definition, opening, self._surroundings, words, self._waiting)
+            async with Client(
+                line.through(streams), cache=None, elicitation_callback=self._elicited, message_handler=self._noticed
+            ) as client:
+                life = self._life = Life(client, line, words, redaction, over)
+                try:
+                    await self._list(life)
+                    self._scope.deadline = math.inf
+                    waiting.set_result(life)
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(self._keep_list, life)
+                        group.start_soon(self._listen, life)
+                        await over.wait()
+                        group.cancel_scope.cancel()
+                finally:
+                    over.set()
+                    self._life = None
+        return life if waiting.done() else None
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """A person is waited for while it is being connected, or a call's token is had."""
+        scope = self._scope
+        left, scope.deadline = scope.deadline - time.monotonic(), math.inf
+        try:
+            yield
+        finally:
+            scope.deadline = time.monotonic() + left
+
+    # -- while it lives
+
+    async def _alive(self) -> Life:
+        if self._life is not None and self._next is not None and self._next.done() and not self._life.over.is_set():
+            return self._life
+        if self._is_stopped:
+            raise self._reports.closed()
+        if self._next is None or self._next.done():
+            self._next = asyncio.get_running_loop().create_future()
+            self._wanted.set()
+        return await asyncio.shield(self._next)
+
+    async def _once_more(self, use: Callable[[Life], Awaitable[T]]) -> T:
+        """``use`` of a life, and of another where the server had forgotten the first."""
+        life = await self._alive()
+        try:
+            return await use(life)
+        except _Forgotten:
+            life.over.set()
+        life = await self._alive()
+        try:
+            return await use(life)
+        except _Forgotten:
+            raise self._reports.unavailable(
+                "it forgets its sessions at once", "answer", life.words, life.redaction
+            ) from None
+
+    async def _called(self, life: Life, calling: Calling, expected: str) -> Answer:
+        self._check_tool(calling.tool, expected)
+        from mcp import MCPError
+        from mcp_types import HEADER_MISMATCH
+
+        try:
+            return await self._timed(life, calling)
+        except MCPError as error:
+            if error.code != HEADER_MISMATCH:
+                return await self._refused(
+                    life, error, f"while {calling.tool!r} ran; whether that took effect is not known"
+                )
+        await self._list(life)  # which arguments are sent as headers has changed, and the call was not looked at
+        self._check_tool(calling.tool, expected)
+        try:
+            return await self._timed(life, calling)
+        except MCPError as error:
+            return failure(shown(error.message, life.redaction))
+
+    async def _timed(self, life: Life, calling: Calling) -> Answer:
+        import anyio
+
+        life.callings.add(calling)
+        try:
+            with anyio.CancelScope() as scope:
+                calling.begin(scope)
+                answer = await call(life.client.session, self._name, calling)
+                life.was_of_use = True
+                self._patience.worked()
+                return redacted(answer, life.redaction)
+        except Malformed as error:
+            raise self._reports.unavailable(
+                f"its answer is not MCP's: {error}", "answer", None, life.redaction
+            ) from None
+        finally:
+            life.callings.discard(calling)
+            calling.end()
+        raise self._reports.unavailable(
+            f"{calling.tool!r} did not answer within {calling.timeout:g} s, and was cancelled", "timeout"
+        )
+
+    async def _contents(self, life: Life, uri: str, timeout: float) -> list[dict[str, Any]]:  # noqa: ASYNC109
+        from mcp import MCPError, types
+        from pydantic import ValidationError
+
+        from casemate.tools.wire import Raw
+
+        request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
+        try:
+            async with asyncio.timeout(timeout):
+                raw = await life.client.session.send_request(request, Raw)
+            contents = answer_of({"content": raw.root.get("contents")}).content
+        except TimeoutError:
+            raise self._reports.unavailable(f"the resource did not come within {timeout:g} s", "timeout") from None
+        except (ValidationError, Malformed) as error:
+            raise self._reports.unavailable(
+                f"its answer is not MCP's: {error}", "answer", None, life.redaction
+            ) from None
+        except MCPError as error:
+            answer = await self._refused(life, error, "while a resource was read")
+            raise InvalidArgument("uri", f"the server says: {answer.content[0]['text']}") from None
+        return redacted(Answer(contents), life.redaction).content
+
+    def _check_tool(self, tool: str, expected: str) -> None:
+        tools = self.tools
+        assert tools is not None
+        if tool not in tools.tools:
+            why = next((f": {problem.message}" for problem in tools.problems if problem.tool == tool), "")
+            raise InvalidArgument("tool", f"{self._name!r} has no tool {tool[:100]!r}{why}")
+        if expected and tools.hashes[tool] != expected:
+            raise self._reports.unavailable(f"its tool {tool!r} is not described as it was before", "changed")
+
+    async def _refused(self, life: Life, error: MCPError, while_what: str) -> Answer:
+        """What an error of the protocol means: an answer of the server's, or that there is no server any more."""
+        if error.message == _NO_SESSION:
+            raise _Forgotten
+        if error.message == _CLOSED:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SOON):
+                    await life.over.wait()
+        if life.over.is_set():
+            raise self._reports.unavailable(f"it ended {while_what}", "died", life.words, life.redaction)
+        is_none = error.code == _PARSE_ERROR or error.message == _HTTP_ERROR or error.message.startswith(_STREAM_ENDED)
+        if is_none:
+            raise self._reports.unavailable(f"{error.message} {while_what}", "answer", life.words, life.redaction)
+        life.was_of_use = True
+        return failure(shown(error.message, life.redaction))
+
+    async def _list(self, life: Life) -> None:
+        """Read all pages of its list of tools."""
+        from mcp import MCPError
+        from mcp_types import METHOD_NOT_FOUND, PaginatedRequestParams
+
+        session = life.client.session
+        async with self._reading:
+            listing, kept = Listing(self._name), set()
+            life.line.judge = listing.page
+            cursor: str | None = None
+            try:
+                while True:
+                    page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
+                    kept |= {tool.name for tool in page.tools}
+                    cursor = page.next_cursor
+                    if not listing.goes_on(cursor):
+                        break
+            except MCPError as error:
+                if error.code != METHOD_NOT_FOUND:
+                    raise
+            for name in listing.names:
+                if name not in kept:
+                    listing.drop(name, "headers", "its schema asks for headers that cannot be (x-mcp-header)")
+            self.tools = listing.done(session.protocol_version or "", session.instructions or "")
+        self._surroundings.on_tools(self.tools)
+
+    async def _keep_list(self, life: Life) -> None:
+        """Read the list of tools anew when the server says that it has changed."""
+        from mcp import MCPError
+
+        while True:
+            await life.changed.wait()
+            life.changed.clear()
+            with contextlib.suppress(MCPError, TimeoutError):
+                async with asyncio.timeout(self.definition.connect_timeout):
+                    await self._list(life)
+            await asyncio.sleep(_SOON)
+
+    async def _listen(self, life: Life) -> None:
+        """Since MCP 2026-07-28 a server says what has changed only to those who listen."""
+        from mcp import MCPError
+        from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+
+        tools = life.client.session.server_capabilities and life.client.session.server_capabilities.tools
+        if not tools or not tools.list_changed:
+            return
+        with contextlib.suppress(ListenNotSupportedError, SubscriptionLost, MCPError):
+            async with life.client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    life.changed.set()
+
+    async def _noticed(self, message: object) -> None:
+        if getattr(message, "method", "") == _CHANGED and self._life is not None:
+            self._life.changed.set()
+
+    async def _elicited(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG002
+        """Before MCP 2026-07-28 a question does not say which call it is about: it is asked where all that can be meant
+        are of one asker."""
+        from mcp import types
+
+        callings = list(self._life.callings) if self._life is not None else []
+        if not callings or len({calling.elicit for calling in callings}) != 1:
+            return types.ElicitResult(action="decline")
+        return await callings[0].ask(self._name, params)

@@ -1,0 +1,294 @@
+"""What is known of an MCP server before it is connected: its definition, read strictly. Pure.
+
+Definitions are written as in the ``mcpServers`` of Claude Desktop and others, with keys of casemate's own besides.
+Only these come to start a program or name an address: nothing that runs in a cell can add to them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, cast, get_args
+from urllib.parse import urlsplit
+
+from casemate.errors import InvalidArgument
+from casemate.tools.placeholders import check_placeholders, has_placeholder
+
+SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z")  # RFC 9110, 5.6.2
+_LOADERS = "LD_"  # variables of the dynamic loader (ld.so(8))
+_MOST_TEXTS = 1000  # arguments, variables or headers of one server
+_MOST_TEXT = 64 << 10  # characters of one of them
+_LONGEST = 24 * 3600.0  # seconds
+_CALL_SECONDS, _CONNECT_SECONDS = 120.0, 30.0
+# What the transport says itself, and must not be said twice or differently.
+_OWN_HEADERS = """
+    host content-length content-type transfer-encoding connection accept accept-encoding mcp-session-id
+    mcp-protocol-version mcp-method mcp-name last-event-id
+"""
+
+_BOTH = ("type", "timeout", "connect_timeout", "variables")
+_PROGRAM_KEYS = (*_BOTH, "command", "args", "env", "cwd", "wall", "policy", "settings")
+_REMOTE_KEYS = (*_BOTH, "url", "headers", "auth")
+_REMOTE_TYPES = {"http": "http", "streamable-http": "http", "sse": "sse"}
+
+Grant = Literal["authorization_code", "device", "client_credentials"]
+_AUTH_KEYS = ("type", "client_id", "client_secret", "scope", "issuer", "redirect_port", "client_metadata_url")
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """The server's program runs behind a wall of its own. ``policy``: a policy file; ``settings``: one with srt's keys;
+    at most one of the two."""
+
+    policy: str = ""
+    settings: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A server that is started here and spoken to through its standard streams. ``env``: besides the few variables that
+    every server gets; ``cwd``: "" for the folder casemate runs in; ``wall``: None for none."""
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str = ""
+    wall: Wall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """How to get a token for a remote server (OAuth 2.1, as of MCP's authorization).
+
+    ``grant``: by the user's browser, by a code that the user enters elsewhere (RFC 8628), or by the client's own
+    credentials. ``issuer``: the authorization server that these belong to; "" for the one that the server names.
+    ``redirect_port``: of the listener on the loopback that the browser comes back to; 0 for any.
+    """
+
+    grant: Grant
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scope: str = ""
+    issuer: str = ""
+    redirect_port: int = 0
+    client_metadata_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A server that is somewhere else. ``transport``: "http" is streamable HTTP, "sse" the one before it."""
+
+    url: str
+    transport: Literal["http", "sse"] = "http"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sign_in: SignIn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A server under the name that the user gave it. ``variables``: those of the host that placeholders may name;
+    ``timeout``, ``connect_timeout``: seconds for a call, and to be connected and listed."""
+
+    name: str
+    how: Program | Remote
+    variables: tuple[str, ...] = ()
+    timeout: float = _CALL_SECONDS
+    connect_timeout: float = _CONNECT_SECONDS
+
+
+def check_server_name(name: object) -> str:
+    """A name as of ``[A-Za-z0-9_-]{1,64}``, which is compared exactly everywhere. Raises ``InvalidArgument``."""
+    if not isinstance(name, str) or not SERVER_NAME.match(name):
+        shown = repr(name)[:100]
+        raise InvalidArgument("server", f"{shown} is no name of a server: 1 to 64 of letters, digits, '_' and '-'")
+    return name
+
+
+def read_servers(given: object) -> dict[str, Definition]:
+    """The definitions in a whole configuration, ``{"mcpServers": {name: definition}}``, in their order.
+
+    Raises ``InvalidArgument`` naming the server and the key.
+    """
+    keys = _keyed(given, "servers", ("mcpServers",))
+    servers = keys.get("mcpServers", {})
+    if not isinstance(servers, Mapping):
+        raise InvalidArgument("mcpServers", f"{type(servers).__name__} is not a mapping of names to definitions")
+    return {check_server_name(name): read_definition(name, definition) for name, definition in servers.items()}
+
+
+def read_definition(name: object, given: object) -> Definition:
+    """One server's definition.
+
+    Raises ``InvalidArgument`` naming the key for one that is unknown, missing or of the wrong type, and for credentials
+    in a URL.
+    """
+    server = check_server_name(name)
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(
+            server, f"{type(given).__name__} is not a definition; give {{'command': ...}} or {{'url': ...}}"
+        )
+    if ("command" in given) == ("url" in given):
+        raise InvalidArgument(server, "give either 'command', to start a server here, or 'url', for one elsewhere")
+    keys = _keyed(given, server, _PROGRAM_KEYS if "command" in given else _REMOTE_KEYS)
+    variables = _texts(keys.get("variables", ()), f"{server}.variables")
+    for variable in variables:
+        if not _VARIABLE.match(variable):
+            raise InvalidArgument(f"{server}.variables", f"{variable[:100]!r} is no name of a variable")
+    return Definition(
+        name=server,
+        how=_program(keys, server) if "command" in keys else _remote(keys, server),
+        variables=variables,
+        timeout=_seconds(keys.get("timeout", _CALL_SECONDS), f"{server}.timeout"),
+        connect_timeout=_seconds(keys.get("connect_timeout", _CONNECT_SECONDS), f"{server}.connect_timeout"),
+    )
+
+
+def _program(keys: Mapping[str, Any], server: str) -> Program:
+    if keys.get("type", "stdio") != "stdio":
+        raise InvalidArgument(f"{server}.type", f"{keys['type']!r} does not go with a command; leave it out")
+    command = _text(keys["command"], f"{server}.command")
+    cwd = _text(keys.get("cwd", ""), f"{server}.cwd")
+    for argument, text in (("command", command), ("cwd", cwd)):
+        if has_placeholder(text):
+            raise InvalidArgument(
+                f"{server}.{argument}", "takes no ${NAME}: write out what is to be started, and where"
+            )
+    if not command:
+        raise InvalidArgument(f"{server}.command", "is empty")
+    args = tuple(check_placeholders(text, f"{server}.args") for text in _texts(keys.get("args", ()), f"{server}.args"))
+    env = _mapping(keys.get("env", {}), f"{server}.env")
+    for variable in env:
+        if not _VARIABLE.match(variable):
+            raise InvalidArgument(f"{server}.env", f"{variable[:100]!r} is no name of a variable")
+    wall = _wall(keys, server)
+    if wall is not None and any(variable.startswith(_LOADERS) for variable in env):
+        raise InvalidArgument(f"{server}.env", "LD_* would be read by what makes the wall, outside of it")
+    return Program(command, args, env, cwd, wall)
+
+
+def _wall(keys: Mapping[str, Any], server: str) -> Wall | None:
+    wall = keys.get("wall", "policy" in keys or "settings" in keys)
+    if not isinstance(wall, bool):
+        raise InvalidArgument(f"{server}.wall", f"{wall!r} is neither true nor false; name a file of rules in 'policy'")
+    policy = _text(keys.get("policy", ""), f"{server}.policy")
+    settings = _text(keys.get("settings", ""), f"{server}.settings")
+    if not wall and (policy or settings):
+        raise InvalidArgument(f"{server}.wall", "is false, but there is a policy for one")
+    if policy and settings:
+        raise InvalidArgument(f"{server}.settings", "there is a 'policy' too; give one of the two")
+    return Wall(policy, settings) if wall else None
+
+
+def _remote(keys: Mapping[str, Any], server: str) -> Remote:
+    kind = keys.get("type", "http")
+    if kind not in _REMOTE_TYPES:
+        raise InvalidArgument(f"{server}.type", f"{kind!r} is not known; choose one of {', '.join(_REMOTE_TYPES)}")
+    url = check_placeholders(_text(keys["url"], f"{server}.url"), f"{server}.url")
+    if not has_placeholder(url):
+        check_url(url, f"{server}.url")
+    headers = _mapping(keys.get("headers", {}), f"{server}.headers")
+    for header in headers:
+        if not _HEADER.match(header) or header.lower() in _OWN_HEADERS.split():
+            raise InvalidArgument(f"{server}.headers", f"{header[:100]!r} is no header that can be set")
+    sign_in = None if keys.get("auth") is None else _sign_in(keys["auth"], f"{server}.auth")
+    if sign_in and any(header.lower() == "authorization" for header in headers):
+        raise InvalidArgument(f"{server}.headers", "Authorization is what 'auth' will set; give one of the two")
+    return Remote(url, cast(Literal["http", "sse"], _REMOTE_TYPES[kind]), headers, sign_in)
+
+
+def _sign_in(given: object, argument: str) -> SignIn:
+    keys = _keyed({"type": "authorization_code"} if given == "oauth" else given, argument, _AUTH_KEYS)
+    grant = keys.get("type")
+    if grant not in get_args(Grant):
+        raise InvalidArgument(f"{argument}.type", f"{grant!r} is not known; choose one of {', '.join(get_args(Grant))}")
+    texts = {
+        key: check_placeholders(_text(keys.get(key, ""), f"{argument}.{key}"), f"{argument}.{key}")
+        for key in ("client_id", "client_secret", "scope", "issuer", "client_metadata_url")
+    }
+    for key in ("issuer", "client_metadata_url"):
+        if texts[key]:
+            check_url(texts[key], f"{argument}.{key}")
+    if grant == "client_credentials":
+        missing = [key for key in ("client_id", "client_secret", "issuer") if not texts[key]]
+        if missing:
+            raise InvalidArgument(argument, f"client_credentials needs {', '.join(missing)}")
+    port = keys.get("redirect_port", 0)
+    if type(port) is not int or not 0 <= port < 65536:
+        raise InvalidArgument(f"{argument}.redirect_port", f"{port!r} is no port")
+    return SignIn(grant=cast(Grant, grant), redirect_port=port, **texts)
+
+
+def check_url(url: str, argument: str) -> str:
+    """An absolute http or https URL without credentials. Raises ``InvalidArgument``."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidArgument(argument, f"is no URL: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise InvalidArgument(
+            argument,
+            "holds credentials, which end up in logs and in lists of processes",
+            remediation="Put them into the vault, and e.g. 'headers': {'Authorization': 'Bearer ${NAME}'}.",
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise InvalidArgument(argument, "is not an absolute http or https URL")
+    if any(ord(character) <= 32 or ord(character) == 127 for character in url):
+        raise InvalidArgument(argument, "holds blanks or control characters")
+    return url
+
+
+def _keyed(given: object, argument: str, known: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(argument, f"{type(given).__name__} is not a mapping")
+    unknown = [str(key)[:100] for key in given if key not in known]
+    if unknown:
+        raise InvalidArgument(
+            argument, f"unknown key {', '.join(map(repr, unknown[:5]))}; known are {', '.join(known)}"
+        )
+    return given
+
+
+def _text(given: object, argument: str) -> str:
+    if (
+        not isinstance(given, str)
+        or len(given) > _MOST_TEXT
+        or "\0" in given
+        or (not given.isascii() and not _is_text(given))
+    ):
+        raise InvalidArgument(
+            argument, f"{type(given).__name__} is not a text without NUL of at most {_MOST_TEXT} characters"
+        )
+    return given
+
+
+def _is_text(given: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in given)
+
+
+def _texts(given: object, argument: str) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or len(given) > _MOST_TEXTS:
+        raise InvalidArgument(argument, f"{type(given).__name__} is not a list of at most {_MOST_TEXTS} texts")
+    return tuple(_text(text, argument) for text in given)
+
+
+def _mapping(given: object, argument: str) -> Mapping[str, str]:
+    if not isinstance(given, Mapping) or len(given) > _MOST_TEXTS:
+        raise InvalidArgument(
+            argument, f"{type(given).__name__} is not a mapping of at most {_MOST_TEXTS} names to texts"
+        )
+    for name, text in given.items():
+        check_placeholders(_text(text, f"{argument}.{str(name)[:100]}"), f"{argument}.{str(name)[:100]}")
+    return MappingProxyType({_text(name, argument): text for name, text in given.items()})
+
+
+def _seconds(given: object, argument: str) -> float:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not math.isfinite(seconds := float(cast(float, given))) or not 0 < seconds <= _LONGEST:
+        raise InvalidArgument(argument, f"{given!r} is not a number of seconds, more than 0 and at most a day")
+    return seconds

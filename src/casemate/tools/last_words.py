@@ -1,0 +1,43 @@
+"""The last words of a server: what it said where it may say anything, for whoever wonders why it is gone."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+_MOST_BYTES = 8 << 10
+_MOST_LINES = 20
+_LONGEST_LINE = 500  # characters
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+class LastWords:
+    """Keeps the end of a stream of bytes, bounded, and lines that casemate notes itself."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+
+    def heard(self, data: bytes) -> None:
+        """More of it."""
+        self._pieces.append(data[-_MOST_BYTES:])
+        self._size += len(self._pieces[-1])
+        while self._size - len(self._pieces[0]) >= _MOST_BYTES:
+            self._size -= len(self._pieces.popleft())
+
+    def note(self, line: str) -> None:
+        """A line of casemate's own among them."""
+        self.heard(f"\n[{line}]\n".encode(errors="replace"))
+
+    def text(self) -> str:
+        """Its last lines; control and formatting characters are shown as their codes."""
+        lines = b"".join(self._pieces).decode(errors="replace").splitlines()
+        kept = [visible(line.strip())[:_LONGEST_LINE] for line in lines if line.strip()]
+        return "\n".join(kept[-_MOST_LINES:])
+
+
+def visible(text: str) -> str:
+    """``text`` with what a terminal or a reader could be misled by written as codes."""
+    return _CONTROL.sub(
+        lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
+    )

@@ -1,0 +1,99 @@
+"""Where the user's browser comes back to from a sign-in: a listener on the loopback (RFC 8252, 7.3), for one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import parse_qs, urlsplit
+
+_PATH = "/callback"
+_MOST_HEAD = 16 << 10  # bytes of a request
+_MOST_CLIENTS = 8
+_HEAD_SECONDS = 5.0
+_PAGE = "<!doctype html><meta charset=utf-8><title>casemate</title><p>{}</p>"
+_GOOD, _BAD = "You are signed in. This page can be closed.", "The sign-in did not work. This page can be closed."
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What the browser brought back (RFC 6749, 4.1.2; RFC 9207). ``error``: why there is no ``code``."""
+
+    code: str = ""
+    state: str = ""
+    iss: str | None = None
+    error: str = ""
+
+
+class Loopback:
+    """A port of 127.0.0.1 that is ours from the beginning, and is listened on while a sign-in goes on."""
+
+    def __init__(self, *ports: int) -> None:
+        """The first of ``ports`` that can be had; 0 is any. Raises ``OSError`` for the last."""
+        self._socket = socket.socket()
+        for number, port in enumerate(ports, 1):
+            try:
+                self._socket.bind(("127.0.0.1", port))
+                break
+            except OSError:
+                if number == len(ports):
+                    self._socket.close()
+                    raise
+        self.port: int = self._socket.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}{_PATH}"
+
+    @asynccontextmanager
+    async def listening(self, state: str) -> AsyncGenerator[asyncio.Future[Returned]]:
+        """Wait for the browser; the future has what it brings. Only a request with this ``state`` is looked at: any
+        page can make the browser send others."""
+        returned: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
+        room = asyncio.Semaphore(_MOST_CLIENTS)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                async with room, asyncio.timeout(_HEAD_SECONDS):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    came = _returned(head, state)
+                    writer.write(_response(came))
+                    await writer.drain()
+                    if came is not None and not returned.done():
+                        returned.set_result(came)
+            writer.close()
+
+        server = await asyncio.start_server(serve, sock=self._socket.dup(), limit=_MOST_HEAD)
+        try:
+            yield returned
+        finally:
+            server.close()
+
+    def close(self) -> None:
+        """Give the port back."""
+        self._socket.close()
+
+
+def _returned(head: bytes, state: str) -> Returned | None:
+    line, _, _ = head.partition(b"\r\n")
+    words = line.decode("latin-1").split(" ")
+    if len(words) != 3 or words[0] != "GET":
+        return None
+    parts = urlsplit(words[1])
+    query = {name: values[0] for name, values in parse_qs(parts.query).items() if len(values) == 1}
+    if parts.path != _PATH or query.get("state") != state or not ("code" in query or "error" in query):
+        return None
+    return Returned(query.get("code", ""), state, query.get("iss"), query.get("error", ""))
+
+
+def _response(came: Returned | None) -> bytes:
+    status = "404 Not Found" if came is None else "200 OK"
+    body = _PAGE.format("" if came is None else _GOOD if came.code else _BAD).encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+        "Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,117 @@
+"""From a definition to a transport of the MCP SDK: placeholders are filled in here, and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from casemate.errors import InvalidArgument
+from casemate.tools.definition import Definition, Program, Remote, SignIn, Wall, check_url
+from casemate.tools.last_words import LastWords
+from casemate.tools.placeholders import Expansion, Sources
+from casemate.tools.stdio import INHERITED, Command, stdio
+from casemate.tools.terms import Surroundings
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+    from casemate.redaction.redaction import Redaction
+
+_SHORTEST = 8  # bytes of a secret that can be told from innocent text, as the vault asks for
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A definition with its values, for one connection. Shows nobody its values."""
+
+    command: Command | None = field(default=None, repr=False)
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sign_in: SignIn | None = field(default=None, repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def redaction(self) -> Redaction | None:
+        """What takes its secrets out of all that the server says; None where it has none."""
+        known = {name: value for name, value in self.secrets.items() if len(value.encode()) >= _SHORTEST}
+        if not known:
+            return None
+        from casemate.redaction.redaction import Redaction
+
+        return Redaction(known)
+
+
+def opened(definition: Definition, surroundings: Surroundings) -> Opening:
+    """Fill in the values. May block. Raises ``InvalidArgument`` naming what has none, and ``VaultUnavailable``."""
+    sources = Sources(surroundings.secrets.get, surroundings.environ, definition.variables)
+    expansion = Expansion(sources)
+    how, name = definition.how, definition.name
+    if isinstance(how, Program):
+        own = {key: surroundings.environ[key] for key in INHERITED if key in surroundings.environ}
+        env = {key: expansion.private(text, f"{name}.env.{key}") for key, text in how.env.items()}
+        args = [expansion.public(text, f"{name}.args") for text in how.args]
+        if any("\0" in text for text in (*args, *env.values())):
+            raise InvalidArgument(name, "a value that was filled in holds a NUL character")
+        command = Command([*_wrapped(how.wall, env), how.command, *args], {**own, **env}, how.cwd)
+        return Opening(command=command, secrets=expansion.secrets)
+    headers = {key: expansion.private(text, f"{name}.headers.{key}") for key, text in how.headers.items()}
+    for key, value in headers.items():
+        if not value.isascii() or not value.isprintable():
+            raise InvalidArgument(f"{name}.headers.{key}", "its value holds what no header can")
+    url = check_url(expansion.public(how.url, f"{name}.url"), f"{name}.url")
+    sign_in = None if how.sign_in is None else _signing(how.sign_in, expansion, f"{name}.auth")
+    return Opening(url=url, headers=headers, sign_in=sign_in, secrets=expansion.secrets)
+
+
+def _wrapped(wall: Wall | None, variables: Iterable[str]) -> list[str]:
+    """The words before a command that runs behind a wall. ``variables``: the server's own, which are named only.
+
+    What starts the wall takes neither modules from the folder it runs in (-P) nor advice from these variables (-E).
+    """
+    if wall is None:
+        return []
+    rules = ["--policy", wall.policy] if wall.policy else ["--settings", wall.settings] if wall.settings else []
+    named = [word for variable in variables for word in ("--env", variable)]
+    return [sys.executable, "-E", "-P", "-m", "casemate", "wrap", *rules, *named, "--"]
+
+
+def _signing(sign_in: SignIn, expansion: Expansion, argument: str) -> SignIn:
+    return replace(
+        sign_in,
+        client_id=expansion.private(sign_in.client_id, f"{argument}.client_id"),
+        client_secret=expansion.private(sign_in.client_secret, f"{argument}.client_secret"),
+        scope=expansion.public(sign_in.scope, f"{argument}.scope"),
+        issuer=expansion.public(sign_in.issuer, f"{argument}.issuer"),
+        client_metadata_url=expansion.public(sign_in.client_metadata_url, f"{argument}.client_metadata_url"),
+    )
+
+
+@asynccontextmanager
+async def transport(
+    definition: Definition,
+    opening: Opening,
+    surroundings: Surroundings,
+    words: LastWords,
+    waiting: Callable[[], AbstractContextManager[None]],
+) -> AsyncGenerator[TransportStreams]:
+    """The server as a transport of the MCP SDK, for as long as the block lasts. ``waiting``: a block in which a person
+    is waited for, and no deadline of a machine's."""
+    if opening.command is not None:
+        async with stdio(opening.command, words) as streams:
+            yield streams
+        return
+    from casemate.tools.remote import remote
+
+    assert isinstance(definition.how, Remote)
+    async with contextlib.AsyncExitStack() as stack:
+        auth = None
+        if opening.sign_in is not None:
+            from casemate.tools.oauth import signed_in
+
+            auth = await stack.enter_async_context(
+                signed_in(definition.name, opening.url, opening.sign_in, surroundings, waiting)
+            )
+        yield await stack.enter_async_context(remote(definition.how, opening.url, opening.headers, auth, words))

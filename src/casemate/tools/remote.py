@@ -1,0 +1,159 @@
+"""A server that is somewhere else: its HTTP client, bounded, and the transports over it.
+
+Redirects are followed within the origin of the definition only (the SDK's transports see to that), so headers and
+tokens go nowhere else. Requests to other origins are those of a sign-in alone; a server out there cannot send them into
+the network in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from casemate.tools.definition import Remote
+from casemate.tools.last_words import LastWords
+from casemate.tools.stdio import MOST_MESSAGE
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+_SECONDS = 30.0  # to connect, and to send; answers have the deadlines of whoever waits for them
+_MOST_CONNECTIONS = 50
+_FIRST_ERROR, _UNAVAILABLE = 400, 503
+
+
+class Bounded(httpx2.AsyncBaseTransport):
+    """Answers of at most 64 MiB each, not compressed, from where this server may lead. ``url``: the server's own;
+    ``words`` hears which requests were refused."""
+
+    def __init__(self, url: str, words: LastWords | None = None) -> None:
+        limits = httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=5)
+        self._inner = httpx2.AsyncHTTPTransport(limits=limits, trust_env=False)
+        self._home = httpx2.URL(url)
+        self._words = words
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send it. What goes wrong is an answer of 503, for what is raised here would end every other call, too."""
+        place = f"{request.method} {request.url.copy_with(query=None, fragment=None)}"
+        try:
+            response = await self._sent(request)
+        except httpx2.TransportError as error:
+            self._note(f"{place}: {str(error) or type(error).__name__}")
+            return httpx2.Response(_UNAVAILABLE, request=request)
+        if response.status_code >= _FIRST_ERROR:
+            self._note(f"{place}: HTTP {response.status_code}")
+        return response
+
+    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+        await self._check_place(request.url)
+        request.headers["accept-encoding"] = "identity"  # what is small on the way may be huge when it is unpacked
+        response = await self._inner.handle_async_request(request)
+        if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for", request=request)
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _Limited(response.stream)  # events are bounded one by one
+        return response
+
+    def _note(self, line: str) -> None:
+        if self._words is not None:
+            self._words.note(line)
+
+    async def aclose(self) -> None:
+        """End its connections."""
+        await self._inner.aclose()
+
+    async def _check_place(self, url: httpx2.URL) -> None:
+        """Another origin is asked by https, or on this machine; and not in here for a server that is out there."""
+        if (url.scheme, url.host, url.port) == (self._home.scheme, self._home.host, self._home.port):
+            return
+        if url.scheme != "https" and not is_loopback(url.host):
+            raise httpx2.UnsupportedProtocol(f"{url.scheme}://{url.host} is no place for a sign-in: it is not https")
+        if await _is_public(self._home.host) and not await _is_public(url.host):
+            raise httpx2.UnsupportedProtocol(f"{url.host} is not in the public network, as the server is that names it")
+
+
+class _Limited(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Its chunks. What goes wrong is a ``StreamError``, which the SDK takes for a failure of this answer alone."""
+        size = 0
+        try:
+            async for chunk in self._inner:
+                size += len(chunk)
+                if size > MOST_MESSAGE:
+                    raise httpx2.StreamError(f"the answer has more than {MOST_MESSAGE >> 20} MiB")
+                yield chunk
+        except httpx2.TransportError as error:
+            raise httpx2.StreamError(f"the answer broke off: {str(error) or type(error).__name__}") from None
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of a URL is this machine, without asking anybody."""
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+async def _is_public(host: str) -> bool:
+    """Whether all of its addresses are public; a name that nobody knows has none that are not."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_global
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return True
+    return all(ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_global for address in found)
+
+
+def http_client(
+    url: str, headers: Mapping[str, str], auth: httpx2.Auth | None = None, words: LastWords | None = None
+) -> httpx2.AsyncClient:
+    """A client for one server, which nothing in the environment configures: no proxies, no netrc."""
+    timeout = httpx2.Timeout(_SECONDS, read=None)
+    return httpx2.AsyncClient(
+        headers=dict(headers), auth=auth, timeout=timeout, transport=Bounded(url, words), trust_env=False,
+        follow_redirects=False,
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def remote(
+    server: Remote, url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, words: LastWords
+) -> AsyncGenerator[TransportStreams]:
+    """The server as a transport of the MCP SDK. ``url`` and ``headers`` are the definition's, filled in."""
+    if server.transport == "sse":
+        from mcp.client.sse import sse_client
+
+        def client_of(
+            headers: dict[str, str] | None = None,
+            timeout: object = None,  # noqa: ARG001 - the SDK's; ours is `http_client`'s
+            auth: httpx2.Auth | None = None,
+        ) -> httpx2.AsyncClient:
+            return http_client(url, headers or {}, auth, words)
+
+        async with sse_client(url, dict(headers), auth=auth, httpx_client_factory=client_of) as streams:
+            yield streams
+        return
+    from mcp.client.streamable_http import streamable_http_client
+
+    async with (
+        http_client(url, headers, auth, words) as client,
+        streamable_http_client(url, http_client=client, max_sse_event_size=MOST_MESSAGE) as streams,
+    ):
+        yield streams

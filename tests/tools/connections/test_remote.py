@@ -1,0 +1,187 @@
+"""Servers behind HTTP: what they are sent, what is refused of them, and what becomes of a session that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.types import CallToolResult, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, TextContent
+from tests.tools.connections.conftest import SECONDS, Made, Secrets, said
+from tests.tools.connections.web import Rough, serving
+
+from casemate.errors import InvalidArgument, ToolUnavailable
+from casemate.tools.answers import Elicitation, Elicited
+from casemate.tools.last_words import LastWords
+from casemate.tools.remote import http_client, is_loopback
+
+
+def test_a_remote_server_is_called_with_its_headers(connections: Made) -> None:
+    rough = Rough()
+    with serving(rough) as url:
+        servers = connections()
+        servers.add(
+            "own", {"url": f"{url}/mcp", "headers": {"Authorization": "Bearer ${TOKEN}", "X-Team": "${TEAM:-blue}"}}
+        )
+        assert said(servers, "echo", a=None) == '{"a": null}'
+        servers.close()
+    assert {one["authorization"] for one in rough.headers} == {"Bearer s3cret-value-of-the-vault"}
+    assert {one["x-team"] for one in rough.headers} == {"blue"}
+    assert {one["accept-encoding"] for one in rough.headers} == {"identity"}
+
+
+def test_a_redirect_to_another_origin_gets_nothing(connections: Made) -> None:
+    other = Rough()
+    with serving(other) as elsewhere:
+        leading = Rough(before=lambda _scope, _message: (307, [(b"location", f"{elsewhere}/mcp".encode())], b""))
+        with serving(leading) as url:
+            servers = connections()
+            servers.add("own", {"url": f"{url}/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}})
+            with pytest.raises(ToolUnavailable, match="not followed"):
+                servers.tools("own").result(SECONDS)
+            servers.close()
+    assert other.headers == []
+
+
+def test_a_redirect_within_the_origin_is_followed(connections: Made) -> None:
+    def moved(scope: Any, _message: Any) -> Any:
+        return (307, [(b"location", b"/mcp/")], b"") if scope["path"] == "/mcp" else None
+
+    with serving(Rough(before=moved)) as url:
+        servers = connections()
+        servers.add("own", {"url": f"{url}/mcp"})
+        assert said(servers, "echo") == "{}"
+        servers.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "why"),
+    [
+        ([(b"content-encoding", b"gzip"), (b"content-type", b"application/json")], gzip.compress(b"{}"), "compressed"),
+        ([(b"content-type", b"application/json")], b" " * (65 << 20), "more than 64 MiB"),
+        ([(b"content-type", b"text/html")], b"<p>hello", "Unexpected content type"),
+    ],
+)
+def test_an_answer_that_is_too_much_or_none_is_refused(connections: Made, headers: Any, body: bytes, why: str) -> None:
+    with serving(Rough(lambda _message: (200, headers, body))) as url:
+        servers = connections()
+        servers.add("own", {"url": f"{url}/mcp"})
+        servers.tools("own").result(SECONDS)
+        try:
+            answer = servers.call("own", "echo", {}).result(SECONDS)
+            told = str(answer.content)
+            assert answer.is_error, told
+        except ToolUnavailable as error:
+            told = error.message
+        assert why in told
+        assert servers.known("own")
+        servers.close()
+
+
+def test_a_session_that_the_server_has_forgotten_is_made_anew(connections: Made) -> None:
+    rough = Rough()
+    with serving(rough) as url:
+        servers = connections()
+        servers.add("own", {"url": f"{url}/mcp"})
+        assert said(servers, "echo", n=1) == '{"n": 1}'
+        rough.sessions = {"another"}
+        assert said(servers, "echo", n=2) == '{"n": 2}'
+        servers.close()
+    answered = [one for one in rough.seen if one.get("params", {}).get("arguments") == {"n": 2}]
+    assert len(answered) == 2  # the first was answered 404, so nobody looked at it
+
+
+def test_a_server_that_is_away_is_found_again_when_it_is_back(connections: Made) -> None:
+    servers = connections()
+    with serving(Rough()) as url:
+        servers.add("own", {"url": f"{url}/mcp"})
+        assert said(servers, "echo") == "{}"
+    with pytest.raises(ToolUnavailable):
+        servers.call("own", "echo", {}).result(SECONDS)
+    with serving(Rough(), int(url.rpartition(":")[2])):
+        assert said(servers, "echo") == "{}"
+        servers.close()
+
+
+@pytest.mark.parametrize(("status", "said_too"), [(401, "auth"), (403, "HTTP 403"), (500, "HTTP 500")])
+def test_a_server_that_lets_nobody_in_is_told_of_with_its_status(connections: Made, status: int, said_too: str) -> None:
+    with serving(Rough(before=lambda _scope, _message: (status, [], b"no"))) as url:
+        servers = connections()
+        servers.add("own", {"url": f"{url}/mcp"})
+        with pytest.raises(ToolUnavailable) as failure:
+            servers.tools("own").result(SECONDS)
+        assert f"HTTP {status}" in str(failure.value)
+        assert said_too in str(failure.value)
+        servers.close()
+
+
+def test_a_value_that_would_make_two_headers_is_refused(connections: Made, secrets: Secrets) -> None:
+    secrets.values["TWO"] = "a-long-value\r\nX-Admin: yes"
+    servers = connections()
+    servers.add("own", {"url": "http://127.0.0.1:9/mcp", "headers": {"X-Key": "${TWO}"}})
+    with pytest.raises(InvalidArgument, match="no header can"):
+        servers.tools("own").result(SECONDS)
+
+
+def test_a_server_of_the_present_protocol_may_ask_the_user(connections: Made) -> None:
+
+    server = MCPServer("present")
+    form = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+    @server.tool()
+    async def greet(ctx: Context) -> CallToolResult | InputRequiredResult:
+        given = (ctx.input_responses or {}).get("who")
+        if given is None:
+            params = ElicitRequestFormParams(message="who?", requested_schema=form)
+            return InputRequiredResult(input_requests={"who": ElicitRequest(params=params)}, request_state="half")
+        content = getattr(given, "content", None)
+        return CallToolResult(content=[TextContent(type="text", text=json.dumps([content, ctx.request_state]))])
+
+    asked: list[Elicitation] = []
+
+    def elicit(elicitation: Elicitation) -> Future[Elicited]:
+        asked.append(elicitation)
+        future: Future[Elicited] = Future()
+        future.set_result(Elicited("accept", {"name": "Ada"}))
+        return future
+
+    with serving(server.streamable_http_app()) as url:
+        servers = connections()
+        servers.add("own", {"url": f"{url}/mcp"})
+        assert servers.tools("own").result(SECONDS).protocol == "2026-07-28"
+        answer = servers.call("own", "greet", {}, elicit=elicit).result(SECONDS)
+        servers.close()
+    assert json.loads(answer.content[0]["text"]) == [{"name": "Ada"}, "half"]
+    assert [(one.server, one.tool, one.message) for one in asked] == [("own", "greet", "who?")]
+
+
+@pytest.mark.parametrize(
+    ("home", "place", "why"),
+    [
+        ("https://8.8.8.8/mcp", "https://127.0.0.1:9/token", "not in the public network"),
+        ("https://8.8.8.8/mcp", "http://127.0.0.1:9/token", "not in the public network"),
+        ("http://127.0.0.1:9/mcp", "http://server.invalid:9/token", "is not https"),
+    ],
+)
+def test_a_server_does_not_lead_where_a_sign_in_has_no_business(home: str, place: str, why: str) -> None:
+    words = LastWords()
+
+    async def ask() -> int:
+        async with http_client(home, {}, words=words) as client:
+            return (await client.get(place)).status_code
+
+    assert asyncio.run(ask()) == 503
+    assert why in words.text()
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [("localhost", True), ("127.8.9.1", True), ("::1", True), ("localhost.test", False), ("0.0.0.0", False)],
+)
+def test_this_machine_is_known_without_asking(host: str, is_ours: bool) -> None:
+    assert is_loopback(host) == is_ours
