@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from casemate.errors import InvalidArgument
 from casemate.execution.request import domains_of
 from casemate.model.limits import Limits
-from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, host_rule
+from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, exact_rule, host_rule
 from casemate.policy.policy import NO_POLICY, Policy
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Bounded:
     workspace: str | os.PathLike[str] | None
     workspace_mode: Literal["overlay", "direct"]
     isolation: str
+    intercept: tuple[HostRule, ...] = ()
+    trust: str | None = None
 
 
 def bounded(
@@ -53,6 +55,8 @@ def bounded(
     workspace_mode: Literal["overlay", "direct"] | None,
     isolation: str,
     wraps: bool = False,
+    intercept: Sequence[str] = (),
+    trust: str | os.PathLike[str] | None = None,
 ) -> Bounded:
     """The arguments in force: the policy is the most that there is, and an argument only narrows it.
 
@@ -78,7 +82,8 @@ def bounded(
     wall = isolation if isolation != "auto" else most.isolation or "auto"
     local = tuple(HostRule(LOCAL_NAME, port) for port in _local_ports(most, allow_local))
     hosts = replace(hosts, allowed=(*hosts.allowed, *local)) if open_to != "none" else None
-    return Bounded(most, hosts, open_to, _limits(most, limits), folder, mode, wall)
+    interceptions = _interceptions(most, intercept), _trust(most, trust)
+    return Bounded(most, hosts, open_to, _limits(most, limits), folder, mode, wall, *interceptions)
 
 
 def rulebook(policy: Policy) -> Rulebook:
@@ -174,6 +179,7 @@ VARIABLES: dict[str, Callable[[str], Any]] = {
     "workspace": _text, "workspace_mode": _text, "output_dir": _text, "environment": _text, "preload": _texts,
     "isolation": _text, "policy": _text, "network": _text, "allowed_domains": _texts, "allow_local": _ports,
     "approval_timeout": float, "audit": _text, "namespace": _text, "concurrency": int,
+    "intercept": _texts, "trust": _text,
 }  # fmt: skip
 _WHOLE = ("processes", "inodes", "open_files")
 _SECONDS = ("cpus", "cpu_time", "wall")
@@ -267,6 +273,23 @@ def _local_ports(most: Policy, ports: Sequence[int]) -> tuple[int, ...]:
         if most is not NO_POLICY and port not in most.local_ports:
             raise _beyond(most, "allow_local", str(port), ", ".join(map(str, most.local_ports)) or "none")
     return tuple(ports) or most.local_ports
+
+
+def _interceptions(most: Policy, hosts: Sequence[str]) -> tuple[HostRule, ...]:
+    """Those of the policy and further ones: it is no permission, and narrows what may be said."""
+    if isinstance(hosts, str | bytes) or not isinstance(hosts, Sequence):
+        raise InvalidArgument("intercept", f"{hosts!r} is not a list of hosts")
+    return tuple(dict.fromkeys((*most.intercept, *map(exact_rule, hosts))))
+
+
+def _trust(most: Policy, path: str | os.PathLike[str] | None) -> str | None:
+    """The file of authorities, which can be read. Raises ``InvalidArgument``."""
+    if path is None:
+        return most.trust
+    given = str(Path(path).expanduser().absolute())
+    if most.trust not in (None, given):
+        raise _beyond(most, "trust", repr(given), repr(most.trust))
+    return given
 
 
 def _limits(most: Policy, limits: Limits | None) -> Limits:

@@ -25,6 +25,7 @@ from casemate.execution.given import (
     opened_store,
 )
 from casemate.execution.house import House
+from casemate.execution.interception import Interceptions
 from casemate.execution.network import Outside
 from casemate.execution.request import check_timeout
 from casemate.isolation.native.wall import NativeWall
@@ -60,6 +61,8 @@ class Rooms:
         network: Literal["none", "listed", "public"] | None,
         allowed_domains: Sequence[str],
         allow_local: Sequence[int],
+        intercept: Sequence[str],
+        trust: str | os.PathLike[str] | None,
         limits: Limits | None,
         approve: Callable[..., Any] | None,
         approval_timeout: float | None,
@@ -70,7 +73,7 @@ class Rooms:
     ) -> None:
         bound = bounded(
             policy, network=network, allowed_domains=allowed_domains, allow_local=allow_local, limits=limits,
-            workspace=workspace, workspace_mode=workspace_mode, isolation=isolation,
+            workspace=workspace, workspace_mode=workspace_mode, isolation=isolation, intercept=intercept, trust=trust,
         )  # fmt: skip
         check_choice("isolation", bound.isolation, ("auto", *_WALLS))
         check_approver(approve)
@@ -98,7 +101,7 @@ class Rooms:
             workspace=folder,
             workspace_mode=bound.workspace_mode,
             output_dir=output_folder,
-            outside=Outside(bound.policy.requests),
+            outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts,
         )
         self._vault: Vault | None = None

@@ -55,8 +55,10 @@ class Sandbox:
     for IPython, numpy, pandas and matplotlib where installed. ``isolation``: ``"auto"`` or a wall's name.
     ``policy``: a file or mapping, the most that is permitted; other arguments narrow it. ``network``: ``"none"``,
     ``"listed"`` (unless given) or ``"public"``; ``allowed_domains`` and ``allow_local``: hosts, and ports of this
-    machine's loopback, that programs may reach. ``limits``: the most any run may use. ``approve``: is called with
-    each :class:`casemate.ApprovalRequest`; only True or a :class:`casemate.Decision` that allows lets it cross.
+    machine's loopback, that programs may reach. ``intercept``: hosts whose TLS ends at the door, so that their
+    requests are seen; ``trust``: a PEM file of authorities that these may have besides the system's.
+    ``limits``: the most any run may use. ``approve``: is called with each :class:`casemate.ApprovalRequest`; only True
+    or a :class:`casemate.Decision` that allows lets it cross.
     ``approval_timeout``: seconds that somebody has to answer, None for no bound. ``vault``: where secrets are kept.
     ``audit``: path of the record, by default in the user's state folder. ``namespace``: whose secrets, and on each
     row of the record. ``concurrency``: runs and steps of sessions at once.
@@ -78,6 +80,8 @@ class Sandbox:
         network: Literal["none", "listed", "public"] | None = None,
         allowed_domains: Sequence[str] = (),
         allow_local: Sequence[int] = (),
+        intercept: Sequence[str] = (),
+        trust: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
         approve: Callable[..., Any] | None = None,
         approval_timeout: float | None = 300.0,
@@ -89,8 +93,8 @@ class Sandbox:
         self._rooms = Rooms(
             workspace=workspace, workspace_mode=workspace_mode, output_dir=output_dir, environment=environment,
             preload=preload, isolation=isolation, policy=policy, network=network, allowed_domains=allowed_domains,
-            allow_local=allow_local, limits=limits, approve=approve, approval_timeout=approval_timeout, vault=vault,
-            audit=audit, namespace=namespace, concurrency=concurrency,
+            allow_local=allow_local, intercept=intercept, trust=trust, limits=limits, approve=approve,
+            approval_timeout=approval_timeout, vault=vault, audit=audit, namespace=namespace, concurrency=concurrency,
         )  # fmt: skip
 
     @classmethod

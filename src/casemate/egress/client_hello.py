@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MOST_HELLO = 1 << 15  # bytes: post-quantum key shares and long lists of tickets fit several times
-_HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME = 22, 1, 0, 0
+_HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME, _ALPN = 22, 1, 0, 0, 16
 _RECORD_HEADER, _MESSAGE_HEADER, _MOST_RECORD = 5, 4, 1 << 14
 _MOST_RECORDS = 64  # that it may be spread over: each is looked at whenever more has come
 
@@ -20,9 +20,11 @@ class BadHello(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """``name`` is the server's, as written; None where there is none."""
+    """``name`` is the server's, as written; None where there is none. ``protocols``: what the client would speak (ALPN,
+    RFC 7301)."""
 
     name: str | None
+    protocols: tuple[bytes, ...] = ()
 
 
 def looks_like_tls(data: bytes) -> bool | None:
@@ -50,6 +52,7 @@ def read_hello(data: bytes) -> Hello | None:
     extensions = _Reader(body.vector(2))
     body.finish()
     name: str | None = None
+    protocols: tuple[bytes, ...] = ()
     seen: set[int] = set()
     while extensions.left():
         kind = extensions.number(2)
@@ -59,7 +62,9 @@ def read_hello(data: bytes) -> Hello | None:
         seen.add(kind)
         if kind == _SERVER_NAME:
             name = _server_name(content)
-    return Hello(name)
+        elif kind == _ALPN:
+            protocols = _protocols(content)
+    return Hello(name, protocols)
 
 
 def _message(data: bytes) -> bytes | None:
@@ -103,6 +108,16 @@ def _server_name(content: bytes) -> str:
     if not name or any(not 0x21 <= byte <= 0x7E for byte in name):
         raise BadHello("a server name that is none")
     return name.decode("ascii")
+
+
+def _protocols(content: bytes) -> tuple[bytes, ...]:
+    extension = _Reader(content)
+    names = _Reader(extension.vector(2))
+    extension.finish()
+    found = []
+    while names.left():
+        found.append(names.vector(1))
+    return tuple(found)
 
 
 class _Reader:

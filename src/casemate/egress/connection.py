@@ -23,7 +23,7 @@ _MOST_PIECES = 256  # that a head may come in: each is looked at from the start
 _MOST_GRANTED = 64  # hosts that one connection to the proxy remembers as permitted
 _LAST_WORDS = 3.0  # seconds that a client has to read why it was refused
 _MOST_UNREAD = 1 << 18  # bytes that are thrown away meanwhile
-_TLS_IS_HIDDEN = "rules say which requests may be made of it, and TLS hides them"
+_TLS_IS_HIDDEN = "rules say which requests may be made of it, and TLS hides them unless it is intercepted"
 
 
 class Connection:
@@ -173,9 +173,9 @@ class Connection:
         elif port == HTTPS and self.client.ahead:
             raise Refused(name, port, "plain text where TLS is expected")
 
-    async def check_hello(self, name: str, port: int) -> None:
+    async def check_hello(self, name: str, port: int, *, is_intercepted: bool = False) -> Hello:
         """Read a ClientHello, which stays in ``client.ahead``; its name must be ``name``. Raises :class:`Refused`."""
-        if self.terms.requests.names(name, port):
+        if not is_intercepted and self.terms.requests.names(name, port):
             raise Refused(name, port, _TLS_IS_HIDDEN)
         try:
             async with asyncio.timeout(self.terms.limits.head_seconds):
@@ -186,6 +186,7 @@ class Connection:
             raise Refused(name, port, "its TLS ClientHello has no server name")
         if canonical(hello.name) != name:
             raise Refused(name, port, "its TLS ClientHello names another server")
+        return hello
 
     async def _hello(self) -> Hello:
         for _ in range(_MOST_PIECES):
@@ -229,7 +230,7 @@ class Connection:
             await serve(self)
             self.client.close()
         except Refused as refused:
-            self._note(refused)
+            self.note_refused(refused)
             await self._say(refused)
         except Spent as spent:
             self.note_lost(str(spent))
@@ -246,7 +247,8 @@ class Connection:
         """Say why a connection that was allowed is ended."""
         self.opening.ledger.note(*self._where, "denied", reason)
 
-    def _note(self, refused: Refused) -> None:
+    def note_refused(self, refused: Refused) -> None:
+        """Put it on record."""
         decision: Literal["allowed", "denied"] = "allowed" if isinstance(refused, Unreachable) else "denied"
         self.opening.ledger.note(refused.host, refused.port, decision, refused.reason)
 
@@ -263,8 +265,9 @@ class Connection:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
                 self.client.end()
-                while len(self.client.ahead) < _MOST_UNREAD and await self.client.fill():
-                    pass
+                unread = 0
+                while unread < _MOST_UNREAD and (count := await self.client.waste()):
+                    unread += count
 
 
 async def _both(*pumps: Pump) -> None:
@@ -276,5 +279,5 @@ async def _both(*pumps: Pump) -> None:
 
 async def something_from(*streams: Stream) -> None:
     """Wait until one of ``streams`` has bytes that are not yet used, or can be read."""
-    if not any(stream.ahead for stream in streams):
+    while not any(stream.has_something() for stream in streams):
         await readable(*streams)

@@ -7,6 +7,7 @@ import asyncio
 from casemate.egress import socks
 from casemate.egress.connection import HTTP, HTTPS, Connection
 from casemate.egress.http import Reading
+from casemate.egress.intercept import intercept
 from casemate.egress.refusal import Refused, Unreachable
 from casemate.egress.relay import host_name, in_clear, read_request, relay, relay_any
 from casemate.egress.stream import Stream
@@ -41,6 +42,10 @@ async def by_proxy(connection: Connection) -> None:
 async def _carry(connection: Connection, name: str, port: int, server: Stream | None = None) -> None:
     """What was permitted: HTTP in clear is read, everything else goes through a tunnel."""
     connection.refuse = None
+    how = connection.terms.intercepts(name, port)
+    if how is not None:
+        await intercept(connection, name, port, how, server)
+        return
     if _is_seen(connection, name, port):
         async with asyncio.timeout(connection.terms.limits.head_seconds):
             is_tls = await connection.starts_with_tls()
@@ -52,6 +57,8 @@ async def _carry(connection: Connection, name: str, port: int, server: Stream | 
 
 def _is_seen(connection: Connection, name: str, port: int) -> bool:
     """Whether requests to it, if they come in clear, are read."""
+    if connection.terms.intercepts(name, port) is not None:
+        return False
     return port == HTTP or (port != HTTPS and connection.terms.requests.names(name, port))
 
 

@@ -7,6 +7,7 @@ What goes to the server is not what the cell wrote but what was understood, so t
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import h11
@@ -61,11 +62,17 @@ class Request:
     closes: bool
     size: int
 
-    def written(self, authority: str) -> bytes:
-        """The head for the server, whose name, and port if it is not 80, is ``authority``."""
+    def passed_on(self) -> list[tuple[bytes, bytes]]:
+        """The fields that are not about the connection."""
+        return [(name, value) for name, value in self.fields if name.lower() not in _NOT_PASSED_ON]
+
+    def written(self, authority: str, fields: list[tuple[bytes, bytes]] | None = None) -> bytes:
+        """The head for the server, whose name, and port if it is not the usual one, is ``authority``; with ``fields``
+        instead of those that are passed on, where they are given."""
         lines = [b"%s %s HTTP/%s" % (self.method.encode(), self.path.encode(), self.version)]
         lines.append(b"Host: " + authority.encode())
-        lines += [name + b": " + value for name, value in self.fields if name.lower() not in _NOT_PASSED_ON]
+        passed_on = self.passed_on() if fields is None else fields
+        lines += [name + b": " + value for name, value in passed_on if name.lower() not in _NOT_PASSED_ON]
         if self.length is None:
             lines.append(b"Transfer-Encoding: chunked")
         elif self.length or self.method in ("POST", "PUT", "PATCH"):
@@ -78,11 +85,13 @@ class Request:
 
 
 class Reading:
-    """One request: its head, and then its body, out of the bytes that are given to it."""
+    """One request: its head, and then its body, out of the bytes that are given to it. ``watch`` gets each part of the
+    body as it is understood."""
 
     def __init__(self) -> None:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_FRAMING)
         self._chunked = False
+        self.watch: Callable[[bytes], None] | None = None
 
     def head(self, data: bytes) -> Request | None:
         """The head at the beginning of ``data``; None if there has to come more. Raises :class:`BadRequest`."""
@@ -121,6 +130,8 @@ class Reading:
             while True:
                 event = self._h11.next_event()
                 if isinstance(event, h11.Data):
+                    if self.watch is not None:
+                        self.watch(bytes(event.data))
                     written += b"%x\r\n%s\r\n" % (len(event.data), event.data) if self._chunked else event.data
                 elif isinstance(event, h11.EndOfMessage):
                     written += b"0\r\n\r\n" if self._chunked else b""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from casemate.egress.connection import HTTP, Connection, something_from
+from casemate.egress.connection import HTTP, HTTPS, Connection, something_from
 from casemate.egress.http import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request, refusal
 from casemate.egress.refusal import Refused, Unreachable
-from casemate.egress.stream import Stream, has_something
+from casemate.egress.rewriting import rewritten, watcher
+from casemate.egress.stream import Stream
 from casemate.policy.hosts import canonical
 
 _MOST_PIECES = 256  # that a head may come in
@@ -40,9 +41,11 @@ async def read_request(connection: Connection, reading: Reading, name: str, port
         raise Refused(name, port, f"its HTTP request is not accepted: {error}") from None
 
 
-async def relay(connection: Connection, name: str, port: int, server: Stream | None = None) -> None:
+async def relay(
+    connection: Connection, name: str, port: int, server: Stream | None = None, *, is_tls: bool = False
+) -> None:
     """Carry requests to one host, until either side ends; each must be permitted when it comes. ``server`` where there
-    is a connection to it already."""
+    is a connection to it already; ``is_tls``: both sides speak in TLS."""
     connection.refuse = in_clear
     while True:
         reading = Reading()
@@ -50,13 +53,13 @@ async def relay(connection: Connection, name: str, port: int, server: Stream | N
         if request is None:
             return
         await connection.permit(name, port)
-        check_host(request, name, port)
+        check_host(request, name, port, is_tls=is_tls)
         check_request(connection, request, name, port)
         server = server or await connection.dial(name, port)
-        if not await _exchange(connection, request, reading, name, port, server):
+        if not await _exchange(connection, request, reading, name, port, server, is_tls=is_tls):
             return
         await something_from(connection.client, server)
-        if not connection.client.ahead and has_something(server):
+        if not connection.client.ahead and server.has_something():
             return
 
 
@@ -70,7 +73,7 @@ async def relay_any(connection: Connection, reading: Reading, request: Request |
         await connection.permit(name, port)
         check_host(request, name, port)
         check_request(connection, request, name, port)
-        if server is not None and (at != (name, port) or has_something(server)):
+        if server is not None and (at != (name, port) or server.has_something()):
             connection.leave(server)
             server = None
         server, at = server or await connection.dial(name, port), (name, port)
@@ -96,14 +99,17 @@ def host_name(written: str, port: int) -> str:
     return name
 
 
-def check_host(request: Request, name: str, port: int) -> None:
+def check_host(request: Request, name: str, port: int, *, is_tls: bool = False) -> None:
     """The request must be for ``name`` and ``port`` wherever it says so. Raises :class:`Refused`."""
+    usual = HTTPS if is_tls else HTTP
     if request.method == "CONNECT":
         raise Refused(name, port, "CONNECT inside a connection to one host")
     said = [(request.host, request.port)]
     if request.url_host is not None:
+        if is_tls:
+            raise Refused(name, port, "its HTTP request has a URL of http:// inside TLS")
         said.append((request.url_host, request.url_port))
-    if any(canonical(host) != name or (number or HTTP) != port for host, number in said):
+    if any(canonical(host) != name or (number or usual) != port for host, number in said):
         raise Refused(name, port, "its HTTP request names another host")
 
 
@@ -115,10 +121,20 @@ def check_request(connection: Connection, request: Request, name: str, port: int
 
 
 async def _exchange(
-    connection: Connection, request: Request, reading: Reading, name: str, port: int, server: Stream
+    connection: Connection,
+    request: Request,
+    reading: Reading,
+    name: str,
+    port: int,
+    server: Stream,
+    *,
+    is_tls: bool = False,
 ) -> bool:
     """One request and its answer; whether another may follow on the same connections."""
-    head = request.written(name if port == HTTP else f"{name}:{port}")
+    asked = request.method, request.path, request.passed_on()
+    fields = rewritten(connection, name, port, *asked, is_tls=is_tls)
+    reading.watch = watcher(connection, name, port)
+    head = request.written(name if port == (HTTPS if is_tls else HTTP) else f"{name}:{port}", fields)
     following = Following(request)
     if request.length == 0:
         connection.count_out(len(head))

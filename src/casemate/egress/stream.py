@@ -38,6 +38,48 @@ class Stream:
             self.ahead += data
             return bool(data)
 
+    def receive_into(self, room: memoryview) -> int:
+        """Put what has come into ``room``; how many bytes, 0 at the end. Raises ``BlockingIOError`` and ``OSError``."""
+        return self.socket.recv_into(room)
+
+    def push(self, data: memoryview) -> int:
+        """Send as much of ``data`` as the other side takes now; how many bytes. Raises ``BlockingIOError``,
+        ``OSError``."""
+        return self.socket.send(data)
+
+    def flush(self) -> None:
+        """Send what :meth:`push` took and could not send. Raises ``BlockingIOError`` and ``OSError``."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something to flush."""
+        return False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there may be more to receive though the socket has nothing."""
+        return False
+
+    def has_something(self) -> bool:
+        """Whether bytes, an end or an error can be had now."""
+        if self.ahead:
+            return True
+        try:
+            self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    async def waste(self) -> int:
+        """Wait for more bytes and throw them away; their number. Raises ``OSError``."""
+        while True:
+            try:
+                return len(self.socket.recv(_CHUNK))
+            except BlockingIOError:
+                await readable(self)
+
     def taken(self, count: int | None = None) -> bytes:
         """The first ``count`` bytes of ``ahead``, or all of them, which are then used."""
         data = bytes(self.ahead[:count])
@@ -103,17 +145,6 @@ async def readable(*streams: Stream) -> None:
             loop.remove_reader(stream.socket)
 
 
-def has_something(stream: Stream) -> bool:
-    """Whether bytes, an end or an error can be read from ``stream`` now."""
-    try:
-        stream.socket.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
 class Pump:
     """Bytes from ``source`` to ``sink`` until the source ends, or ``most`` were moved. ``done`` then has their number,
     or the error. It runs by the loop's callbacks, without a task and with one buffer for all pumps of a loop: between
@@ -138,19 +169,24 @@ class Pump:
         self._rest = memoryview(b"")
         self._loop = asyncio.get_running_loop()
         self._has_ended = False
+        self._again: asyncio.Handle | None = None
         self._step(self._begin)
 
     def stop(self) -> None:
         """Move nothing more."""
-        self._loop.remove_reader(self._source.socket)
-        self._loop.remove_writer(self._sink.socket)
+        self._let_go()
         self.done.cancel()
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether the sink has to take something before more is read."""
+        return bool(self._rest) or self._sink.is_behind
 
     def _begin(self) -> None:
         ahead = self._source.taken(self._left)
         if ahead:
             self._pass_on(memoryview(ahead))
-        if not self._rest:
+        if not self._is_held_up:
             self._next()
 
     def _next(self) -> None:
@@ -158,21 +194,26 @@ class Pump:
             self.done.set_result(self._moved)
         else:
             self._loop.add_reader(self._source.socket, self._step, self._read)
+            if self._source.is_ready:
+                self._again = self._loop.call_soon(self._step, self._read)
 
     def _read(self) -> None:
+        self._again = None
         room = self._room()[: self._left]
         try:
-            count = self._source.socket.recv_into(room)
+            count = self._source.receive_into(room)
         except BlockingIOError:
             return
         if count:
             self._pass_on(room[:count])
         else:
             self._has_ended = True
-        if self._rest or self._has_ended or self._left == 0:
+        if self._is_held_up or self._has_ended or self._left == 0:
             self._loop.remove_reader(self._source.socket)
-        if not self._rest and (self._has_ended or self._left == 0):
-            self._next()
+            if not self._is_held_up:
+                self._next()
+        elif self._source.is_ready:
+            self._again = self._loop.call_soon(self._step, self._read)
 
     def _pass_on(self, data: memoryview) -> None:
         self._count(len(data))
@@ -180,17 +221,20 @@ class Pump:
         if self._left is not None:
             self._left -= len(data)
         try:
-            sent = self._sink.socket.send(data)
+            sent = self._sink.push(data)
         except BlockingIOError:
             sent = 0
         if sent < len(data):
             self._rest = memoryview(bytes(data[sent:]))
+        if self._is_held_up:
             self._loop.add_writer(self._sink.socket, self._step, self._write)
 
     def _write(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._rest = self._rest[self._sink.socket.send(self._rest) :]
-        if not self._rest:
+            self._sink.flush()
+            if self._rest:
+                self._rest = self._rest[self._sink.push(self._rest) :]
+        if not self._is_held_up:
             self._loop.remove_writer(self._sink.socket)
             self._next()
 
@@ -199,10 +243,15 @@ class Pump:
         try:
             step()
         except (OSError, Spent) as error:
-            self._loop.remove_reader(self._source.socket)
-            self._loop.remove_writer(self._sink.socket)
+            self._let_go()
             if not self.done.done():
                 self.done.set_exception(error)
+
+    def _let_go(self) -> None:
+        self._loop.remove_reader(self._source.socket)
+        self._loop.remove_writer(self._sink.socket)
+        if self._again is not None:
+            self._again.cancel()
 
 
 def _done(waiter: asyncio.Future[None]) -> None:

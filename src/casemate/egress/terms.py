@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Sequence
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +23,10 @@ __all__ = [
     "Asker",
     "Crossing",
     "DoorLimits",
+    "Interception",
     "Network",
+    "Rewrite",
+    "Rewritten",
     "Service",
     "Terms",
 ]
@@ -65,6 +69,58 @@ class Service(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Rewritten:
+    """``headers`` as they go to the server, names and values. ``notes``: what was asked for and is not done, in words
+    without secrets; each is put on record as a crossing that was denied."""
+
+    headers: list[tuple[bytes, bytes]]
+    notes: tuple[str, ...] = ()
+
+
+class Rewrite(Protocol):
+    """Changes requests that the door reads, such as by putting in what the cell may use and not see. It is called in
+    the door's thread for every request that is read, after rules have allowed it; it must neither block nor raise."""
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Canonical names of the hosts that it is for: their TLS ends at the door."""
+
+    def request(
+        self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]
+    ) -> Rewritten:
+        """The header fields for the server. ``host`` is the one that was dialled, canonical; ``target`` the path with
+        its query; ``headers`` without what is about the connection (Host, Content-Length and the like)."""
+
+    def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:
+        """Who looks at a request's body: it gets each part of it in order, and gives notes as in `Rewritten`."""
+
+
+class Leaves(Protocol):
+    """Where certificates come from that a cell is shown."""
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Canonical names."""
+
+    @property
+    def is_old(self) -> bool:
+        """Whether cells that begin now should trust another."""
+
+    def context(self, host: str, protocol: str) -> ssl.SSLContext:
+        """For TLS with a cell that wants ``host``, where ``protocol`` (``h2`` or ``http/1.1``) is spoken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interception:
+    """Whose TLS ends at the door. ``places``: canonical names, and ports; ``authority``: makes their certificates,
+    which the cell trusts; ``servers``: how TLS is spoken to servers, by whether HTTP/2 may be spoken in it."""
+
+    places: frozenset[tuple[str, int]]
+    authority: Leaves
+    servers: Mapping[bool, ssl.SSLContext]
+
+
+@dataclass(frozen=True, slots=True)
 class DoorLimits:
     """How much of the door one cell may use.
 
@@ -90,7 +146,8 @@ class DoorLimits:
 class Terms:
     """What one cell may reach. ``asker`` is None where nobody can be asked: then what no rule allows does not resolve.
     ``local_ports``: of services on the host's loopback, under the name ``host.casemate.internal``; ``services``: the
-    host's own, which no rule is needed for."""
+    host's own, which no rule is needed for. ``interception``: whose TLS ends at the door, None for nobody's;
+    ``rewrite``: what is done to requests that are read."""
 
     hosts: HostRules = field(default_factory=HostRules)
     asker: Asker | None = None
@@ -98,7 +155,14 @@ class Terms:
     limits: DoorLimits = field(default_factory=DoorLimits)
     requests: RequestRules = field(default_factory=RequestRules)
     services: tuple[Service, ...] = ()
+    interception: Interception | None = None
+    rewrite: Rewrite | None = None
 
     def service(self, name: str, port: int) -> Service | None:
         """The host's own that is at ``port`` of ``name``."""
         return next((one for one in self.services if (one.name, one.port) == (name, port)), None)
+
+    def intercepts(self, name: str, port: int) -> Interception | None:
+        """How, if TLS to the canonical ``name`` at ``port`` ends at the door."""
+        found = self.interception
+        return found if found is not None and (name, port) in found.places else None

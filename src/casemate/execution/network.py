@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from casemate.errors import CasemateError
+from casemate.execution.interception import Intercepted, Interceptions
 from casemate.model.approval import Question, Verdict
 from casemate.model.crossing import Crossing
 from casemate.model.plan import DOOR_SOCKETS, Listener
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from casemate.approvals.asker import Asker
     from casemate.egress.door import Door, Opening, Service, Terms
+    from casemate.egress.terms import Rewrite
     from casemate.execution.admit import Admitted
     from casemate.execution.house import Log
     from casemate.model.request import Request
@@ -68,15 +70,27 @@ class Offer(Protocol):
 class Outside:
     """A sandbox's door to the network, which is there from the first cell on that may use it."""
 
-    def __init__(self, requests: RequestRules) -> None:
-        """``requests``: what may be asked of hosts in clear."""
+    def __init__(self, requests: RequestRules, interceptions: Interceptions | None = None) -> None:
+        """``requests``: what may be asked of hosts; ``interceptions``: whose TLS ends at the door."""
         self.requests = requests
+        self._interceptions = interceptions or Interceptions()
         self._lock = threading.Lock()
         self._door: Door | None = None
 
     def doorway(self, admitted: Admitted, cell: Listening, note: Note, offers: Sequence[Offer]) -> Doorway:
         """The door of one cell, for what was admitted and what the host offers."""
         return Doorway(self, admitted, cell, note, offers)
+
+    def rewrite(self, admitted: Admitted) -> Rewrite | None:  # noqa: ARG002 - nothing that may run has any so far
+        """What is done to the requests of what was admitted."""
+        return None
+
+    def intercepted(self, admitted: Admitted) -> Intercepted | None:
+        """Whose TLS ends at the door of what was admitted. Raises ``Unavailable``, ``InvalidArgument``."""
+        if admitted.through is None:
+            return None
+        rewrite = self.rewrite(admitted)
+        return self._interceptions.intercepted(() if rewrite is None else rewrite.hosts)
 
     def door(self) -> Door:
         """The door itself."""
@@ -92,6 +106,7 @@ class Outside:
             door = self._door
         if door is not None:
             door.close()
+        self._interceptions.close()
 
 
 class Doorway:
@@ -103,6 +118,9 @@ class Doorway:
     ) -> None:
         """``note`` puts a new kind of crossing on record; it may be set anew. ``offers``: what the host has there."""
         self.note = note
+        intercepted = outside.intercepted(admitted)
+        self._interception = None if intercepted is None else intercepted.terms
+        self._rewrite = outside.rewrite(admitted)
         self._asker: Asker | None = None  # what runs now
         self._asks = False  # about hosts
         self._offers: tuple[Offer, ...] = ()
@@ -160,7 +178,13 @@ class Doorway:
         asking = Asking(self._asker) if self._asker and self._asks and self._hosts is not None else None
         with self._lock:
             self._terms = Terms(
-                hosts, asker=asking, local_ports=hosts.local_ports, requests=requests, services=self._services
+                hosts,
+                asker=asking,
+                local_ports=hosts.local_ports,
+                requests=requests,
+                services=self._services,
+                interception=self._interception,
+                rewrite=self._rewrite,
             )
             if self._opening is not None:
                 self._opening.change(self._terms)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from casemate.execution.admit import Admitted
 from casemate.execution.house import House
@@ -35,13 +37,16 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
     launch = runtime.launch(
         house.environment, request.program_name, request.arguments, memory=admitted.limits.memory, session=session
     )
-    env = merged_env(base_env(admitted.limits), launch, request.env)
+    intercepted = house.outside.intercepted(admitted)
+    trust = {} if intercepted is None else intercepted.env()
+    env = merged_env(base_env(admitted.limits, trust), launch, request.env)
+    entries = house.wall.system_entries() if intercepted is None else intercepted.entries(house.wall.system_entries())
     secrets = request.secrets.revealed()
     return Plan(
         id=request.id,
         wall=house.wall.name,
         language=request.language,
-        entries=(*house.wall.system_entries(), *launch.entries),
+        entries=(*entries, *launch.entries),
         argv=launch.argv,
         env=env,
         secrets=request.secrets,
@@ -68,7 +73,7 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
                 files=request.files,
                 env={**env, **secrets},
                 given_env={**request.env, **secrets},
-                base_env=merged_env(base_env(house.limits), launch, {}),
+                base_env=merged_env(base_env(house.limits, trust), launch, {}),
                 limits=admitted.limits,
                 most=house.limits,
                 folder=house.workspace,
@@ -86,10 +91,10 @@ def network_of(admitted: Admitted) -> Network:
     return "public" if admitted.through.everything else "listed"
 
 
-def base_env(limits: Limits) -> dict[str, str]:
-    """The variables that every program has."""
+def base_env(limits: Limits, trust: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The variables that every program has. ``trust``: those that say whom it trusts."""
     threads = str(max(1, math.floor(limits.cpus)))
-    return {**_BASE_ENV, **dict.fromkeys(THREAD_COUNTS, threads)}
+    return {**_BASE_ENV, **trust, **dict.fromkeys(THREAD_COUNTS, threads)}
 
 
 def _workspace(house: House) -> Workspace:

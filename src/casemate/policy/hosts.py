@@ -145,6 +145,14 @@ def narrowing_rule(text: object, argument: str = "allowed_domains") -> HostRule:
     return rule if rule.host == LOCAL_NAME and rule.port is not None else host_rule(text, argument)
 
 
+def exact_rule(text: object, argument: str = "intercept") -> HostRule:
+    """As :func:`host_rule`, for one name alone."""
+    rule = host_rule(text, argument)
+    if rule.host.startswith("*."):
+        raise InvalidArgument(argument, f"{text!r} is more than one host", remediation="Name each host by itself.")
+    return rule
+
+
 def denied_rule(text: object, argument: str = "denied_domains") -> HostRule:
     """As :func:`host_rule`, for a rule that says no: it may be as wide as one likes, ``*`` included."""
     return _parsed(text, argument)

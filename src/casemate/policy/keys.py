@@ -34,7 +34,7 @@ class LimitKeys(_Keys):
 
 
 class RequestKeys(_Keys):
-    """One of ``requests:``: what may be asked of a host in clear."""
+    """One of ``requests:``: what may be asked of a host where requests are seen."""
 
     host: StrictStr
     methods: Annotated[list[Annotated[StrictStr, Field(pattern=r"^[A-Z]{1,20}$")]], Field(max_length=20)] | None = None
@@ -49,6 +49,8 @@ class PolicyKeys(_Keys):
     denied_domains: Names | None = None
     allow_local: Annotated[list[Annotated[StrictInt, Field(ge=1, le=65535)]], Field(max_length=100)] | None = None
     requests: Annotated[list[RequestKeys], Field(max_length=1000)] | None = None
+    intercept: Annotated[list[StrictStr], Field(max_length=100)] | None = None
+    trust: StrictStr | None = None
     limits: LimitKeys | None = None
     workspace: StrictStr | None = None
     workspace_mode: Literal["overlay", "direct"] | None = None

@@ -29,7 +29,8 @@ class Policy:
     """The upper bound of what a sandbox permits; None, or a name that is missing, is no bound.
 
     ``allowed``: hosts that may be reached without asking, None where the file does not say; ``denied`` wins over them.
-    ``local_ports``: ports of this machine's own loopback. ``requests``: what may be asked of hosts in clear.
+    ``local_ports``: ports of this machine's own loopback. ``requests``: what may be asked of hosts.
+    ``intercept``: hosts whose TLS ends at the door; ``trust``: an absolute path, of authorities that servers may have.
     ``limits``: those that are named, as numbers. ``workspace``: an absolute path. ``hidden``, ``unwritable``:
     absolute paths and patterns that a cell must not see, or change, each with where it is written; ``shown``: what it
     is to see besides the workspace, which `casemate wrap` alone can do; ``read_only``: where it is written that no
@@ -43,6 +44,8 @@ class Policy:
     denied: tuple[HostRule, ...] = ()
     local_ports: tuple[int, ...] = ()
     requests: RequestRules = NO_REQUEST_RULES
+    intercept: tuple[HostRule, ...] = ()
+    trust: str | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
     workspace: str | None = None
     workspace_mode: Literal["overlay", "direct"] | None = None

@@ -10,7 +10,7 @@ from casemate.errors import InvalidArgument
 from casemate.model.approval import Effect, Kind
 from casemate.model.limits import Limits
 from casemate.policy.document import Document, Path
-from casemate.policy.hosts import HostRule, denied_rule, host_rule
+from casemate.policy.hosts import HostRule, denied_rule, exact_rule, host_rule
 from casemate.policy.keys import ARGUMENTS_ONLY, SandboxKeys, checked_keys
 from casemate.policy.policy import Policy, Setting
 from casemate.policy.requests import RequestRule, RequestRules
@@ -18,7 +18,7 @@ from casemate.policy.rules import DEFAULTS, Rule, Rules
 from casemate.policy.srt import Translation, is_srt, translated
 from casemate.policy.written import KINDS, rule
 
-_RELATIVE = ("workspace", "output_dir", "environment", "audit")  # arguments that are paths
+_RELATIVE = ("workspace", "output_dir", "environment", "audit", "trust")  # arguments that are paths
 
 
 def policy_of(document: Document, folder: str, home: str, *, arguments: bool = False) -> Policy:
@@ -41,6 +41,10 @@ def policy_of(document: Document, folder: str, home: str, *, arguments: bool = F
         denied=denied,
         local_ports=tuple(keys.allow_local or ()),
         requests=_requests(document, keys),
+        intercept=tuple(
+            _host(document, ("intercept", n), text, exact_rule) for n, text in enumerate(keys.intercept or ())
+        ),
+        trust=paths.get("trust"),
         limits=_limits(document, keys),
         workspace=paths.get("workspace"),
         workspace_mode=keys.workspace_mode,

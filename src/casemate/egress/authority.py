@@ -1,0 +1,204 @@
+"""A certificate authority for the few hosts whose TLS ends at the door. Its key exists in this process's memory only.
+
+The certificate is bound to the names that it may speak for (name constraints, RFC 5280, section 4.2.1.10, critical), so
+that a cell that trusts it trusts it for nothing else.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import ipaddress
+import os
+import ssl
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from casemate.errors import Unavailable
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+_LASTS = dt.timedelta(days=8)
+_RENEWED_AFTER = dt.timedelta(days=1)  # so that a cell may live for a week with the one that it began with
+_CLOCKS_DIFFER = dt.timedelta(hours=1)
+_MOST_CONTEXTS = 256  # that are kept: of a host, one for each protocol
+_COMMON_NAME = "casemate authority of one sandbox"
+NAMES = ("cryptography", "h2")  # packages that interception needs
+
+
+class Authority:
+    """Makes server certificates for the canonical names ``hosts`` and no others. From any thread.
+
+    Raises :class:`Unavailable` where a package is missing.
+    """
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self.hosts = frozenset(hosts)
+        check_packages()
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        self._begun = dt.datetime.now(dt.UTC)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._leaf_key = ec.generate_private_key(ec.SECP256R1())
+        self._certificate = self._signed_by_itself()
+        self._contexts: dict[tuple[str, str], ssl.SSLContext] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def certificate(self) -> bytes:
+        """Its certificate, in PEM: what a cell has to trust."""
+        return _pem(self._certificate)
+
+    @property
+    def is_old(self) -> bool:
+        """Whether cells that begin now should trust another."""
+        return dt.datetime.now(dt.UTC) - self._begun > _RENEWED_AFTER
+
+    @property
+    def openssl_hash(self) -> str:
+        """By which OpenSSL finds it in a folder: the first four bytes of SHA-1 over its name in canonical form, which
+        is lower case and without the outermost header (X509_NAME_hash(3))."""
+        name = _name(_COMMON_NAME.lower()).public_bytes()
+        digest = hashlib.sha1(name[2:], usedforsecurity=False).digest()
+        return digest[:4][::-1].hex()
+
+    def context(self, host: str, protocol: str) -> ssl.SSLContext:
+        """For TLS with a cell that wants ``host``: it is shown a certificate of that name, and offered ``protocol``
+        (``h2`` or ``http/1.1``). Made when first wanted."""
+        if host not in self.hosts:
+            raise ValueError(f"{host!r} is not one of the authority's")
+        with self._lock:
+            made = self._contexts.get((host, protocol))
+            if made is None:
+                if len(self._contexts) >= _MOST_CONTEXTS:
+                    self._contexts.pop(next(iter(self._contexts)))
+                made = self._contexts[host, protocol] = self._made(host, protocol)
+        return made
+
+    def _made(self, host: str, protocol: str) -> ssl.SSLContext:
+        from cryptography.hazmat.primitives import serialization
+
+        form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        key = self._leaf_key.private_bytes(serialization.Encoding.PEM, *form)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        context.num_tickets = 0  # a session is never taken up again: each handshake names its host
+        context.options |= ssl.OP_NO_TICKET
+        context.set_alpn_protocols([protocol])
+        _load(context, key + _pem(self._leaf(host)))
+        return context
+
+    def _signed_by_itself(self) -> x509.Certificate:
+        from cryptography import x509
+
+        usage = x509.KeyUsage(
+            digital_signature=False, key_cert_sign=True, crl_sign=True, content_commitment=False,
+            key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+            decipher_only=False,
+        )  # fmt: skip
+        names = [x509.DNSName(host) for host in sorted(self.hosts)]
+        nowhere = [x509.IPAddress(_everything(version)) for version in (4, 6)]
+        return self._sign(
+            _COMMON_NAME,
+            self._key.public_key(),
+            (x509.BasicConstraints(ca=True, path_length=0), True),
+            (usage, True),
+            (x509.NameConstraints(permitted_subtrees=names, excluded_subtrees=nowhere), True),
+        )
+
+    def _leaf(self, host: str) -> x509.Certificate:
+        from cryptography import x509
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+
+        usage = x509.KeyUsage(
+            digital_signature=True, key_cert_sign=False, crl_sign=False, content_commitment=False,
+            key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+            decipher_only=False,
+        )  # fmt: skip
+        return self._sign(
+            host[:64],  # X.520 allows no more; clients look at the alternative name
+            self._leaf_key.public_key(),
+            (x509.BasicConstraints(ca=False, path_length=None), True),
+            (usage, True),
+            (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+            (x509.SubjectAlternativeName([x509.DNSName(host)]), False),
+        )
+
+    def _sign(
+        self, common_name: str, key: ec.EllipticCurvePublicKey, *extensions: tuple[x509.ExtensionType, bool]
+    ) -> x509.Certificate:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(_name(common_name))
+            .issuer_name(_name(_COMMON_NAME))
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(self._begun - _CLOCKS_DIFFER)
+            .not_valid_after(self._begun + _LASTS)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+        )
+        for extension, critical in extensions:
+            builder = builder.add_extension(extension, critical=critical)
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def check_packages() -> None:
+    """Raises :class:`Unavailable` where a package that interception needs is missing."""
+    import importlib.util
+
+    missing = [name for name in NAMES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Unavailable(
+            f"interception of hosts needs the packages {', '.join(missing)}",
+            remediation="Get them: pip install 'casemate[intercept]'.",
+        )
+
+
+def server_side(extra: str | None) -> dict[bool, ssl.SSLContext]:
+    """For TLS with servers, whose names and certificates are verified by the system's authorities and those in the PEM
+    file ``extra``; by whether HTTP/2 may be spoken. Raises ``OSError`` (``ssl.SSLError`` is one)."""
+    made = {}
+    for with_h2 in (False, True):
+        context = ssl.create_default_context()
+        if extra is not None:
+            context.load_verify_locations(extra)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.set_alpn_protocols(["h2", "http/1.1"] if with_h2 else ["http/1.1"])
+        made[with_h2] = context
+    return made
+
+
+def _load(context: ssl.SSLContext, chain: bytes) -> None:
+    """Python reads keys from files only: this one is in memory and has no name."""
+    fd = os.memfd_create("leaf", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, chain)
+        context.load_cert_chain(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _name(common_name: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _everything(version: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    return ipaddress.ip_network("0.0.0.0/0" if version == 4 else "::/0")

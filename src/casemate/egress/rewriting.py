@@ -1,0 +1,43 @@
+"""What the door does to requests that it reads, as the terms say: header fields that are changed, bodies watched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from casemate.egress.connection import Connection
+
+Fields = list[tuple[bytes, bytes]]
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")  # RFC 9110, section 5.6.2
+_VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*\Z")
+
+
+def rewritten(
+    connection: Connection, name: str, port: int, method: str, target: str, fields: Fields, *, is_tls: bool
+) -> Fields:
+    """The fields for the server; what was asked for and not done is put on record. Raises ``ValueError`` for a field
+    that could not be written."""
+    rewrite = connection.terms.rewrite
+    if rewrite is None:
+        return fields
+    made = rewrite.request(name, port, is_tls, method.encode(), target.encode(), fields)
+    _note(connection, name, port, made.notes)
+    if not all(_NAME.match(field) and _VALUE.match(value) for field, value in made.headers):
+        raise ValueError("a header field that cannot be written")
+    return made.headers
+
+
+def watcher(connection: Connection, name: str, port: int) -> Callable[[bytes], None] | None:
+    """Who looks at the parts of a request's body, in order."""
+    rewrite = connection.terms.rewrite
+    if rewrite is None:
+        return None
+    watch = rewrite.watch(name)
+    return lambda part: _note(connection, name, port, watch(part))
+
+
+def _note(connection: Connection, name: str, port: int, notes: tuple[str, ...]) -> None:
+    for note in notes:
+        connection.opening.ledger.note(name, port, "denied", note)

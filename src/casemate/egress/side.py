@@ -1,0 +1,148 @@
+"""One side of a relay of HTTP/2: its connection as h2 has it, and what waits for its window."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from dataclasses import dataclass
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.exceptions
+import h2.settings
+
+from casemate.egress.frames import MOST_FRAME, PREFACE, Frames
+from casemate.egress.stream import Stream
+
+_STREAMS = 64  # at once
+_STREAM_WINDOW = 1 << 17  # bytes that are kept of one stream, at most
+_WINDOW = 1 << 18  # and of all streams of a connection
+_FIRST_WINDOW = (1 << 16) - 1  # that a connection begins with (RFC 9113, section 6.9.2)
+_MOST_HEAD = 1 << 15  # bytes of a request's fields, as section 6.5.2 counts them
+_MOST_ANSWER_HEAD = 1 << 16
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(slots=True)
+class Kept:
+    """Part of a body, or its end. ``of``: the side and stream that it came from, whose window is opened as it goes;
+    ``trailers`` end a stream; ``then_reset``: the rest of what the other side would say is not wanted."""
+
+    data: bytes
+    is_last: bool = False
+    of: tuple[Side, int] | None = None
+    trailers: Headers | None = None
+    then_reset: bool = False
+
+
+class Side:
+    """``stream``: where it is reached; ``is_client``: it is the cell."""
+
+    def __init__(self, stream: Stream, *, is_client: bool) -> None:
+        self.stream = stream
+        self.frames = Frames(PREFACE if is_client else b"")
+        self.more = b""  # frames that h2 does not know of
+        self._kept: dict[int, deque[Kept]] = {}
+        config = h2.config.H2Configuration(client_side=not is_client, header_encoding=None)
+        self.h2 = h2.connection.H2Connection(config)
+        codes, most_head = h2.settings.SettingCodes, _MOST_HEAD if is_client else _MOST_ANSWER_HEAD
+        self.h2.local_settings = h2.settings.Settings(
+            client=not is_client,
+            initial_values={
+                codes.ENABLE_PUSH: 0,
+                codes.MAX_CONCURRENT_STREAMS: _STREAMS,
+                codes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW,
+                codes.MAX_FRAME_SIZE: MOST_FRAME,
+                codes.MAX_HEADER_LIST_SIZE: most_head,
+            },
+        )
+        self.h2.max_inbound_frame_size = MOST_FRAME
+        self.h2.decoder.max_header_list_size = most_head
+
+    async def begin(self) -> None:
+        """Say what may be sent. Raises ``OSError``."""
+        self.h2.initiate_connection()
+        self.h2.increment_flow_control_window(_WINDOW - _FIRST_WINDOW)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Send what is to be sent. Raises ``OSError``."""
+        data = self.h2.data_to_send() + self.more
+        self.more = b""
+        if data:
+            await self.stream.send(data)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no further request now."""
+        most = min(_STREAMS, self.h2.remote_settings.max_concurrent_streams)
+        return self.h2.open_outbound_streams >= most
+
+    @property
+    def keeps_something(self) -> bool:
+        """Whether something waits for its windows."""
+        return bool(self._kept)
+
+    def ask(self, head: Headers, *, is_whole: bool) -> int:
+        """Begin a stream with a request; its number."""
+        stream = self.h2.get_next_available_stream_id()
+        self.h2.send_headers(stream, head, end_stream=is_whole)
+        return stream
+
+    def answer(self, stream: int, head: Headers, *, is_last: bool = False) -> None:
+        """Begin to answer, or say something on the way to that."""
+        with contextlib.suppress(h2.exceptions.StreamClosedError):
+            self.h2.send_headers(stream, head, end_stream=is_last)
+
+    def keep(self, stream: int, part: Kept) -> None:
+        """Send ``part`` of a stream, as soon as its window allows."""
+        self._kept.setdefault(stream, deque()).append(part)
+        self.send(stream)
+
+    def send(self, stream: int | None) -> None:
+        """Send what its window allows of a stream, or of all."""
+        for one in list(self._kept) if stream is None else [stream] if stream in self._kept else []:
+            try:
+                self._send(one, self._kept[one])
+            except h2.exceptions.StreamClosedError:
+                self.forget(one)
+
+    def took(self, stream: int, count: int) -> None:
+        """As much of what it sent is done with: its window opens again."""
+        if count:
+            with contextlib.suppress(h2.exceptions.StreamClosedError):
+                self.h2.acknowledge_received_data(count, stream)
+
+    def reset(self, stream: int, code: int) -> None:
+        """End a stream early."""
+        self.forget(stream)
+        with contextlib.suppress(h2.exceptions.StreamClosedError):
+            self.h2.reset_stream(stream, code)
+
+    def forget(self, stream: int) -> None:
+        """Send nothing more of a stream."""
+        for part in self._kept.pop(stream, ()):
+            if part.of is not None:
+                part.of[0].took(part.of[1], len(part.data))
+
+    def _send(self, stream: int, parts: deque[Kept]) -> None:
+        while parts:
+            part = parts[0]
+            if part.trailers is not None:
+                self.h2.send_headers(stream, part.trailers, end_stream=True)
+                parts.popleft()
+                continue
+            room = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size)
+            if part.data and room <= 0:
+                return
+            data, part.data = part.data[:room], part.data[room:]
+            ends = part.is_last and not part.data
+            self.h2.send_data(stream, data, end_stream=ends)
+            if part.of is not None:
+                part.of[0].took(part.of[1], len(data))
+            if not part.data:
+                parts.popleft()
+            if ends and part.then_reset:
+                self.h2.reset_stream(stream, h2.errors.ErrorCodes.NO_ERROR)
+        del self._kept[stream]

@@ -1,0 +1,115 @@
+"""Whose TLS ends at a sandbox's door, and what its cells trust for that."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from casemate.errors import InvalidArgument, Unavailable
+from casemate.policy.hosts import HostRule
+
+if TYPE_CHECKING:
+    from casemate.egress.terms import Interception
+    from casemate.model.plan import Entry
+
+HTTPS = 443
+_MOST_KEPT = 16  # sets of hosts for which there is an authority at once
+
+
+@dataclass(frozen=True, slots=True)
+class Intercepted:
+    """``terms``: for the door; ``folder``: on this machine, with the certificates that a cell is to trust."""
+
+    terms: Interception
+    folder: str
+
+    def entries(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """``entries`` of a cell that trusts them."""
+        from casemate.egress.trust import trusted
+
+        return trusted(entries, self.folder)
+
+    def env(self) -> Mapping[str, str]:
+        """Variables that tell clients to."""
+        from casemate.egress.trust import VARIABLES
+
+        return VARIABLES
+
+
+class Interceptions:
+    """Of one sandbox. Nothing is made before it is needed; keys of authorities are in memory only."""
+
+    def __init__(self, hosts: Iterable[HostRule] = (), trust: str | None = None) -> None:
+        """``hosts``: exact names, at 443 where no port is given; ``trust``: a PEM file of authorities that servers may
+        have besides the system's. Raises ``Unavailable`` where a package is missing."""
+        self.places = frozenset((rule.host, rule.port or HTTPS) for rule in hosts)
+        self._trust = trust
+        self._lock = threading.Lock()
+        self._made: dict[frozenset[tuple[str, int]], Intercepted] = {}
+        self._servers: dict[bool, ssl.SSLContext] | None = None
+        self._folder: str | None = None
+        self._remove: Callable[[], object] = int  # nothing to remove yet
+        self._number = 0
+        if self.places:
+            from casemate.egress.authority import check_packages
+
+            check_packages()
+
+    def intercepted(self, more: Iterable[str] = ()) -> Intercepted | None:
+        """For a cell; None where nobody's TLS ends at the door. ``more``: canonical names, besides those of the
+        sandbox, at 443. Raises ``Unavailable``, ``InvalidArgument``."""
+        places = self.places.union((name, HTTPS) for name in more)
+        if not places:
+            return None
+        with self._lock:
+            found = self._made.pop(places, None)
+            if found is None or found.terms.authority.is_old:
+                found = self._make(places)
+            self._made[places] = found
+            if len(self._made) > _MOST_KEPT:
+                self._made.pop(next(iter(self._made)))
+        return found
+
+    def close(self) -> None:
+        """Remove what lies on this machine's disk: certificates, and no key. Harmless when repeated."""
+        with self._lock:
+            self._remove()
+            self._folder, self._made = None, {}
+
+    def _make(self, places: frozenset[tuple[str, int]]) -> Intercepted:
+        from casemate.egress.authority import Authority
+        from casemate.egress.terms import Interception
+        from casemate.egress.trust import write_trust
+
+        authority = Authority(name for name, _ in places)
+        if self._servers is None:
+            self._servers = self._server_side()
+        try:
+            if self._folder is None:
+                self._folder = tempfile.mkdtemp(prefix="casemate-trust-")
+                self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            self._number += 1
+            folder = Path(self._folder, str(self._number))
+            write_trust(folder, authority)
+        except OSError as error:
+            raise Unavailable(
+                f"the certificates that a cell is to trust could not be written: {error.strerror}",
+                remediation="Make room in the folder for temporary files, or name another with TMPDIR.",
+            ) from None
+        return Intercepted(Interception(places, authority, self._servers), str(folder))
+
+    def _server_side(self) -> dict[bool, ssl.SSLContext]:
+        from casemate.egress.authority import server_side
+
+        try:
+            return server_side(self._trust)
+        except OSError as error:  # ssl.SSLError is one
+            problem = f"{self._trust!r} holds no certificates that can be read: {error.strerror or error}"
+            raise InvalidArgument("trust", problem, remediation="Give a PEM file of certificates.") from None
