@@ -19,9 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.doors import world
+from tests.doors import site, world
 
 HTTP, HTTPS, TELNET, ECHO, SSH, POSTGRES, REDIRECT = 80, 443, 23, 7777, 22, 5432, 8080
+BOTH, UNTRUSTED = 8443, 9443  # HTTP/2 or HTTP/1.1; a certificate of an authority that nobody knows
 BIG = 1 << 20  # bytes of /big
 _NAMES = ("good.test", "*.good.test", "other.test", "evil.test", "two.test")
 
@@ -42,9 +43,21 @@ async def internet(folder: Path) -> None:
     visits = Visits(folder)
     context = certified(folder)
     repository(folder)
+    site.packages(folder)
 
     async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _http(reader, writer, visits, folder)
+
+    async def both(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
+            await http(reader, writer)
+            return
+        await site.speak_h2(
+            reader,
+            writer,
+            lambda what: visits.note(writer, what),
+            lambda method, target, body: _answer(method, target, body, folder),
+        )
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         visits.note(writer, "echo")
@@ -57,6 +70,8 @@ async def internet(folder: Path) -> None:
     await asyncio.start_server(http, "0.0.0.0", HTTP)
     await asyncio.start_server(http, "0.0.0.0", REDIRECT)
     await asyncio.start_server(http, "0.0.0.0", HTTPS, ssl=context)
+    await asyncio.start_server(both, "0.0.0.0", BOTH, ssl=certified(folder, protocols=["h2", "http/1.1"]))
+    await asyncio.start_server(http, "0.0.0.0", UNTRUSTED, ssl=certified(folder, "unknown-"))
     for port in (ECHO, TELNET):
         await asyncio.start_server(echo, "0.0.0.0", port)
     await _ssh(folder, visits)
@@ -72,7 +87,9 @@ async def _http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, visi
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             line, *lines = head.split("\r\n")
             headers = {key.lower(): value.strip() for key, _, value in (one.partition(":") for one in lines)}
-            visits.note(writer, f"{line} host={headers.get('host', '')}")
+            visits.note(writer, f"{line} host={headers.get('host', '')} x={headers.get('x-key', '')}")
+            if line.startswith("GET /events"):
+                await _events(reader, writer)
             if headers.get("transfer-encoding"):
                 while await reader.read(1 << 16):
                     pass  # it is not understood here, and not answered
@@ -89,10 +106,31 @@ async def _http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, visi
     writer.close()
 
 
+async def _events(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An event, and then another when the client has said that it got the first, elsewhere."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for word in (b"one", b"two"):
+        event = b"data: " + word + b"\n\n"
+        writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+        await writer.drain()
+        if word == b"one":
+            await _GOT.wait()
+    writer.write(b"0\r\n\r\n")
+
+
+_GOT = asyncio.Event()
+
+
 def _answer(method: str, target: str, body: bytes, folder: Path) -> tuple[str, str, bytes]:
     path, _, query = target.partition("?")
     if path.startswith("/redirect"):
         return "302 Found", f"Location: {query}\r\n", b""
+    if path == "/got":
+        _GOT.set()
+    if path.startswith("/site/"):
+        place = folder / "site" / path.strip("/").removeprefix("site/")
+        kind = "application/json" if place.name == "small" else "text/html" if place.suffix == "" else "x/y"
+        return "200 OK", f"Content-Type: {kind}\r\n", place.read_bytes()
     if path == "/big":
         return "200 OK", "", b"x" * BIG
     if path == "/digest":
@@ -158,8 +196,14 @@ def _postgres(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def certified(folder: Path) -> ssl.SSLContext:
-    """A server's context; the authority's certificate lies in ``ca.pem``."""
+def certified(folder: Path, prefix: str = "", protocols: list[str] | None = None) -> ssl.SSLContext:
+    """A server's context; the authority's certificate lies in ``ca.pem``, with ``prefix`` before its name. With
+    ``protocols`` the certificate is the one that was made before."""
+    if protocols is not None:
+        again = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        again.set_alpn_protocols(protocols)
+        again.load_cert_chain(folder / f"{prefix}server.pem")
+        return again
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -195,12 +239,14 @@ def certified(folder: Path) -> ssl.SSLContext:
         return builder.sign(authority, hashes.SHA256())
 
     pem = serialization.Encoding.PEM
-    (folder / "ca.pem").write_bytes(certificate(authority, issuer, is_authority=True).public_bytes(pem))
+    (folder / f"{prefix}ca.pem").write_bytes(certificate(authority, issuer, is_authority=True).public_bytes(pem))
     private = server.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "good.test")])
-    (folder / "server.pem").write_bytes(private + certificate(server, subject, is_authority=False).public_bytes(pem))
+    (folder / f"{prefix}server.pem").write_bytes(
+        private + certificate(server, subject, is_authority=False).public_bytes(pem)
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server.pem")
+    context.load_cert_chain(folder / f"{prefix}server.pem")
     return context
 
 

@@ -6,26 +6,186 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.doors.test_clients import needs
 from tests.doors.visits import World
 
-from casemate import sync
+from casemate import Limits, sync
 
-URLLIB = "import urllib.request as u; print(u.urlopen('{}', timeout=20).read().decode())"
+AUTHORITY = "casemate authority of one sandbox"
+_SHOWN = """
+import ssl, socket
+from cryptography import x509
+for host, port in (("good.test", 443), ("other.test", 443)):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with context.wrap_socket(socket.create_connection((host, port), 20), server_hostname=host) as s:
+        print(x509.load_der_x509_certificate(s.getpeercert(True)).issuer.rfc4514_string())
+"""
+
+
+def seeing(world: World, audit: Path, **more: object) -> sync.Sandbox:
+    """One that sees what is asked of good.test and api.good.test, and allows reading the first."""
+    policy = {
+        "allowed_domains": ["good.test", "*.good.test", "good.test:8443", "good.test:9443", "other.test"],
+        "requests": [{"host": "good.test"}, {"host": "good.test:8443"}, {"host": "api.good.test", "methods": []}],
+    }
+    hosts = ["good.test", "api.good.test", "good.test:8443", "good.test:9443"]
+    return sync.Sandbox(audit=audit, policy=policy, intercept=hosts, trust=world.folder / "ca.pem", **more)
 
 
 @pytest.fixture
-def seeing(world: World, audit: Path) -> Iterator[sync.Sandbox]:
-    """One that sees what is asked of good.test and api.good.test, and allows GET below /x."""
-    policy = {
-        "allowed_domains": ["good.test", "*.good.test"],
-        "requests": [{"host": "good.test", "path": "/x"}, {"host": "api.good.test", "methods": []}],
-    }
-    with sync.Sandbox(
-        audit=audit, policy=policy, intercept=["good.test", "api.good.test"], trust=world.folder / "ca.pem"
-    ) as made:
+def sandbox(world: World, audit: Path) -> Iterator[sync.Sandbox]:
+    with seeing(world, audit) as made:
         yield made
 
 
-def test_a_request_that_a_rule_allows_is_made(seeing: sync.Sandbox) -> None:
-    execution = seeing.run(URLLIB.format("https://good.test/x"))
-    assert execution.stdout == "hello from GET /x\n", (execution.stderr, execution.crossings)
+def command(*words: str) -> str:
+    """A program of Python that becomes another."""
+    return f"import os; os.execvp({words[0]!r}, {list(words)!r})"
+
+
+URLLIB = "import urllib.request as u; print(u.urlopen('{}', timeout=20).read().decode())"
+REQUESTS = "import requests; print(requests.get('{}', timeout=20).text)"
+HTTPX = "import httpx; print(httpx.get('{}', timeout=20).text)"
+AIOHTTP = """
+import asyncio, aiohttp
+async def main():
+    async with aiohttp.ClientSession() as session:
+        async with session.get('{}') as answer:
+            print(await answer.text())
+asyncio.run(main())
+"""
+FETCH = "fetch('{}').then(r => r.text()).then(t => console.log(t))"
+OPENSSL = (
+    "printf 'GET /x HTTP/1.1\\r\\nHost: good.test\\r\\nConnection: close\\r\\n\\r\\n' | openssl s_client -quiet"
+    " -verify_return_error -verify_hostname good.test -connect good.test:443 -servername good.test"
+    " 2>/dev/null | tail -1"
+)
+CLIENTS = [
+    pytest.param("python", URLLIB, id="urllib"),
+    pytest.param("python", REQUESTS, id="requests"),
+    pytest.param("python", HTTPX, id="httpx"),
+    pytest.param("python", AIOHTTP, id="aiohttp"),
+    pytest.param("node", FETCH, id="fetch", marks=pytest.mark.needs("node")),
+    pytest.param("shell", "curl -sS -m 20 {}", id="curl", marks=needs("curl")),
+    pytest.param("shell", "wget -q -T 20 -O - {}", id="wget", marks=needs("wget")),
+    pytest.param("shell", OPENSSL, id="openssl", marks=needs("openssl")),
+    pytest.param("shell", "env -i /usr/bin/curl -sS -m 20 {}", id="curl without variables", marks=needs("curl")),
+    pytest.param("shell", OPENSSL.replace("openssl", "env -i openssl"), id="openssl without", marks=needs("openssl")),
+]
+
+
+@pytest.mark.parametrize(("language", "program"), CLIENTS)
+def test_a_client_trusts_the_certificate_and_is_answered(
+    world: World, sandbox: sync.Sandbox, language: str, program: str
+) -> None:
+    visits = world.visits()
+    execution = sandbox.run(program.replace("{}", "https://good.test/x"), language=language)
+    assert (execution.stdout.strip(), execution.ok) == ("hello from GET /x", True), execution.stderr
+    assert [visit.split(" ", 2)[2] for visit in world.visits()[len(visits) :]] == [
+        "'GET /x HTTP/1.1 host=good.test x='"
+    ]
+    (crossing,) = execution.crossings
+    assert (crossing.host, crossing.port, crossing.decision, crossing.connections) == ("good.test", 443, "allowed", 1)
+
+
+def test_pip_installs_over_it(sandbox: sync.Sandbox) -> None:
+    program = """
+import subprocess, sys
+options = ["--index-url", "https://good.test/site/", "--target", "/tmp/there", "--disable-pip-version-check"]
+subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-cache-dir", *options, "tiny"], check=True)
+sys.path.insert(0, "/tmp/there")
+import tiny
+print(tiny.SAYS)
+"""
+    assert sandbox.run(program, env={"PIP_CONFIG_FILE": "/dev/null"}).stdout == "tiny\n"
+
+
+def test_uv_installs_over_it(sandbox: sync.Sandbox) -> None:
+    program = """
+import subprocess, sys, uv
+options = ["--index-url", "https://good.test/site/", "--target", "/tmp/there", "--no-cache", "--no-config"]
+subprocess.run([uv.find_uv_bin(), "pip", "install", "-q", "--python", sys.executable, *options, "tiny"], check=True)
+sys.path.insert(0, "/tmp/there")
+import tiny
+print(tiny.SAYS)
+"""
+    execution = sandbox.run(program)
+    assert execution.stdout == "tiny\n", execution.stderr
+
+
+@needs("npm")
+def test_npm_installs_over_it(sandbox: sync.Sandbox) -> None:
+    program = (
+        "npm install --silent --no-audit --no-fund --ignore-scripts --registry https://good.test/site/ small"
+        " && node -p 'require(\"small\")'"
+    )
+    execution = sandbox.run(program, language="shell", env={"npm_config_cache": "/tmp/npm"})
+    assert execution.stdout == "small\n", (execution.stderr, execution.crossings)
+
+
+@needs("git")
+def test_git_clones_over_it(sandbox: sync.Sandbox) -> None:
+    execution = sandbox.run("git clone -q https://good.test/repository cloned && cat cloned/file", language="shell")
+    assert execution.stdout == "from git\n", execution.stderr
+
+
+@needs("java", "javac")
+def test_a_java_program_trusts_it(world: World, audit: Path) -> None:
+    program = """
+cat > Get.java <<'J'
+import java.net.*;
+import java.nio.charset.*;
+public class Get {
+    public static void main(String[] a) throws Exception {
+        try (var in = new URI("https://good.test/x").toURL().openStream()) {
+            System.out.println(new String(in.readAllBytes(), StandardCharsets.UTF_8));
+        }
+    }
+}
+J
+java -Xmx128m -XX:ReservedCodeCacheSize=32m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 Get.java
+"""
+    with seeing(world, audit, limits=Limits(memory="2GiB", processes=128)) as large:
+        execution = large.run(program, language="shell", timeout=60)
+    assert execution.stdout == "hello from GET /x\n", execution.stderr
+
+
+@pytest.mark.parametrize("language", ["python", pytest.param("node", marks=pytest.mark.needs("node")), "shell"])
+def test_a_cell_that_was_ready_trusts_it_as_well(sandbox: sync.Sandbox, language: str) -> None:
+    from tests.warm.ready import settle, start_of
+
+    program = {"python": URLLIB, "node": FETCH, "shell": "curl -sS {}"}[language].format("https://good.test/x")
+    settle(sandbox, language)
+    execution = sandbox.run(program, language=language)
+    assert (execution.stdout.strip(), start_of(execution)[0]) == ("hello from GET /x", "pool"), execution.stderr
+
+
+def test_a_host_that_is_not_named_shows_its_own_certificate(sandbox: sync.Sandbox) -> None:
+    execution = sandbox.run(_SHOWN)
+    assert execution.stdout == f"CN={AUTHORITY}\nCN=the tests' authority\n", execution.stderr
+
+
+def test_nothing_is_trusted_where_nothing_is_intercepted(audit: Path) -> None:
+    program = "import os; print(os.path.exists('/etc/ssl/certs/casemate.pem'), 'SSL_CERT_FILE' in os.environ)"
+    with sync.Sandbox(audit=audit, allowed_domains=["good.test"]) as plain:
+        assert plain.run(program).stdout == "False False\n"
+
+
+def test_a_variable_of_the_callers_wins(sandbox: sync.Sandbox) -> None:
+    program = "import os; print(os.environ['SSL_CERT_FILE'], os.environ['PIP_CERT'])"
+    execution = sandbox.run(program, env={"SSL_CERT_FILE": "/mine"})
+    assert execution.stdout == "/mine /etc/ssl/certs/ca-certificates.crt\n"
+
+
+def test_the_authoritys_key_is_in_no_file_of_the_cell_or_the_host(sandbox: sync.Sandbox) -> None:
+    sandbox.run(URLLIB.format("https://good.test/x"))
+    program = (
+        "grep -rlE 'PRIVATE[ ]KEY' /etc /tmp /program /workspace 2>/dev/null | grep -v '^/etc/ssl/openssl'; echo done"
+    )
+    assert sandbox.run(program, language="shell").stdout == "done\n"
+    folder = sandbox._sandbox._house.outside._interceptions._folder
+    assert folder is not None
+    assert not [path for path in Path(folder).rglob("*") if path.is_file() and b"PRIVATE" in path.read_bytes()]
+    sandbox.close()
+    assert not Path(folder).exists()

@@ -58,8 +58,7 @@ class _Relay:
                 of_client.cancel()
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        if self._is_broken:
-            await self._connection.farewell()
+        await self._connection.farewell()  # what it was told last would be lost if it still says something
 
     async def _read(self, side: Side) -> None:
         """What one side says, until it ends, or nothing is left to do."""

@@ -69,6 +69,7 @@ class Secured(Stream):
             return bool(data)
 
     def receive_into(self, room: memoryview) -> int:
+        """See :class:`Stream`."""
         count = 0
         has_received = False
         while count < len(room):
@@ -92,6 +93,7 @@ class Secured(Stream):
         return count
 
     def push(self, data: memoryview) -> int:
+        """See :class:`Stream`."""
         if self._sending.locked():
             raise BlockingIOError
         self.flush()
@@ -103,6 +105,7 @@ class Secured(Stream):
         return count
 
     def flush(self) -> None:
+        """See :class:`Stream`."""
         while self.is_behind:
             if not self._unsent:
                 self._unsent = memoryview(self._out.read())
@@ -117,6 +120,7 @@ class Secured(Stream):
         return self._in.pending > 0 or self._tls.pending() > 0
 
     def has_something(self) -> bool:
+        """See :class:`Stream`."""
         while not self.ahead:
             try:
                 data = self._read()
