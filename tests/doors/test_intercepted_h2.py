@@ -57,7 +57,7 @@ def show():
             print("reset", int(e.error_code))
         elif isinstance(e, h2.events.ConnectionTerminated):
             print("goaway", int(e.error_code))
-        elif isinstance(e, h2.events.DataReceived):
+        elif isinstance(e, h2.events.DataReceived) and e.data:
             print("data", e.data.decode()[:60])
 '''
 

@@ -28,6 +28,7 @@ PROGRAMS = (
     "record.py",
     "approvals.py",
     "egress.py",
+    "interception.py",
     "redaction.py",
     "where_time_goes.py",
     "endurance.py",
