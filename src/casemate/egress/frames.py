@@ -59,6 +59,8 @@ class Frames:
         """The whole frames so far; a part of one is kept for later. Raises :class:`Flood`, :class:`NoFrames`."""
         self._unread += data
         at = self._preface()
+        if self._begins:
+            return Taken(b"", 0, None)
         start, count, goes_away = at, 0, None
         kept = bytearray(self._unread[:at])
         while len(self._unread) - at >= _HEADER:
@@ -81,7 +83,7 @@ class Frames:
         return Taken(bytes(kept), count, goes_away)
 
     def _preface(self) -> int:
-        """How many bytes of it are there now."""
+        """How many bytes of it are there, once it is whole."""
         if not self._begins:
             return 0
         size = min(len(self._begins), len(self._unread))

@@ -16,6 +16,13 @@ def test_the_name_in_the_hello_of_a_real_client_is_found() -> None:
     assert read_hello(real("good.test")) == Hello("good.test")
 
 
+def test_what_a_client_would_speak_is_found_in_order() -> None:
+    offered = (16, vector(2, vector(1, b"h2") + vector(1, b"http/1.1")))
+    assert read_hello(records(message((0, names(b"good.test")), offered))) == Hello("good.test", (b"h2", b"http/1.1"))
+    with pytest.raises(BadHello):
+        read_hello(records(message((0, names(b"good.test")), (16, vector(2, b"\5h2")))))
+
+
 def test_a_real_client_that_names_nobody_is_understood() -> None:
     assert read_hello(real(None)) == Hello(None)
 

@@ -1,0 +1,75 @@
+"""Frames of HTTP/2 are told apart, however they come, and floods of them are noticed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from casemate.egress.frames import MOST_FRAME, PREFACE, Flood, Frames, NoFrames, goaway
+
+
+def frame(kind: int, payload: bytes = b"", stream: int = 1, flags: int = 0) -> bytes:
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+FRAMES = st.lists(st.tuples(st.sampled_from([0, 1, 4, 6, 8, 100]), st.binary(max_size=40)), max_size=20)
+
+
+@given(FRAMES, st.lists(st.integers(1, 30), max_size=60), st.booleans())
+def test_pieces_make_no_difference(frames: list[tuple[int, bytes]], sizes: list[int], has_preface: bool) -> None:
+    whole = (PREFACE if has_preface else b"") + b"".join(frame(*one) for one in frames)
+    reading = Frames(PREFACE if has_preface else b"")
+    at, out, count = 0, b"", 0
+    for size in [*sizes, len(whole)]:
+        taken = reading.take(whole[at : at + size])
+        at += size
+        out += taken.data
+        count += taken.count
+    assert (out, count) == (whole, len(frames))
+
+
+def test_a_frame_that_is_not_whole_is_kept_for_later() -> None:
+    reading = Frames()
+    assert reading.take(frame(0, b"abc")[:-1]).data == b""
+    assert reading.take(b"c").data == frame(0, b"abc")
+
+
+def test_the_end_of_a_connection_is_told_and_not_passed_on() -> None:
+    taken = Frames().take(frame(0, b"a") + goaway(7) + frame(0, b"b"))
+    assert (taken.data, taken.goes_away) == (frame(0, b"a") + frame(0, b"b"), 7)
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nXX"])
+def test_what_does_not_begin_as_http_2_is_refused(data: bytes) -> None:
+    with pytest.raises(NoFrames):
+        Frames(PREFACE).take(data)
+
+
+def test_a_frame_that_is_longer_than_was_announced_is_refused_by_its_header() -> None:
+    with pytest.raises(NoFrames):
+        Frames().take((MOST_FRAME + 1).to_bytes(3) + bytes(6))
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "count"), [(3, b"\0\0\0\x08", 201), (9, b"", 17), (4, b"", 2001), (0, b"", 2001)]
+)
+def test_a_flood_is_noticed_at_its_bound_and_not_before(kind: int, payload: bytes, count: int) -> None:
+    reading = Frames()
+    reading.take(frame(kind, payload) * (count - 1))
+    with pytest.raises(Flood):
+        reading.take(frame(kind, payload))
+
+
+def test_what_was_carried_allows_for_frames_that_carry_nothing() -> None:
+    reading = Frames()
+    for _ in range(5000):
+        reading.carried(100)
+        reading.take(frame(8, b"\0\0\0\1"))
+
+
+def test_streams_that_ended_well_allow_for_some_that_did_not() -> None:
+    reading = Frames()
+    for _ in range(1000):
+        reading.ended_well()
+        reading.take(frame(3, b"\0\0\0\x08"))
