@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
 import h2.errors
 import h2.events
@@ -101,11 +102,14 @@ class _Relay:
 
     async def _understand(self, side: Side, data: bytes) -> None:
         turns = self._connection.opening.turns
-        taken = side.frames.take(data)
+        taken = await turns.take(side.frames.take, data)
         is_small = len(taken.data) < taken.count * _LEAST_FRAME
         events = await turns.take(side.h2.receive_data, taken.data) if is_small else side.h2.receive_data(taken.data)
+        begun = time.thread_time()
         for event in events:
             await self._happened(side, event)
+        if is_small:
+            turns.worked(time.thread_time() - begun)
         if taken.goes_away is not None:
             self._goes_away(side, taken.goes_away)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 16  # bytes that are read from the socket, or encrypted, at once
 _RECORD = 1 << 14  # bytes that one record covers at most (RFC 8446, section 5.1)
+_MOST_RECORDS = 64  # that are read at once: each costs, however little it covers
 
 
 class Secured(Stream):
@@ -72,7 +73,9 @@ class Secured(Stream):
         """See :class:`Stream`."""
         count = 0
         has_received = False
-        while count < len(room):
+        for _ in range(_MOST_RECORDS):
+            if count == len(room):
+                break
             try:
                 got = self._tls.read(len(room) - count, room[count:])
             except ssl.SSLWantReadError:
