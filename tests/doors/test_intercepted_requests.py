@@ -229,6 +229,14 @@ def test_what_is_no_single_host_cannot_be_intercepted(audit: Path, host: str) ->
         sync.Sandbox(audit=audit, intercept=[host])
 
 
+@needs("curl")
+def test_the_proxy_does_not_ask_in_clear_where_tls_is_intercepted(world: World, sandbox: sync.Sandbox) -> None:
+    visits = world.visits()
+    execution = sandbox.run("curl -sS --proxy http://198.18.0.1:3128 http://good.test:443/x", language="shell")
+    assert "plain text where TLS is expected" in execution.stdout, execution.stderr
+    assert new_visits(world, visits) == []
+
+
 def test_the_policy_names_hosts_and_a_file_relative_to_itself(world: World, audit: Path, tmp_path: Path) -> None:
     (tmp_path / "own.pem").write_bytes(world.authority)
     (tmp_path / "policy.yaml").write_text(

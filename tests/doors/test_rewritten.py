@@ -47,7 +47,7 @@ def sandbox(world: World, audit: Path) -> Iterator[sync.Sandbox]:
     with sync.Sandbox(
         audit=audit, allowed_domains=hosts, intercept=["good.test:8443"], trust=world.folder / "ca.pem"
     ) as made:
-        outside = made._sandbox._house.outside
+        outside = made._sandbox._rooms.house.outside
         outside.rewrite = lambda admitted: Putting()  # type: ignore[method-assign]
         yield made
 
@@ -98,7 +98,7 @@ def test_a_field_that_cannot_be_written_ends_the_connection_and_is_not_sent(
         def request(self, *_: object) -> Rewritten:
             return Rewritten([(b"x-key", b"a\r\nb: c")])
 
-    outside = sandbox._sandbox._house.outside
+    outside = sandbox._sandbox._rooms.house.outside
     outside.rewrite = lambda admitted: Broken()  # type: ignore[method-assign]
     visits = world.visits()
     for url in ("--http1.1 https://good.test/x", "--http2 https://good.test:8443/x", "http://good.test/x"):

@@ -70,6 +70,8 @@ async def relay_any(connection: Connection, reading: Reading, request: Request |
     server: Stream | None = None
     while request is not None:
         name, port = named_by_url(request)
+        if connection.terms.intercepts(name, port) is not None:
+            raise Refused(name, port, "plain text where TLS is expected")
         await connection.permit(name, port)
         check_host(request, name, port)
         check_request(connection, request, name, port)
