@@ -98,12 +98,10 @@ class Rooms:
             runtime_for=runtime_for,
             environment=environment,
             preload=None if preload is None else tuple(preload),
-            workspace=folder,
-            workspace_mode=bound.workspace_mode,
-            output_dir=output_folder,
+            workspace=folder, workspace_mode=bound.workspace_mode, output_dir=output_folder,
             outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts,
-        )
+        )  # fmt: skip
         self._vault: Vault | None = None
         self._slots: asyncio.Semaphore | None = None
         self._sessions: Sessions | None = None
