@@ -102,8 +102,8 @@ class _Relay:
 
     async def _understand(self, side: Side, data: bytes) -> None:
         turns = self._connection.opening.turns
-        taken = await turns.take(side.frames.take, data)
-        is_small = len(taken.data) < taken.count * _LEAST_FRAME
+        taken = await turns.take(side.frames.take, data) if side.says_little else side.frames.take(data)
+        is_small = side.says_little = len(taken.data) < taken.count * _LEAST_FRAME
         events = await turns.take(side.h2.receive_data, taken.data) if is_small else side.h2.receive_data(taken.data)
         begun = time.thread_time()
         for event in events:

@@ -67,6 +67,12 @@ class Secured(Stream):
                 await self._more()
                 continue
             self.ahead += data
+            more = data
+            for _ in range(_CHUNK // _RECORD):
+                if not (more and self.is_ready):
+                    break
+                more = self._read_or_nothing()
+                self.ahead += more
             return bool(data)
 
     def receive_into(self, room: memoryview) -> int:
@@ -164,6 +170,13 @@ class Secured(Stream):
             self._tls.unwrap()  # it does not wait for the other's
         with contextlib.suppress(OSError):
             self.flush()
+
+    def _read_or_nothing(self) -> bytes:
+        """What can be read now; what is wrong is met again when it is waited for."""
+        try:
+            return self._read() or b""
+        except OSError:
+            return b""
 
     def _read(self) -> bytes | None:
         """What can be read now, empty at the end; None where there has to come more. Raises ``OSError``."""

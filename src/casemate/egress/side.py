@@ -16,8 +16,8 @@ from casemate.egress.frames import MOST_FRAME, PREFACE, Frames
 from casemate.egress.stream import Stream
 
 _STREAMS = 64  # at once
-_STREAM_WINDOW = 1 << 17  # bytes that are kept of one stream, at most
-_WINDOW = 1 << 18  # and of all streams of a connection
+# Bytes that are kept of one stream, at most; of all streams of a connection there are twice as many.
+_OF_REQUEST, _OF_ANSWER = 1 << 17, 1 << 18
 _FIRST_WINDOW = (1 << 16) - 1  # that a connection begins with (RFC 9113, section 6.9.2)
 _MOST_HEAD = 1 << 15  # bytes of a request's fields, as section 6.5.2 counts them
 _MOST_ANSWER_HEAD = 1 << 16
@@ -42,17 +42,19 @@ class Side:
     def __init__(self, stream: Stream, *, is_client: bool) -> None:
         self.stream = stream
         self.frames = Frames(PREFACE if is_client else b"")
+        self.says_little = True  # in many frames, as it seems
         self.more = b""  # frames that h2 does not know of
         self._kept: dict[int, deque[Kept]] = {}
         config = h2.config.H2Configuration(client_side=not is_client, header_encoding=None)
         self.h2 = h2.connection.H2Connection(config)
+        self._window = _OF_REQUEST if is_client else _OF_ANSWER
         codes, most_head = h2.settings.SettingCodes, _MOST_HEAD if is_client else _MOST_ANSWER_HEAD
         self.h2.local_settings = h2.settings.Settings(
             client=not is_client,
             initial_values={
                 codes.ENABLE_PUSH: 0,
                 codes.MAX_CONCURRENT_STREAMS: _STREAMS,
-                codes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW,
+                codes.INITIAL_WINDOW_SIZE: self._window,
                 codes.MAX_FRAME_SIZE: MOST_FRAME,
                 codes.MAX_HEADER_LIST_SIZE: most_head,
             },
@@ -63,7 +65,7 @@ class Side:
     async def begin(self) -> None:
         """Say what may be sent. Raises ``OSError``."""
         self.h2.initiate_connection()
-        self.h2.increment_flow_control_window(_WINDOW - _FIRST_WINDOW)
+        self.h2.increment_flow_control_window(2 * self._window - _FIRST_WINDOW)
         await self.flush()
 
     async def flush(self) -> None:
