@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from casemate.model.isolation import IsolationReport, Mechanism, Proof
     from casemate.model.limits import Limits
     from casemate.model.result import Image, ProgramError, Result
+    from casemate.policy.inject import Inject
     from casemate.sandbox import Sandbox
     from casemate.sessions.files import FileInfo
     from casemate.sessions.long_run import Run
@@ -50,6 +51,7 @@ _HOME = {
     "casemate.model.isolation": "IsolationReport Mechanism Proof",
     "casemate.model.limits": "Limits",
     "casemate.model.result": "Image ProgramError Result",
+    "casemate.policy.inject": "Inject",
     "casemate.sandbox": "Sandbox",
     "casemate.sessions.files": "FileInfo",
     "casemate.sessions.long_run": "Run",
@@ -74,6 +76,7 @@ __all__ = [
     "Fault",
     "FileInfo",
     "Image",
+    "Inject",
     "InvalidArgument",
     "IsolationReport",
     "Limits",

@@ -26,6 +26,7 @@ _MOST_PORT = 65535
 _PREFIX = "CASEMATE_"
 _LIMIT = "LIMITS_"
 _SECRET = "CASEMATE_SECRET_"  # noqa: S105 - the beginning of names, each of which is a secret of the vault's
+_INJECT = "CASEMATE_INJECT_"  # and where one may go
 _FOR_TESTS = "CASEMATE_TESTS_"
 
 
@@ -133,12 +134,13 @@ def arguments_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Arguments of a ``Sandbox`` from variables ``CASEMATE_WORKSPACE``, ``CASEMATE_LIMITS_MEMORY`` and so on.
 
     Lists have commas between their items. Raises ``InvalidArgument`` naming the variable, also for one that begins with
-    ``CASEMATE_`` and is not known, unless it begins with ``CASEMATE_SECRET_``.
+    ``CASEMATE_`` and is not known, unless it begins with ``CASEMATE_SECRET_`` or
+    ``CASEMATE_INJECT_``.
     """
     given: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     for variable in sorted(name for name in environ if name.startswith(_PREFIX)):
-        if variable.startswith((_SECRET, _FOR_TESTS)):
+        if variable.startswith((_SECRET, _INJECT, _FOR_TESTS)):
             continue
         name = variable.removeprefix(_PREFIX)
         if name.startswith(_LIMIT) and name.removeprefix(_LIMIT).lower() in _LIMITS:
@@ -198,7 +200,7 @@ def _read(variable: str, value: str, reader: Callable[[str], Any]) -> Any:
 
 def _known() -> str:
     limits = (f"{_PREFIX}{_LIMIT}{name.upper()}" for name in _LIMITS)
-    return ", ".join([*(f"{_PREFIX}{name.upper()}" for name in VARIABLES), *limits, f"{_SECRET}*"])
+    return ", ".join([*(f"{_PREFIX}{name.upper()}" for name in VARIABLES), *limits, f"{_SECRET}*", f"{_INJECT}*"])
 
 
 def _document(path: str | os.PathLike[str], argument: str) -> tuple[Document, str]:

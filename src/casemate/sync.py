@@ -33,6 +33,7 @@ from casemate.model.plan import Plan
 
 if TYPE_CHECKING:
     from casemate.approvals import approvals as asynchronous_approvals
+    from casemate.policy.inject import Inject
     from casemate.sessions import files as asynchronous_files
     from casemate.sessions import long_run as asynchronous_run
     from casemate.sessions import session as asynchronous_session
@@ -312,7 +313,7 @@ class Vault:
         self._vault = sandbox.vault
         self._wait = wait
 
-    def set(self, name: str, value: str, *, inject: object = None) -> None:
+    def set(self, name: str, value: str, *, inject: Inject | None = None) -> None:
         """See :meth:`casemate.vault.vault.Vault.set`."""
         self._wait(self._vault.set(name, value, inject=inject))
 
@@ -323,6 +324,10 @@ class Vault:
     def names(self) -> tuple[str, ...]:
         """See :meth:`casemate.vault.vault.Vault.names`."""
         return cast("tuple[str, ...]", self._wait(self._vault.names()))
+
+    def injects(self) -> dict[str, Inject | None]:
+        """See :meth:`casemate.vault.vault.Vault.injects`."""
+        return cast("dict[str, Inject | None]", self._wait(self._vault.injects()))
 
 
 def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:

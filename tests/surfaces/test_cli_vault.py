@@ -75,6 +75,45 @@ def test_va_13_a_secret_that_is_typed_is_not_shown(environ: dict[str, str], case
     assert casemate("vault", "list").stdout == "TOKEN\n"
 
 
+def test_where_a_secret_may_be_put_in_is_set_and_listed(casemate: Casemate, tmp_path: Path) -> None:
+    casemate("vault", "set", "PLAIN", given=S)
+    hosts = ("--inject-host", "api.example.org", "--inject-host", "x.example.org:8443")
+    done = casemate("vault", "set", "TOKEN", *hosts, "--header", "X-Api-Key", "--format", "{}", given=S)
+    assert (done.stdout, done.stderr) == ("", "")
+    casemate("vault", "set", "USUAL", *hosts[:2], given=S)
+    assert casemate("vault", "list").stdout.splitlines() == [
+        "PLAIN",
+        "TOKEN\tapi.example.org x.example.org:8443  X-Api-Key: {}",
+        "USUAL\tapi.example.org  Authorization: Bearer {}",
+    ]
+    program = tmp_path / "p.py"
+    program.write_text("import os; print(os.environ['TOKEN'])")
+    told = casemate("run", str(program), "--secret", "TOKEN").stdout
+    assert len(told) == max(16, len(S)) + 1
+    assert S not in told
+    assert "[secret:" not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--inject-host", "*.example.org"], "--inject-host"),
+        (["--inject-host", "127.0.0.1"], "--inject-host"),
+        (["--inject-host", "api.example.org", "--header", "Host"], "--header"),
+        (["--inject-host", "api.example.org", "--format", "x"], "--format"),
+        (["--header", "X-Api-Key"], "--header"),
+        (["--format", "{}"], "--format"),
+    ],
+)
+def test_where_a_secret_cannot_be_put_in_is_refused_before_its_value_is_kept(
+    casemate: Casemate, options: list[str], named: str
+) -> None:
+    said = casemate("vault", "set", "TOKEN", *options, given=S, code=2).stderr
+    assert named in said
+    assert "Unknown option" not in said
+    assert casemate("vault", "list").stdout == ""
+
+
 def test_a_value_is_no_argument(casemate: Casemate) -> None:
     casemate("vault", "set", "TOKEN", S, code=2)
     assert casemate("vault", "list").stdout == ""

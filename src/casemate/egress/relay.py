@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 
 from casemate.egress.connection import HTTP, HTTPS, Connection, something_from
 from casemate.egress.http import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request, refusal
 from casemate.egress.refusal import Refused, Unreachable
-from casemate.egress.rewriting import rewritten, watcher
+from casemate.egress.rewriting import hiding, rewritten, watcher
 from casemate.egress.stream import Stream
+from casemate.egress.terms import Hiding
 from casemate.policy.hosts import canonical
 
 _MOST_PIECES = 256  # that a head may come in
@@ -138,13 +140,15 @@ async def _exchange(
     reading.watch = watcher(connection, name, port)
     head = request.written(name if port == (HTTPS if is_tls else HTTP) else f"{name}:{port}", fields)
     following = Following(request)
+    hide = hiding(connection, name) if is_tls else None
     if request.length == 0:
         connection.count_out(len(head))
         await server.send(head)
-        await _download(connection, following, server)
+        await _download(connection, following, server, hide)
         is_sent = True
     else:
-        is_sent = await _both_ways(connection, head, reading, following, server)
+        upload = _upload(connection, head, reading, server)
+        is_sent = await _both_ways(upload, _download(connection, following, server, hide))
     if following.switches:
         await connection.tunnel(name, port, server, is_known=True)
     if not is_sent:
@@ -152,14 +156,12 @@ async def _exchange(
     return following.is_whole and is_sent and not following.closes and not request.closes
 
 
-async def _both_ways(
-    connection: Connection, head: bytes, reading: Reading, following: Following, server: Stream
-) -> bool:
+async def _both_ways(uploading: Coroutine[None, None, bool], downloading: Coroutine[None, None, None]) -> bool:
     """The request with its body, and the answer, at once; whether all was sent before the answer was over."""
     try:
         async with asyncio.TaskGroup() as group:
-            upload = group.create_task(_upload(connection, head, reading, server))
-            await _download(connection, following, server)
+            upload = group.create_task(uploading)
+            await downloading
             is_sent = upload.done() and not upload.cancelled() and upload.exception() is None and upload.result()
             upload.cancel()
     except ExceptionGroup as failed:
@@ -189,8 +191,9 @@ async def _upload(connection: Connection, head: bytes, reading: Reading, server:
             raise ConnectionResetError("the request was cut off")
 
 
-async def _download(connection: Connection, following: Following, server: Stream) -> None:
-    """The answer. Raises ``OSError`` where it is cut off or none."""
+async def _download(connection: Connection, following: Following, server: Stream, hide: Hiding | None) -> None:
+    """The answer. ``hide``: what all of it goes through, head and framing included: what that changes stays as long as
+    it was. Raises ``OSError`` where it is cut off or none."""
     turns = connection.opening.turns
     while not (following.is_whole or following.switches):
         if not server.ahead and not await server.fill():
@@ -203,10 +206,29 @@ async def _download(connection: Connection, following: Following, server: Stream
         except BadAnswer as error:
             raise OSError(str(error)) from None
         connection.count_in(len(data))
-        await connection.client.send(data)
+        await connection.client.send(data if hide is None else await turns.take(hide.feed, data))
         if following.plain or following.is_open:
-            await _rest_of_body(connection, following, server)
-            return
+            if hide is None:
+                await _rest_of_body(connection, following, server)
+            else:
+                await _rest_hidden(connection, following, server, hide)
+            break
+    if hide is not None:
+        await connection.client.send(hide.finish())
+
+
+async def _rest_hidden(connection: Connection, following: Following, server: Stream, hide: Hiding) -> None:
+    left = following.plain
+    while following.is_open or left:
+        if not server.ahead and not await server.fill():
+            break
+        data = server.taken(min(left or len(server.ahead), len(server.ahead)))
+        left -= len(data) if left else 0
+        connection.count_in(len(data))
+        await connection.client.send(await connection.opening.turns.take(hide.feed, data))
+    if left:
+        raise ConnectionResetError("the answer was cut off")
+    following.is_whole = bool(following.plain)
 
 
 async def _rest_of_body(connection: Connection, following: Following, server: Stream) -> None:

@@ -17,7 +17,7 @@ import h2.exceptions
 from casemate.egress.connection import HTTPS, Connection
 from casemate.egress.frames import Flood, NoFrames, goaway
 from casemate.egress.refusal import Refused
-from casemate.egress.rewriting import rewritten, watcher
+from casemate.egress.rewriting import answer, hiding, rewritten, watcher
 from casemate.egress.secured import Secured
 from casemate.egress.side import Kept, Side
 from casemate.egress.streams import BadHead, Pair, head_of
@@ -154,7 +154,8 @@ class _Relay:
             return
         authority = name if port == HTTPS else f"{name}:{port}"
         at_server = self._server.ask(head.written(authority, fields), is_whole=is_whole)
-        pair = Pair(stream, at_server, watcher(connection, name, port), has_asked=is_whole)
+        watch, hide = watcher(connection, name, port), hiding(connection, name)
+        pair = Pair(stream, at_server, watch, hide, has_asked=is_whole)
         self._of_client[stream] = self._of_server[at_server] = pair
 
     def _refuse(self, stream: int, refused: Refused, *, is_whole: bool) -> None:
@@ -179,7 +180,10 @@ class _Relay:
             pair.watch(data)
         side.took(stream, all_of_it - len(data))
         is_last = event.stream_ended is not None
-        other.keep(pair.other(is_client=side is self._client), Kept(data, is_last=is_last, of=(side, stream)))
+        if side is self._server and pair.hide is not None:
+            data = pair.hide.feed(data) + (pair.hide.finish() if is_last else b"")
+        if data or is_last:
+            other.keep(pair.other(is_client=side is self._client), Kept(data, is_last=is_last, of=(side, stream)))
         if is_last:
             self._half(side, pair)
 
@@ -189,7 +193,8 @@ class _Relay:
         if pair is None:
             return
         is_last = isinstance(event, h2.events.ResponseReceived) and event.stream_ended is not None
-        self._client.answer(pair.client, list(event.headers or []), is_last=is_last)
+        fields = answer(self._connection, self._name, list(event.headers or []))
+        self._client.answer(pair.client, fields, is_last=is_last)
         if is_last:
             self._half(self._server, pair)
 
@@ -198,6 +203,11 @@ class _Relay:
         pair = self._pair(side, stream)
         if pair is not None:
             trailers = list(event.headers or [])
+            if side is self._server:
+                trailers = answer(self._connection, self._name, trailers)
+                rest = b"" if pair.hide is None else pair.hide.finish()
+                if rest:
+                    other.keep(pair.client, Kept(rest, of=(side, stream)))
             other.keep(pair.other(is_client=side is self._client), Kept(b"", is_last=True, trailers=trailers))
             self._half(side, pair)
 

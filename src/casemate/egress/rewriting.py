@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from casemate.egress.terms import Fields, Hiding
+
 if TYPE_CHECKING:
     from casemate.egress.connection import Connection
 
-Fields = list[tuple[bytes, bytes]]
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")  # RFC 9110, section 5.6.2
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*\Z")
 
@@ -24,6 +25,8 @@ def rewritten(
         return fields
     made = rewrite.request(name, port, is_tls, method.encode(), target.encode(), fields)
     _note(connection, name, port, made.notes)
+    for used in made.used:
+        connection.opening.ledger.note(name, port, "allowed", used)
     if not all(_NAME.match(field) and _VALUE.match(value) for field, value in made.headers):
         raise ValueError("a header field that cannot be written")
     return made.headers
@@ -36,6 +39,18 @@ def watcher(connection: Connection, name: str, port: int) -> Callable[[bytes], N
         return None
     watch = rewrite.watch(name)
     return lambda part: _note(connection, name, port, watch(part))
+
+
+def answer(connection: Connection, name: str, fields: Fields) -> Fields:
+    """The fields of an answer, or its trailers, as the cell may see them."""
+    rewrite = connection.terms.rewrite
+    return fields if rewrite is None or name not in rewrite.hosts else rewrite.answer(name, fields)
+
+
+def hiding(connection: Connection, name: str) -> Hiding | None:
+    """What an answer's body goes through; None where nothing is put into requests to the host."""
+    rewrite = connection.terms.rewrite
+    return None if rewrite is None or name not in rewrite.hosts else rewrite.hide(name)
 
 
 def _note(connection: Connection, name: str, port: int, notes: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from casemate.egress.terms import Hiding
 from casemate.policy.hosts import canonical
 
 _USUAL = 443
@@ -42,11 +43,13 @@ class Head:
 
 @dataclass(slots=True)
 class Pair:
-    """A stream of the client's and one of the server's. ``watch`` gets the parts of the request's body."""
+    """A stream of the client's and one of the server's. ``watch`` gets the parts of the request's body; those of
+    the answer's go through ``hide``."""
 
     client: int
     server: int
     watch: Callable[[bytes], None] | None
+    hide: Hiding | None = None
     has_asked: bool = False
     has_answered: bool = False
 

@@ -23,6 +23,8 @@ __all__ = [
     "Asker",
     "Crossing",
     "DoorLimits",
+    "Fields",
+    "Hiding",
     "Interception",
     "Network",
     "Rewrite",
@@ -31,6 +33,7 @@ __all__ = [
     "Terms",
 ]
 
+Fields = list[tuple[bytes, bytes]]  # of a header, in order
 ADDRESS_RANGE = (
     "198.18.0.0/15"  # for benchmarks of networks (RFC 2544): nobody has it, and cells are routed nothing else
 )
@@ -71,10 +74,21 @@ class Service(Protocol):
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """``headers`` as they go to the server, names and values. ``notes``: what was asked for and is not done, in words
-    without secrets; each is put on record as a crossing that was denied."""
+    without secrets; each is put on record as a crossing that was denied. ``used``: what was put in, in such words."""
 
-    headers: list[tuple[bytes, bytes]]
+    headers: Fields
     notes: tuple[str, ...] = ()
+    used: tuple[str, ...] = ()
+
+
+class Hiding(Protocol):
+    """An answer's body, piece by piece. What may be the beginning of a secret is held back until more comes."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be handed on now."""
+
+    def finish(self) -> bytes:
+        """The rest."""
 
 
 class Rewrite(Protocol):
@@ -83,16 +97,24 @@ class Rewrite(Protocol):
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Canonical names of the hosts that it is for: their TLS ends at the door."""
+        """Canonical names of the hosts that it is for."""
 
-    def request(
-        self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]
-    ) -> Rewritten:
+    @property
+    def places(self) -> frozenset[tuple[str, int]]:
+        """The same with their ports: TLS to them ends at the door."""
+
+    def request(self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: Fields) -> Rewritten:
         """The header fields for the server. ``host`` is the one that was dialled, canonical; ``target`` the path with
         its query; ``headers`` without what is about the connection (Host, Content-Length and the like)."""
 
     def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:
         """Who looks at a request's body: it gets each part of it in order, and gives notes as in `Rewritten`."""
+
+    def answer(self, host: str, headers: Fields) -> Fields:
+        """The fields of an answer, or its trailers, as the cell may see them; each is as long as it was."""
+
+    def hide(self, host: str) -> Hiding:
+        """What one answer's body goes through; it is as long as it was."""
 
 
 class Leaves(Protocol):

@@ -62,10 +62,10 @@ class Interceptions:
 
             check_packages()
 
-    def intercepted(self, more: Iterable[str] = ()) -> Intercepted | None:
-        """For a cell; None where nobody's TLS ends at the door. ``more``: canonical names, besides those of the
-        sandbox, at 443. Raises ``Unavailable``, ``InvalidArgument``."""
-        places = self.places.union((name, HTTPS) for name in more)
+    def intercepted(self, more: Iterable[tuple[str, int]] = ()) -> Intercepted | None:
+        """For a cell; None where nobody's TLS ends at the door. ``more``: canonical names and ports, besides those of
+        the sandbox. Raises ``Unavailable``, ``InvalidArgument``."""
+        places = self.places.union(more)
         if not places:
             return None
         with self._lock:

@@ -81,16 +81,21 @@ class Outside:
         """The door of one cell, for what was admitted and what the host offers."""
         return Doorway(self, admitted, cell, note, offers)
 
-    def rewrite(self, admitted: Admitted) -> Rewrite | None:  # noqa: ARG002 - nothing that may run has any so far
-        """What is done to the requests of what was admitted."""
-        return None
+    def rewrite(self, admitted: Admitted) -> Rewrite | None:
+        """What puts in the secrets that the program has not; None where it has all of its own."""
+        placeholders = admitted.request.secrets.placeholders
+        if not placeholders:
+            return None
+        from casemate.egress.injection import Injection
+
+        return Injection(placeholders)
 
     def intercepted(self, admitted: Admitted) -> Intercepted | None:
         """Whose TLS ends at the door of what was admitted. Raises ``Unavailable``, ``InvalidArgument``."""
         if admitted.through is None:
             return None
         rewrite = self.rewrite(admitted)
-        return self._interceptions.intercepted(() if rewrite is None else rewrite.hosts)
+        return self._interceptions.intercepted(() if rewrite is None else rewrite.places)
 
     def door(self) -> Door:
         """The door itself."""

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """What a program has instead of a secret.
+
+    ``text``: what its variable holds. ``value``: what the door puts in its place, at ``places`` alone (canonical name
+    and port), in the field ``header``, whose whole value is ``format`` with ``{}`` for the secret.
+    """
+
+    name: str
+    text: str
+    value: str = field(repr=False)
+    places: frozenset[tuple[str, int]]
+    header: str
+    format: str
+
+
 class Secrets:
-    """Values by name. Only :meth:`revealed` gives them; a repr, a copy as data or JSON of it has the names at most."""
+    """Values by name. Only :meth:`revealed` gives them; a repr, a copy as data or JSON of it has the names at most.
 
-    __slots__ = ("_values",)
+    ``placeholders``: of those among the values that the program does not get.
+    """
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    __slots__ = ("_values", "placeholders")
+
+    def __init__(self, values: Mapping[str, str], placeholders: Sequence[Placeholder] = ()) -> None:
         self._values = dict(values)
+        self.placeholders = tuple(placeholders)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -21,6 +42,10 @@ class Secrets:
     def revealed(self) -> dict[str, str]:
         """The values by name, for the program that they are for and for what finds them in its output."""
         return dict(self._values)
+
+    def for_program(self) -> Secrets:
+        """What the program gets: placeholders in place of the values that only the door puts in."""
+        return Secrets({**self._values, **{one.name: one.text for one in self.placeholders}})
 
     def __bool__(self) -> bool:
         return bool(self._values)

@@ -58,6 +58,7 @@ _OPTION_OF_ARGUMENT = {
     "command": "COMMAND",
     "name": "NAME",
     "value": "the value",
+    "hosts": "--inject-host",
 }
 
 

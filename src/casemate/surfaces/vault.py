@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
+from casemate.policy.inject import Inject
 from casemate.sandbox import Sandbox
 from casemate.vault.opening import default_path
 
@@ -22,7 +23,15 @@ app = App(name="vault", help="Keep secrets for programs, in an encrypted file.")
 
 
 @app.command(name="set")
-def set_secret(name: Name, /, *, namespace: str = "default") -> int:
+def set_secret(
+    name: Name,
+    /,
+    *,
+    namespace: str = "default",
+    inject_host: tuple[str, ...] = (),
+    header: str | None = None,
+    format: str | None = None,  # noqa: A002 - its name on the command line
+) -> int:
     """Keep a secret, in place of one of that name.
 
     Its value is asked for without showing it; or it is what is piped in, without the newline at its end.
@@ -33,15 +42,22 @@ def set_secret(name: Name, /, *, namespace: str = "default") -> int:
         How programs find it in their environment: capital letters, digits and _.
     namespace
         Whose it is; default unless given.
+    inject_host
+        The value is put into requests to this host, outside, and programs have a placeholder. May be repeated.
+    header
+        The header field of those requests that it is part of; Authorization unless given.
+    format
+        That field's whole value, with {} for the secret; "Bearer {}" unless given.
     """
+    inject = _inject(inject_host, header, format)
     sandbox = _opened(namespace)
-    asyncio.run(_closing(sandbox, sandbox.vault.set(name, _value(name))))
+    asyncio.run(_closing(sandbox, sandbox.vault.set(name, _value(name), inject=inject)))
     return 0
 
 
 @app.command(name="list")
 def list_secrets(*, namespace: str = "default") -> int:
-    """Print the names of the secrets that are kept, one in a line.
+    """Print the names of the secrets that are kept, one in a line; and behind a tab, where each may be put in.
 
     Parameters
     ----------
@@ -49,8 +65,8 @@ def list_secrets(*, namespace: str = "default") -> int:
         Whose; default unless given.
     """
     sandbox = _opened(namespace)
-    for name in asyncio.run(_closing(sandbox, sandbox.vault.names())):
-        sys.stdout.write(f"{name}\n")
+    for name, inject in asyncio.run(_closing(sandbox, sandbox.vault.injects())).items():
+        sys.stdout.write(f"{name}\n" if inject is None else f"{name}\t{_where(inject)}\n")
     return 0
 
 
@@ -78,6 +94,20 @@ def _opened(namespace: str) -> Sandbox:
 async def _closing(sandbox: Sandbox, work: Coroutine[Any, Any, T]) -> T:
     async with sandbox:
         return await work
+
+
+def _inject(hosts: tuple[str, ...], header: str | None, form: str | None) -> Inject | None:
+    """Where a secret may go, as the options say. Raises ``InvalidArgument``."""
+    given = {name: text for name, text in {"header": header, "format": form}.items() if text is not None}
+    if hosts:
+        return Inject(hosts, **given)
+    if given:
+        raise InvalidArgument(min(given), "says nothing without a host", remediation="Add --inject-host HOST.")
+    return None
+
+
+def _where(inject: Inject) -> str:
+    return f"{' '.join(inject.hosts)}  {inject.header}: {inject.format}"
 
 
 def _value(name: str) -> str:

@@ -18,6 +18,7 @@ from casemate.errors import VaultUnavailable
 from casemate.vault.keys import Key, KeyFile, Keyring, Keys, key_path
 from casemate.vault.private_files import open_lock, read_private, replace_private
 from casemate.vault.sealed import KEY_BYTES, MOST, Contents, Damaged, Head, check_library, head_of, seal, unseal
+from casemate.vault.store import Kept
 
 
 class EncryptedFile:
@@ -35,13 +36,13 @@ class EncryptedFile:
         self._keys = keys
         self._environ = environ or {}
 
-    def get(self, namespace: str, name: str) -> str | None:
+    def get(self, namespace: str, name: str) -> Kept | None:
         return self._contents().get(namespace, {}).get(name)
 
     def names(self, namespace: str) -> tuple[str, ...]:
         return tuple(sorted(self._contents().get(namespace, {})))
 
-    def set(self, namespace: str, name: str, value: str) -> None:
+    def set(self, namespace: str, name: str, value: Kept) -> None:
         def put(contents: Contents) -> bool:
             contents.setdefault(namespace, {})[name] = value
             return True

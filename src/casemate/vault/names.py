@@ -6,11 +6,14 @@ import re
 import unicodedata
 
 from casemate.errors import InvalidArgument
+from casemate.policy.inject import Inject, Injected
 from casemate.redaction.forms import SHORTEST
 
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*\Z")
 _MOST_NAME = 200  # characters
 _MOST_VALUE = 16 << 10  # bytes: keys and certificates; what is larger is a file
+_IN_HEADER = re.compile(r"[ -~]+\Z")  # what of RFC 9110, section 5.5 everybody reads the same way
+_MOST_INJECTED = 4096  # characters: servers take headers of 8 KiB and more, but not much more
 _MOST_SECRETS = 64  # of one run
 # Read by loaders, interpreters and shells before a program's first line, or needed by every program as they are.
 _NAMES = """
@@ -59,6 +62,20 @@ def check_value(name: str, value: object) -> str:
     if size > _MOST_VALUE:
         raise InvalidArgument("value", f"of {name} is longer than {_MOST_VALUE} bytes; give it to a run as a file")
     return value
+
+
+def check_injected(name: str, value: object, inject: object) -> Injected:
+    """A value that the door can put where ``inject`` says. Raises ``InvalidArgument``."""
+    if not isinstance(inject, Inject):
+        raise InvalidArgument("inject", f"of {name} must be a casemate.Inject, not {type(inject).__name__}")
+    checked = check_value(name, value)
+    if not _IN_HEADER.match(checked) or checked != checked.strip() or len(checked) > _MOST_INJECTED:
+        raise InvalidArgument(
+            "value",
+            f"of {name} cannot be part of a header: that takes printable ASCII without space at its ends, and at most "
+            f"{_MOST_INJECTED} characters",
+        )
+    return Injected(checked, inject)
 
 
 def check_asked(names: object) -> tuple[str, ...]:

@@ -1,18 +1,23 @@
 """Where secrets are kept: the interface, and the two stores that write nothing down.
 
+What is kept is a value, or an ``Injected``: a value with the requests that it may be put into.
 Above is :class:`casemate.vault.vault.Vault`, which a sandbox opens for its namespace; it checks names and values.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Mapping
 from typing import Protocol
 
 from casemate.errors import InvalidArgument
+from casemate.policy.inject import Inject, Injected
 
 PREFIX = "CASEMATE_SECRET_"
+INJECT_PREFIX = "CASEMATE_INJECT_"
+Kept = str | Injected
 _NAMESPACE = re.compile(r"[a-z0-9]+\Z")
 
 
@@ -22,12 +27,12 @@ class Store(Protocol):
     It never answers for another namespace than the one that it was asked for, whatever that is called.
     """
 
-    def get(self, namespace: str, name: str) -> str | None:
-        """The value, or None where there is none."""
+    def get(self, namespace: str, name: str) -> Kept | None:
+        """What is kept, or None where there is nothing."""
         ...
 
-    def set(self, namespace: str, name: str, value: str) -> None:
-        """Keep the value, in place of one of that name."""
+    def set(self, namespace: str, name: str, value: Kept) -> None:
+        """Keep it, in place of one of that name; or raise."""
         ...
 
     def delete(self, namespace: str, name: str) -> bool:
@@ -43,14 +48,14 @@ class MemoryStore:
     """Secrets that end with the process."""
 
     def __init__(self) -> None:
-        self._values: dict[str, dict[str, str]] = {}
+        self._values: dict[str, dict[str, Kept]] = {}
         self._lock = threading.Lock()
 
-    def get(self, namespace: str, name: str) -> str | None:
+    def get(self, namespace: str, name: str) -> Kept | None:
         with self._lock:
             return self._values.get(namespace, {}).get(name)
 
-    def set(self, namespace: str, name: str, value: str) -> None:
+    def set(self, namespace: str, name: str, value: Kept) -> None:
         with self._lock:
             self._values.setdefault(namespace, {})[name] = value
 
@@ -66,6 +71,9 @@ class MemoryStore:
 class EnvironmentStore:
     """Secrets from variables of the host, ``CASEMATE_SECRET_{NAMESPACE}_{NAME}``; read-only.
 
+    ``CASEMATE_INJECT_{NAMESPACE}_{NAME}`` says in JSON where one may go: ``{"hosts": ["api.example.org"]}``, and
+    ``"header"`` and ``"format"`` where they are not the usual ones. What cannot be read there is an error.
+
     Only namespaces of small letters and digits have any, written in capitals: the first ``_`` then ends the namespace,
     and no two namespaces share a variable.
     """
@@ -73,11 +81,13 @@ class EnvironmentStore:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
 
-    def get(self, namespace: str, name: str) -> str | None:
+    def get(self, namespace: str, name: str) -> Kept | None:
         prefix = self._prefix(namespace)
-        return self._environ.get(f"{prefix}{name}") if prefix else None
+        value = self._environ.get(f"{prefix}{name}") if prefix else None
+        where = self._environ.get(f"{INJECT_PREFIX}{prefix.removeprefix(PREFIX)}{name}")
+        return value if value is None or where is None else Injected(value, _inject(name, where))
 
-    def set(self, namespace: str, name: str, value: str) -> None:  # noqa: ARG002 - the interface's
+    def set(self, namespace: str, name: str, value: Kept) -> None:  # noqa: ARG002 - the interface's
         raise InvalidArgument("name", f"{name} cannot be set in the host's environment, which is only read")
 
     def delete(self, namespace: str, name: str) -> bool:
@@ -101,11 +111,11 @@ class Layered:
     def __init__(self, upper: Store, lower: Store) -> None:
         self._upper, self._lower = upper, lower
 
-    def get(self, namespace: str, name: str) -> str | None:
+    def get(self, namespace: str, name: str) -> Kept | None:
         value = self._upper.get(namespace, name)
         return self._lower.get(namespace, name) if value is None else value
 
-    def set(self, namespace: str, name: str, value: str) -> None:
+    def set(self, namespace: str, name: str, value: Kept) -> None:
         self._upper.set(namespace, name, value)
 
     def delete(self, namespace: str, name: str) -> bool:
@@ -113,3 +123,13 @@ class Layered:
 
     def names(self, namespace: str) -> tuple[str, ...]:
         return tuple(sorted({*self._upper.names(namespace), *self._lower.names(namespace)}))
+
+
+def _inject(name: str, text: str) -> Inject:
+    try:
+        return Inject.read(json.loads(text))
+    except (ValueError, RecursionError):
+        problem = "it is not JSON"
+    except InvalidArgument as error:
+        problem = error.message
+    raise InvalidArgument("secrets", f"the variable {INJECT_PREFIX}… of {name} does not say where it may go: {problem}")

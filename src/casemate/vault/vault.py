@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from casemate.errors import InvalidArgument, Unavailable, VaultUnavailable
-from casemate.model.secrets import NO_SECRETS, Secrets
-from casemate.vault.names import check_asked, check_name, check_value
-from casemate.vault.store import Store
+from casemate.errors import InvalidArgument, VaultUnavailable
+from casemate.model.secrets import NO_SECRETS, Placeholder, Secrets
+from casemate.policy.inject import Inject, Injected
+from casemate.vault.names import check_asked, check_injected, check_name, check_value
+from casemate.vault.placeholders import placeholder_for
+from casemate.vault.store import Kept, Store
 
 Note = Callable[[str, str, Mapping[str, object]], None]  # kind, namespace, detail
+_NOTHING_MORE: Mapping[str, object] = {}
 T = TypeVar("T")
 
 
@@ -24,19 +27,18 @@ class Vault:
         self._namespace = namespace
         self._note = note
 
-    async def set(self, name: str, value: str, *, inject: object = None) -> None:
-        """Keep ``value`` as ``name``, in place of one of that name.
+    async def set(self, name: str, value: str, *, inject: Inject | None = None) -> None:
+        """Keep ``value`` as ``name``, in place of one of that name. With ``inject`` no program gets it: its variable
+        holds a placeholder, and the door puts the value into the requests that ``inject`` says.
 
-        Raises ``InvalidArgument`` for a name that is none or that loaders read, and for a value of less than 8 bytes;
-        ``VaultUnavailable``; and ``Unavailable`` for ``inject``, which this version cannot do.
+        Raises ``InvalidArgument`` for a name that is none or that loaders read, for a value of less than 8 bytes, and
+        with ``inject`` for one that no header can hold; and ``VaultUnavailable``.
         """
+        kept: Kept = check_value(check_name(name), value)
         if inject is not None:
-            raise Unavailable(
-                "inject: this version has no door that could put a secret into a request",
-                remediation="Leave inject out: the program then sees the value in its variable.",
-            )
-        checked = check_value(check_name(name), value)
-        await asyncio.to_thread(self._noted, "set", name, lambda: self._store.set(self._namespace, name, checked))
+            kept = check_injected(name, value, inject)
+        where = {"inject": inject.written()} if inject is not None else {}
+        await asyncio.to_thread(self._noted, "set", name, lambda: self._store.set(self._namespace, name, kept), where)
 
     async def delete(self, name: str) -> None:
         """Forget it; programs that run have it still, and it is still replaced in what they say.
@@ -51,28 +53,41 @@ class Vault:
         """The names that there are. Raises ``VaultUnavailable``."""
         return await asyncio.to_thread(self._noted, "", "", lambda: self._store.names(self._namespace))
 
+    async def injects(self) -> dict[str, Inject | None]:
+        """Every name with where its value may go: None for one that programs get. Raises ``VaultUnavailable``."""
+
+        def each() -> dict[str, Inject | None]:
+            kept = {name: self._store.get(self._namespace, name) for name in self._store.names(self._namespace)}
+            return {name: one.inject if isinstance(one, Injected) else None for name, one in kept.items()}
+
+        return await asyncio.to_thread(self._noted, "", "", each)
+
     def resolve(self, names: object) -> Secrets:
         """The secrets that a run asks for. Raises ``InvalidArgument`` for a name that there is none of, whether it is
-        another namespace's or nobody's, and ``VaultUnavailable``. May block."""
+        another namespace's or nobody's, and ``VaultUnavailable``. May block. Placeholders are others each time."""
         asked = check_asked(names)
         if not asked:
             return NO_SECRETS
-        return Secrets(self._noted("", "", lambda: {name: self._value(name) for name in asked}))
+        kept = self._noted("", "", lambda: {name: self._kept(name) for name in asked})
+        values = {name: one.value if isinstance(one, Injected) else one for name, one in kept.items()}
+        return Secrets(values, [_placeholder(name, one) for name, one in kept.items() if isinstance(one, Injected)])
 
     async def resolved(self, names: object) -> Secrets:
         """The same, without blocking the event loop."""
         return await asyncio.to_thread(self.resolve, names) if check_asked(names) else NO_SECRETS
 
-    def _value(self, name: str) -> str:
-        value = self._store.get(self._namespace, name)
-        if value is None:
+    def _kept(self, name: str) -> Kept:
+        kept = self._store.get(self._namespace, name)
+        if kept is None:
             raise InvalidArgument("secrets", _unknown(name))
-        try:
-            return check_value(name, value)  # a store may be the environment, or anybody's
+        try:  # a store may be the environment, or anybody's
+            return (
+                check_injected(name, kept.value, kept.inject) if isinstance(kept, Injected) else check_value(name, kept)
+            )
         except InvalidArgument as error:
             raise InvalidArgument("secrets", error.message.removeprefix("value: ")) from None
 
-    def _noted(self, action: str, name: str, work: Callable[[], T]) -> T:
+    def _noted(self, action: str, name: str, work: Callable[[], T], more: Mapping[str, object] = _NOTHING_MORE) -> T:
         """``work``, with a row of the record for a change, and for a vault that is not as it was left."""
         try:
             done = work()
@@ -84,8 +99,14 @@ class Vault:
             )
             raise
         if action:
-            self._note("vault", self._namespace, {"action": action, "name": name, "done": done is not False})
+            self._note("vault", self._namespace, {"action": action, "name": name, "done": done is not False, **more})
         return done
+
+
+def _placeholder(name: str, kept: Injected) -> Placeholder:
+    where = kept.inject
+    text = placeholder_for(kept.value)
+    return Placeholder(name, text, kept.value, where.places, where.header.lower(), where.format)
 
 
 def _unknown(name: str) -> str:

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from casemate.errors import VaultUnavailable
+from casemate.policy.inject import Inject, Injected
 from casemate.vault.encrypted_file import EncryptedFile
 from casemate.vault.keys import KeyFile, Keyring, key_path
+from casemate.vault.sealed import Damaged, Head, seal, unseal
 
 VALUE = "hunter2hunter2"
 
@@ -47,6 +49,31 @@ def test_what_is_set_is_there_for_the_next_who_opens_it(vault: EncryptedFile, fo
     assert again.delete("a", "TOKEN")
     assert not again.delete("a", "TOKEN")
     assert (vault.get("a", "TOKEN"), vault.names("b")) == (None, ("TOKEN",))
+
+
+def test_where_a_secret_may_go_is_kept_with_it_and_closed_to_versions_that_do_not_know_it(
+    vault: EncryptedFile, folder: Path
+) -> None:
+    kept = Injected(VALUE, Inject(["api.example.org:8443"], "X-Api-Key", "{}"))
+    vault.set("a", "PLAIN", "another-value")
+    file = folder / "vault" / "secrets"
+    assert b'"casemate-vault-1"' in file.read_bytes()
+    vault.set("a", "TOKEN", kept)
+    assert b'"casemate-vault-2"' in file.read_bytes()
+    assert VALUE.encode() not in file.read_bytes()
+    again = opened(folder)
+    assert (again.get("a", "TOKEN"), again.get("a", "PLAIN")) == (kept, "another-value")
+    vault.set("a", "TOKEN", VALUE)
+    assert b'"casemate-vault-1"' in file.read_bytes()
+    assert opened(folder).get("a", "TOKEN") == VALUE
+
+
+@pytest.mark.parametrize("entry", [7, None, {}, {"value": VALUE}, {"value": VALUE, "inject": {"hosts": ["*"]}}])
+def test_an_entry_that_says_something_else_is_damaged(entry: object) -> None:
+    key, head = bytes(32), Head(1, "file")
+    with pytest.raises(Damaged) as refused:
+        unseal(seal({"a": {"TOKEN": entry}}, head, key), key)  # type: ignore[dict-item]
+    assert VALUE not in str(refused.value)
 
 
 def test_va_13_file_key_and_folders_are_their_owners_alone_whatever_the_umask(folder: Path) -> None:

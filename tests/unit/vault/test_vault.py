@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from casemate.errors import InvalidArgument, Unavailable
+from casemate.errors import InvalidArgument
 from casemate.model.secrets import Secrets
+from casemate.policy.inject import Inject
 from casemate.vault.opening import store_for
 from casemate.vault.store import EnvironmentStore, MemoryStore, Store
 from casemate.vault.vault import Vault
@@ -114,9 +115,74 @@ def test_what_is_no_list_of_names_is_refused(names: object) -> None:
         vault(MemoryStore()).resolve(names)
 
 
-def test_injecting_is_refused_by_name_until_there_is_a_door() -> None:
-    with pytest.raises(Unavailable, match="inject"):
-        asyncio.run(vault(MemoryStore()).set("TOKEN", VALUE, inject=object()))
+@pytest.mark.parametrize("kind", ["memory", "layered", "environment"])
+def test_a_secret_that_only_the_door_puts_in_is_a_placeholder_to_a_program(kind: str) -> None:
+    inject = Inject(["api.example.org"], "X-Api-Key", "{}")
+    environ = {
+        "CASEMATE_SECRET_DEFAULT_TOKEN": VALUE,
+        "CASEMATE_INJECT_DEFAULT_TOKEN": '{"hosts": ["api.example.org"], "header": "X-Api-Key", "format": "{}"}',
+    }
+    stores: dict[str, Store] = {
+        "memory": MemoryStore(), "layered": store_for(None, {}), "environment": EnvironmentStore(environ)
+    }  # fmt: skip
+    one = vault(stores[kind])
+    if kind != "environment":
+        asyncio.run(one.set("TOKEN", VALUE, inject=inject))
+        asyncio.run(one.set("OTHER", "another-value"))
+    assert asyncio.run(one.injects())["TOKEN"] == inject
+    first, second = one.resolve(["TOKEN"]), one.resolve(["TOKEN"])
+    assert first.revealed() == {"TOKEN": VALUE}
+    (given,), (again,) = first.for_program().revealed().values(), second.for_program().revealed().values()
+    assert VALUE not in (given, again)
+    assert given != again
+    (placeholder,) = first.placeholders
+    assert (placeholder.text, placeholder.value, placeholder.header) == (given, VALUE, "x-api-key")
+    assert placeholder.places == {("api.example.org", 443)}
+    assert VALUE not in repr((first, placeholder, first.for_program()))
+
+
+def test_a_secret_without_a_rule_is_the_programs_as_ever() -> None:
+    one = vault(MemoryStore())
+    asyncio.run(one.set("TOKEN", VALUE, inject=Inject(["api.example.org"])))
+    asyncio.run(one.set("TOKEN", VALUE))
+    held = one.resolve(["TOKEN"])
+    assert (held.placeholders, held.for_program().revealed()) == ((), {"TOKEN": VALUE})
+    assert asyncio.run(one.injects()) == {"TOKEN": None}
+
+
+@pytest.mark.parametrize("inject", [object(), "api.example.org", {"hosts": ["api.example.org"]}, Inject])
+def test_what_is_no_rule_for_injection_is_refused(inject: object) -> None:
+    one = vault(MemoryStore())
+    with pytest.raises(InvalidArgument, match="inject"):
+        asyncio.run(one.set("TOKEN", VALUE, inject=inject))  # type: ignore[arg-type]
+    assert asyncio.run(one.names()) == ()
+
+
+@pytest.mark.parametrize(
+    "value", ["hunter2\r\nX: y", "hunter2hünter2", " hunter2hunter2", "hunter2\thunter2", "h" * 5000]
+)
+def test_a_value_that_no_header_can_hold_is_not_for_the_door(value: str) -> None:
+    with pytest.raises(InvalidArgument, match="header") as refused:
+        asyncio.run(vault(MemoryStore()).set("TOKEN", value, inject=Inject(["api.example.org"])))
+    assert "unter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "where", ["", "api.example.org", "{}", "[" * 100_000, '{"hosts": ["*.example.org"]}', '{"hosts": []}']
+)
+def test_a_variable_that_does_not_say_where_a_secret_may_go_gives_no_program_its_value(where: str) -> None:
+    environ = {"CASEMATE_SECRET_DEFAULT_TOKEN": VALUE, "CASEMATE_INJECT_DEFAULT_TOKEN": where}
+    with pytest.raises(InvalidArgument, match="CASEMATE_INJECT_") as refused:
+        vault(EnvironmentStore(environ)).resolve(["TOKEN"])
+    assert VALUE not in str(refused.value)
+
+
+def test_the_record_says_where_a_secret_may_go() -> None:
+    rows: list[Mapping[str, object]] = []
+    one = Vault(MemoryStore(), "default", lambda _kind, _namespace, detail: rows.append(detail))
+    inject = Inject(["api.example.org"])
+    asyncio.run(one.set("TOKEN", VALUE, inject=inject))
+    assert rows == [{"action": "set", "name": "TOKEN", "done": True, "inject": inject.written()}]
 
 
 def test_changes_are_noted_without_their_values() -> None:

@@ -1,0 +1,217 @@
+"""Secrets that are never inside: which of a request's fields they are put into, and that they do not come back. Pure.
+
+A program has placeholders. One becomes its secret in the field that the secret is for, where that field is there once
+and is as the secret's format has it, in a request to a host that the secret is for, over TLS. Wherever else a
+placeholder is seen, it stays one, and that is on record. Nothing is added to a request that has none.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote_to_bytes
+
+from casemate.egress.terms import Fields, Hiding, Rewritten
+from casemate.model.secrets import Placeholder
+from casemate.policy.hosts import canonical
+
+if TYPE_CHECKING:
+    from casemate.redaction.redaction import Redaction
+
+_BASIC = re.compile(rb"(basic) +([A-Za-z0-9+/=]+)\Z", re.IGNORECASE)  # RFC 7617
+_AUTHORITY = re.compile(rb"([^:]+)(?::([0-9]{1,5}))?\Z")
+_HTTPS = 443
+_REFLECTING = (b"TRACE", b"TRACK", b"CONNECT")  # whose answer is the request itself, or that are none
+_SPACE = b" \t"  # that may stand around a field's value (RFC 9110, section 5.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A request as far as it matters whether a secret may be part of it."""
+
+    host: str
+    port: int
+    is_tls: bool
+    method: bytes
+    names: tuple[bytes, ...]  # of its fields, in small letters
+    is_for_host: bool  # wherever it says so
+
+
+class Injection:
+    """Puts the secrets of one run or session in; see :class:`casemate.egress.terms.Rewrite`."""
+
+    def __init__(self, placeholders: Sequence[Placeholder]) -> None:
+        self._placeholders = tuple(placeholders)
+        self.places = frozenset(place for one in placeholders for place in one.places)
+        self.hosts = frozenset(host for host, _ in self.places)
+        self._redactions: dict[str, Redaction] = {}
+
+    def __repr__(self) -> str:
+        return f"Injection({', '.join(one.name for one in self._placeholders)})"
+
+    def request(self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: Fields) -> Rewritten:
+        names = tuple(name.lower() for name, _ in headers)
+        sent = _Sent(host, port, is_tls, method.upper(), names, _is_for(host, port, names, headers))
+        notes = [_note(one, "in the URL") for one in self._placeholders if _is_in_url(one, target)]
+        used: list[Placeholder] = []
+        written = [self._field(sent, name, value, notes, used) for name, value in headers]
+        if used:  # an answer that is not compressed can be searched for what was put in
+            written = [item for item in written if item[0].lower() != b"accept-encoding"]
+            written.append((b"accept-encoding", b"identity"))
+        told = (f"{one.name} was put into its field {one.header}" for one in used)
+        return Rewritten(written, tuple(dict.fromkeys(notes)), tuple(dict.fromkeys(told)))
+
+    def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:  # noqa: ARG002 - bodies go nowhere
+        missing = {one.text.encode(): one for one in self._placeholders}
+        missing |= {quote(one.text, safe="").encode(): one for one in self._placeholders}
+        longest = max(map(len, missing), default=1)
+        before = b""
+
+        def look(data: bytes) -> tuple[str, ...]:
+            nonlocal before
+            seen = before + data
+            found = dict.fromkeys(_note(one, "in the body") for text, one in missing.items() if text in seen)
+            for text in [text for text, one in missing.items() if _note(one, "in the body") in found]:
+                del missing[text]
+            before = seen[-(longest - 1) :] if longest > 1 else b""
+            return tuple(found)
+
+        return look
+
+    def answer(self, host: str, headers: Fields) -> Fields:
+        """Each field for itself, in its name, too."""
+        return [(self._hidden(host, name), self._hidden(host, value)) for name, value in headers]
+
+    def hide(self, host: str) -> Hiding:
+        there = self._of(host)
+        return _Hiding(self._redaction(host), {one.value.encode(): one.text.encode() for one in there})
+
+    def _hidden(self, host: str, text: bytes) -> bytes:
+        hiding = self.hide(host)
+        return hiding.feed(text) + hiding.finish()
+
+    def _of(self, host: str) -> list[Placeholder]:
+        return [one for one in self._placeholders if any(host == place for place, _ in one.places)]
+
+    def _redaction(self, host: str) -> Redaction:
+        if host not in self._redactions:
+            from casemate.redaction.redaction import Redaction  # it is needed when something was put in
+
+            self._redactions[host] = Redaction({one.name: one.value for one in self._of(host)})
+        return self._redactions[host]
+
+    def _field(
+        self, sent: _Sent, name: bytes, value: bytes, notes: list[str], used: list[Placeholder]
+    ) -> tuple[bytes, bytes]:
+        """One field as it goes to the server."""
+        plain = value.strip(_SPACE)
+        credentials = _credentials(plain)
+        for one in self._placeholders:
+            text = one.text.encode()
+            if name.startswith(b":") and text in value:  # of HTTP/2: method, target and host, which was looked at
+                notes.append(_note(one, "in the URL"))
+            elif text in name:
+                notes.append(_note(one, "in the name of a field"))
+            elif text in value or any(text in part for part in credentials):
+                if why := _why_not(sent, one, name.lower()):
+                    notes.append(_note(one, why))
+                elif (put := _put_in(one, plain, credentials)) is None:
+                    notes.append(_note(one, "in another form than its format"))
+                else:
+                    plain, value = put, put
+                    credentials = _credentials(plain)
+                    used.append(one)
+        return name, value
+
+
+class _Hiding:
+    """Puts the placeholder in the place of a value, or asterisks where that would be longer or the value is encoded."""
+
+    def __init__(self, redaction: Redaction, texts: dict[bytes, bytes]) -> None:
+        self._redaction = redaction
+        self._texts = texts
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        data = self._held + data
+        scan = self._redaction.scan(data)
+        hidden = bytearray(data)
+        for begin, end, _ in scan.found:
+            text = self._texts.get(data[begin:end], b"")
+            hidden[begin:end] = text if len(text) == end - begin else b"*" * (end - begin)
+        self._held = bytes(hidden[scan.upto :])
+        return bytes(hidden[: scan.upto])
+
+    def finish(self) -> bytes:
+        rest, self._held = self._held, b""
+        return rest
+
+
+def _why_not(sent: _Sent, one: Placeholder, name: bytes) -> str:
+    """Why ``one`` may not be put into the field ``name``; empty where it may."""
+    if not any(sent.host == host for host, _ in one.places):
+        return "to a host that it is not for"
+    if not sent.is_tls:
+        return "in clear"
+    if (sent.host, sent.port) not in one.places:
+        return "to a port that it is not for"
+    if not sent.is_for_host:
+        return "in a request that names another host"
+    if sent.method in _REFLECTING:
+        return "by a method that gives requests back"
+    if name != one.header.lower().encode():
+        return "in a field that it is not for"
+    return "in a field that is there more than once" if sent.names.count(name) > 1 else ""
+
+
+def _put_in(one: Placeholder, value: bytes, credentials: tuple[bytes, ...]) -> bytes | None:
+    """The field's whole value with the secret in the place of ``one``; None where the format has it elsewhere."""
+    text, secret = one.text.encode(), one.value.encode()
+    form = one.format.encode()
+    if _without_case_of_scheme(value) == _without_case_of_scheme(form.replace(b"{}", text)):
+        return form.replace(b"{}", secret)
+    if credentials and one.header == "authorization" and form.lower() == b"basic {}":
+        user, password = credentials
+        if text in (user, password) and not (text == user and b":" in secret):
+            parts = (secret if part == text else part for part in (user, password))
+            return b"Basic " + base64.b64encode(b":".join(parts))
+    return None
+
+
+def _without_case_of_scheme(value: bytes) -> bytes:
+    """Schemes of authentication are the same in capitals (RFC 9110, section 11.1)."""
+    scheme, space, rest = value.partition(b" ")
+    return scheme.lower() + space + rest if space else value
+
+
+def _credentials(value: bytes) -> tuple[bytes, ...]:
+    """User and password of Basic authentication; nothing where there are none."""
+    found = _BASIC.match(value)
+    try:
+        user, colon, password = base64.b64decode(found[2], validate=True).partition(b":") if found else (b"", b"", b"")
+    except binascii.Error:
+        return ()
+    return (user, password) if colon else ()
+
+
+def _is_for(host: str, port: int, names: Sequence[bytes], headers: Fields) -> bool:
+    """Whether every Host and ``:authority`` among the fields says so, too: another could be served by one server."""
+    for name, (_, value) in zip(names, headers, strict=True):
+        if name in (b"host", b":authority"):
+            said = _AUTHORITY.match(value.strip(_SPACE))
+            if said is None or canonical(said[1].decode("latin-1")) != host or int(said[2] or _HTTPS) != port:
+                return False
+    return True
+
+
+def _is_in_url(one: Placeholder, target: bytes) -> bool:
+    text = one.text.encode()
+    return text in target or text in unquote_to_bytes(target)
+
+
+def _note(one: Placeholder, where: str) -> str:
+    return f"the placeholder of {one.name} was sent {where}, and stayed one"

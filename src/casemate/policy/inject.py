@@ -1,0 +1,119 @@
+"""Where a secret may be put into requests: the rule that is kept with it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from casemate.errors import InvalidArgument
+from casemate.policy.hosts import host_rule
+
+HTTPS = 443
+_MOST_HOSTS = 64
+_MOST_HEADER = 100  # characters
+_MOST_FORMAT = 200
+_MOST_SHOWN = 100
+_FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")  # RFC 9110, section 5.1
+_PRINTABLE = re.compile(r"[ -~]+\Z")
+_GAP = "{}"
+# Fields of which a secret can be no part, by the reason.
+_REFUSED = {
+    "says where a request goes": "host forwarded via x-forwarded-for x-forwarded-host x-forwarded-proto x-real-ip",
+    "says where a message ends": "content-length transfer-encoding trailer expect",
+    "says what a body is": "content-type content-encoding content-range accept-encoding range",
+    "is for one connection, or its proxies": (
+        "connection keep-alive te upgrade http2-settings max-forwards proxy-connection proxy-authorization "
+        "proxy-authenticate proxy-authentication-info"
+    ),
+    "is split and joined on its way (RFC 9113, section 8.2.3)": "cookie cookie2 set-cookie set-cookie2",
+    "is told to others": "referer origin user-agent from",
+}
+_WHY_REFUSED = {name: why for why, names in _REFUSED.items() for name in names.split()}
+_REFUSED_PREFIXES = {"sec-": "is a browser's own", "proxy-": "is for one connection, or its proxies"}
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """Makes a secret one that programs never have: the door puts it into requests.
+
+    ``hosts``: exact names, ``"api.example.org"`` or ``"api.example.org:8443"``; without a port it is 443. They are
+    kept as canonical names. ``header``: the field that the secret is part of. ``format``: the whole value of that
+    field, with ``{}`` for the secret; for ``"Basic {}"`` in ``Authorization`` the secret may be the user or the
+    password, too (RFC 7617). Raises ``InvalidArgument`` naming what is wrong.
+    """
+
+    hosts: Sequence[str]
+    header: str = "Authorization"
+    format: str = "Bearer {}"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", _hosts(self.hosts))
+        _check_header(self.header)
+        _check_format(self.format)
+
+    @property
+    def places(self) -> frozenset[tuple[str, int]]:
+        """The hosts, as canonical names and ports."""
+        rules = (host_rule(host, "hosts") for host in self.hosts)
+        return frozenset((rule.host, rule.port or HTTPS) for rule in rules)
+
+    def written(self) -> dict[str, Any]:
+        """As data of JSON, for who keeps it."""
+        return {"hosts": list(self.hosts), "header": self.header, "format": self.format}
+
+    @classmethod
+    def read(cls, data: object) -> Inject:
+        """From that, ``header`` and ``format`` as ever where they are left out. Raises ``InvalidArgument``."""
+        if not isinstance(data, Mapping) or not {"hosts"} <= set(data) <= {"hosts", "header", "format"}:
+            raise InvalidArgument("inject", "it has hosts and may have header and format, and nothing else")
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A ``value`` that is kept together with where it may go. It shows nobody its value."""
+
+    value: str
+    inject: Inject
+
+    def __repr__(self) -> str:
+        return f"Injected({self.inject!r})"
+
+
+def _hosts(hosts: object) -> tuple[str, ...]:
+    if isinstance(hosts, str | bytes) or not isinstance(hosts, Sequence | set | frozenset):
+        raise InvalidArgument("hosts", f"{_short(hosts)} is not a list; give e.g. ['api.example.org']")
+    if not 0 < len(hosts) <= _MOST_HOSTS:
+        raise InvalidArgument("hosts", f"are {len(hosts)}; give 1 to {_MOST_HOSTS}")
+    return tuple(dict.fromkeys(_host(host) for host in hosts))
+
+
+def _host(text: object) -> str:
+    if isinstance(text, str) and "*" in text:
+        raise InvalidArgument("hosts", f"{_short(text)} is a pattern; a secret goes to hosts that are named in full")
+    return str(host_rule(text, "hosts"))
+
+
+def _check_header(header: object) -> None:
+    if not isinstance(header, str) or len(header) > _MOST_HEADER or not _FIELD_NAME.match(header):
+        raise InvalidArgument("header", f"{_short(header)} is no name of a header field, such as 'X-Api-Key'")
+    name = header.lower()
+    why = _WHY_REFUSED.get(name) or next((why for by, why in _REFUSED_PREFIXES.items() if name.startswith(by)), "")
+    if why:
+        raise InvalidArgument("header", f"{header!r} cannot hold a secret: it {why}")
+
+
+def _check_format(text: object) -> None:
+    if not isinstance(text, str) or not 0 < len(text) <= _MOST_FORMAT:
+        raise InvalidArgument("format", f"{_short(text)} is not a str of at most {_MOST_FORMAT} characters")
+    if not _PRINTABLE.match(text) or text != text.strip():
+        raise InvalidArgument("format", f"{_short(text)} is not plain printable ASCII without space at its ends")
+    if text.count(_GAP) != 1:
+        raise InvalidArgument("format", f"{_short(text)} has {text.count(_GAP)} places for the secret; write one {{}}")
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…"

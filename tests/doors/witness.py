@@ -1,0 +1,105 @@
+"""A server that writes down all that it is sent, and says it back: over TLS, in HTTP/1.1 or HTTP/2."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+from pathlib import Path
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.exceptions
+
+PORT = 8444
+
+
+async def serve(folder: Path) -> None:
+    """Begin to serve, at every address, with the certificate that lies in the folder."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+
+    async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, h2.exceptions.ProtocolError):
+            is_h2 = writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
+            await (_h2 if is_h2 else _http)(folder, reader, writer)
+        writer.close()
+
+    await asyncio.start_server(met, "0.0.0.0", PORT, ssl=context)
+
+
+def _write_down(folder: Path, version: str, target: str, fields: list[list[str]], body: bytes) -> None:
+    with (folder / "witnessed").open("a") as file:
+        line = {"version": version, "target": target, "fields": fields, "body": body.decode("latin-1")}
+        file.write(json.dumps(line) + "\n")
+
+
+def _answer(target: str, fields: list[list[str]]) -> tuple[str, list[tuple[str, str]], bytes]:
+    """Status, fields and body: what was sent, and where else to go."""
+    path, _, query = target.partition("?")
+    if path == "/redirect":
+        return "302", [("location", query)], b""
+    said = [("x-echo", value) for name, value in fields if name.lower() in ("x-key", "authorization")]
+    return "200", said, b"you sent " + json.dumps(fields).encode() + b" twice " + json.dumps(fields).encode()
+
+
+async def _http(folder: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        fields = [[name, value.strip()] for name, colon, value in (one.partition(":") for one in lines) if colon]
+        named = {name.lower(): value for name, value in fields}
+        body = await reader.readexactly(int(named.get("content-length", 0)))
+        while named.get("transfer-encoding") == "chunked":
+            size = int(await reader.readline(), 16)
+            body += (await reader.readexactly(size + 2))[:-2]
+            if not size:
+                break
+        _write_down(folder, "1.1", line.split()[1], fields, body)
+        if "upgrade" in named:
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+            frames = await reader.read(1 << 16)
+            _write_down(folder, "websocket", "", [], frames)
+            writer.write(frames)
+            return
+        status, more, answer = _answer(line.split()[1], fields)
+        in_chunks = line.split()[1].startswith("/chunks")
+        framing = "Transfer-Encoding: chunked" if in_chunks else f"Content-Length: {len(answer)}"
+        head = "".join(f"{name}: {value}\r\n" for name, value in more)
+        writer.write(f"HTTP/1.1 {status} Said\r\n{framing}\r\n{head}\r\n".encode("latin-1"))
+        for at in range(0, 0 if in_chunks else len(answer), 7):  # in pieces that cut whatever is in there
+            writer.write(answer[at : at + 7])
+            await writer.drain()
+        if in_chunks:
+            writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(answer), answer))
+        await writer.drain()
+
+
+async def _h2(folder: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="latin-1"))
+    connection.initiate_connection()
+    heads: dict[int, list[list[str]]] = {}
+    bodies: dict[int, bytes] = {}
+    while True:
+        writer.write(connection.data_to_send())
+        data = await reader.read(1 << 16)
+        if not data:
+            return
+        for event in connection.receive_data(data):
+            if isinstance(event, h2.events.RequestReceived):
+                heads[event.stream_id] = [[str(name), str(value)] for name, value in event.headers]
+                bodies[event.stream_id] = b""
+            elif isinstance(event, h2.events.DataReceived):
+                bodies[event.stream_id] += event.data
+                connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.StreamEnded):
+                stream, fields = event.stream_id, heads[event.stream_id]
+                target = dict(fields)[":path"]
+                _write_down(folder, "2", target, fields, bodies[stream])
+                status, more, answer = _answer(target, fields)
+                connection.send_headers(stream, [(":status", status), *more, ("content-length", str(len(answer)))])
+                for at in range(0, len(answer), 7):
+                    connection.send_data(stream, answer[at : at + 7])
+                connection.send_headers(stream, [("x-trailer", json.dumps(fields))], end_stream=True)
