@@ -228,6 +228,19 @@ def test_a_name_that_is_not_allowed_is_refused_and_that_is_told(wrap: Wrap) -> N
     assert done.stdout == b"refused\n"
 
 
+def test_a_secret_that_the_door_puts_in_is_a_placeholder_inside(wrap: Wrap) -> None:
+    given = {
+        **wrap.env,
+        "CASEMATE_SECRET_DEFAULT_TOKEN": "very-secret-value",
+        "CASEMATE_INJECT_DEFAULT_TOKEN": '{"hosts": ["api.good.test"]}',
+    }
+    script = 'echo "${#TOKEN}"; test "$TOKEN" != very-secret-value -a -f "$SSL_CERT_FILE" && echo trusts'
+    done = Wrap(wrap.folder, given).shell(script, "--secret", "TOKEN", "--allow", "api.good.test")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) >= 17
+    assert done.stdout.split()[1] == b"trusts"
+
+
 def test_variables_and_secrets_are_given_by_name_and_a_secret_does_not_come_out(wrap: Wrap) -> None:
     given = {**wrap.env, "GIVEN": "yes", "OTHER": "no", "CASEMATE_SECRET_DEFAULT_TOKEN": "very-secret-value"}
     done = Wrap(wrap.folder, given).shell(

@@ -47,7 +47,9 @@ class Wrapped:
 def plan_of(wrapped: Wrapped, admitted: Admitted, house: House) -> Plan:
     """Decide everything about the cell."""
     request, limits = wrapped.request, admitted.limits
-    env = base_env(limits)
+    intercepted = house.outside.intercepted(admitted)
+    env = base_env(limits, {} if intercepted is None else intercepted.env())
+    entries = house.wall.system_entries() if intercepted is None else intercepted.entries(house.wall.system_entries())
     del env["CASEMATE_OUTPUT"]  # files of a command are its own affair
     env["PATH"] = ":".join(dict.fromkeys(wrapped.folders))
     if wrapped.heap:
@@ -58,7 +60,7 @@ def plan_of(wrapped: Wrapped, admitted: Admitted, house: House) -> Plan:
         id=request.id,
         wall=house.wall.name,
         language=LANGUAGE,
-        entries=(*house.wall.system_entries(), *wrapped.entries),
+        entries=(*entries, *wrapped.entries),
         argv=(request.program_name, *request.arguments),
         env={**env, **request.env},
         cwd=wrapped.cwd,
@@ -75,7 +77,7 @@ def plan_of(wrapped: Wrapped, admitted: Admitted, house: House) -> Plan:
         allowed_domains=tuple(map(str, admitted.through.allowed)) if admitted.through else (),
         listeners=DOOR_SOCKETS if admitted.opens else (),
         waiting="its standard streams are its caller's",
-        secrets=request.secrets,
+        secrets=request.secrets.for_program(),
         shown=wrapped.shown,
     )
 
