@@ -243,6 +243,11 @@ class SessionCell(Protocol):
         """As of `Cell`."""
         ...
 
+    def show(self, source: str, target: str) -> Future[None]:
+        """Show ``source``, a folder of the host, read-only at ``target``, a folder that every cell has empty. From any
+        thread; what is shown stays as long as the cell lives. The future may hold an ``OSError``."""
+        ...
+
     async def ended(self) -> Ending:
         """Wait for the end; everything in the cell is dead then. Raises as `Cell.ended` does, and ``CellMissed``."""
         ...

@@ -45,7 +45,7 @@ class Cell:
         self.group = made.group
         self.status_fd = made.status_fd
         self.made = made  # its channel is kept until the result is told; see cell.PREPARED
-        self.network = -1  # its namespace, where the host has sockets in it
+        self.mounts = self.network = -1  # its namespaces, where the host has sockets or folders in it
         self.waits: bool = request["order"]
         self.session: bool = request["session"]
         self.grace = 0.0  # seconds from the interrupt of a step to the end of the cell
@@ -76,10 +76,10 @@ class Cell:
         self.deadline = self.started + deadline
         self.next_look = self.started + _FIRST_LOOK
 
-    def keep_network(self) -> None:
-        """Keep its network at hand, to make sockets in. Waits until it has prepared itself. Raises ``OSError``."""
-        mounts, self.network = self.made.namespaces()
-        os.close(mounts)
+    def keep_namespaces(self) -> None:
+        """Keep its mounts and its network at hand. Waits until it has prepared itself. Raises ``OSError``."""
+        if self.network < 0:
+            self.mounts, self.network = self.made.namespaces()
 
     def limit(self, limits: dict[str, Any]) -> None:
         """Hold it to ``limits``, which are the request's, as far as a cgroup counts them. Raises ``OSError``."""
@@ -350,10 +350,10 @@ class Cell:
         self.made.close()
 
     def let_go(self) -> None:
-        """Close what it holds of the process and its network."""
+        """Close what it holds of the process, its mounts and its network."""
         os.close(self.pidfd)
         if self.network >= 0:
-            os.close(self.network)
+            close_all((self.mounts, self.network))
 
 
 def _read_now(fd: int) -> bytes:

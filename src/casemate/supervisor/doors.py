@@ -32,8 +32,7 @@ class Doors:
             self._say({"op": "listening", "id": known.id, "number": number, "errno": error.errno or 0})
 
     def _make(self, known: cells.Cell, wanted: list[list[object]], number: int) -> None:
-        if known.network < 0:
-            known.keep_network()
+        known.keep_namespaces()
         fds = listeners.make(known.network, wanted)
         try:
             self._say({"op": "listening", "id": known.id, "number": number, "errno": 0, "count": len(fds)}, fds)

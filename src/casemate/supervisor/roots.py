@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Where a cell mounts what is its own; they must exist before the root becomes read-only.
-_OWN = ("proc", "tmp", "workspace", "program", "dev", "dev/shm", "dev/pts", "home", "opt", "run", "sys", "var")
+_OWN = ("proc", "tmp", "workspace", "program", "dev", "dev/shm", "dev/pts", "home", "opt", "run", "sys", "var",
+        "packages", "packages/python")  # fmt: skip
 _LINKS = {
     "/dev/fd": "/proc/self/fd",
     "/dev/stdin": "/proc/self/fd/0",

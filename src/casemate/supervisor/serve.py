@@ -136,7 +136,7 @@ class Server:
                 self._when_born(message["id"], lambda: self._begin(message, fds), lambda: cells.close_all(fds.values()))
             case "kill":
                 self._when_born(message["id"], lambda: self._cells[message["id"]].kill(message["reason"]))
-            case "pipes" | "step" | "step over" | "interrupt" | "freeze" | "thaw":
+            case "pipes" | "step" | "step over" | "interrupt" | "freeze" | "thaw" | "show":
                 self._when_born(message["id"], lambda: self._sessions.attend(self._cells[message["id"]], message))
             case "pause" | "go on":
                 self._when_born(message["id"], lambda: self._cells[message["id"]].stand(message["op"] == "pause"))

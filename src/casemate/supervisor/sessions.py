@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from casemate.supervisor import broker, cells
+from casemate.supervisor import broker, cells, folders
 from casemate.supervisor.identity import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -70,6 +70,8 @@ class Sessions:
                 self._say({"op": "frozen", "id": known.id, "still": known.freeze()})
             case "thaw":
                 self._say({"op": "thawed", "id": known.id, "still": known.thaw()})
+            case "show":
+                self._say({"op": "shown", "id": known.id, "number": message["number"], "errno": _show(known, message)})
 
     def _open_pipes(self, known: cells.Cell, step: int) -> None:
         try:
@@ -80,3 +82,13 @@ class Sessions:
             return
         self._say({"op": "pipes", "id": known.id, "step": step}, fds)
         cells.close_all(fds)
+
+
+def _show(known: cells.Cell, message: dict[str, Any]) -> int:
+    """Show a folder of the host in the cell: 0, or why it cannot be, as an errno."""
+    try:
+        known.keep_namespaces()
+        folders.show(known.mounts, message["source"], message["target"])
+    except OSError as error:
+        return error.errno or 22
+    return 0

@@ -17,7 +17,7 @@ from casemate.model.sizes import format_size
 from casemate.supervisor import wire
 
 _IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more go through a file without a name
-_READABLE_IN_EVERY_CELL = ("/etc", "/opt", "/proc", "/program", "/dev")
+_READABLE_IN_EVERY_CELL = ("/etc", "/opt", "/packages", "/proc", "/program", "/dev")
 _OWN_PLACES = tuple(wire.OWN_PLACES)
 _STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
 _STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit

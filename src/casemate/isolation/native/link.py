@@ -344,7 +344,7 @@ class Link:
         elif message["op"] in ("zygote", "zygote ended"):
             if self.keeper:
                 self.keeper.hear(message)
-        elif message["op"] in ("opened", "pipes", "step over", "frozen", "thawed"):
+        elif message["op"] in ("opened", "pipes", "step over", "frozen", "thawed", "shown"):
             self.sessions.hear(self._cell(message["id"]), message, fds)
         elif flags & socket.MSG_CTRUNC:
             lost = {"op": "unlaunched", "stage": "descriptors", "errno": errno.EMFILE}

@@ -144,6 +144,7 @@ class RunningSession(RunningCell):
         self.files: Future[tuple[int, int]] = Future()
         self.frozen: Future[bool] | None = None
         self.thawed: Future[bool] | None = None
+        self._shown: dict[int, Future[None]] = {}  # folders that are to be shown, by number
         self.is_gone = False
 
     def send(self, request: bytes) -> None:
@@ -183,6 +184,28 @@ class RunningSession(RunningCell):
             raise Fault("the session's cell has ended")
         return await asyncio.shield(asyncio.wrap_future(thawed))
 
+    def show(self, source: str, target: str) -> Future[None]:
+        """Show a folder of the host in it."""
+        number, asked = next(_numbers), Future[None]()
+        asked.set_running_or_notify_cancel()
+        self._shown[number] = asked
+        if self.is_gone:  # after it is there: whoever gives up looks at it afterwards
+            self._end_showing()
+        self._say("show", number=number, source=source, target=target)
+        return asked
+
+    def take_shown(self, number: int, code: int) -> None:
+        """The supervisor has shown a folder, or tells with an errno why it could not."""
+        asked = self._shown.pop(number, None)
+        if asked is not None and code:
+            asked.set_exception(OSError(code, os.strerror(code)))
+        elif asked is not None:
+            asked.set_result(None)
+
+    def _end_showing(self) -> None:
+        for number in list(self._shown):
+            self.take_shown(number, errno.ESRCH)
+
     async def opened(self) -> tuple[int, int]:
         import asyncio
 
@@ -207,6 +230,7 @@ class RunningSession(RunningCell):
     def give_up(self) -> None:
         """Nobody is left to answer."""
         self.is_gone = True
+        self._end_showing()
         for future in (self.files, self.frozen, self.thawed):
             if future is not None and not future.done():
                 future.set_exception(Fault("the session's cell has ended"))

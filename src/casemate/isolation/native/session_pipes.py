@@ -149,6 +149,8 @@ class SessionPipes:
             self._take_step_pipes(cell, message["step"], fds)
         elif message["op"] == "step over":
             cell.hears.step_over(message["step"], usage_of(message))
+        elif message["op"] == "shown":
+            cell.take_shown(message["number"], message["errno"])
         elif message["op"] in ("frozen", "thawed"):
             answer = cell.frozen if message["op"] == "frozen" else cell.thawed
             if answer is not None and not answer.done():

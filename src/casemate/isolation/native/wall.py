@@ -349,6 +349,7 @@ class NativeSession:
         self.resume = cell.resume
         self.forget = cell.forget
         self.listen = cell.listen
+        self.show = cell.show
         self._cell = cell
         self.start, self.start_reason = how, why
 
