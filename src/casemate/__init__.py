@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Cause, Execution, SkippedFile, Usage
     from casemate.model.isolation import IsolationReport, Mechanism, Proof
     from casemate.model.limits import Limits
+    from casemate.model.packages import Installed, InstalledPackage
     from casemate.model.result import Image, ProgramError, Result
     from casemate.policy.inject import Inject
     from casemate.sandbox import Sandbox
@@ -50,6 +51,7 @@ _HOME = {
     "casemate.model.execution": "Cause Execution SkippedFile Usage",
     "casemate.model.isolation": "IsolationReport Mechanism Proof",
     "casemate.model.limits": "Limits",
+    "casemate.model.packages": "Installed InstalledPackage",
     "casemate.model.result": "Image ProgramError Result",
     "casemate.policy.inject": "Inject",
     "casemate.sandbox": "Sandbox",
@@ -77,6 +79,8 @@ __all__ = [
     "FileInfo",
     "Image",
     "Inject",
+    "Installed",
+    "InstalledPackage",
     "InvalidArgument",
     "IsolationReport",
     "Limits",

@@ -26,7 +26,7 @@ from casemate.execution.given import (
 )
 from casemate.execution.house import House
 from casemate.execution.interception import Interceptions
-from casemate.execution.network import Outside
+from casemate.execution.network import Offer, Outside
 from casemate.execution.request import check_timeout
 from casemate.isolation.native.wall import NativeWall
 from casemate.model.limits import Limits
@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 
     from casemate.approvals.approvals import Approvals
     from casemate.model.plan import Launch
+    from casemate.packages.indexes import Index
+    from casemate.packages.names import Requirement
     from casemate.policy.policy import Policy
     from casemate.runtimes.runtime import Environment
+    from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
     from casemate.vault.vault import Vault
 
@@ -47,6 +50,14 @@ _WALLS = ("native",)
 
 class Rooms:
     """The arguments are those of :class:`casemate.Sandbox`, and so is what it raises."""
+
+    # Made when first wanted.
+    _packages: Packages | None = None
+    _vault: Vault | None = None
+    _slots: asyncio.Semaphore | None = None
+    _sessions: Sessions | None = None
+    _approvals: Approvals | None = None
+    _closed = False
 
     def __init__(
         self,
@@ -70,6 +81,7 @@ class Rooms:
         audit: str | os.PathLike[str] | None,
         namespace: str,
         concurrency: int | None,
+        package_indexes: Sequence[str],
     ) -> None:
         bound = bounded(
             policy, network=network, allowed_domains=allowed_domains, allow_local=allow_local, limits=limits,
@@ -81,6 +93,7 @@ class Rooms:
         output_folder = checked_output_dir(output_dir)
         check_apart(bound.workspace_mode, output_folder, folder)
         check_preload(preload)
+        self._indexes, self._wanted = _indexes_in(package_indexes), _wanted_in(environment)
         check_namespace(namespace)
         self.namespace = namespace
         self._policy = bound.policy
@@ -96,18 +109,16 @@ class Rooms:
             approvals=lambda: self.approvals,
             limits=bound.limits,
             runtime_for=runtime_for,
-            environment=environment,
+            environment=None if self._wanted else environment,
             preload=None if preload is None else tuple(preload),
             workspace=folder, workspace_mode=bound.workspace_mode, output_dir=output_folder,
             outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts,
+            step_offers=self._step_offers,
+            ready=self._ready,
+            layer=lambda: None if self._packages is None else self._packages.shared(),
         )  # fmt: skip
-        self._vault: Vault | None = None
-        self._slots: asyncio.Semaphore | None = None
-        self._sessions: Sessions | None = None
-        self._approvals: Approvals | None = None
         self._making = threading.Lock()  # of approvals and vault: other threads may ask for them
-        self._closed = False
 
     @property
     def approvals(self) -> Approvals:
@@ -140,6 +151,24 @@ class Rooms:
             self._sessions = Sessions()
         return self._sessions
 
+    @property
+    def packages(self) -> Packages:
+        """What is installed."""
+        from casemate.sessions.packages import Packages
+
+        if self._packages is None:
+            mine = (self.house, self.namespace, self.sessions, self._indexes, dict(os.environ), self._wanted)
+            self._packages = Packages(*mine)
+        return self._packages
+
+    async def _ready(self) -> None:
+        if self._wanted:
+            await self.packages.prepare()
+
+    def _step_offers(self, stream: bool) -> tuple[Offer, ...]:
+        """Packages, where they could be allowed."""
+        return self.packages.offers() if self.approvals.may_ask("package", stream=stream) else ()
+
     def slot(self) -> asyncio.Semaphore:
         """One of the cells that may run at once. asyncio loads while the supervisor starts, so not before."""
         import asyncio
@@ -160,12 +189,32 @@ class Rooms:
 
         async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others
             closing.callback(self.log.close)
+            if self._packages is not None:
+                closing.push_async_callback(finishing, self._packages.close)
             if self._approvals is not None:
                 closing.push_async_callback(finishing, self._approvals.close)
             closing.push_async_callback(finishing, self.house.outside.close)
             closing.push_async_callback(self.wall.close)
             if self._sessions is not None:
                 closing.push_async_callback(self._sessions.close)
+
+
+def _wanted_in(environment: Environment) -> tuple[Requirement, ...]:
+    """The requirements that an environment is to be made of. Raises ``InvalidArgument``."""
+    if not isinstance(environment, list | tuple):
+        return ()
+    from casemate.packages.names import requirements
+
+    return requirements(environment, "environment")
+
+
+def _indexes_in(addresses: Sequence[str]) -> tuple[Index, ...]:
+    """Where packages come from, as the application says. Raises ``InvalidArgument``."""
+    if not addresses:
+        return ()
+    from casemate.packages.indexes import given
+
+    return given(addresses)
 
 
 def _launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:

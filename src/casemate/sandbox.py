@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from casemate.model.request import Request
     from casemate.policy.policy import Policy
     from casemate.runtimes.runtime import Environment
+    from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
     from casemate.sessions.session import Session
     from casemate.vault.vault import Vault
@@ -61,7 +62,8 @@ class Sandbox:
     or a :class:`casemate.Decision` that allows lets it cross.
     ``approval_timeout``: seconds that somebody has to answer, None for no bound. ``vault``: where secrets are kept.
     ``audit``: path of the record, by default in the user's state folder. ``namespace``: whose secrets, and on each
-    row of the record. ``concurrency``: runs and steps of sessions at once.
+    row of the record. ``concurrency``: runs and steps of sessions at once. ``package_indexes``: addresses of
+    where packages come from, the first that knows a name being the only one for it; none given is the operator's pip's.
 
     Raises :class:`casemate.InvalidArgument` naming the argument, and :class:`casemate.Unavailable` for what this
     version or machine cannot do.
@@ -89,12 +91,14 @@ class Sandbox:
         audit: str | os.PathLike[str] | None = None,
         namespace: str = "default",
         concurrency: int | None = None,
+        package_indexes: Sequence[str] = (),
     ) -> None:
         self._rooms = Rooms(
             workspace=workspace, workspace_mode=workspace_mode, output_dir=output_dir, environment=environment,
             preload=preload, isolation=isolation, policy=policy, network=network, allowed_domains=allowed_domains,
             allow_local=allow_local, intercept=intercept, trust=trust, limits=limits, approve=approve,
             approval_timeout=approval_timeout, vault=vault, audit=audit, namespace=namespace, concurrency=concurrency,
+            package_indexes=package_indexes,
         )  # fmt: skip
 
     @classmethod
@@ -262,6 +266,11 @@ class Sandbox:
     def vault(self) -> Vault:
         """The secrets of its namespace: ``await`` ``set(name, value)``, ``delete(name)`` and ``names()``."""
         return self._rooms.vault
+
+    @property
+    def packages(self) -> Packages:
+        """Packages of the operator's index: ``await`` ``install(names)``, ``list()`` and ``remove(names)``."""
+        return self._rooms.packages
 
     async def _held(self, names: object) -> Secrets:
         return await self.vault.resolved(names) if names not in _NONE else NO_SECRETS

@@ -111,6 +111,11 @@ class Sandbox:
         """See :attr:`casemate.Sandbox.vault`."""
         return Vault(self._sandbox, self._wait)
 
+    @property
+    def packages(self) -> Packages:
+        """See :attr:`casemate.Sandbox.packages`."""
+        return Packages(self._sandbox, self._wait)
+
     def close(self) -> None:
         """End every cell and the sandbox's own thread. Harmless when repeated."""
         if self._loop.is_closed():
@@ -328,6 +333,23 @@ class Vault:
     def injects(self) -> dict[str, Inject | None]:
         """See :meth:`casemate.vault.vault.Vault.injects`."""
         return cast("dict[str, Inject | None]", self._wait(self._vault.injects()))
+
+
+class Packages:
+    """``sandbox.packages`` with blocking methods."""
+
+    def __init__(self, sandbox: asynchronous.Sandbox, wait: Wait) -> None:
+        self._packages = sandbox.packages
+        self._wait = wait
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self._packages, name)
+
+        def call(*arguments: Any, session: Session | str | None = None, **named: Any) -> Any:
+            given = session._session if isinstance(session, Session) else session
+            return self._wait(function(*arguments, **named, **({"session": given} if given else {})))
+
+        return call
 
 
 def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:

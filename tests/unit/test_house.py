@@ -27,8 +27,8 @@ VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "com
 # What may be used in some rooms only: dotted name -> (rooms, reason).
 PLACES = {
     "subprocess": (
-        {"isolation", "runtimes", "tools"},
-        "code runs behind a wall; only walls, the search for interpreters and MCP servers start programs",
+        {"isolation", "runtimes", "tools", "packages"},
+        "code runs behind a wall; only walls, searches for interpreters, MCP servers and a question to pip start any",
     ),
     "os.environ": (
         {"surfaces", "sandbox", "rooms", "isolation", "runtimes", "tools"},  # the keeper in tools passes it on

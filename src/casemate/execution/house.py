@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from casemate.execution.admit import Admitted, Bounds, admit
-from casemate.execution.network import Offer, Outside
+from casemate.execution.network import Doorway, Offer, Outside
 from casemate.isolation.wall import Wall
 from casemate.model.limits import Limits
 from casemate.model.request import Request
@@ -17,6 +17,7 @@ from casemate.runtimes.runtime import Environment, Runtime
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
+    from casemate.approvals.asker import Asker
 
 
 class Log(Protocol):
@@ -39,12 +40,18 @@ class Log(Protocol):
         ...
 
 
+async def _at_once() -> None:
+    """There is nothing to wait for."""
+
+
 @dataclass(frozen=True, slots=True)
 class House:
     """``runtime_for``: the runtime of a language by its name; ``environment``: where its packages come from;
     ``preload``: modules to load ahead, None for the usual; ``approvals``: made when first wanted; ``hosts``: what cells
     may reach, and ``outside`` the way there; None where they may reach none; ``offers``: what the host has in each cell
-    itself, now."""
+    itself, now, and ``step_offers`` besides in a step of a session (given whether its events are followed); ``layer``:
+    the folder of packages that all cells see, None where nothing was installed; ``ready``: waits for those that the
+    sandbox was asked for."""
 
     wall: Wall
     log: Log
@@ -59,6 +66,9 @@ class House:
     outside: Outside
     hosts: HostRules | None
     offers: Callable[[], tuple[Offer, ...]] = tuple
+    step_offers: Callable[[bool], tuple[Offer, ...]] = lambda _: ()
+    layer: Callable[[], Path | None] = lambda: None
+    ready: Callable[[], Awaitable[None]] = _at_once
 
     def admit(self, request: Request, *, stream: bool) -> Admitted:
         """Whether ``request`` may run, and within which bounds. ``stream``: its events are followed, so that whoever
@@ -68,3 +78,8 @@ class House:
     def may_ask(self, *, stream: bool) -> bool:
         """Whether somebody may be asked for a host that no rule covers."""
         return self.hosts is not None and self.approvals().may_ask("egress", stream=stream)
+
+    async def open_step(self, doorway: Doorway, asker: Asker, *, stream: bool) -> None:
+        """Open a session's door as far as a step of ``asker``'s may use it; ``stream``: its events are followed."""
+        offers = (*self.offers(), *self.step_offers(stream))
+        await doorway.step(asker, offers, asks=self.may_ask(stream=stream))

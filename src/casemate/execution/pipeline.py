@@ -28,6 +28,7 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     Raises ``CasemateError`` for what is not the program's doing; the program's failure is a value.
     """
     report = await house.wall.prove()
+    await house.ready()
     admitted = house.admit(request, stream=emitter is not None)
     plan = make_plan(admitted, house)
     redaction = await prepared(redaction_of(request.secrets))

@@ -9,7 +9,20 @@ from types import MappingProxyType
 from casemate.execution.admit import Admitted
 from casemate.execution.house import House
 from casemate.model.limits import Limits
-from casemate.model.plan import DOOR_SOCKETS, HOME, MODULES, OUTPUT, WORKSPACE, Network, Plan, Workspace
+from casemate.model.plan import (
+    DOOR_SOCKETS,
+    GUEST,
+    HOME,
+    LAYERED,
+    MODULES,
+    OUTPUT,
+    WORKSPACE,
+    Bind,
+    Entry,
+    Network,
+    Plan,
+    Workspace,
+)
 from casemate.runtimes.runtime import CELL_PATH, THREAD_COUNTS, merged_env
 from casemate.runtimes.waiting import Asked
 
@@ -41,13 +54,16 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
     trust = {} if intercepted is None else intercepted.env()
     env = merged_env(base_env(admitted.limits, trust), launch, request.env)
     entries = house.wall.system_entries() if intercepted is None else intercepted.entries(house.wall.system_entries())
+    layer = _layer(house)
+    if session and request.language == "python" and "PATH" not in request.env:
+        env["PATH"] = f"{GUEST}/python_bin:{env['PATH']}"  # where pip asks the host
     secrets = request.secrets.for_program()
     held = secrets.revealed()
     return Plan(
         id=request.id,
         wall=house.wall.name,
         language=request.language,
-        entries=(*entries, *launch.entries),
+        entries=(*entries, *launch.entries, *layer),
         argv=launch.argv,
         env=env,
         secrets=secrets,
@@ -96,6 +112,12 @@ def base_env(limits: Limits, trust: Mapping[str, str] = MappingProxyType({})) ->
     """The variables that every program has. ``trust``: those that say whom it trusts."""
     threads = str(max(1, math.floor(limits.cpus)))
     return {**_BASE_ENV, **trust, **dict.fromkeys(THREAD_COUNTS, threads)}
+
+
+def _layer(house: House) -> tuple[Entry, ...]:
+    """What was installed for all cells, where it is seen."""
+    folder = house.layer()
+    return () if folder is None else (Bind(str(folder), LAYERED),)
 
 
 def _workspace(house: House) -> Workspace:

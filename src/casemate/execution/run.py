@@ -66,7 +66,7 @@ async def run(
     try:
         ending = await cell.ended()
     except asyncio.CancelledError:
-        await _end(cell)
+        await end_first(cell)
         raise
     finally:
         await doorway.close()
@@ -74,7 +74,7 @@ async def run(
     return Finished(plan, ending, capture, before, doorway.crossings())
 
 
-async def _end(cell: Cell) -> None:
+async def end_first(cell: Cell) -> None:
     """Kill a cell and wait until it is gone, also when cancelled once more."""
     cell.kill("cancelled")
     waiting = asyncio.ensure_future(cell.ended())  # noqa: TID251 - awaited here, or its result closed when it comes

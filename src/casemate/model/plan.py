@@ -19,6 +19,7 @@ GUEST = "/opt/casemate"
 MODULES = f"{GUEST}/modules"  # what Python programs may import of casemate's
 PROGRAMS = f"{GUEST}/bin"
 HOME = "/home/user"
+LAYERED = "/packages/python"  # where packages that were installed are shown
 DOOR = "198.18.0.1"  # the host answers here; it is one of 198.18.0.0/15, set aside for tests of devices (RFC 2544)
 
 LAYERS = ("namespaces", "mounts", "capabilities", "landlock", "seccomp", "rlimits", "init")

@@ -89,8 +89,8 @@ def _own() -> Interpreter:
 def _refused_list(environment: object) -> Unavailable | InvalidArgument:
     if isinstance(environment, Sequence) and all(isinstance(entry, str) for entry in environment):
         return Unavailable(
-            "environment: a list of requirements cannot be installed: package installation is not part of this version",
-            remediation="Make a virtual environment with them, and give its folder as environment.",
+            "environment: requirements that are not a list are not installed",
+            remediation="Give a list of requirements, or the folder of a virtual environment.",
         )
     return InvalidArgument("environment", f"{environment!r} is not a path", remediation=_WANTED)
 

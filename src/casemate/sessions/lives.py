@@ -48,6 +48,7 @@ class Lives:
         self._former: SessionCell | None = None  # the last cell that ended, whose files the next one takes
         self._files_lost = False
         self._is_over = False
+        self._packages = ""  # a folder of the host that every life sees
         self._leavings: Leavings | None = None
 
     @property
@@ -77,6 +78,7 @@ class Lives:
 
     async def _begin(self) -> InterpreterCell:
         report = await self._house.wall.prove()
+        await self._house.ready()
         plan = self._planned()
         if self._leavings is None:
             await prepared(self._redaction)
@@ -93,6 +95,7 @@ class Lives:
         life = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language], self._redaction)
         life.doorway = self._house.outside.doorway(self._admitted, life.cell, lambda _: None, self._house.offers())
         life.doorway.attend(None)
+        life.packages = self._packages
         life.report = report_for(plan, self._house, report, life.cell)
         return life
 
@@ -124,6 +127,13 @@ class Lives:
         if self._life is life:
             self._life, self._former = None, None if is_lost else life.cell
             self._files_lost = self._files_lost or is_lost
+
+    async def show_packages(self, folder: str) -> None:
+        """Have the interpreter that lives, and each after it, see a folder of packages. Raises ``Fault``."""
+        if folder != self._packages:
+            self._packages = folder
+            if self._life is not None:
+                await self._life.show_packages(folder)
 
     async def end(self, *, keep_files: bool) -> None:
         """End the interpreter; what it knew is given up. Without its files the session is over."""

@@ -180,6 +180,10 @@ class Session:
             raise InvalidArgument("name", f"{name!r}: {reply.error}")
         self._lives.names.add(name)
 
+    async def show_packages(self, folder: str) -> None:
+        """Have its programs see what was installed into ``folder``; see :attr:`casemate.Sandbox.packages`."""
+        await self._lives.show_packages(folder)
+
     async def close(self) -> None:
         """End the session and everything in it. Harmless when repeated, and while a step runs: that is cancelled."""
         self._end("the session was closed")
@@ -267,8 +271,7 @@ class Session:
             if denied is not None:
                 return denied_end(deadline, denied, interrupted=self._interrupted, closed=bool(self._closed))
             asker.attach(life.cell)
-            asks = self._house.may_ask(stream=heard.emitter is not None)
-            await life.doorway.step(asker, self._house.offers(), asks=asks)
+            await self._house.open_step(life.doorway, asker, stream=heard.emitter is not None)
             if self.language == "python":
                 commands.listen(heard)
             return await self._until_over(life, heard, request, deadline)

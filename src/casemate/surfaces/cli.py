@@ -22,6 +22,7 @@ _COMMANDS = {
     "wrap": ("casemate.surfaces.wrap_command:wrap", "Run any command, as a tool server, behind a wall."),
     "doctor": ("casemate.surfaces.commands:doctor", "Say what this machine can do, and what would help."),
     "policy": ("casemate.surfaces.policy_commands:policy", "Show what a policy permits, and from which line."),
+    "packages": ("casemate.surfaces.packages:app", "Install Python packages ahead, in a cell."),
     "vault": ("casemate.surfaces.vault:app", "Keep secrets for programs."),
 }
 _HELP = ("-h", "--help")

@@ -9,6 +9,7 @@ on writing into the step that started them.
 import codecs
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 
     Outlets = dict[int, Callable[[bytes], object]]
 
-__all__ = ["SessionScripts", "__builtins__", "output_of", "run_shell"]
+__all__ = ["SessionScripts", "__builtins__", "output_of", "run_pip", "run_shell"]
 
 _PIECE = 1 << 16
+_PIP = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/pip_command.py"
 _LOOK_SECONDS = 0.05  # how long a command has ended at most before that is seen, when others hold its pipes
 _PATIENCE = 0.5  # how long an interrupted command has to end, and then once more
 _popen: "Any" = subprocess.Popen
@@ -47,6 +49,15 @@ def run_shell(command: str) -> int:
     if command.rstrip().endswith("&"):
         return _left_behind(command)
     process = _popen(_shell(command), stdout=_PIPE, stderr=_PIPE, start_new_session=True)
+    return _attend(process, {process.stdout.fileno(): _writer(OUT), process.stderr.fileno(): _writer(ERR)})
+
+
+def run_pip(line: str) -> int:
+    """Run casemate's pip, as `run_shell`; what it asks for is asked about on the host."""
+    steps.current().flush()
+    process = _popen(
+        [sys.executable, "-I", _PIP, *shlex.split(line)], stdout=_PIPE, stderr=_PIPE, start_new_session=True
+    )
     return _attend(process, {process.stdout.fileno(): _writer(OUT), process.stderr.fileno(): _writer(ERR)})
 
 

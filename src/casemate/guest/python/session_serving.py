@@ -7,6 +7,7 @@ import _casemate  # type: ignore[import-not-found]
 from _casemate import session_errors as errors
 from _casemate import session_pictures as pictures
 from _casemate import session_streams as streams
+from _casemate.layered import adopt  # type: ignore[import-not-found]
 from _casemate.session_asks import asks  # type: ignore[import-not-found]
 from _casemate.session_frames import encode, pipes  # type: ignore[import-not-found]
 from _casemate.session_input import stdin  # type: ignore[import-not-found]
@@ -105,6 +106,7 @@ class Serving:
         interrupts.install()
         loop.offer()
         stdin.give(request["stdin"])
+        adopt()
         if request["cwd"] is not None:
             _chdir(request["cwd"])
 

@@ -5,7 +5,8 @@ import os
 import sys
 
 from _casemate import session_errors as errors  # type: ignore[import-not-found]
-from _casemate.session_commands import SessionScripts, output_of, run_shell  # type: ignore[import-not-found]
+from _casemate.layered import adopt  # type: ignore[import-not-found]
+from _casemate.session_commands import SessionScripts, output_of, run_pip, run_shell  # type: ignore[import-not-found]
 from _casemate.session_display import Publisher, ResultHook  # type: ignore[import-not-found]
 from _casemate.session_input import stdin  # type: ignore[import-not-found]
 from _casemate.session_loop import loop  # type: ignore[import-not-found]
@@ -155,6 +156,7 @@ class Shell(InteractiveShell):  # type: ignore[misc]
     def system(self, cmd: str) -> None:
         """``!command``."""
         self._exited(cmd, run_shell(self.var_expand(cmd, depth=1)))
+        adopt()
 
     system_piped = system_raw = system
 
@@ -162,7 +164,13 @@ class Shell(InteractiveShell):  # type: ignore[misc]
         """``x = !command``."""
         output, code = output_of(self.var_expand(cmd, depth=depth + 1), split)
         self._exited(cmd, code)
+        adopt()
         return output
+
+    def pip(self, line: str) -> None:
+        """``%pip install name``: the host does it."""
+        self._exited(f"pip {line}", run_pip(line))
+        adopt()
 
     def _exited(self, command: str, code: int) -> None:
         self.user_ns["_exit_code"] = code
@@ -202,6 +210,7 @@ def make_shell() -> Shell:
         shell.user_ns[name] = shell.user_ns_hidden[name] = shell.exiter
         shell.register_magic_function(lambda line, end=shell.ask_exit: end(int(line) if line else None), "line", name)
     shell.register_magics(SessionScripts)
+    shell.register_magic_function(shell.pip, "line", "pip")
     shell.history_manager.outputs = _Forgetful()
     shell.history_manager.exceptions = _Forgetful()
     inline = InlineBackend(shell)

@@ -101,6 +101,14 @@ def _prefer_workspace() -> None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
+def _adopt_layer() -> None:
+    """Packages that were installed for all cells."""
+    if os.path.islink("/packages/python/current"):
+        from _casemate.layered import adopt  # type: ignore[import-not-found]
+
+        adopt()
+
+
 def _run_the_environments_own() -> None:
     """Only one sitecustomize is found; give way to the one that this file hid, if there is one."""
     finder = sys.modules["_frozen_importlib_external"].PathFinder
@@ -114,5 +122,6 @@ _open_package()
 builtins.display = display  # type: ignore[attr-defined]
 sys.meta_path.insert(0, LazyPatches)
 atexit.register(_report_uncaught)
+_adopt_layer()
 _run_the_environments_own()
 _prefer_workspace()

@@ -1,0 +1,268 @@
+"""Packages from the operator's index into a layer: fetched and unpacked in a cell of their own, approved, then kept.
+
+    requirements -> cell (installer, gateway) -> what came in, and what became of it -> approval -> layer
+
+One question is asked, about exactly the files that went into the cell, when they are known: name, version, address and
+hash. Nothing of them can have run, unless they were built there, and nothing leaves the cell before the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from casemate.errors import Fault
+from casemate.execution.collect import Collected
+from casemate.execution.finishing import finishing
+from casemate.execution.pipeline import report_for
+from casemate.execution.plan import plan as make_plan
+from casemate.execution.record import recording
+from casemate.execution.request import make_request
+from casemate.execution.run import Finished, end_first
+from casemate.execution.seal import seal
+from casemate.files.bounds import Bounds
+from casemate.files.protected import Protection
+from casemate.files.walk import open_folder
+from casemate.model.approval import Question, Verdict
+from casemate.model.packages import Installed, InstalledPackage, Terms
+from casemate.model.plan import DOOR, GUEST, LAYERED, Bind, Entry, Listener
+from casemate.packages.gateway import Gateway, Served
+from casemate.packages.layers import Layer, projects
+from casemate.packages.names import Requirement, normalized
+from casemate.workspace.apply import apply
+
+if TYPE_CHECKING:
+    from casemate.approvals.asker import Asker
+    from casemate.execution.capture import Capture
+    from casemate.execution.house import House
+    from casemate.isolation.wall import Cell
+    from casemate.model.plan import Plan
+    from casemate.model.request import Request
+
+_PORT = 80
+_PROGRAM = f"__file__ = '{GUEST}/install_python.py'\nexec(compile(open(__file__).read(), __file__, 'exec'))\n"
+_UV = "/packages/uv"  # where the host's is, in the cell
+_BOUNDS = Bounds(files=100_000, file_bytes=1 << 30, total_bytes=4 << 30, depth=64, entries=200_000, reports=20)
+_MOST_REASON = 1000  # characters
+_MOST_OUTPUT = 20_000  # characters of what the installer printed, from its end
+
+
+class _Everything(Protection):
+    """A layer is read by cells only: no name in it means anything to the host."""
+
+    def reason(self, path: tuple[str, ...], *, folder: bool = False) -> str | None:  # noqa: ARG002
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be installed, and how. ``uv``: the host's, None for the pip of the environment."""
+
+    requirements: tuple[Requirement, ...]
+    terms: Terms
+    uv: Path | None
+    namespace: str
+
+
+async def install(order: Order, house: House, gateway: Gateway, layer: Layer, asker: Asker) -> Installed:
+    """Install what ``order`` says over what ``layer`` has, and into it; ``asker`` asks whether that may be.
+
+    Raises ``CasemateError`` for what is not the packages' doing.
+    """
+    report = await house.wall.prove()
+    request, plan = _planned(order, house, layer, asker.session)
+    async with recording(house.log, request, plan) as record:
+        finished = await _run(plan, house, gateway)
+        try:
+            execution = seal(
+                Collected(finished, (), (), complete=True), request, report_for(plan, house, report, finished.ending)
+            ).execution
+            output = execution.text[-_MOST_OUTPUT:]
+            record.noted(execution)
+            if execution.ok:
+                installed = await _keep(order, finished, gateway, layer, asker)
+            else:
+                said = execution.cause.message if execution.cause else _last_line(execution.stderr)
+                installed = Installed("failed", reason="; ".join([*gateway.problems, said]))
+        finally:
+            os.close(finished.ending.tree_fd)
+        assert record.outcome is not None
+        record.outcome["installation"] = installed.status
+        record.outcome["packages"] = [asdict(package) for package in installed.packages]
+        record.outcome["reason"] = installed.reason
+    return replace(installed, output=output)
+
+
+def _planned(order: Order, house: House, layer: Layer, session: str | None) -> tuple[Request, Plan]:
+    """The cell: nothing of the caller's is in it, and its only way out is one socket, at which the gateway is."""
+    runtime = house.runtime_for("python")
+    uv, shown = _uv_in_the_cell(order.uv, runtime.launch(house.environment, runtime.default_name, ()).entries)
+    there = None if layer.current is None else Bind(str(layer.folder), LAYERED)
+    names = [one.text for one in order.requirements]
+    told = {
+        "requirements": names, "sources": order.terms.sources, "upgrade": order.terms.upgrade,
+        "index": f"http://{DOOR}/simple/", "host": DOOR,
+        "uv": uv, "places": [f"{LAYERED}/current/site"] if there else [],
+    }  # fmt: skip
+    request = make_request(
+        _PROGRAM, runtime=runtime, timeout=order.terms.timeout, limits=None, env=None, files=None,
+        stdin=json.dumps(told), namespace=order.namespace, metadata={"install": names},
+        program_name=None, arguments=(),
+    )  # fmt: skip
+    request = replace(request, session=session)
+    alone = replace(house, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=lambda: None)
+    plan = make_plan(alone.admit(request, stream=False), alone)
+    entries = (*plan.entries, *shown, *((there,) if there else ()))
+    return request, replace(plan, entries=entries, listeners=(Listener("tcp", DOOR, _PORT),))
+
+
+def _uv_in_the_cell(uv: Path | None, entries: Iterable[Entry]) -> tuple[str, tuple[Bind, ...]]:
+    """Where it is in the cell, and what it takes for that: a cell like the others may be ready, another is not."""
+    if uv is None:
+        return "", ()
+    places = [entry.target for entry in entries if isinstance(entry, Bind) and entry.source == entry.target]
+    if any(uv.is_relative_to(place) for place in places) and not uv.is_symlink():
+        return str(uv), ()
+    return _UV, (Bind(os.path.realpath(uv), _UV),)
+
+
+async def _run(plan: Plan, house: House, gateway: Gateway) -> Finished:
+    from casemate.execution.capture import Capture
+
+    capture: Capture = Capture(plan.limits, None)
+    cell = house.wall.start(plan, capture)
+    capture.kill = cell.kill
+    try:
+        async with _served(cell, gateway):
+            ending = await cell.ended()
+    except asyncio.CancelledError:
+        await end_first(cell)
+        raise
+    capture.finish(cut=not (ending.reason is None and ending.wait_status == 0))
+    return Finished(plan, ending, capture, {}, ())
+
+
+@contextlib.asynccontextmanager
+async def _served(cell: Cell, gateway: Gateway) -> AsyncIterator[None]:
+    """The gateway listens in the cell; where it ended before, nowhere: then its end says why."""
+    sockets = asyncio.wrap_future(cell.listeners())
+    await asyncio.wait([sockets])
+    if sockets.cancelled() or sockets.exception() is not None:
+        cell.kill("cancelled")
+        yield
+        return
+    (listening,) = sockets.result()
+    async with gateway.listening(socket.socket(fileno=listening)):
+        yield
+
+
+async def _keep(order: Order, finished: Finished, gateway: Gateway, layer: Layer, asker: Asker) -> Installed:
+    """What the cell left, into the layer, when it is what the gateway served, and that may be installed."""
+    new = await asyncio.to_thread(layer.begin)
+    problem = await finishing(_take, finished.ending.tree_fd, new)
+    if problem:
+        return Installed("failed", reason=problem)
+    found, strangers = matched(await asyncio.to_thread(projects, new), gateway.served)
+    if strangers:
+        return Installed("failed", reason=f"the cell left packages that no file was served for: {', '.join(strangers)}")
+    if found:
+        texts = [one.text for one in order.requirements]
+        verdict = await permission(asker, texts, found, built=order.terms.sources)
+        if not verdict.allow:
+            return Installed("denied", reason=verdict.reason or f"denied by {verdict.by}")
+    try:
+        await finishing(layer.publish, new)
+    except OSError as error:
+        raise Fault(f"the packages could not be kept: {error}") from error
+    return Installed("installed", found)
+
+
+def _take(tree: int, new: Path) -> str:
+    """Copy what was installed; why not, where something of it may not be there. What a cell leaves is hostile: regular
+    files, folders and inner links come, without setuid bits, up to the bounds."""
+    workspace = layer = folder = -1
+    try:
+        workspace = open_folder(tree, b"workspace", unlock=True)
+        layer = open_folder(workspace, b"layer", unlock=True)
+        folder = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        applied = apply(layer, folder, bounds=_BOUNDS, protected=_Everything(()))
+    except OSError as error:
+        return f"what was installed cannot be read: {error.strerror}"
+    finally:
+        for fd in (workspace, layer, folder):
+            if fd >= 0:
+                os.close(fd)
+    return "; ".join(f"{one.name}: {one.reason}" for one in applied.skipped)
+
+
+def matched(left: list[tuple[str, str]], served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
+    """The projects that the cell left, each with the file that the gateway served for it; and those without one."""
+    files = {key: one for one in served.values() if (key := _project_in(one.filename)) is not None}
+    found, strangers = [], []
+    for name, version in left:
+        file = files.get((name, _version(version)))
+        if file is None:
+            strangers.append(f"{name} {version}")
+        else:
+            source = file.url.partition("?")[0]
+            found.append(InstalledPackage(name, version, file.filename, source, file.sha256, file.size))
+    return tuple(found), strangers
+
+
+def _project_in(filename: str) -> tuple[str, str] | None:
+    from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+
+    try:
+        if filename.endswith(".whl"):
+            name, version, *_ = parse_wheel_filename(filename)
+        else:
+            name, version = parse_sdist_filename(filename)
+    except (InvalidSdistFilename, InvalidWheelFilename):
+        return None
+    return normalized(name), str(version)
+
+
+def _version(text: str) -> str:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return str(Version(text))
+    except InvalidVersion:
+        return text
+
+
+async def permission(
+    asker: Asker, requested: list[str], found: tuple[InstalledPackage, ...], *, built: bool = False
+) -> Verdict:
+    """Whether exactly these may be installed. ``built``: some may have been built from their sources."""
+    return await asyncio.wrap_future(asker.decide(_question(requested, found, built=built)))
+
+
+def _question(requested: list[str], found: tuple[InstalledPackage, ...], *, built: bool) -> Question:
+    names = [f"{one.name}=={one.version}" for one in found]
+    shown = ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:10])} and {len(names) - 10} more"
+    files = [{"file": one.file, "source": one.source, "sha256": one.sha256, "bytes": one.size} for one in found]
+    arguments = {
+        "packages": names,
+        "language": "python",
+        "requested": requested,
+        "files": files,
+        **({"built": True} if built else {}),
+    }
+    return Question("package", f"install {shown}", arguments)
+
+
+def _last_line(text: str) -> str:
+    """Why the installer failed, in its own words: its first error, and what it gives as the causes."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    error = next((line for line in lines if line.startswith(("ERROR", "error"))), "")
+    causes = [line for line in lines if line.startswith("cause:")]
+    told = " ".join([error, *causes]) if error else (lines or ["the installer failed and did not say why"])[-1]
+    return told[:_MOST_REASON]

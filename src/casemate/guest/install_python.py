@@ -1,0 +1,156 @@
+"""Installs Python packages in a cell of its own, with pip or uv, from the one index that there is: the host's.
+
+The order comes as JSON on standard input. The installer sees an environment of its own, which is empty but for notes of
+what the program's environment has already: so it installs what is missing, and what has to be newer, and changes
+nothing else. What it installed is left in /workspace/layer.
+"""
+
+import glob
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_HOME = "/workspace/environment"
+_LAYER = "/workspace/layer"
+_NOTE = "casemate"
+_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp/.home", "LANG": "C.UTF-8", "PIP_CONFIG_FILE": os.devnull}
+
+
+def main() -> int:
+    """Do what the order says: the exit code."""
+    order: "dict[str, Any]" = json.load(sys.stdin)
+    site = _make_environment()
+    _note_what_is_there(site, order["places"])
+    command = _uv(order) if order["uv"] else _pip(order)
+    if not command:
+        print("ERROR: this Python has no pip, and there is no uv", file=sys.stderr)
+        return 1
+    code = subprocess.run(command, check=False, env=_ENV, stdin=subprocess.DEVNULL).returncode
+    if code == 0:
+        _hand_over(site)
+    return code
+
+
+def _make_environment() -> str:
+    """An empty virtual environment of this interpreter: its site-packages."""
+    base: str = getattr(sys, "_base_executable", sys.executable)
+    major, minor = sys.version_info[:2]
+    site = f"{_HOME}/lib/python{major}.{minor}/site-packages"
+    os.makedirs(site)
+    os.mkdir(f"{_HOME}/bin")
+    os.symlink(base, f"{_HOME}/bin/python")
+    version = ".".join(map(str, sys.version_info[:3]))
+    with open(f"{_HOME}/pyvenv.cfg", "w") as file:
+        file.write(f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\nversion = {version}\n")
+    return site
+
+
+def _note_what_is_there(site: str, places: "list[str]") -> None:
+    """For each package that programs have already, what an installer looks at, and nothing that it could take away."""
+    own = [place for place in sys.path if place and not place.startswith(("/workspace", "/program"))]
+    for place in [*places, *own]:
+        try:
+            names = [name for name in os.listdir(place) if name.endswith((".dist-info", ".egg-info"))]
+        except OSError:
+            continue  # an archive, or not there
+        for name in names:
+            _note(site, f"{place}/{name}")
+
+
+def _note(site: str, there: str) -> None:
+    head = next(filter(None, map(_head_of, (f"{there}/METADATA", f"{there}/PKG-INFO", there))), "")
+    fields = dict(line.split(": ", 1) for line in head.splitlines() if line.startswith(("Name: ", "Version: ")))
+    name, version = fields.get("Name", "").strip(), fields.get("Version", "").strip()
+    if not name or not version or name.lower() == "pip":
+        return
+    folder = f"{name.replace('-', '_')}-{version}.dist-info"
+    try:
+        os.mkdir(f"{site}/{folder}")
+    except OSError:
+        return  # an earlier place has it
+    record = "".join(f'"{folder}/{file}",,\n' for file in ("METADATA", "INSTALLER", "RECORD"))
+    for file, content in (("METADATA", head), ("INSTALLER", f"{_NOTE}\n"), ("RECORD", record)):
+        with open(f"{site}/{folder}/{file}", "w", encoding="utf-8", errors="surrogateescape") as note:
+            note.write(content)
+
+
+def _head_of(path: str) -> str:
+    """The fields of a package's metadata, without its description."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().partition("\n\n")[0] + "\n"
+    except OSError:
+        return ""
+
+
+def _pip(order: "dict[str, Any]") -> "list[str]":
+    spec = importlib.util.find_spec("pip")
+    if spec is not None and spec.origin:
+        pip = os.path.dirname(spec.origin)
+    else:
+        bundled = importlib.util.find_spec("ensurepip")
+        wheels = glob.glob(f"{os.path.dirname(str(bundled.origin))}/_bundled/pip-*.whl") if bundled else []
+        if not wheels:
+            return []
+        pip = f"{max(wheels)}/pip"
+    return [
+        *(f"{_HOME}/bin/python", pip, "--isolated", "--no-input", "--disable-pip-version-check", "--no-cache-dir"),
+        *("install", "--index-url", order["index"], "--trusted-host", order["host"], "--timeout", "600"),
+        *("--retries", "0", "--no-warn-script-location", "--progress-bar", "off"),
+        *(() if order["sources"] else ("--only-binary", ":all:")),
+        *(("--upgrade",) if order["upgrade"] else ()),
+        *("--", *order["requirements"]),
+    ]
+
+
+def _uv(order: "dict[str, Any]") -> "list[str]":
+    return [
+        *(order["uv"], "--no-config", "--color", "never", "--no-progress", "--cache-dir", "/workspace/cache"),
+        *("pip", "install", "--python", f"{_HOME}/bin/python", "--default-index", order["index"]),
+        *("--no-python-downloads", "--compile-bytecode", "--allow-insecure-host", order["host"]),
+        *(() if order["sources"] else ("--only-binary", ":all:")),
+        *(("--upgrade",) if order["upgrade"] else ()),
+        *("--", *order["requirements"]),
+    ]
+
+
+def _hand_over(site: str) -> None:
+    """Leave what was installed, and nothing else, where the host looks for it."""
+    for folder in glob.glob(f"{glob.escape(site)}/*.dist-info"):
+        try:
+            with open(f"{folder}/INSTALLER") as file:
+                is_note = file.read().strip() == _NOTE
+        except OSError:
+            is_note = False
+        if is_note:
+            shutil.rmtree(folder)
+    os.unlink(f"{_HOME}/bin/python")
+    for program in os.scandir(f"{_HOME}/bin"):
+        _name_the_interpreter(program.path)
+    os.mkdir(_LAYER)
+    os.rename(site, f"{_LAYER}/site")
+    for name in os.listdir(_HOME):
+        if name not in ("lib", "lib64", "pyvenv.cfg"):
+            os.rename(f"{_HOME}/{name}", f"{_LAYER}/{name}")
+
+
+def _name_the_interpreter(program: str) -> None:
+    """Programs are to be run by the interpreter of the environment, not by the one that was made here."""
+    ours, theirs = f"{_HOME}/bin/python".encode(), sys.executable.encode()
+    if os.path.islink(program) or not os.path.isfile(program):
+        return
+    with open(program, "rb") as file:
+        head, newline, rest = file.read().partition(b"\n")
+    if head.startswith(b"#!") and ours in head:
+        with open(program, "wb") as file:
+            file.write(b"#!" + theirs + newline + rest)
+
+
+sys.exit(main())

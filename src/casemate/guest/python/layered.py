@@ -1,0 +1,47 @@
+"""Packages that were installed later: found after the standard library and casemate's own, before the environment's."""
+
+import importlib
+import os
+import site
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+__all__ = ["adopt"]
+
+_CURRENT = "/packages/python/current"
+_SITE = f"{_CURRENT}/site"
+_BIN = f"{_CURRENT}/bin"
+_GUEST = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_CHILDREN = f"{_GUEST}/python_children"
+_readlink, _environ = os.readlink, os.environ
+_seen: "Optional[str]" = None
+
+
+def adopt() -> None:
+    """Find what is installed now. Cheap when nothing has changed."""
+    global _seen
+    try:
+        generation = _readlink(_CURRENT)
+    except OSError:
+        return
+    if generation == _seen:
+        return
+    _seen = generation
+    if _SITE not in sys.path:
+        before = list(sys.path)
+        site.addsitedir(_SITE)  # .pth files, too: they run behind the wall, as everything here
+        new = [place for place in sys.path if place not in before]
+        sys.path[:] = before
+        at = next(
+            (n for n, place in enumerate(before) if place.endswith(("site-packages", "dist-packages"))), len(before)
+        )
+        sys.path[at:at] = new
+        ours = f"{_GUEST}/python_bin"
+        path = [place for place in _environ.get("PATH", "").split(":") if place and place != ours]
+        _environ["PATH"] = ":".join([ours, _BIN, *path])
+        rest = _environ.get("PYTHONPATH", "")
+        _environ["PYTHONPATH"] = f"{_CHILDREN}:{rest}" if rest else _CHILDREN
+    importlib.invalidate_caches()

@@ -1,0 +1,201 @@
+"""The only way out of a cell in which packages are installed: an index that the host serves there.
+
+It answers GET and HEAD of pages of projects, and of files that such a page has linked to. What goes to the operator's
+index is the name of a project; nothing else that the cell says goes anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import h11
+
+from casemate.packages.names import project
+from casemate.packages.pages import HTML_TYPE, JSON_TYPE, Link, write
+from casemate.packages.store import Store
+from casemate.packages.upstream import Unfetched, Upstream
+
+_MOST_PROJECTS = 5000  # that one installation may ask for: each is a question to the operator's index
+_MOST_LINKS = 300_000  # on all pages together; each is kept
+_MOST_CLIENTS = 64  # at once
+_MOST_HEAD = 1 << 14
+_IDLE = 120.0  # seconds without a request
+_CHUNK = 1 << 18
+_METADATA = ".metadata"
+_END = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A file that went into the cell, whole: where it came from, and what it is."""
+
+    filename: str
+    url: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """``sha256``: of the file in the store that is the body, when there is no ``body``."""
+
+    status: int
+    media_type: str = "text/plain"
+    body: bytes = b""
+    sha256: str = ""
+    link: Link | None = None
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One installation's. ``sources``: whether files that are built first are offered, too.
+
+    ``served``: the files that have gone into the cell, by name; ``problems``: what could not be had, in words.
+    """
+
+    upstream: Upstream
+    store: Store
+    sources: bool = False
+    served: dict[str, Served] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    _pages: dict[str, asyncio.Task[list[Link] | None]] = field(default_factory=dict)
+    _files: dict[str, Link] = field(default_factory=dict)  # by their path here
+    _fetching: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def listening(self, taken: socket.socket) -> AsyncIterator[None]:
+        """Serve at a socket that listens in the cell, until this is left; it is closed then, and so is everything."""
+        clients: set[asyncio.Task[None]] = set()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            clients.add(task)
+            try:
+                with contextlib.suppress(OSError, TimeoutError, h11.ProtocolError):
+                    if len(clients) <= _MOST_CLIENTS:
+                        await self._serve(reader, writer)
+                writer.close()
+            except asyncio.CancelledError:
+                writer.transport.abort()
+            finally:
+                clients.discard(task)
+
+        server = await asyncio.start_server(serve, sock=taken)
+        try:
+            yield
+        finally:
+            server.close()
+            tasks = [*clients, *self._pages.values()]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEAD)
+        while True:
+            async with asyncio.timeout(_IDLE):
+                request = await _next_request(talk, reader)
+            if request is None:
+                return
+            answer = await self._answer(request)
+            await self._give(talk, writer, request, answer)
+            if talk.our_state is not h11.DONE or talk.their_state is not h11.DONE:
+                return
+            talk.start_next_cycle()
+
+    async def _answer(self, request: h11.Request) -> _Answer:
+        path = request.target.decode("latin-1")
+        if request.method not in (b"GET", b"HEAD"):
+            return _Answer(405, body=b"only GET and HEAD\n")
+        try:
+            if path.startswith("/simple/"):
+                as_json = any(name == b"accept" and JSON_TYPE.encode() in value for name, value in request.headers)
+                return await self._page(path.removeprefix("/simple/").removesuffix("/"), as_json=as_json)
+            return await self._file(path)
+        except Unfetched as error:
+            if str(error) not in self.problems:
+                self.problems.append(str(error))
+            return _Answer(502, body=f"{error}\n".encode())
+
+    async def _page(self, name: str, *, as_json: bool) -> _Answer:
+        if project(name) is None:
+            return _Answer(404, body=b"no name of a project\n")
+        if name not in self._pages:
+            if len(self._pages) >= _MOST_PROJECTS:
+                raise Unfetched(f"one installation may ask for {_MOST_PROJECTS} projects, and no more")
+            # Awaited by all who ask for this page, and ended by `listening`.
+            self._pages[name] = asyncio.ensure_future(self.upstream.page(name))  # noqa: TID251
+        links = await asyncio.shield(self._pages[name])
+        if links is None:
+            return _Answer(404, body=b"the index does not know it\n")
+        if len(self._files) + len(links) > _MOST_LINKS:
+            raise Unfetched(f"the pages that were asked for list more than {_MOST_LINKS} files, which is the most")
+        offered = []
+        for number, link in enumerate(links):
+            if link.is_wheel or (self.sources and link.is_source):
+                path = f"/files/{name}/{number}/{link.filename}"
+                self._files[path] = link
+                offered.append((link, path))
+        return _Answer(200, JSON_TYPE if as_json else HTML_TYPE, write(name, offered, as_json=as_json))
+
+    async def _file(self, path: str) -> _Answer:
+        link = self._files.get(path)
+        if link is not None:
+            return await self._fetched(path, link)
+        link = self._files.get(path.removesuffix(_METADATA)) if path.endswith(_METADATA) else None
+        if link is None or link.metadata is None:
+            return _Answer(404, body=b"no page has linked to it\n")
+        return await self._fetched(path, link, _METADATA, link.metadata)
+
+    async def _fetched(self, path: str, link: Link, suffix: str = "", sha256: str = "") -> _Answer:
+        async with self._fetching.setdefault(path, asyncio.Lock()):
+            digest = await self.upstream.file(link, suffix, sha256)
+        return _Answer(200, "application/octet-stream", sha256=digest, link=None if suffix else link)
+
+    async def _give(
+        self, talk: h11.Connection, writer: asyncio.StreamWriter, request: h11.Request, answer: _Answer
+    ) -> None:
+        file = await asyncio.to_thread(self.store.open, answer.sha256) if answer.sha256 else None
+        if answer.sha256 and file is None:
+            answer = _Answer(502, body=b"it is gone from the cache\n")
+        size = file.seek(0, 2) if file else len(answer.body)
+        headers = [("Content-Type", answer.media_type), ("Content-Length", str(size))]
+        writer.write(talk.send(h11.Response(status_code=answer.status, headers=headers)) or _END)
+        try:
+            if request.method == b"GET" and file:
+                file.seek(0)
+                while data := await asyncio.to_thread(file.read, _CHUNK):
+                    writer.write(talk.send(h11.Data(data=data)) or _END)
+                    await writer.drain()
+                if answer.link is not None:
+                    link = answer.link
+                    self.served[link.filename] = Served(link.filename, link.url, answer.sha256, size)
+            elif request.method == b"GET":
+                writer.write(talk.send(h11.Data(data=answer.body)) or _END)
+            writer.write(talk.send(h11.EndOfMessage()) or _END)
+            await writer.drain()
+        finally:
+            if file:
+                file.close()
+
+
+async def _next_request(talk: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
+    """The head of the next request, whose body, if it has one, ends the connection; None at the end."""
+    request: h11.Request | None = None
+    while True:
+        event = talk.next_event()
+        if event is h11.NEED_DATA:
+            talk.receive_data(await reader.read(_MOST_HEAD))
+        elif isinstance(event, h11.Request):
+            request = event
+        elif isinstance(event, h11.EndOfMessage):
+            return request
+        else:
+            return None

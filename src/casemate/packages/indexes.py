@@ -1,0 +1,124 @@
+"""The operator's index of Python packages, as the operator's own pip reports it, and never as anything in a cell says.
+
+Source: pip's documentation (Configuration: its files, their order, its variables).
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from casemate.errors import InvalidArgument, Unavailable
+
+PYPI = "https://pypi.org/simple/"
+_ASKED_WITHIN = 60.0  # seconds that pip has to tell its configuration
+_MOST_INDEXES = 16
+_ORDER = ("global", "install", ":env:")  # later ones win
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """``url`` ends in a slash and has no credentials in it; ``user`` and ``password`` are for its own host."""
+
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """Where packages come from: the first index that knows a name is the only one that is asked for it.
+
+    ``cert``: a file of authorities, None for the usual; ``proxy``: None for what the environment says.
+    """
+
+    indexes: tuple[Index, ...]
+    cert: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+
+
+def given(urls: Sequence[str]) -> tuple[Index, ...]:
+    """Indexes that the application has named, in their order. Raises ``InvalidArgument``."""
+    if isinstance(urls, str) or len(urls) > _MOST_INDEXES:
+        raise InvalidArgument("package_indexes", f"give a list of at most {_MOST_INDEXES} addresses")
+    return tuple(index(url) for url in urls)
+
+
+def index(url: object) -> Index:
+    """One index. Raises ``InvalidArgument``, which does not show its credentials."""
+    try:
+        parts = urlsplit(url) if isinstance(url, str) and url.isprintable() else None
+        host, port = (parts.hostname, parts.port) if parts else (None, None)
+    except ValueError:
+        parts = host = port = None
+    if parts is None or parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+        raise InvalidArgument(
+            "package_indexes",
+            "an index is none",
+            remediation="Give its https:// address, such as https://pypi.org/simple/.",
+        )
+    authority = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
+    path = parts.path if parts.path.endswith("/") else f"{parts.path}/"
+    plain = urlunsplit((parts.scheme, authority, path, "", ""))
+    return Index(plain, unquote(parts.username or ""), unquote(parts.password or ""))
+
+
+def operators(env: Mapping[str, str]) -> Indexes:
+    """What the operator's pip has been told: in its files, and in ``env``, this process's variables. Starts pip, away
+    from any workspace. Raises ``Unavailable`` for what cannot be used here, and says what would help."""
+    settings = _settings(env)
+    for name in ("extra-index-url", "find-links"):
+        if settings.get(name, "").strip():
+            raise Unavailable(
+                f"pip's {name} is set: whoever may publish in one of several places could take over a name of another",
+                remediation="Give package_indexes, a list in the order in which they are to be asked: the first that "
+                "knows a name is the only one for it.",
+            )
+    if settings.get("no-index", "").strip().lower() in ("1", "true", "yes", "on", "t", "y"):
+        raise Unavailable("pip's no-index is set: there is no index to install from")
+    try:
+        found = index(settings.get("index-url") or PYPI)
+    except InvalidArgument:
+        raise Unavailable(
+            "pip's index-url is no https:// address", remediation="Correct it, or give package_indexes."
+        ) from None
+    return Indexes((found,), settings.get("cert") or None, settings.get("proxy") or None)
+
+
+def _settings(env: Mapping[str, str]) -> dict[str, str]:
+    """pip's settings for ``install``, by their long names."""
+    try:
+        told = subprocess.run(
+            [sys.executable, "-P", "-m", "pip", "--no-input", "--disable-pip-version-check", "config", "list"],
+            cwd="/",
+            env={name: value for name, value in env.items() if not name.startswith("PYTHON")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ASKED_WITHIN,
+            check=False,
+            text=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"pip did not tell its configuration: {error}", remediation="Give package_indexes.") from None
+    if told.returncode:
+        raise Unavailable("there is no pip to tell where packages come from", remediation="Give package_indexes.")
+    return settings_in(told.stdout)
+
+
+def settings_in(listing: str) -> dict[str, str]:
+    """What ``pip config list`` says about ``install``; of a setting in several sections, the one that wins."""
+    found: dict[str, dict[str, str]] = {}
+    for line in listing.splitlines():
+        key, is_setting, value = line.partition("=")
+        section, _, name = key.partition(".")
+        if is_setting and section in _ORDER:
+            try:
+                text = ast.literal_eval(value)
+            except (ValueError, SyntaxError):
+                continue
+            found.setdefault(section, {})[name] = str(text)
+    return {name: value for section in _ORDER for name, value in found.get(section, {}).items()}

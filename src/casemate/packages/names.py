@@ -1,0 +1,71 @@
+"""What may be asked of an installer: names, extras and versions, and nothing that is an option, an address or a path.
+
+Sources: PEP 508 (requirements), PEP 440 (versions), PEP 503 (names). Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from casemate.errors import InvalidArgument
+
+MOST_REQUIREMENTS = 200
+_MOST_CHARACTERS = 300
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+_PLAIN = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._\-\[\],<>=!~+* ]*"
+)  # what of PEP 508 is left without addresses and markers
+_WANTED = "Give names with versions, such as 'requests' or 'requests[socks]>=2.31,<3'."
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """``name`` as PyPI normalises it; ``text``: the whole requirement, in its canonical spelling."""
+
+    name: str
+    text: str
+
+
+def normalized(name: str) -> str:
+    """A name as indexes have it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def project(text: str) -> str | None:
+    """``text`` if it is a normalised name of a project, as a path of an index has it; None otherwise."""
+    return text if _NAME.fullmatch(text) and normalized(text) == text else None
+
+
+def requirements(asked: Sequence[str] | str, argument: str = "packages") -> tuple[Requirement, ...]:
+    """What is asked for, checked. Raises ``InvalidArgument`` naming ``argument`` for anything that is not a list of
+    plain requirements."""
+    if isinstance(asked, str) or not isinstance(asked, Sequence) or not asked:
+        raise InvalidArgument(argument, f"{str(asked)[:80]!r} is not a list of requirements", remediation=_WANTED)
+    if len(asked) > MOST_REQUIREMENTS:
+        raise InvalidArgument(argument, f"{len(asked)} requirements; the most is {MOST_REQUIREMENTS}")
+    return tuple(requirement(one, argument) for one in asked)
+
+
+def requirement(text: object, argument: str = "packages") -> Requirement:
+    """One requirement. Raises ``InvalidArgument``.
+
+    Markers are refused, too: which packages come is not to depend on what the reader does not see.
+    """
+    from packaging.requirements import InvalidRequirement
+    from packaging.requirements import Requirement as Parsed
+
+    if not isinstance(text, str) or len(text) > _MOST_CHARACTERS or not _PLAIN.fullmatch(text):
+        raise InvalidArgument(argument, f"{str(text)[:80]!r} is not a plain requirement", remediation=_WANTED)
+    try:
+        parsed = Parsed(text)
+    except InvalidRequirement:
+        raise InvalidArgument(
+            argument, f"{text!r} is not a requirement as PEP 508 has it", remediation=_WANTED
+        ) from None
+    arbitrary = any(one.operator == "===" for one in parsed.specifier)
+    if parsed.url or parsed.marker or arbitrary or not _NAME.fullmatch(parsed.name):
+        raise InvalidArgument(argument, f"{text!r} is not a plain requirement", remediation=_WANTED)
+    extras = f"[{','.join(sorted(parsed.extras))}]" if parsed.extras else ""
+    return Requirement(normalized(parsed.name), f"{parsed.name}{extras}{parsed.specifier}")

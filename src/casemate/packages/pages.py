@@ -1,0 +1,165 @@
+"""Pages of a simple index: read as they come from an index, and written anew for installers, with addresses of ours.
+
+Sources: PEP 503 and 691 (pages), 592 (yanked), 658 and 714 (metadata), 700 (sizes). Pure.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+JSON_TYPE = "application/vnd.pypi.simple.v1+json"
+HTML_TYPE = "text/html"
+ACCEPT = f"{JSON_TYPE}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+_MOST_FILES = 50_000
+_FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class BadPage(ValueError):
+    """What an index said is no page of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A file that a page links to. ``sha256``: "" where the page does not say it; ``size`` in bytes, None likewise;
+    ``yanked``: why, True without a reason; ``metadata``: the SHA-256 of what is at its address with ``.metadata``, ""
+    where that is there and has none said, None where there is nothing."""
+
+    filename: str
+    url: str
+    sha256: str = ""
+    size: int | None = None
+    requires_python: str | None = None
+    yanked: str | bool = False
+    metadata: str | None = None
+
+    @property
+    def is_wheel(self) -> bool:
+        """Whether it is installed without running anything of it."""
+        return self.filename.endswith(".whl")
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is built first."""
+        return self.filename.endswith((".tar.gz", ".zip"))
+
+
+def read(body: bytes, media_type: str, url: str) -> list[Link]:
+    """The links of the page at ``url``; those that cannot be used are left out. Raises :class:`BadPage`."""
+    try:
+        found = _of_json(body, url) if "json" in media_type else _of_html(body, url)
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise BadPage(f"the page at {urlsplit(url).hostname} cannot be read: {type(error).__name__}") from None
+    if len(found) > _MOST_FILES:
+        raise BadPage(f"the page lists more than {_MOST_FILES} files")
+    return [link for link in found if _FILENAME.fullmatch(link.filename) and _is_address(link.url)]
+
+
+def write(name: str, links: Iterable[tuple[Link, str]], *, as_json: bool) -> bytes:
+    """A page of ``links``, each with its path at the gateway."""
+    return _json_of(name, links) if as_json else _html_of(name, links)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+
+
+def _of_json(body: bytes, url: str) -> list[Link]:
+    return [_link_of(file, url) for file in json.loads(body)["files"]]
+
+
+def _link_of(file: dict[str, Any], url: str) -> Link:
+    size, yanked, python = file.get("size"), file.get("yanked", False), file.get("requires-python")
+    metadata = file.get("core-metadata", file.get("dist-info-metadata", False))
+    return Link(
+        filename=str(file["filename"]),
+        url=urldefrag(urljoin(url, str(file["url"]))).url,
+        sha256=_sha256_in(file.get("hashes")),
+        size=size if isinstance(size, int) and not isinstance(size, bool) and size >= 0 else None,
+        requires_python=python if isinstance(python, str) else None,
+        yanked=yanked if isinstance(yanked, str | bool) else False,
+        metadata=_sha256_in(metadata) if metadata else None,
+    )
+
+
+def _sha256_in(hashes: object) -> str:
+    found = hashes.get("sha256") if isinstance(hashes, dict) else None
+    return found.lower() if isinstance(found, str) and _SHA256.fullmatch(found.lower()) else ""
+
+
+class _Anchors(HTMLParser):
+    """The anchors of a page, and its base."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = ""
+        self.found: list[dict[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "base" and not self.base:
+            self.base = dict(attrs).get("href") or ""
+        elif tag == "a":
+            self.found.append(dict(attrs))
+
+
+def _of_html(body: bytes, url: str) -> list[Link]:
+    parser = _Anchors()
+    parser.feed(body.decode("utf-8", "replace"))
+    base = urljoin(url, parser.base)
+    return [_link_at(anchor, base) for anchor in parser.found if anchor.get("href")]
+
+
+def _link_at(anchor: dict[str, str | None], base: str) -> Link:
+    address, fragment = urldefrag(urljoin(base, anchor["href"] or ""))
+    algorithm, _, digest = fragment.partition("=")
+    said = next((anchor[key] for key in ("data-core-metadata", "data-dist-info-metadata") if key in anchor), None)
+    metadata = None if said is None else _sha256_in(dict([said.partition("=")[::2]]))
+    return Link(
+        filename=unquote(urlsplit(address).path.rpartition("/")[2]),
+        url=address,
+        sha256=_sha256_in({algorithm: digest}),
+        requires_python=anchor.get("data-requires-python"),
+        yanked=(anchor["data-yanked"] or True) if "data-yanked" in anchor else False,
+        metadata=metadata,
+    )
+
+
+def _json_of(name: str, links: Iterable[tuple[Link, str]]) -> bytes:
+    files = []
+    for link, path in links:
+        file: dict[str, Any] = {"filename": link.filename, "url": path, "yanked": link.yanked}
+        file["hashes"] = {"sha256": link.sha256} if link.sha256 else {}
+        if link.size is not None:
+            file["size"] = link.size
+        if link.requires_python is not None:
+            file["requires-python"] = link.requires_python
+        if link.metadata is not None:
+            file["core-metadata"] = {"sha256": link.metadata} if link.metadata else True
+        files.append(file)
+    return json.dumps({"meta": {"api-version": "1.0"}, "name": name, "files": files}).encode()
+
+
+def _html_of(name: str, links: Iterable[tuple[Link, str]]) -> bytes:
+    quoted: Callable[[object], str] = lambda text: html.escape(str(text), quote=True)  # noqa: E731
+    lines = [f"<!DOCTYPE html><html><head><title>{quoted(name)}</title></head><body>"]
+    for link, path in links:
+        marks = [f'href="{quoted(path + (f"#sha256={link.sha256}" if link.sha256 else ""))}"']
+        if link.requires_python is not None:
+            marks.append(f'data-requires-python="{quoted(link.requires_python)}"')
+        if link.yanked is not False:
+            marks.append(f'data-yanked="{quoted(link.yanked if isinstance(link.yanked, str) else "")}"')
+        if link.metadata is not None:
+            marks.append(f'data-core-metadata="{f"sha256={link.metadata}" if link.metadata else "true"}"')
+        lines.append(f"<a {' '.join(marks)}>{quoted(link.filename)}</a><br>")
+    return "\n".join([*lines, "</body></html>"]).encode()

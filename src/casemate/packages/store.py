@@ -1,0 +1,94 @@
+"""Files of packages that were fetched, by their SHA-256: what is here needs no network."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+_MOST_BYTES = 4 << 30  # kept in all; the one that was used longest ago goes first
+_CHUNK = 1 << 18
+
+
+class Store:
+    """In ``folder``, which is this user's alone. Several processes may use it: files appear whole or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self, sha256: str) -> IO[bytes] | None:
+        """The file with this hash, from its beginning; None where it is not here, or no longer what it was."""
+        path = self._folder / sha256
+        try:
+            file = path.open("rb")
+        except OSError:
+            return None
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            file.close()
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        file.seek(0)
+        with contextlib.suppress(OSError):
+            os.utime(path)  # it was used now
+        return file
+
+    def begin(self) -> Incoming:
+        """A file that is to come. Raises ``OSError``."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Incoming(self._folder)
+
+    def tidy(self) -> None:
+        """Forget what is more than may be kept."""
+        kept = 0
+        with contextlib.suppress(OSError):
+            entries = [(entry.stat(), entry.path) for entry in os.scandir(self._folder) if entry.is_file()]
+            for status, path in sorted(entries, key=lambda one: -one[0].st_mtime):
+                kept += status.st_size
+                if kept > _MOST_BYTES:
+                    os.unlink(path)
+
+
+class Incoming:
+    """A file on its way into the store; hashed as it comes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        handle, self._path = tempfile.mkstemp(prefix=".coming-", dir=folder)
+        self._file = os.fdopen(handle, "wb")
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        """Take some more of it. Raises ``OSError``."""
+        self._file.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+
+    def keep(self) -> str:
+        """It is whole: its SHA-256, by which it is in the store. Raises ``OSError``."""
+        self._file.close()
+        digest = self._hash.hexdigest()
+        os.rename(self._path, self._folder / digest)
+        return digest
+
+    def digest(self) -> str:
+        """The SHA-256 of what has come."""
+        return self._hash.hexdigest()
+
+    def drop(self) -> None:
+        """Forget it, unless it is kept. Harmless when repeated."""
+        self._file.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+
+def default_folder(env: Mapping[str, str]) -> Path:
+    """Where this user's files are kept."""
+    base = env.get("XDG_CACHE_HOME", "")
+    cache = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~"), ".cache")
+    return cache / "casemate" / "packages"

@@ -1,0 +1,209 @@
+"""The host's own requests to an index and to the hosts of its files: bounded, verified, and with nothing of a cell in
+them but the name of a project."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ipaddress
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
+
+from casemate.errors import Unavailable
+from casemate.packages.indexes import Index, Indexes
+from casemate.packages.pages import ACCEPT, BadPage, Link, read
+from casemate.packages.store import Incoming, Store
+
+if TYPE_CHECKING:
+    import httpx2
+
+_MOST_PAGE = 64 << 20  # bytes of a page of an index, unpacked
+_MOST_REDIRECTS = 5
+_MOST_BYTES = 8 << 30  # of all files that one installation fetches
+_REDIRECTS = (301, 302, 303, 307, 308)
+_WITHIN = 30.0  # seconds for each step of a request
+_NOT_THERE = (404, 410)
+
+
+class Unfetched(Exception):
+    """Something could not be had from the index: what, and why, in words for people."""
+
+
+class Upstream:
+    """Requests to ``indexes``; what is fetched is kept in ``store``. Used in one event loop, and closed there."""
+
+    def __init__(self, indexes: Indexes, store: Store, most_bytes: int) -> None:
+        """``most_bytes``: of one file."""
+        self._indexes = indexes.indexes
+        self._store = store
+        self._most = most_bytes
+        self._fetched = 0
+        self._own_hosts = {_origin(index.url) for index in self._indexes}
+        self._client = _client(indexes)
+
+    async def page(self, project: str) -> list[Link] | None:
+        """The links of the first index that knows ``project``; None where none does. Raises :class:`Unfetched`."""
+        for index in self._indexes:
+            found = await self._page(index, f"{index.url}{project}/")
+            if found is not None:
+                return found
+        return None
+
+    async def file(self, link: Link, suffix: str = "", sha256: str = "") -> str:
+        """Have the file that ``link`` leads to in the store: its SHA-256, which is the one that the page says, where it
+        says one. With a ``suffix``, what is beside it (PEP 658), whose hash is ``sha256``.
+
+        Raises :class:`Unfetched`."""
+        expected = sha256 if suffix else link.sha256
+        kept = await asyncio.to_thread(self._store.open, expected) if expected else None
+        if kept is not None:
+            kept.close()
+            return expected
+        url = link.url + suffix
+        await self._vet(url)
+        incoming = await asyncio.to_thread(self._store.begin)
+        try:
+            await self._receive(url, incoming)
+            digest = incoming.digest()
+            if expected and digest != expected:
+                raise Unfetched(
+                    f"{link.filename}{suffix} is not the file that the index means: its sha256 is {digest}, "
+                    f"and the index says {expected}"
+                )
+            return await asyncio.to_thread(incoming.keep)
+        finally:
+            incoming.drop()
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._client.aclose()
+        await asyncio.to_thread(self._store.tidy)
+
+    async def _page(self, index: Index, url: str) -> list[Link] | None:
+        async with self._got(url, ACCEPT) as (answer, address):
+            if answer.status_code in _NOT_THERE:
+                return None
+            self._check(answer, address)
+            body = bytearray()
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > _MOST_PAGE:
+                    raise Unfetched(f"a page of {_host(index.url)} has more than {_MOST_PAGE >> 20} MiB")
+            media_type = answer.headers.get("content-type", "")
+        try:
+            return await asyncio.to_thread(read, bytes(body), media_type, address)
+        except BadPage as error:
+            raise Unfetched(str(error)) from None
+
+    async def _receive(self, url: str, incoming: Incoming) -> None:
+        async with self._got(url, "*/*") as (answer, address):
+            self._check(answer, address)
+            async for piece in answer.aiter_raw():
+                if incoming.size + len(piece) > self._most:
+                    raise Unfetched(f"{_name(url)} has more than {self._most >> 20} MiB, which is the most of one file")
+                self._fetched += len(piece)
+                if self._fetched > _MOST_BYTES:
+                    raise Unfetched(f"one installation may fetch {_MOST_BYTES >> 30} GiB, and no more")
+                incoming.write(piece)
+
+    @asynccontextmanager
+    async def _got(self, url: str, accept: str) -> AsyncIterator[tuple[httpx2.Response, str]]:
+        """The answer, and the address that it came from in the end. Redirects are followed within the same host."""
+        import httpx2
+
+        origin = _origin(url)
+        encoding = "identity" if accept == "*/*" else "gzip, identity"
+        for _ in range(_MOST_REDIRECTS + 1):
+            request = self._client.build_request("GET", url, headers={"accept": accept, "accept-encoding": encoding})
+            try:
+                answer = await self._client.send(request, stream=True, auth=self._auth(url))
+            except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+                raise Unfetched(f"{_host(url)} cannot be reached: {type(error).__name__}: {error}"[:500]) from None
+            try:
+                if answer.status_code not in _REDIRECTS:
+                    yield answer, url
+                    return
+                target = urljoin(url, answer.headers.get("location", ""))
+            except (httpx2.HTTPError, httpx2.StreamError) as error:
+                raise Unfetched(f"what {_host(url)} sends ends in the middle: {type(error).__name__}") from None
+            finally:
+                await answer.aclose()
+            if _origin(target) != origin and _origin(target) not in self._own_hosts:
+                raise Unfetched(f"{_host(url)} redirects to another host, {_host(target)}: not followed")
+            url = target
+        raise Unfetched(f"{_host(url)} redirects too often")
+
+    def _check(self, answer: httpx2.Response, url: str) -> None:
+        if answer.status_code != 200:
+            raise Unfetched(f"{_host(url)} answers {answer.status_code} for {_name(url)}")
+
+    def _auth(self, url: str) -> Any:
+        """The operator's credentials, for the host that they are for."""
+        import httpx2
+
+        for index in self._indexes:
+            if index.user and _origin(index.url) == _origin(url):
+                return httpx2.BasicAuth(index.user, index.password)
+        try:
+            return httpx2.NetRCAuth()
+        except Exception:  # noqa: BLE001 - whatever is wrong with a file of the operator's that may not be there
+            return None
+
+    async def _vet(self, url: str) -> None:
+        """An index may name any host for its files; but one of this machine's or this network's own only if it is there
+        itself, and without encryption only if it is without, too. Raises :class:`Unfetched`."""
+        if _origin(url) in self._own_hosts:
+            return
+        if urlsplit(url).scheme != "https" and all(urlsplit(one.url).scheme == "https" for one in self._indexes):
+            raise Unfetched(f"the index links to {_host(url)} without encryption: not followed")
+        if not await _is_public(url) and await _is_public(self._indexes[0].url):
+            raise Unfetched(f"the index links to {_host(url)}, which is no public host: not followed")
+
+
+def _client(indexes: Indexes) -> httpx2.AsyncClient:
+    import httpx2
+
+    try:
+        return httpx2.AsyncClient(
+            verify=_authorities(indexes.cert), proxy=indexes.proxy, timeout=_WITHIN, follow_redirects=False
+        )
+    except (OSError, ValueError) as error:
+        raise Unavailable(
+            f"the index cannot be asked: {error}", remediation="Look at cert and proxy in 'pip config list'."
+        ) from None
+
+
+@functools.lru_cache(maxsize=4)
+def _authorities(cert: str | None) -> ssl.SSLContext:
+    """Who says which host is which. Reading them takes as long as a cell does to start."""
+    return ssl.create_default_context(cafile=cert)
+
+
+async def _is_public(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
+    except OSError:
+        return True  # behind a proxy names need not resolve here; and a host that is not there is none of ours
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_global for *_, address in found)
+
+
+def _origin(url: str) -> tuple[str, str | None, int]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    return parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80)
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or "nobody"
+
+
+def _name(url: str) -> str:
+    return urlsplit(url).path.rpartition("/")[2] or "its page"

@@ -1,0 +1,121 @@
+"""What programs of a session ask for with ``pip``: one JSON object on a line, and one back, at a place of the host's.
+
+-> {"do": "install", "packages": ["six>=1"], "upgrade": false}     or {"do": "remove", "packages": ["six"]}
+<- {"ok": true, "packages": [{"name": "six", "version": "1.17.0"}]}
+<- {"ok": false, "kind": "denied" | "failed" | "invalid" | "unavailable", "message": "..."}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import CasemateError, InvalidArgument
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from casemate.approvals.asker import Asker
+    from casemate.egress.stream import Stream
+    from casemate.sessions.packages import Packages
+
+_MOST_LINE = 1 << 16
+_MOST_MESSAGE = 4000  # characters of why it was not done
+_REQUEST_WITHIN = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class PackageRequests:
+    """What sessions are offered."""
+
+    packages: Packages
+
+    def begin(self, whose: Callable[[], Asker | None]) -> PackageService:
+        """In one cell; see :class:`casemate.execution.network.Offer`."""
+        return PackageService(self.packages, whose)
+
+
+@dataclass(frozen=True, slots=True)
+class PackageService:
+    """In one cell. ``whose``: the step that runs there, in whose name it is asked."""
+
+    packages: Packages
+    whose: Callable[[], Asker | None]
+    name: str = "packages.casemate.internal"
+    port: int = 81
+
+    async def serve(self, client: Stream) -> None:
+        """One request. It is given up when its client goes."""
+        line = await self._line(client)
+        if line is None:
+            return
+        answer = await self._answered(line, client)
+        if answer is not None:
+            await client.send(json.dumps(answer).encode() + b"\n")
+
+    async def _line(self, client: Stream) -> bytes | None:
+        async with asyncio.timeout(_REQUEST_WITHIN):
+            while b"\n" not in client.ahead:
+                if len(client.ahead) > _MOST_LINE or not await client.fill():
+                    return None
+        return client.taken(client.ahead.index(b"\n"))
+
+    async def _answered(self, line: bytes, client: Stream) -> dict[str, Any] | None:
+        asker = self.whose()
+        if asker is None or asker.loop is None:
+            return _no("denied", "nothing runs in this session that could install packages")
+        try:
+            work = self._work(line, asker)
+        except InvalidArgument as error:
+            return _no("invalid", error.message)
+        running: Future[dict[str, Any]] = asyncio.run_coroutine_threadsafe(work, asker.loop)
+        done = asyncio.wrap_future(running)
+        gone = asyncio.ensure_future(client.fill())  # noqa: TID251 - ended below in every case
+        either: list[asyncio.Future[Any]] = [done, gone]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return done.result() if done.done() else None
+        finally:
+            running.cancel()
+            gone.cancel()
+            await asyncio.wait([gone])
+            if not gone.cancelled():
+                gone.exception()
+
+    def _work(self, line: bytes, asker: Asker) -> Coroutine[Any, Any, dict[str, Any]]:
+        """What is asked for. Raises ``InvalidArgument`` for what is not understood."""
+        try:
+            asked = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            asked = None
+        names = asked.get("packages") if isinstance(asked, dict) else None
+        if not isinstance(asked, dict) or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            raise InvalidArgument("packages", "the request is not understood")
+        if asked.get("do") == "install":
+            return self._install(names, asker, upgrade=asked.get("upgrade") is True)
+        if asked.get("do") == "remove":
+            return self._remove(names, asker)
+        raise InvalidArgument("packages", "the request is not understood")
+
+    async def _install(self, names: list[str], asker: Asker, *, upgrade: bool) -> dict[str, Any]:
+        try:
+            installed = await self.packages.install_for(asker, names, upgrade=upgrade)
+        except CasemateError as error:
+            return _no("invalid" if isinstance(error, InvalidArgument) else "unavailable", error.message)
+        if not installed.ok:
+            return _no(installed.status, installed.reason)
+        return {"ok": True, "packages": [{"name": one.name, "version": one.version} for one in installed.packages]}
+
+    async def _remove(self, names: list[str], asker: Asker) -> dict[str, Any]:
+        with contextlib.suppress(CasemateError):
+            there = await self.packages.remove(names, session=asker.session)
+            return {"ok": True, "packages": [{"name": name, "version": version} for name, version in there]}
+        return _no("invalid", "packages that were installed into a session can be removed from it, by their names")
+
+
+def _no(kind: str, message: str) -> dict[str, Any]:
+    return {"ok": False, "kind": kind, "message": message[:_MOST_MESSAGE]}

@@ -1,0 +1,88 @@
+"""What every test of packages has: an index of its own, and a cache and a record that nobody else has."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.packages.index import Index
+
+import casemate.sessions.packages
+from casemate import ApprovalRequest, Sandbox
+
+_SECONDS = 100
+
+Opened = Callable[..., Sandbox]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in the loop of its file."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def run() -> None:
+        async with asyncio.timeout(_SECONDS):
+            await test(**arguments)
+
+    runner = pyfuncitem.funcargs["runner"]
+    assert isinstance(runner, asyncio.Runner)
+    runner.run(run())
+    return True
+
+
+@pytest.fixture(scope="module", autouse=True)
+def runner() -> Iterator[asyncio.Runner]:
+    """The event loop of a file."""
+    with asyncio.Runner() as one:
+        yield one
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    """An index on loopback."""
+    one = Index()
+    yield one
+    one.close()
+
+
+@pytest.fixture(params=["uv", "pip"])
+def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which of the two installs."""
+    if request.param == "pip":
+        monkeypatch.setattr(casemate.sessions.packages, "_uv", lambda _: None)
+    return str(request.param)
+
+
+@pytest.fixture
+def asked() -> list[ApprovalRequest]:
+    """What the approver of ``opened`` was asked."""
+    return []
+
+
+@pytest.fixture
+def opened(
+    runner: asyncio.Runner, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[ApprovalRequest]
+) -> Iterator[Opened]:
+    """Opens sandboxes that install from ``index``, with an approver that allows packages and remembers what it saw."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sandboxes: list[Sandbox] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        asked.append(request)
+        return request.kind == "package"
+
+    def open_sandbox(**arguments: Any) -> Sandbox:
+        usual = {"audit": tmp_path / "audit.db", "package_indexes": [index.url], "approve": approve}
+        sandboxes.append(Sandbox(**{**usual, **arguments}))
+        return sandboxes[-1]
+
+    yield open_sandbox
+    for sandbox in sandboxes:
+        runner.run(sandbox.close())

@@ -1,0 +1,94 @@
+"""Sandboxes whose environment is a list of requirements, and ``casemate packages``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.packages.conftest import Opened
+from tests.packages.index import Index, wheel
+
+from casemate import ApprovalRequest, InvalidArgument, Unavailable, allow_all, sync
+
+
+async def test_runs_and_sessions_of_it_have_its_packages(
+    opened: Opened, index: Index, asked: list[ApprovalRequest]
+) -> None:
+    index.add(wheel("alpha", requires=("beta",)))
+    index.add(wheel("beta"))
+    async with opened(environment=["alpha>=1"]) as sandbox, sandbox.session() as session:
+        results = [await sandbox.run("import alpha, beta"), await session.run("import alpha, beta")]
+    assert [one.ok for one in results] == [True, True]
+    assert [one.arguments["packages"] for one in asked] == [["alpha==1.0", "beta==1.0"]]
+
+
+async def test_the_second_time_it_comes_from_the_cache_and_is_asked_about_all_the_same(
+    opened: Opened, index: Index, asked: list[ApprovalRequest]
+) -> None:
+    index.add(wheel("alpha"))
+    async with opened(environment=["alpha"]) as sandbox:
+        assert (await sandbox.run("import alpha")).ok
+    index.asked.clear()
+    async with opened(environment=["alpha"]) as sandbox:
+        assert (await sandbox.run("import alpha")).ok
+        index.add(wheel("beta"))
+        assert (await sandbox.packages.install(["beta"])).ok
+        assert (await sandbox.run("import alpha, beta")).ok
+    assert [path for path in index.paths() if "alpha" in path] == []
+    assert asked[0].arguments == asked[1].arguments
+    with pytest.raises(Unavailable, match="denied"):
+        await opened(environment=["alpha"], approve=lambda _: False).run("1")
+    async with opened(environment=["alpha"], approve=allow_all) as sandbox:
+        assert not (await sandbox.run("import beta")).ok
+
+
+async def test_one_that_cannot_be_made_keeps_everything_from_running(opened: Opened, index: Index) -> None:
+    with pytest.raises(Unavailable, match="nosuch"):
+        await opened(environment=["nosuch"]).run("print('ran')")
+
+
+@pytest.mark.parametrize("environment", [["--pre"], ["a @ file:///x"], [3]])
+def test_what_is_no_requirement_is_refused_at_once(opened: Opened, environment: list[str]) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        opened(environment=environment)
+    assert raised.value.argument == "environment"
+
+
+def test_without_await_it_is_the_same(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    index.add(wheel("alpha"))
+    given = {"audit": tmp_path / "a.db", "package_indexes": [index.url], "approve": allow_all}
+    with sync.Sandbox(**given) as sandbox, sandbox.session() as session:
+        assert sandbox.packages.install(["alpha"], session=session).ok
+        assert session.run("import alpha").ok
+        assert [one.name for one in sandbox.packages.list(session=session)] == ["alpha"]
+        assert sandbox.packages.list() == ()
+
+
+def casemate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "XDG_STATE_HOME": str(folder / "state")}
+    command = [sys.executable, "-m", "casemate", "packages", *arguments]
+    return subprocess.run(
+        command, check=False, env=env, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL
+    )
+
+
+def test_the_command_line_installs_what_is_agreed_to_and_lists_it(index: Index, tmp_path: Path) -> None:
+    index.add(wheel("alpha"))
+    refused = casemate(tmp_path, "install", "alpha", "--index", index.url)
+    agreed = casemate(tmp_path, "install", "alpha", "--index", index.url, "--yes")
+    listed = casemate(tmp_path, "list")
+    assert refused.returncode != 0
+    assert "denied" in refused.stderr
+    assert "sha256:" in refused.stderr
+    assert agreed.stdout.startswith("alpha==1.0 sha256:"), agreed.stderr
+    assert listed.stdout == "alpha: alpha==1.0\n"
+
+
+def test_the_command_line_refuses_what_is_no_name(index: Index, tmp_path: Path) -> None:
+    done = casemate(tmp_path, "install", "--index-url=http://evil.test", "--index", index.url)
+    assert done.returncode != 0
+    assert index.asked == []
