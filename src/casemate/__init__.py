@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         ExecutionFailed,
         Fault,
         InvalidArgument,
+        PlanDenied,
         RecordUnavailable,
         RuntimeMissing,
         SandboxClosed,
@@ -31,18 +32,21 @@ if TYPE_CHECKING:
     from casemate.model.packages import Installed, InstalledPackage
     from casemate.model.result import Image, ProgramError, Result
     from casemate.policy.inject import Inject
+    from casemate.program_plan import PlannedCall, ProgramPlan
     from casemate.sandbox import Sandbox
     from casemate.sessions.files import FileInfo
     from casemate.sessions.long_run import Run
     from casemate.sessions.session import Session
     from casemate.sessions.variables import Variable
+    from casemate.tools.answers import Answer
+    from casemate.tools.tools import ToolSummary
 
 __version__ = "0.1.0"
 
 _HOME = {
     "casemate.errors": (
-        "CasemateError ExecutionFailed Fault InvalidArgument RecordUnavailable RuntimeMissing SandboxClosed "
-        "ToolUnavailable Unavailable VaultUnavailable WallUnavailable"
+        "CasemateError ExecutionFailed Fault InvalidArgument PlanDenied RecordUnavailable RuntimeMissing "
+        "SandboxClosed ToolUnavailable Unavailable VaultUnavailable WallUnavailable"
     ),
     "casemate.model.artifact": "Artifact",
     "casemate.model.approval": "ApprovalRequest Decision allow_all",
@@ -54,15 +58,19 @@ _HOME = {
     "casemate.model.packages": "Installed InstalledPackage",
     "casemate.model.result": "Image ProgramError Result",
     "casemate.policy.inject": "Inject",
+    "casemate.program_plan": "PlannedCall ProgramPlan",
     "casemate.sandbox": "Sandbox",
     "casemate.sessions.files": "FileInfo",
     "casemate.sessions.long_run": "Run",
     "casemate.sessions.session": "Session",
     "casemate.sessions.variables": "Variable",
+    "casemate.tools.answers": "Answer",
+    "casemate.tools.tools": "ToolSummary",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
 __all__ = [
+    "Answer",
     "ApprovalRequest",
     "Artifact",
     "CasemateError",
@@ -86,7 +94,10 @@ __all__ = [
     "Limits",
     "Mechanism",
     "Output",
+    "PlanDenied",
+    "PlannedCall",
     "ProgramError",
+    "ProgramPlan",
     "Proof",
     "RecordUnavailable",
     "Result",
@@ -97,6 +108,7 @@ __all__ = [
     "SandboxClosed",
     "Session",
     "SkippedFile",
+    "ToolSummary",
     "ToolUnavailable",
     "Unavailable",
     "Usage",

@@ -12,6 +12,7 @@ this machine lacks, or casemate's own fault:
     │   ├── VaultUnavailable   the vault of secrets cannot be read or written, or is not as it was left
     │   └── ToolUnavailable    a server of tools cannot be reached, has died, or does not answer
     ├── ExecutionFailed        raised only by Execution.raise_for_status()
+    ├── PlanDenied             a plan of calls was to be run that nobody has allowed
     ├── RecordUnavailable      the audit record cannot be written, so nothing is run
     ├── SandboxClosed          the sandbox was closed before or while this ran
     └── Fault                  casemate's own failure; please report it
@@ -100,6 +101,19 @@ class ExecutionFailed(CasemateError):
         cause = execution.cause.message if execution.cause else f"exit code {execution.exit_code}"
         super().__init__(f"execution {execution.id} ended as {execution.status!r}: {cause}")
         self.execution = execution
+
+
+class PlanDenied(CasemateError):
+    """A plan was to be run that nobody has allowed; ``reason`` says why."""
+
+    kind = "denied"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the plan was not allowed: {reason}",
+            remediation="Give the sandbox an approver (approve=...), or a rule that allows its calls.",
+        )
+        self.reason = reason
 
 
 class RecordUnavailable(CasemateError):

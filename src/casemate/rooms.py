@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from casemate.approvals.approvals import Approvals
+    from casemate.execution.network import Offer
     from casemate.model.plan import Launch
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from casemate.runtimes.runtime import Environment
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
+    from casemate.tools.broker import Broker
+    from casemate.tools.listing import ServerTools
+    from casemate.tools.servers import Servers
+    from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault
 
 _WALLS = ("native",)
@@ -57,6 +62,8 @@ class Rooms:
     _slots: asyncio.Semaphore | None = None
     _sessions: Sessions | None = None
     _approvals: Approvals | None = None
+    _tools: Tools | None = None
+    _broker: Broker | None = None
     _closed = False
 
     def __init__(
@@ -114,11 +121,11 @@ class Rooms:
             workspace=folder, workspace_mode=bound.workspace_mode, output_dir=output_folder,
             outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts,
-            step_offers=self._step_offers,
-            ready=self._ready,
+            offers=self._offers,
+            step_offers=self._step_offers, ready=self._ready,
             layer=lambda: None if self._packages is None else self._packages.shared(),
         )  # fmt: skip
-        self._making = threading.Lock()  # of approvals and vault: other threads may ask for them
+        self._making = threading.Lock()  # of approvals, vault and tools: other threads may ask for them
 
     @property
     def approvals(self) -> Approvals:
@@ -141,6 +148,33 @@ class Rooms:
             if self._vault is None:
                 self._vault = Vault(self._store or opened_store(None, os.environ), self.namespace, self.log.note)
             return self._vault
+
+    @property
+    def tools(self) -> Tools:
+        """MCP servers and their tools."""
+        from casemate.tools.tools import Tools
+
+        with self._making:
+            if self._tools is None:
+                self._tools = Tools(self._servers)
+            return self._tools
+
+    def _servers(self, heard: Callable[[ServerTools], None]) -> Servers:
+        from casemate.tools.servers import Servers
+
+        return Servers(os.environ, self.vault.held, on_tools=heard)
+
+    def _offers(self) -> tuple[Offer, ...]:
+        """What each cell has of the host's own, now."""
+        if self._tools is None or not self._tools.has_servers:
+            return ()
+        from casemate.tools.broker import Broker
+
+        self._broker = self._broker or Broker(self._tools, self._note_call)
+        return (self._broker,)
+
+    def _note_call(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
+        self.log.crossing(run, namespace, detail, wait=False)
 
     @property
     def sessions(self) -> Sessions:
@@ -193,6 +227,8 @@ class Rooms:
                 closing.push_async_callback(finishing, self._packages.close)
             if self._approvals is not None:
                 closing.push_async_callback(finishing, self._approvals.close)
+            if self._tools is not None:
+                closing.push_async_callback(finishing, self._tools.close)
             closing.push_async_callback(finishing, self.house.outside.close)
             closing.push_async_callback(self.wall.close)
             if self._sessions is not None:

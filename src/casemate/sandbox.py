@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from casemate.config import arguments_of_environment, arguments_of_file
+from casemate.errors import Unavailable
 from casemate.execution.given import (
     check_files,
     checked_cwd,
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from casemate.model.plan import Plan
     from casemate.model.request import Request
     from casemate.policy.policy import Policy
+    from casemate.program_plan import ProgramPlan
     from casemate.runtimes.runtime import Environment
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
     from casemate.sessions.session import Session
+    from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault
 
 _WALLS = ("native",)
@@ -187,6 +190,42 @@ class Sandbox:
                 async for event in happened:
                     yield event
 
+    async def plan(
+        self,
+        code: str | bytes,
+        *,
+        language: str = "python",
+        timeout: float | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
+        limits: Limits | None = None,
+        allowed_domains: Sequence[str] | None = None,
+        secrets: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, Content] | None = None,
+        stdin: str | bytes | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        program_name: str | None = None,
+        arguments: Sequence[str] = (),
+        session: Session | None = None,
+    ) -> ProgramPlan:
+        """What a program would call: it is run in a throwaway cell in which only calls that a rule allows are made, and
+        all others are noted down instead of asking anybody. ``await plan.run()`` has the list decided at once, and runs
+        the program with exactly those calls. The arguments are those of :meth:`run`, and so is what it raises;
+        ``Unavailable`` for a ``session``, whose state a throwaway cell would not have.
+        """
+        if session is not None:
+            raise Unavailable(
+                "session: the state of a session that lives cannot be copied, so nothing can be tried out in it",
+                remediation="Leave session out, and give the program what it needs as files.",
+            )
+        request = self._request(
+            code, language=language, timeout=timeout, limits=limits, allowed_domains=allowed_domains,
+            secrets=await self._held(secrets), env=env, files=files, stdin=stdin, metadata=metadata,
+            program_name=program_name, arguments=arguments,
+        )  # fmt: skip
+        from casemate.program_plan import foresee
+
+        return await foresee(request, self._rooms)
+
     async def explain(
         self,
         code: str | bytes,
@@ -261,6 +300,12 @@ class Sandbox:
     def approvals(self) -> Approvals:
         """What waits to be approved: ``.pending()``, ``.decide(id, allow)``, ``.open()``, ``.rules``."""
         return self._rooms.approvals
+
+    @property
+    def tools(self) -> Tools:
+        """MCP servers, whose tools programs call as functions: ``await`` ``add(name, definition)``, ``list()``,
+        ``search(query)``, ``call(server, tool, arguments)``."""
+        return self._rooms.tools
 
     @property
     def vault(self) -> Vault:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from casemate.approvals.asker import Asker, Of
 from casemate.approvals.channels import HeldChannel
-from casemate.model.approval import ApprovalRequest, Decision, Kind, Scope, allow_all
+from casemate.model.approval import ApprovalRequest, Decision, Kind, Question, Scope, allow_all
 
 if TYPE_CHECKING:
     from casemate.approvals.callback import Approve
@@ -115,9 +115,15 @@ class Approvals:
             if self._held.close():
                 self.left(self._held)
 
-    def asker(self, of: Of, stream: Channel | None, redaction: Redaction | None = None) -> Asker:
-        """The way to the plane of one run or step, begun in the event loop that runs."""
-        return Asker(self._plane, of, stream, asyncio.get_running_loop(), redaction)
+    def asker(self, of: Of, stream: Channel | None, redaction: Redaction | None = None, *, asks: bool = True) -> Asker:
+        """The way to the plane of one run or step, begun in the event loop that runs. Without ``asks`` only rules
+        decide."""
+        return Asker(self._plane, of, stream, asyncio.get_running_loop(), redaction, asks=asks)
+
+    def grant(self, questions: Sequence[Question], by: str) -> None:
+        """Somebody has allowed exactly these, of a run that has not begun: each as often as it is there, without being
+        asked again, unless a rule denies it."""
+        self._plane().grant(questions, by)
 
     def left(self, channel: Channel) -> None:
         """Nobody follows this stream any more, or looks at what is held."""

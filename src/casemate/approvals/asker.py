@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,7 +33,8 @@ class Of:
 class Asker:
     """One run's or step's way to the plane, which is made when the first of all asks.
 
-    ``stream``: where its events are followed; ``loop``: where it was begun; ``redaction``: of its secrets, if any.
+    ``stream``: where its events are followed; ``loop``: where it was begun; ``redaction``: of its secrets, if any;
+    ``asks``: somebody may be asked, else only rules decide.
     """
 
     def __init__(
@@ -43,7 +44,10 @@ class Asker:
         stream: Channel | None,
         loop: asyncio.AbstractEventLoop | None,
         redaction: Redaction | None = None,
+        *,
+        asks: bool = True,
     ) -> None:
+        self.asks = asks
         self.namespace, self.session, self.run = of.namespace, of.session, of.run
         self.queue = of.session or of.run
         self.stream = stream
@@ -106,6 +110,10 @@ class Asker:
             server=redaction.text(question.server),
             tool=redaction.text(question.tool),
         )
+
+    def redacted(self, value: Any) -> Any:
+        """JSON values without the secrets of this run."""
+        return value if self._redaction is None else self._redaction.value(value)
 
     def close(self, why: str = _OVER) -> None:
         """It is over, or is to end: nothing of it crosses any more. From any thread; harmless when repeated."""

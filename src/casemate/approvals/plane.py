@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from casemate.approvals.shown import Shown
 from casemate.approvals.states import MOST_ASKED, End, States
 from casemate.errors import CasemateError
 from casemate.model.approval import ApprovalRequest, Decision, Question, Verdict
+from casemate.policy.canonical import fingerprint
 
 if TYPE_CHECKING:
     from casemate.approvals.asker import Asker
@@ -123,6 +125,10 @@ class Plane:
         self.clockwork.soon(self._forget, asker)
         return over
 
+    def grant(self, questions: Sequence[Question], by: str) -> None:
+        """Somebody has allowed exactly these, of a run that has not begun: each as often as it is there."""
+        self.clockwork.soon(self._grant, tuple(questions), by)
+
     def close(self) -> None:
         """Withdraw everything, and end. Blocks, bounded."""
         with self._lock:
@@ -137,6 +143,13 @@ class Plane:
             return self._states.settle(request, end)
 
     # -- in the plane's thread
+
+    def _grant(self, questions: Sequence[Question], by: str) -> None:
+        counted = Counter(fingerprint(question) for question in questions)
+        once = {fingerprint(question): question for question in questions}
+        for shown, count in counted.items():
+            decision = Decision(True, scope="run", uses=count + 1)  # of which the answer that is remembered takes one
+            self.rules.remember(decision, once[shown], time.monotonic(), by)
 
     def _consider(self, case: Case) -> None:
         self._current = case
@@ -157,6 +170,8 @@ class Plane:
         verdict = self.rules.verdict(case.question, time.monotonic())
         if verdict is not None:
             return verdict
+        if not case.asker.asks:
+            return Verdict(False, "nobody", NOBODY)
         if not self._asks:
             return Verdict(True, "allow_all")
         if not any(channel.is_there for channel in self._channels_for(case.asker)):

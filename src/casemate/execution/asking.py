@@ -23,7 +23,7 @@ async def asking(
     """What the doors of ``request``'s cell ask. When this is left, nothing of it crosses any more."""
     approvals = house.approvals()
     stream = StreamChannel(emitter.emit, lambda: emitter.is_followed) if emitter else None
-    asker = approvals.asker(Of(request.namespace, request.session, request.id), stream, redaction)
+    asker = approvals.asker(Of(request.namespace, request.session, request.id), stream, redaction, asks=house.asks)
     if emitter and stream:
         emitter.on_left = lambda: approvals.left(stream)
     try:

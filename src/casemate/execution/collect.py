@@ -72,7 +72,7 @@ def _collect(finished: Finished, house: House) -> Collected:
     elif kind == "private":
         files = _of_private(finished)
     else:
-        files, skipped = _of_overlay(finished)
+        files, skipped = _of_overlay(finished, keeps=house.keeps)
     if house.output_dir and files.files:
         exported = export(files.files, house.output_dir, under=(_OUTPUT_NAME,))
         skipped = (*skipped, *exported.skipped)
@@ -103,7 +103,7 @@ def _of_direct(finished: Finished) -> Files:
         )  # fmt: skip
 
 
-def _of_overlay(finished: Finished) -> tuple[Files, tuple[SkippedFile, ...]]:
+def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[SkippedFile, ...]]:
     assert finished.plan.workspace.folder is not None
     upper = _open("upper", finished.ending.tree_fd)
     try:
@@ -111,6 +111,8 @@ def _of_overlay(finished: Finished) -> tuple[Files, tuple[SkippedFile, ...]]:
             upper, under=(_OUTPUT_NAME,), given=_given(finished), bounds=_bounds(finished),
             redaction=finished.capture.redaction,
         )  # fmt: skip
+        if not keeps:
+            return files, ()
         _drop_empty_output(upper)
         with opened_folder(finished.plan.workspace.folder) as folder:
             status = os.fstat(folder)

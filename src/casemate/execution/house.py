@@ -51,7 +51,8 @@ class House:
     may reach, and ``outside`` the way there; None where they may reach none; ``offers``: what the host has in each cell
     itself, now, and ``step_offers`` besides in a step of a session (given whether its events are followed); ``layer``:
     the folder of packages that all cells see, None where nothing was installed; ``ready``: waits for those that the
-    sandbox was asked for."""
+    sandbox was asked for; ``asks``: somebody may be asked, else only rules decide; ``keeps``: what a run changes in the
+    caller's folder is applied to it."""
 
     wall: Wall
     log: Log
@@ -69,6 +70,8 @@ class House:
     step_offers: Callable[[bool], tuple[Offer, ...]] = lambda _: ()
     layer: Callable[[], Path | None] = lambda: None
     ready: Callable[[], Awaitable[None]] = _at_once
+    asks: bool = True
+    keeps: bool = True
 
     def admit(self, request: Request, *, stream: bool) -> Admitted:
         """Whether ``request`` may run, and within which bounds. ``stream``: its events are followed, so that whoever

@@ -54,7 +54,7 @@ def make_request(
     if limits is not None and not isinstance(limits, Limits):
         raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
     return Request(
-        id=os.urandom(16).hex(),
+        id=new_id(),
         code=code_of(code),
         language=runtime.language,
         program_name=_program_name(program_name, runtime),
@@ -82,7 +82,7 @@ def make_command(
 ) -> Request:
     """A request for a command of the host's. Raises ``InvalidArgument`` naming the argument."""
     return Request(
-        id=os.urandom(16).hex(),
+        id=new_id(),
         code=b"",
         language="command",
         program_name=program,
@@ -96,6 +96,11 @@ def make_command(
         namespace=namespace,
         metadata={},
     )
+
+
+def new_id() -> str:
+    """128 random bits."""
+    return os.urandom(16).hex()
 
 
 def domains_of(domains: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -28,7 +28,8 @@ class Catalogue:
     Modules are ``mcptools.<package>.<module>``, one to one to the names on the wire.
     """
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    def __init__(self, tools: Iterable[Tool], servers: Iterable[str] = ()) -> None:
+        """``servers``: all that there are, also those whose tools are not known yet: no name changes with them."""
         found: dict[str, dict[str, Readable]] = {}
         self.problems: list[tuple[str, Problem]] = []
         self._validators: dict[tuple[str, str], Validator] = {}
@@ -39,7 +40,7 @@ class Catalogue:
                 self._refuse(tool, "duplicate", "its server has another tool of the same name")
             else:
                 known[tool.name] = tool
-        self._packages = package_names(by_server)
+        self._packages = package_names(dict.fromkeys([*servers, *by_server]))
         for server, named in by_server.items():
             modules = module_names(named)
             readable = {modules[name]: self._read(tool, modules[name]) for name, tool in named.items()}

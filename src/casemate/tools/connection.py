@@ -43,6 +43,7 @@ _HTTP_ERROR = "Server returned an error response"  # the SDK's words for an answ
 _PARSE_ERROR = -32700  # JSON-RPC 2.0, 5.1; the SDK's for answers that cannot be read
 _CLOSED = "Connection closed"
 _STREAM_ENDED = "SSE stream"
+CHANGED = "changed"  # why a call is refused, as `ToolUnavailable.reason`
 _CHANGED = "notifications/tools/list_changed"
 
 
@@ -309,7 +310,7 @@ class Connection:
             why = next((f": {problem.message}" for problem in tools.problems if problem.tool == tool), "")
             raise InvalidArgument("tool", f"{self._name!r} has no tool {tool[:100]!r}{why}")
         if expected and tools.hashes[tool] != expected:
-            raise self._reports.unavailable(f"its tool {tool!r} is not described as it was before", "changed")
+            raise self._reports.unavailable(f"its tool {tool!r} is not described as it was before", CHANGED)
 
     async def _refused(self, life: Life, error: MCPError, while_what: str) -> Answer:
         """What an error of the protocol means: an answer of the server's, or that there is no server any more."""

@@ -15,6 +15,7 @@ from casemate.tools.tool import Json
 
 MOST_LOOKS = 20_000_000  # at parts of a value: some seconds
 MOST_ERRORS = 5
+_QUICK = 10_000  # looks
 _LONGEST_ERROR = 300
 _BACKTRACKING = 100_000  # steps for one pattern on one text
 _PATTERN_SIZE = 2**20  # bytes, compiled
@@ -36,6 +37,11 @@ class Validator:
     def __init__(self, schema: Json, document: Document | None = None) -> None:
         self._looks = Looks(document or read(schema))
         self._compiled = _compiled(schema)
+
+    def is_quick(self, value: Json) -> bool:
+        """Whether checking ``value`` takes less than a millisecond or so."""
+        parts, depth = _extent(value)
+        return depth <= DEEPEST_VALUE and parts * self._looks.at(depth) <= _QUICK
 
     def errors(self, value: Json) -> tuple[str, ...]:
         """What is wrong with ``value``: none for a valid one, else at most `MOST_ERRORS` short texts.

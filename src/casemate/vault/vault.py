@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from casemate.errors import InvalidArgument, VaultUnavailable
 from casemate.model.secrets import NO_SECRETS, Placeholder, Secrets
@@ -12,6 +12,9 @@ from casemate.policy.inject import Inject, Injected
 from casemate.vault.names import check_asked, check_injected, check_name, check_value
 from casemate.vault.placeholders import placeholder_for
 from casemate.vault.store import Kept, Store
+
+if TYPE_CHECKING:
+    from casemate.vault.held import Held
 
 Note = Callable[[str, str, Mapping[str, object]], None]  # kind, namespace, detail
 _NOTHING_MORE: Mapping[str, object] = {}
@@ -26,6 +29,13 @@ class Vault:
         self._store = store
         self._namespace = namespace
         self._note = note
+
+    @property
+    def held(self) -> Held:
+        """The values, for the host's own connections."""
+        from casemate.vault.held import Held
+
+        return Held(self._store, self._namespace)
 
     async def set(self, name: str, value: str, *, inject: Inject | None = None) -> None:
         """Keep ``value`` as ``name``, in place of one of that name. With ``inject`` no program gets it: its variable

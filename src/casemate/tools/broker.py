@@ -1,0 +1,136 @@
+"""The host's side of tools in cells: a service in each, which answers what code asks for.
+
+A cell sends names and arguments. Everything else is here: which servers there are, how they are reached, what they have
+said of their tools. Arguments are parsed once, and what was validated and shown is what is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import CasemateError, InvalidArgument
+from casemate.lines import Client, line_of, read_line, while_there
+from casemate.tools import shell
+from casemate.tools.calls import SMALL, Asker, Calling, Foreseen, Note, Refused, aside, is_large, kind_of
+from casemate.tools.requests import (
+    Call,
+    Describe,
+    Listing,
+    Read,
+    Register,
+    Request,
+    Search,
+    ShellCall,
+    Source,
+    read_request,
+)
+from casemate.tools.words import BadWords
+
+if TYPE_CHECKING:
+    from casemate.tools.tools import Tools
+
+NAME, PORT = "tools.casemate.internal", 7
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """The tools of a sandbox, as each of its cells is offered them. ``note`` and ``foreseen`` as of
+    :class:`casemate.tools.calls.Calling`."""
+
+    tools: Tools
+    note: Note
+    foreseen: Foreseen | None = None
+
+    def begin(self, whose: Callable[[], Asker | None]) -> ToolService:
+        """The service of one cell. ``whose``: what runs there now."""
+        return ToolService(self, whose)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An answer as it is sent: a line of JSON, or a text, which ends with its connection."""
+
+    data: bytes
+    is_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolService:
+    """Of one cell. It answers one request after the other on each connection; when that is closed, its call ends."""
+
+    broker: Broker
+    whose: Callable[[], Asker | None]
+    name: str = NAME
+    port: int = PORT
+
+    async def serve(self, client: Client) -> None:
+        """Until the client goes."""
+        while True:
+            try:
+                line = await read_line(client)
+                if line is None:
+                    return
+                answer = await while_there(client, self._answer(line))
+            except InvalidArgument as error:
+                await client.send(line_of(Refused("invalid", str(error)).answer))
+                return
+            if answer is None:
+                return
+            await client.send(answer.data)
+            if answer.is_text:
+                return
+
+    async def _answer(self, line: bytes) -> Said:
+        request = await aside(len(line) > SMALL, read_request, line)
+        asker = self.whose()
+        try:
+            if asker is None:
+                raise Refused("denied", "nothing runs in this cell now, so nothing is done for it")
+            made = await self._done(request, asker)
+        except Refused as refused:
+            made = refused.answer
+        except CasemateError as error:
+            made = Refused(kind_of(error), error.message).answer
+        if asker is not None and not made["ok"]:
+            made = asker.redacted(made)
+        if isinstance(request, ShellCall):
+            return Said(shell.text_of(made).encode(), is_text=True)
+        return Said(await aside(is_large(made), line_of, made))
+
+    async def _done(self, request: Request, asker: Asker) -> dict[str, Any]:
+        tools, calling = self.broker.tools, Calling(self.broker.tools, asker, self.broker.note, self.broker.foreseen)
+        match request:
+            case Call():
+                return await calling.call(request)
+            case Read():
+                return await calling.read(request)
+            case Register():
+                return await calling.register(request)
+            case Listing():
+                return _found(*(await tools.catalogue()).search("", request.detail))
+            case Search():
+                return _found(*(await tools.catalogue()).search(request.query, request.detail))
+            case Describe():
+                return {"ok": True, "text": await tools.describe(request.server, request.tool)}
+            case ShellCall():
+                return await self._shelled(request, calling)
+            case Source():
+                if (found := await tools.module(request.module)) is None:
+                    raise Refused("unknown", f"there is no module {request.module}")
+                return {"ok": True, "source": found[0], "package": found[1]}
+
+    async def _shelled(self, request: ShellCall, calling: Calling) -> dict[str, Any]:
+        """What the words of ``tool`` in a Shell cell ask for."""
+        try:
+            wanted = await shell.wanted(request.words, self.broker.tools)
+        except BadWords as error:
+            raise Refused("invalid", str(error)) from None
+        if isinstance(wanted, str):
+            return {"ok": True, "text": wanted}
+        return await calling.call(wanted)
+
+
+def _found(text: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"ok": True, "text": text, "tools": rows}

@@ -1,0 +1,274 @@
+"""One call of a tool by code in a cell: named, checked, shown, allowed, sent, and told without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
+from casemate.model.approval import Question, Verdict
+from casemate.policy.canonical import MOST_BYTES, canonical
+from casemate.tools.connection import CHANGED
+from casemate.tools.requests import Call, Read, Register
+
+if TYPE_CHECKING:
+    from casemate.tools.answers import Elicitation, Elicited
+    from casemate.tools.tool import Tool
+    from casemate.tools.tools import Known, Tools
+
+SMALL = 1 << 14  # bytes; more is gone through in another thread than the door's, which all cells share
+_READ = "resources/read"  # as a tool's name: what rules and people are told of reading a resource
+_PLANNED = {"ok": True, "planned": True, "content": []}
+_MOST_FORESEEN = 1000  # calls that one decision is about
+_SUMMARY = 300  # characters of arguments
+Made = TypeVar("Made")
+Refusal = Literal["denied", "tool", "invalid", "unknown", "unavailable", "limit"]
+
+
+class Asker(Protocol):
+    """The run or step that a request comes from."""
+
+    @property
+    def namespace(self) -> str:
+        """Of its sandbox."""
+
+    @property
+    def session(self) -> str | None:
+        """None for a run of its own."""
+
+    @property
+    def run(self) -> str:
+        """Its id."""
+
+    def decide(self, question: Question) -> Future[Verdict]:
+        """Whether it may cross. From any thread."""
+
+    def redacted(self, value: Any) -> Any:
+        """``value`` without the secrets of that run."""
+
+
+class Refused(Exception):
+    """A request that is not done; the code that asked is told ``kind`` and the message."""
+
+    def __init__(self, kind: Refusal, message: str, content: list[Any] | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.content = kind, content
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """What the cell is told."""
+        told = {"ok": False, "kind": self.kind, "message": str(self)}
+        return told if self.content is None else {**told, "content": self.content}
+
+
+Note = Callable[[str, str, dict[str, Any]], object]  # of a run, in a namespace, in detail
+
+
+class Foreseen:
+    """Calls that a program would make, in order, up to a bound. Its methods are for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: list[Question] = []
+        self._bytes = 0
+
+    @property
+    def calls(self) -> tuple[Question, ...]:
+        """So far."""
+        with self._lock:
+            return tuple(self._calls)
+
+    def add(self, question: Question) -> None:
+        """One more. Raises :class:`Refused` when there are too many to be shown to anybody."""
+        with self._lock:
+            self._bytes += len(canonical(question.arguments))
+            if len(self._calls) >= _MOST_FORESEEN or self._bytes > MOST_BYTES // 2:
+                raise Refused("limit", f"a plan has at most {_MOST_FORESEEN} calls, with half a MiB of arguments")
+            self._calls.append(question)
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """Calls of one run or step. ``note`` puts what became of each on record. ``foreseen``: takes the calls that
+    somebody would be asked about, instead of anybody being asked: nothing comes of them."""
+
+    tools: Tools
+    asker: Asker
+    note: Note
+    foreseen: Foreseen | None = None
+
+    async def call(self, request: Call) -> dict[str, Any]:
+        """One call, from its words to its answer. A tool that has changed since it was last described is asked about
+        anew, once. Raises :class:`Refused` and ``CasemateError``."""
+        known = await self._known(request.server, request.tool)
+        try:
+            return await self._called(request, known)
+        except ToolUnavailable as error:
+            if error.reason != CHANGED:
+                raise
+        return await self._called(request, await self._known(request.server, request.tool, is_new=True))
+
+    async def _called(self, request: Call, known: Known) -> dict[str, Any]:
+        is_slow = not known.validator.is_quick(request.arguments)
+        arguments = await aside(is_slow, _checked, known, request.arguments)
+        tool = known.tool
+        question = Question(
+            "tool", _summary(tool, arguments), arguments, server=tool.server, tool=tool.name, schema=known.hash
+        )
+        if not await self._allowed(question):
+            return _PLANNED
+        answering = self.tools.called(known, arguments, elicit=self._elicited)
+        return await self._answered(tool.server, tool.name, answering)
+
+    async def read(self, request: Read) -> dict[str, Any]:
+        """What a resource holds. Raises as :meth:`call`."""
+        summary = f"read {request.uri[:_SUMMARY]} of {request.server}"
+        question = Question("tool", summary, {"uri": request.uri}, server=request.server, tool=_READ)
+        if not await self._allowed(question):
+            return _PLANNED
+        return await self._answered(request.server, _READ, self.tools.servers.read(request.server, request.uri))
+
+    async def register(self, request: Register) -> dict[str, Any]:
+        """Add a server, if somebody allows exactly that. Raises as :meth:`call`."""
+        shown = await asyncio.to_thread(registered, request.name, request.definition)
+        summary = f"add the MCP server {request.name}: {json.dumps(shown)[:_SUMMARY]}"
+        if not await self._allowed(Question("server", summary, shown, server=request.name)):
+            raise Refused("denied", "a plan adds no servers")
+        await self.tools.add(request.name, shown)
+        catalogue = await self.tools.catalogue(request.name)
+        tools = [row for row in catalogue.listed() if row["server"] == request.name]
+        return {"ok": True, "tools": tools, "text": f"added {request.name}, with {len(tools)} tools"}
+
+    async def _known(self, server: str, tool: str, *, is_new: bool = False) -> Known:
+        try:
+            return await self.tools.known(server, tool, is_new=is_new)
+        except InvalidArgument as error:
+            raise Refused("unknown", error.message) from None
+
+    async def _allowed(self, question: Question) -> bool:
+        """Whether it may be done now; False where it is only foreseen. Raises :class:`Refused`."""
+        verdict = await asyncio.wrap_future(self.asker.decide(question))
+        if verdict.by == "nobody" and self.foreseen is not None:
+            self.foreseen.add(question)
+            return False
+        if not verdict.allow:
+            raise Refused("denied", verdict.reason or f"it was not allowed ({verdict.by})")
+        return True
+
+    def _elicited(self, asked: Elicitation) -> Future[Elicited]:
+        """What somebody fills in for a server. In the thread of the connections."""
+        from casemate.tools.answers import Elicited
+
+        arguments: dict[str, Any] = {"message": asked.message}
+        arguments |= {"url": asked.url} if asked.url else {"schema": dict(asked.schema or {})}
+        summary = f"{asked.server} asks: {asked.message[:_SUMMARY]}"
+        question = Question("elicitation", summary, arguments, server=asked.server, tool=asked.tool)
+        told: Future[Elicited] = Future()
+        told.set_running_or_notify_cancel()
+
+        def answer(decided: Future[Verdict]) -> None:
+            verdict = decided.result()
+            told.set_result(Elicited("accept" if verdict.allow else "decline", verdict.content))
+
+        self.asker.decide(question).add_done_callback(answer)
+        return told
+
+    async def _answered(self, server: str, tool: str, answering: Future[Any]) -> dict[str, Any]:
+        """What came of it, without secrets, and on record."""
+        began = time.monotonic()
+        outcome = "cancelled"
+        try:
+            answer = await asyncio.wrap_future(answering)
+            is_error = getattr(answer, "is_error", False)
+            outcome = "error" if is_error else "ok"
+        except CasemateError as error:
+            outcome = error.kind
+            raise
+        finally:
+            self._noted(server, tool, outcome, time.monotonic() - began)
+        told = _told(answer)
+        made = await aside(is_large(told), self.asker.redacted, told)
+        if is_error:
+            raise Refused("tool", _said(made["content"]), made["content"])
+        return {"ok": True, **made}
+
+    def _noted(self, server: str, tool: str, outcome: str, seconds: float) -> None:
+        detail: dict[str, Any] = {"kind": "tool", "server": server, "tool": tool, "outcome": outcome}
+        detail |= {"session": self.asker.session} if self.asker.session else {}
+        with contextlib.suppress(CasemateError):  # that it was allowed is on record
+            self.note(self.asker.run, self.asker.namespace, {**detail, "seconds": round(seconds, 6)})
+
+
+def kind_of(error: CasemateError) -> Refusal:
+    """What a cell is told that ``error`` is."""
+    return "invalid" if isinstance(error, InvalidArgument) else "unavailable"
+
+
+def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
+    """A definition that comes from a cell, as it is shown and would be used: nothing of the host's is filled in, and
+    what it starts is behind a wall. Raises :class:`Refused` and ``InvalidArgument``."""
+    from casemate.tools.definition import Program, read_definition
+    from casemate.tools.placeholders import has_placeholder
+
+    if "variables" in definition or has_placeholder(json.dumps(definition)):
+        raise Refused("invalid", "a server that is added from inside gets no variables or secrets of the host's")
+    if "policy" in definition or "settings" in definition:
+        raise Refused("invalid", "a server that is added from inside cannot name files of the host's")
+    is_program = isinstance(read_definition(name, definition).how, Program)
+    return {**definition, "wall": True} if is_program else dict(definition)
+
+
+def _checked(known: Known, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments in their one form, which are good. Raises :class:`Refused`."""
+    arguments: dict[str, Any] = json.loads(canonical(given))
+    if errors := known.validator.errors(arguments):
+        raise Refused("invalid", f"{known.tool.server}.{known.tool.name}: " + "; ".join(errors))
+    return arguments
+
+
+def _summary(tool: Tool, arguments: Mapping[str, Any]) -> str:
+    given = json.dumps(arguments, ensure_ascii=False)
+    shown = given if len(given) <= _SUMMARY else f"{given[:_SUMMARY]}… ({len(given):,} characters)"
+    return f"call {tool.name} of {tool.server} with {shown}"
+
+
+def _told(answer: Any) -> dict[str, Any]:
+    """An answer, or the contents of a resource, for a cell."""
+    from casemate.tools.answers import ABSENT, Answer
+
+    if not isinstance(answer, Answer):
+        return {"content": [{"type": "resource", "resource": contents} for contents in answer]}
+    told: dict[str, Any] = {"content": answer.content}
+    return told if answer.structured is ABSENT else {**told, "structured": answer.structured}
+
+
+def _said(content: list[Any]) -> str:
+    """The text of what a tool gave."""
+    texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return "\n".join(texts) or "the tool reported an error and said nothing"
+
+
+def is_large(value: Any) -> bool:
+    """Whether going through a JSON value takes longer than other cells should wait."""
+    left, waiting = SMALL, [value]
+    while waiting and left > 0:
+        one = waiting.pop()
+        left -= len(one) if isinstance(one, str) else 8
+        if isinstance(one, dict):
+            waiting.extend(one)
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+    return left <= 0
+
+
+async def aside(is_slow: bool, step: Callable[..., Made], *given: Any) -> Made:
+    """Do it here if it is small, else in a thread of its own."""
+    return await asyncio.to_thread(step, *given) if is_slow else step(*given)

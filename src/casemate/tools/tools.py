@@ -1,0 +1,289 @@
+"""``sandbox.tools``: MCP servers and their tools, for the application; and what cells are offered of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import CasemateError, InvalidArgument
+from casemate.tools.answers import ABSENT, Answer, Elicit, Progress
+from casemate.tools.catalogue import Catalogue, Detail
+from casemate.tools.inference import infer_schema
+from casemate.tools.naming import package_names
+from casemate.tools.schema import Unreadable
+from casemate.tools.tool import Tool
+from casemate.tools.validation import Validator
+
+if TYPE_CHECKING:
+    from casemate.tools.listing import ServerTools as Listed
+    from casemate.tools.servers import Servers
+
+_MOST_VALIDATORS = 1000  # compiled schemas that are kept
+_MOST_SAMPLES = 5  # answers from which a tool's result type is inferred
+_MOST_SAMPLE = 64 << 10  # bytes of one
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSummary:
+    """A tool that is there: the names of its ``server`` and of itself, as they are on the wire, the ``module`` that it
+    is in cells, and ``about``: the beginning of its description."""
+
+    server: str
+    tool: str
+    module: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A tool as it is known now. ``hash``: of its whole definition."""
+
+    tool: Tool
+    hash: str
+    validator: Validator
+
+
+class Tools:
+    """The MCP servers of a sandbox. Servers are started when they are first needed, and kept."""
+
+    def __init__(self, servers: Callable[[Callable[[Listed], None]], Servers]) -> None:
+        """``servers`` makes them, given who is told of each list of tools."""
+        self._make_servers = servers
+        self._servers: Servers | None = None
+        self._lock = threading.Lock()
+        self._listed: dict[str, Listed] = {}
+        self._catalogue: Catalogue | None = None  # of what is listed; None when that has changed
+        self._validators: OrderedDict[tuple[str, str, str], Validator] = OrderedDict()
+        self._samples: dict[tuple[str, str], list[Any]] = {}
+
+    # -- for the application
+
+    async def add(self, name: str, definition: Mapping[str, Any]) -> None:
+        """Add a server: ``{"command": ..., "args": [...], "env": {...}}`` or ``{"url": ..., "headers": {...}}``, as in
+        other programs' ``mcpServers`` (docs/servers.md). It is started when it is first needed.
+
+        Raises ``InvalidArgument`` for a definition that is none, and a name that is taken.
+        """
+        self.servers.add(name, definition)
+        self._forget(name)
+
+    async def remove(self, name: str) -> None:
+        """Forget a server, and end what runs of it. Raises ``InvalidArgument`` where there is none."""
+        self.servers.remove(name)
+        self._forget(name)
+
+    async def reset(self, name: str | None = None) -> None:
+        """End one server, or all; each is started anew when it is next needed. Raises ``InvalidArgument``."""
+        self.servers.reset(name)
+
+    async def list(self) -> list[ToolSummary]:
+        """Every tool of every server; servers that cannot be reached have none (:meth:`problems` says why)."""
+        return [_summary(row) for row in (await self.catalogue()).listed()]
+
+    async def search(self, query: str, *, detail: Detail = "brief") -> str:
+        """The tools that fit ``query`` best, as a text for a model: their ``"names"``, a line each, or all about them
+        (``"full"``)."""
+        text, _ = (await self.catalogue()).search(query, detail)
+        return text
+
+    async def describe(self, server: str, tool: str) -> str:
+        """All that a program needs to know in order to call a tool, as a text for a model. Raises ``InvalidArgument``
+        where there is none."""
+        await self.known(server, tool)
+        text = (await self.catalogue(server)).describe(server, tool)
+        if text is None:
+            raise _no_tool(server, tool)
+        return text
+
+    async def problems(self) -> Mapping[str, str]:
+        """Why servers, and single tools (``server.tool``), are not there."""
+        catalogue, failed = await self._all()
+        tools = {f"{server}.{problem.tool}": problem.message for server, problem in catalogue.problems}
+        with self._lock:
+            for listed in self._listed.values():
+                tools |= {f"{listed.server}.{problem.tool}": problem.message for problem in listed.problems}
+        return {**tools, **failed}
+
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the server has it, too
+    ) -> Answer:
+        """Call a tool from the application: nobody is asked. ``timeout``: seconds, None for the server's own.
+
+        Raises ``InvalidArgument`` for a tool that is not there and arguments that its schema does not allow, and
+        ``ToolUnavailable``. A failure of the tool itself is an answer with ``is_error``.
+        """
+        known = await self.known(server, tool)
+        given = dict(arguments or {})
+        if errors := known.validator.errors(given):
+            raise InvalidArgument("arguments", "; ".join(errors))
+        return await asyncio.wrap_future(self.called(known, given, timeout=timeout))
+
+    # -- for cells
+
+    @property
+    def servers(self) -> Servers:
+        """The connections."""
+        with self._lock:
+            if self._servers is None:
+                self._servers = self._make_servers(self._heard)
+            return self._servers
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether there is anything to offer."""
+        return self._servers is not None and bool(self._servers.definitions())
+
+    async def catalogue(self, server: str | None = None) -> Catalogue:
+        """What is known of the tools of ``server``, or of all, which are started for that."""
+        if server is None:
+            return (await self._all())[0]
+        await asyncio.wrap_future(self.servers.tools(server))
+        return await self._current()
+
+    async def known(self, server: str, tool: str, *, is_new: bool = False) -> Known:
+        """A tool, by its exact names, as its server has last described it, or with ``is_new`` does now: a call of what
+        has changed since is refused. Raises ``InvalidArgument`` where there is none."""
+        listed = None if is_new else self.servers.known(server)
+        if listed is None:
+            listed = await asyncio.wrap_future(self.servers.tools(server))
+        described = listed.tools.get(tool)
+        if described is None:
+            raise _no_tool(server, tool)
+        return Known(described, listed.hashes[tool], await self._validator(described, listed.hashes[tool]))
+
+    def called(
+        self,
+        known: Known,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        elicit: Elicit | None = None,
+    ) -> Future[Answer]:
+        """A call of exactly the tool that is known, with arguments that were checked."""
+        tool = known.tool
+        answering = self.servers.call(
+            tool.server, tool.name, arguments, timeout=timeout, expected=known.hash, on_progress=on_progress,
+            elicit=elicit,
+        )  # fmt: skip
+        if tool.output_schema is None:
+            answering.add_done_callback(lambda done: self._learn(tool, done))
+        return answering
+
+    async def module(self, name: str) -> tuple[str, bool] | None:
+        """The source of a module of ``mcptools``, and whether it is a package; None where there is none."""
+        server = await self._server_of(name)
+        return None if server is None else (await self.catalogue(server)).source(name)
+
+    def close(self) -> None:
+        """End every server. Blocks, bounded; harmless when repeated."""
+        if self._servers is not None:
+            self._servers.close()
+
+    # -- inside
+
+    async def _server_of(self, module: str) -> str | None:
+        package = module.split(".")[1] if module.count(".") else ""
+        names = package_names(definition.name for definition in self.servers.definitions())
+        return next((server for server, name in names.items() if name == package), None)
+
+    async def _all(self) -> tuple[Catalogue, dict[str, str]]:
+        failed: dict[str, str] = {}
+
+        async def listed(server: str) -> None:
+            try:
+                await asyncio.wrap_future(self.servers.tools(server))
+            except CasemateError as error:
+                failed[server] = error.message
+
+        async with asyncio.TaskGroup() as group:
+            for definition in self.servers.definitions():
+                group.create_task(listed(definition.name))
+        return await self._current(), failed
+
+    async def _current(self) -> Catalogue:
+        with self._lock:
+            if self._catalogue is not None:
+                return self._catalogue
+            tools = [self._with_samples(tool) for listed in self._listed.values() for tool in listed.tools.values()]
+            names = [definition.name for definition in self._servers.definitions()] if self._servers else []
+        made = await asyncio.to_thread(Catalogue, tools, names)
+        with self._lock:
+            self._catalogue = made
+        return made
+
+    async def _validator(self, tool: Tool, digest: str) -> Validator:
+        key = (tool.server, tool.name, digest)
+        with self._lock:
+            if (found := self._validators.get(key)) is not None:
+                self._validators.move_to_end(key)
+                return found
+        try:
+            made = await asyncio.to_thread(Validator, tool.input_schema)
+        except Unreadable as error:
+            raise InvalidArgument("tool", f"{tool.server}.{tool.name} cannot be used: {error}") from None
+        with self._lock:
+            self._validators[key] = made
+            while len(self._validators) > _MOST_VALIDATORS:
+                self._validators.popitem(last=False)
+        return made
+
+    def _heard(self, listed: Listed) -> None:
+        with self._lock:
+            self._listed[listed.server] = listed
+            self._catalogue = None
+
+    def _forget(self, server: str) -> None:
+        with self._lock:
+            self._listed.pop(server, None)
+            self._catalogue = None
+            for known in [known for known in self._samples if known[0] == server]:
+                del self._samples[known]
+
+    def _with_samples(self, tool: Tool) -> Tool:
+        samples = self._samples.get((tool.server, tool.name))
+        return replace(tool, samples=infer_schema(samples)) if samples else tool
+
+    def _learn(self, tool: Tool, answering: Future[Answer]) -> None:
+        """Keep what it gave, for the type of what it gives."""
+        if answering.cancelled() or answering.exception() is not None or answering.result().is_error:
+            return
+        sample = _sample(answering.result())
+        with self._lock:
+            known = self._samples.setdefault((tool.server, tool.name), [])
+            if sample is not ABSENT and len(known) < _MOST_SAMPLES:
+                known.append(sample)
+                self._catalogue = None
+
+
+def _sample(answer: Answer) -> Any:
+    """The value that an answer is: its structured content, or the JSON that its only text is."""
+    if answer.structured is not ABSENT:
+        return answer.structured if len(json.dumps(answer.structured)) <= _MOST_SAMPLE else ABSENT
+    texts = [block.get("text") for block in answer.content]
+    if len(texts) != 1 or not isinstance(texts[0], str) or len(texts[0]) > _MOST_SAMPLE:
+        return ABSENT
+    try:
+        value = json.loads(texts[0])
+    except (ValueError, RecursionError):
+        return ABSENT
+    return value if isinstance(value, dict | list) else ABSENT
+
+
+def _summary(row: Mapping[str, Any]) -> ToolSummary:
+    return ToolSummary(row["server"], row["tool"], row["module"], row["about"])
+
+
+def _no_tool(server: str, tool: str) -> InvalidArgument:
+    return InvalidArgument("tool", f"{server} has no tool {tool[:100]!r}; names are compared exactly")

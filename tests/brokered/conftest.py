@@ -1,0 +1,77 @@
+"""A sandbox with a server that writes down what it is asked, for each test."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casemate import Sandbox
+
+_SECONDS = 120  # for a test that waits for ever
+
+SERVER = Path(__file__).with_name("witness_server.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def run() -> None:
+        async with asyncio.timeout(_SECONDS):
+            await test(**arguments)
+
+    asyncio.run(run())
+    return True
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What a server was asked, as the host sees it."""
+
+    log: Path
+
+    @property
+    def calls(self) -> list[tuple[str, dict[str, Any]]]:
+        """Names and arguments of the calls that reached it, in order."""
+        if not self.log.exists():
+            return []
+        return [tuple(json.loads(line)) for line in self.log.read_text().splitlines()]
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """How it is started."""
+        return {"command": sys.executable, "args": [str(SERVER), str(self.log)]}
+
+
+Opened = Callable[..., AbstractAsyncContextManager[Sandbox]]
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Witness:
+    return Witness(tmp_path / "calls")
+
+
+@pytest.fixture
+def opened(witness: Witness, tmp_path: Path) -> Opened:
+    """Opens a sandbox that has the server as ``w``."""
+
+    @asynccontextmanager
+    async def open_one(**arguments: Any) -> AsyncIterator[Sandbox]:
+        async with Sandbox(audit=tmp_path / "audit.db", **arguments) as sandbox:
+            await sandbox.tools.add("w", witness.definition)
+            yield sandbox
+
+    return open_one

@@ -1,0 +1,87 @@
+"""One JSON object per line, from whoever is in a cell."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from casemate.errors import InvalidArgument
+from casemate.lines import line_of, read_line, read_object
+
+
+class Pieces:
+    """A client whose bytes come in pieces, and then end."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.ahead = bytearray()
+        self._pieces = list(pieces)
+
+    async def fill(self) -> bool:
+        if not self._pieces:
+            return False
+        self.ahead += self._pieces.pop(0)
+        return True
+
+    def taken(self, count: int | None = None) -> bytes:
+        data = bytes(self.ahead[:count])
+        del self.ahead[: len(data)]
+        return data
+
+    async def send(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+
+def lines(client: Pieces, most: int = 100) -> list[bytes]:
+    async def read() -> list[bytes]:
+        found = []
+        while (line := await read_line(client, most)) is not None:
+            found.append(line)
+        return found
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b'{"a":1}\n{"b":2}\n',),
+        (b'{"a":', b'1}\n{"b"', b":2}", b"\n"),
+        tuple(b'{"a":1}\n{"b":2}\n'[n : n + 1] for n in range(16)),
+    ],
+)
+def test_lines_are_the_same_however_they_come(pieces: tuple[bytes, ...]) -> None:
+    assert lines(Pieces(*pieces)) == [b'{"a":1}', b'{"b":2}']
+
+
+def test_a_line_of_the_most_bytes_is_read_and_one_of_more_is_not() -> None:
+    assert lines(Pieces(b"x" * 100 + b"\n")) == [b"x" * 100]
+    with pytest.raises(InvalidArgument, match="longer than 100 bytes"):
+        lines(Pieces(b"x" * 101 + b"\n"))
+
+
+def test_a_line_without_an_end_is_no_more_than_its_bound() -> None:
+    client = Pieces(*[b"x" * 10] * 1000)
+    with pytest.raises(InvalidArgument, match="longer than 100 bytes"):
+        lines(client)
+    assert len(client.ahead) <= 110
+
+
+def test_a_line_that_is_cut_off_is_an_error_and_no_line() -> None:
+    with pytest.raises(InvalidArgument, match="cut off"):
+        lines(Pieces(b'{"a":1}\n{"b"'))
+
+
+def test_a_line_in_endless_small_pieces_is_given_up() -> None:
+    with pytest.raises(InvalidArgument, match="too many pieces"):
+        lines(Pieces(*[b"x"] * 5000), 1 << 20)
+
+
+@pytest.mark.parametrize("line", [b"[]", b'"text"', b"1", b"null", b"", b"{", b'{"a":1,"a":2}', b'{"a":NaN}', b"\xff"])
+def test_what_is_no_object_or_none_that_readers_agree_on_is_refused(line: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="request"):
+        read_object(line)
+
+
+def test_a_value_is_one_line_of_ascii() -> None:
+    assert line_of({"text": "ä\n\u2028\ud800"}) == b'{"text":"\\u00e4\\n\\u2028\\ud800"}\n'
