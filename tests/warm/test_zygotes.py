@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.warm.ready import (
     zygote_of,
     zygotes,
 )
+from tests.warmth import starting
 
 from casemate import Execution, sync
 
@@ -253,3 +255,13 @@ def test_a_cell_of_a_zygote_shares_no_namespace_and_no_process_with_it(living: s
     assert len(first.stdout.splitlines()[0].split()) == len(second.stdout.splitlines()[0].split()) == 2
     theirs = {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in zygotes() for kind in ("net", "mnt", "user", "pid")}
     assert not any(name in first.stdout for name in theirs)
+
+
+@pytest.mark.parametrize("start", ["exec", "warm"])
+def test_an_environment_may_lie_where_a_cell_has_a_folder_of_its_own_behind_a_link(audit: Path, start: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # as with the home of a user who is called user
+        os.chmod(folder, 0o755)
+        made = make_venv(Path(folder) / "venv")
+        with starting(start), sync.Sandbox(audit=audit, environment=made) as sandbox:
+            execution = sandbox.run("import os, sys; print(sys.prefix, os.path.exists(sys.executable))")
+    assert execution.stdout == f"{made} True\n"

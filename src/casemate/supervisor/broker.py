@@ -239,7 +239,7 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
             kernel.set_attributes(fd, kernel.ATTR_RDONLY, recursive=False)
     with _part("environment"):
         for entry in _places(request):
-            scratch.mounts.append((roots.bind(entry["source"]), entry["target"][1:]))
+            scratch.mounts.append((roots.bind(entry["source"]), _without_links(entry["target"])))
         for number, folder in enumerate(request["shown"]):
             source = folder["source"]
             tree = workspaces.copied(source, number, identity) if folder["copied"] else roots.bind(source)
