@@ -155,7 +155,7 @@ def arguments_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             given["limits"] = Limits(**limits)
         except InvalidArgument as error:
             variable = f"{_PREFIX}{error.argument.upper().replace('.', '_')}"
-            raise InvalidArgument(variable, error.message.partition(": ")[2]) from None
+            raise InvalidArgument(variable, error.problem) from None
     return given
 
 

@@ -44,13 +44,15 @@ class CasemateError(Exception):
 
 
 class InvalidArgument(CasemateError, ValueError):
-    """An argument has a value that casemate cannot use; ``argument`` is its name."""
+    """An argument has a value that casemate cannot use; ``argument`` is its name, ``problem`` the message without
+    that name."""
 
     kind = "invalid"
 
     def __init__(self, argument: str, message: str, *, remediation: str = "") -> None:
         super().__init__(f"{argument}: {message}", remediation=remediation)
         self.argument = argument
+        self.problem = message
 
 
 class Unavailable(CasemateError):

@@ -128,7 +128,7 @@ class Wrapping:
         except InvalidArgument as error:
             if error.argument != "environment":
                 raise
-            why = error.message.removeprefix("environment: ").removeprefix("its interpreter ")
+            why = error.problem.removeprefix("its interpreter ")
             raise InvalidArgument("command", f"{made.request.program_name!r}: {why}") from None
 
     async def explain(self) -> Plan:

@@ -296,7 +296,7 @@ def _canonical(value: Any) -> bytes:
     try:
         return canonical(value)
     except InvalidArgument as error:
-        raise ValueError(f"{value!r} {error.message.partition(': ')[2]}") from None
+        raise ValueError(f"{value!r} {error.problem}") from None
 
 
 def _plain(given: Mapping[str, Any]) -> Any:

@@ -129,7 +129,7 @@ def _host(document: Document, path: Path, text: Any, reader: Callable[[object, s
     try:
         return reader(text, str(path[0]))
     except InvalidArgument as error:
-        _refuse(document, path, error.message.partition(": ")[2])
+        _refuse(document, path, error.problem)
 
 
 def _limits(document: Document, keys: SandboxKeys) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _limits(document: Document, keys: SandboxKeys) -> dict[str, Any]:
     try:
         checked = Limits(**given)
     except InvalidArgument as error:
-        _refuse(document, tuple(error.argument.split(".")), error.message.partition(": ")[2])
+        _refuse(document, tuple(error.argument.split(".")), error.problem)
     return {name: getattr(checked, name) for name in given}
 
 

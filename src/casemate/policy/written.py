@@ -66,7 +66,7 @@ def rule(given: Mapping[str, Any], where: str) -> Rule:
         try:
             return reader(given[key])
         except InvalidArgument as error:
-            raise InvalidArgument("policy", f"{where}: {key}: {error.message.partition(': ')[2]}") from None
+            raise InvalidArgument("policy", f"{where}: {key}: {error.problem}") from None
         except ValueError as error:
             raise InvalidArgument("policy", f"{where}: {key}: {error}") from None
 

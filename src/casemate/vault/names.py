@@ -87,4 +87,4 @@ def check_asked(names: object) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(check_name(name) for name in names))
     except InvalidArgument as error:
-        raise InvalidArgument("secrets", error.message.removeprefix("name: ")) from None
+        raise InvalidArgument("secrets", error.problem) from None

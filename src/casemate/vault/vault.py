@@ -95,7 +95,7 @@ class Vault:
                 check_injected(name, kept.value, kept.inject) if isinstance(kept, Injected) else check_value(name, kept)
             )
         except InvalidArgument as error:
-            raise InvalidArgument("secrets", error.message.removeprefix("value: ")) from None
+            raise InvalidArgument("secrets", error.problem) from None
 
     def _noted(self, action: str, name: str, work: Callable[[], T], more: Mapping[str, object] = _NOTHING_MORE) -> T:
         """``work``, with a row of the record for a change, and for a vault that is not as it was left."""
