@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from casemate.errors import InvalidArgument
 from casemate.execution.request import domains_of
 from casemate.model.limits import Limits
-from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, exact_rule, host_rule
+from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, HostRule, HostRules, exact_rule, host_rule
 from casemate.policy.policy import NO_POLICY, Policy
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Network = Literal["none", "listed", "public"]
 _NETWORKS = ("none", "listed", "public")  # from the narrowest
-_MOST_PORT = 65535
 _PREFIX = "CASEMATE_"
 _LIMIT = "LIMITS_"
 _SECRET = "CASEMATE_SECRET_"  # noqa: S105 - the beginning of names, each of which is a secret of the vault's
@@ -270,8 +269,8 @@ def _local_ports(most: Policy, ports: Sequence[int]) -> tuple[int, ...]:
     if isinstance(ports, str | bytes) or not isinstance(ports, Sequence):
         raise InvalidArgument("allow_local", f"{ports!r} is not a list of ports")
     for port in ports:
-        if type(port) is not int or not 1 <= port <= _MOST_PORT:
-            raise InvalidArgument("allow_local", f"{port!r} is not a port from 1 to {_MOST_PORT}")
+        if type(port) is not int or not 1 <= port <= MOST_PORT:
+            raise InvalidArgument("allow_local", f"{port!r} is not a port from 1 to {MOST_PORT}")
         if most is not NO_POLICY and port not in most.local_ports:
             raise _beyond(most, "allow_local", str(port), ", ".join(map(str, most.local_ports)) or "none")
     return tuple(ports) or most.local_ports

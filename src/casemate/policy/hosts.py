@@ -24,7 +24,7 @@ EVERY_NAME = "*"  # only of rules that deny
 _MOST_NAME = 253  # characters (RFC 1035, section 2.3.4, without the root's)
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)\Z")
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
-_MOST_PORT = 65535
+MOST_PORT = 65535
 # Names of this machine and of networks without a registry: no "public" host has one (RFC 6761, 6762, 7686, 8375; ICANN
 # has reserved .internal).
 _NOT_PUBLIC = ("localhost", "localdomain", "local", "internal", "home.arpa", "onion", "invalid")
@@ -164,7 +164,7 @@ def _parsed(text: object, argument: str) -> HostRule:
     host, colon, port = text.partition(":")
     wild = host.startswith("*.")
     name = EVERY_NAME if host == EVERY_NAME else canonical(host[2:] if wild else host)
-    port_is_good = not colon or (_PORT.match(port) is not None and int(port) <= _MOST_PORT)
+    port_is_good = not colon or (_PORT.match(port) is not None and int(port) <= MOST_PORT)
     if name is None or not port_is_good:
         raise InvalidArgument(
             argument, f"{text!r} is no rule: write 'example.org', '*.example.org' or 'example.org:5432'"

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 from casemate.errors import InvalidArgument
 from casemate.policy.document import Document
+from casemate.policy.hosts import MOST_PORT
 
 Size = StrictStr | StrictInt
 Number = StrictInt | StrictFloat
@@ -47,7 +48,7 @@ class PolicyKeys(_Keys):
     network: Literal["none", "listed", "public"] | None = None
     allowed_domains: Names | None = None
     denied_domains: Names | None = None
-    allow_local: Annotated[list[Annotated[StrictInt, Field(ge=1, le=65535)]], Field(max_length=100)] | None = None
+    allow_local: Annotated[list[Annotated[StrictInt, Field(ge=1, le=MOST_PORT)]], Field(max_length=100)] | None = None
     requests: Annotated[list[RequestKeys], Field(max_length=1000)] | None = None
     intercept: Annotated[list[StrictStr], Field(max_length=100)] | None = None
     trust: StrictStr | None = None
