@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from casemate.errors import InvalidArgument
 from casemate.execution.request import domains_of
 from casemate.model.limits import Limits
+from casemate.model.plan import Network
 from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, HostRule, HostRules, exact_rule, host_rule
 from casemate.policy.policy import NO_POLICY, Policy
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from casemate.policy.document import Document
     from casemate.policy.rules import Rulebook
 
-Network = Literal["none", "listed", "public"]
-_NETWORKS = ("none", "listed", "public")  # from the narrowest
+_NETWORKS = get_args(Network)  # from the narrowest
 _PREFIX = "CASEMATE_"
 _LIMIT = "LIMITS_"
 _SECRET = "CASEMATE_SECRET_"  # noqa: S105 - the beginning of names, each of which is a secret of the vault's

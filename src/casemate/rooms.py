@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from casemate.approvals.approvals import Approvals
     from casemate.execution.network import Offer
-    from casemate.model.plan import Launch
+    from casemate.model.plan import Launch, Network
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
     from casemate.policy.policy import Policy
@@ -76,7 +76,7 @@ class Rooms:
         preload: Sequence[str] | None,
         isolation: str,
         policy: str | os.PathLike[str] | Mapping[str, Any] | Policy | None,
-        network: Literal["none", "listed", "public"] | None,
+        network: Network | None,
         allowed_domains: Sequence[str],
         allow_local: Sequence[int],
         intercept: Sequence[str],

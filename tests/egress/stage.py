@@ -28,7 +28,7 @@ _INSIDE = Path(__file__).with_name("inside.py")
 
 
 class Inside:
-    """The network of a cell: a :class:`casemate.egress.door.Network`, and clients there."""
+    """The network of a cell, as `casemate.egress.door.CellNetwork`, and clients there."""
 
     def __init__(self, folder: Path) -> None:
         resolv_conf = folder / "resolv.conf"

@@ -17,7 +17,7 @@ from casemate.egress.ledger import Ledger
 from casemate.egress.places import Places
 from casemate.egress.stream import Stream, bound_buffers
 from casemate.egress.stub import Stub
-from casemate.egress.terms import LOCAL_NAME, Crossing, Network, Terms
+from casemate.egress.terms import LOCAL_NAME, CellNetwork, Crossing, Terms
 from casemate.egress.turns import Turns
 from casemate.policy.hosts import USUAL_PORTS, may_be_public
 
@@ -38,7 +38,7 @@ class Opening:
     def __init__(
         self,
         terms: Terms,
-        network: Network,
+        network: CellNetwork,
         dns: socket.socket,
         proxy: socket.socket,
         told: Callable[[Crossing], None] | None,

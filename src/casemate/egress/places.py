@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from casemate.egress.descriptors import Share
-from casemate.egress.terms import ADDRESS_RANGE, DoorLimits, Network
+from casemate.egress.terms import ADDRESS_RANGE, CellNetwork, DoorLimits
 
 _RESERVED = 256  # addresses at the beginning of the range that are the door's own
 _LISTEN_SECONDS = 5.0
@@ -59,7 +59,7 @@ class Places:
 
     def __init__(
         self,
-        network: Network,
+        network: CellNetwork,
         descriptors: Share,
         begin: Callable[[socket.socket, str, int], None],
         end: Callable[[socket.socket], None],

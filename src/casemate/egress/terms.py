@@ -21,12 +21,12 @@ __all__ = [
     "LOCAL_NAME",
     "PROXY",
     "Asker",
+    "CellNetwork",
     "Crossing",
     "DoorLimits",
     "Fields",
     "Hiding",
     "Interception",
-    "Network",
     "Rewrite",
     "Rewritten",
     "Service",
@@ -41,7 +41,7 @@ DNS = ("198.18.0.1", 53)
 PROXY = ("198.18.0.1", 3128)
 
 
-class Network(Protocol):
+class CellNetwork(Protocol):
     """One cell's network, as the wall gives it."""
 
     def listen(self, addresses: Sequence[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:

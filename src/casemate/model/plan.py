@@ -60,7 +60,7 @@ class Place:
 
 Entry = Bind | Link | Text | Place
 
-Network = Literal["none", "listed", "public"]
+Network = Literal["none", "listed", "public"]  # which hosts a cell may reach, from the narrowest
 
 
 class Listener(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from casemate.errors import InvalidArgument
+from casemate.model.plan import Network
 from casemate.policy.document import Document
 from casemate.policy.hosts import MOST_PORT
 
@@ -45,7 +46,7 @@ class RequestKeys(_Keys):
 class PolicyKeys(_Keys):
     """What may cross the wall, and how much may be used."""
 
-    network: Literal["none", "listed", "public"] | None = None
+    network: Network | None = None
     allowed_domains: Names | None = None
     denied_domains: Names | None = None
     allow_local: Annotated[list[Annotated[StrictInt, Field(ge=1, le=MOST_PORT)]], Field(max_length=100)] | None = None

@@ -10,9 +10,8 @@ from casemate.policy.hosts import HostRule, HostRules
 from casemate.policy.requests import NO_REQUEST_RULES, RequestRules
 
 if TYPE_CHECKING:
+    from casemate.model.plan import Network
     from casemate.policy.rules import Rules
-
-Network = Literal["none", "listed", "public"]
 
 
 @dataclass(frozen=True, slots=True)
