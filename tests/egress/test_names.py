@@ -9,7 +9,7 @@ import pytest
 from tests.egress.stage import Stage, allowing, everything_from
 
 from casemate.egress.door import DNS, LOCAL_NAME, DoorLimits, Terms
-from casemate.policy.hosts import HostRules, denied_rule
+from casemate.policy.hosts import HostRule, HostRules, denied_rule
 
 NO_SUCH_NAME, SERVER_FAILURE = 3, 2
 
@@ -185,7 +185,7 @@ def test_a_flood_of_queries_is_dropped_and_the_resolver_goes_on(stage: Stage) ->
 
 
 def test_a_service_of_the_host_is_reached_at_the_listed_ports_only(stage: Stage, echo_port: int) -> None:
-    stage.open(Terms(local_ports=(8000,)))
+    stage.open(Terms(HostRules((HostRule(LOCAL_NAME, 8000),))))
     stage.outside.servers["127.0.0.1", 8000] = echo_port
     with stage.connect(LOCAL_NAME, 8000) as one:
         one.sendall(b"local")

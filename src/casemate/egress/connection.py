@@ -63,7 +63,7 @@ class Connection:
         """Which rule allows it; empty where somebody is to be asked. Raises :class:`Refused`."""
         hosts = self.terms.hosts
         if name == LOCAL_NAME:
-            if port in self.terms.local_ports:
+            if port in hosts.local_ports:
                 return "allow_local lists the port"
             raise Refused(name, port, "allow_local does not list the port", f"To permit it: allow_local=[{port}].")
         if hosts.denies(name, port):

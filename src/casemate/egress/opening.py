@@ -216,7 +216,7 @@ class Opening:
 def _ports(terms: Terms, name: str) -> tuple[int, ...]:
     """Where somebody has to listen for the canonical ``name``: what is allowed, and what may be asked for."""
     if name == LOCAL_NAME:
-        return terms.local_ports
+        return terms.hosts.local_ports
     if served := tuple(service.port for service in terms.services if service.name == name):
         return served
     ports = set(terms.hosts.ports(name))

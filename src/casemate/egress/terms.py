@@ -167,13 +167,12 @@ class DoorLimits:
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What one cell may reach. ``asker`` is None where nobody can be asked: then what no rule allows does not resolve.
-    ``local_ports``: of services on the host's loopback, under the name ``host.casemate.internal``; ``services``: the
+    ``hosts`` also say which ports of the host's loopback, under the name ``host.casemate.internal``; ``services``: the
     host's own, which no rule is needed for. ``interception``: whose TLS ends at the door, None for nobody's;
     ``rewrite``: what is done to requests that are read."""
 
     hosts: HostRules = field(default_factory=HostRules)
     asker: Asker | None = None
-    local_ports: tuple[int, ...] = ()
     limits: DoorLimits = field(default_factory=DoorLimits)
     requests: RequestRules = field(default_factory=RequestRules)
     services: tuple[Service, ...] = ()

@@ -179,14 +179,13 @@ class Doorway:
         from casemate.egress.door import Terms
         from casemate.policy.hosts import HostRules
 
-        hosts, requests = self._hosts or HostRules(), self._outside.requests
+        hosts = self._hosts or HostRules()
         asking = Asking(self._asker) if self._asker and self._asks and self._hosts is not None else None
         with self._lock:
             self._terms = Terms(
                 hosts,
                 asker=asking,
-                local_ports=hosts.local_ports,
-                requests=requests,
+                requests=self._outside.requests,
                 services=self._services,
                 interception=self._interception,
                 rewrite=self._rewrite,
