@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from casemate.approvals.approvals import Approvals
-    from casemate.execution.network import Offer
     from casemate.model.plan import Launch, Network
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault
 
-_WALLS = ("native",)
 _NONE: tuple[object, ...] = (None, (), [])
 _NOTHING_MORE: dict[str, Any] = {
     "timeout": None, "limits": None, "allowed_domains": None, "secrets": NO_SECRETS, "env": None, "files": None,

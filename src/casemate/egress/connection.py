@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
 
 from casemate.egress.client_hello import MOST_HELLO, BadHello, Hello, looks_like_tls, read_hello
@@ -242,11 +242,6 @@ class Connection:
             self.client.abort()
             for server in self._servers:
                 server.close()
-
-    def note_kept(self, name: str, port: int, notes: Sequence[str]) -> None:
-        """Put on record what was sent and is not what its sender would have it be."""
-        for note in notes:
-            self.opening.ledger.note(name, port, "denied", note)
 
     def note_lost(self, reason: str) -> None:
         """Say why a connection that was allowed is ended."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from casemate.model.crossing import Crossing
+from casemate.model.plan import DOOR_SOCKETS
 from casemate.policy.hosts import LOCAL_NAME, HostRules
 from casemate.policy.requests import RequestRules
 
@@ -37,8 +38,7 @@ Fields = list[tuple[bytes, bytes]]  # of a header, in order
 ADDRESS_RANGE = (
     "198.18.0.0/15"  # for benchmarks of networks (RFC 2544): nobody has it, and cells are routed nothing else
 )
-DNS = ("198.18.0.1", 53)
-PROXY = ("198.18.0.1", 3128)
+DNS, PROXY = ((one.address, one.port) for one in DOOR_SOCKETS)
 
 
 class CellNetwork(Protocol):

@@ -63,10 +63,6 @@ class Protection:
         alternatives = "|".join(f"({_regex(pattern)})" for pattern in self.patterns) or "(?!)"
         object.__setattr__(self, "_expression", re.compile(f"/(?:{alternatives})/"))
 
-    def also(self, *patterns: str) -> Protection:
-        """This protection with more patterns."""
-        return Protection((*self.patterns, *patterns))
-
     def reason(self, path: tuple[str, ...], *, folder: bool = False) -> str | None:
         """Why ``path`` is protected, or None; ``folder``: it is one, or shall become one."""
         folded = [fold(name) for name in path]

@@ -75,14 +75,6 @@ def test_a_repositorys_own_folder_may_be_entered_but_not_replaced() -> None:
     assert PROTECTED.reason(("git~1", "config"))
 
 
-def test_more_patterns_can_be_added() -> None:
-    more = PROTECTED.also("Makefile", "deploy/*.sh")
-    assert more.reason(("sub", "MAKEFILE"))
-    assert more.reason(("deploy", "x.sh"))
-    assert more.reason(("other", "x.sh")) is None
-    assert more.reason((".envrc",))
-
-
 def test_the_reason_names_the_pattern() -> None:
     assert PROTECTED.reason(("x", ".Git", "hooks", "y")) == "its name is protected (.git/**/hooks)"
 
