@@ -227,6 +227,15 @@ def test_importing_casemate_loads_neither_asyncio_nor_pydantic() -> None:
     assert done.stdout.split() == []
 
 
+def test_a_sandbox_is_there_before_asyncio_and_tls_are_loaded() -> None:
+    """They load while the supervisor starts: together they take longer than a bare interpreter."""
+    program = (
+        "import casemate, sys; casemate.Sandbox; print(*sorted({'asyncio', 'ssl', 'tempfile'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 @pytest.mark.parametrize("name", casemate.__all__)
 def test_every_public_name_can_be_had_and_is_documented(name: str) -> None:
     assert getattr(casemate, name) is not None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import ssl
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -13,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.policy.hosts import HostRule
+from casemate.policy.hosts import HTTPS, HostRule
 
 if TYPE_CHECKING:
+    import ssl
+
     from casemate.egress.terms import Interception
     from casemate.model.plan import Entry
 
-HTTPS = 443
 _MOST_KEPT = 16  # sets of hosts for which there is an authority at once
 
 
@@ -84,6 +82,9 @@ class Interceptions:
             self._folder, self._made = None, {}
 
     def _make(self, places: frozenset[tuple[str, int]]) -> Intercepted:
+        import shutil
+        import tempfile
+
         from casemate.egress.authority import Authority
         from casemate.egress.terms import Interception
         from casemate.egress.trust import write_trust

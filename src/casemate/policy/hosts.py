@@ -17,7 +17,8 @@ from casemate.errors import InvalidArgument
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
 
-USUAL_PORTS = (80, 443)
+HTTP, HTTPS = 80, 443
+USUAL_PORTS = (HTTP, HTTPS)
 LOCAL_NAME = "host.casemate.internal"  # the host's own loopback, at the ports that rules for this very name have
 _OWN_NAMES = "casemate.internal"  # whatever is below it: only allow_local makes rules of such names
 EVERY_NAME = "*"  # only of rules that deny

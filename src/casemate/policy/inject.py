@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from casemate.errors import InvalidArgument
-from casemate.policy.hosts import host_rule
+from casemate.policy.hosts import HTTPS, host_rule
 
-HTTPS = 443
 _MOST_HOSTS = 64
 _MOST_HEADER = 100  # characters
 _MOST_FORMAT = 200
