@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _NETWORKS = get_args(Network)  # from the narrowest
 _PREFIX = "CASEMATE_"
 _LIMIT = "LIMITS_"
-_SECRET = "CASEMATE_SECRET_"  # noqa: S105 - the beginning of names, each of which is a secret of the vault's
-_INJECT = "CASEMATE_INJECT_"  # and where one may go
 _FOR_TESTS = "CASEMATE_TESTS_"
 
 
@@ -136,10 +134,12 @@ def arguments_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     ``CASEMATE_`` and is not known, unless it begins with ``CASEMATE_SECRET_`` or
     ``CASEMATE_INJECT_``.
     """
+    from casemate.vault.store import INJECT_PREFIX, SECRET_PREFIX
+
     given: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     for variable in sorted(name for name in environ if name.startswith(_PREFIX)):
-        if variable.startswith((_SECRET, _INJECT, _FOR_TESTS)):
+        if variable.startswith((SECRET_PREFIX, INJECT_PREFIX, _FOR_TESTS)):
             continue
         name = variable.removeprefix(_PREFIX)
         if name.startswith(_LIMIT) and name.removeprefix(_LIMIT).lower() in _LIMITS:
@@ -198,8 +198,12 @@ def _read(variable: str, value: str, reader: Callable[[str], Any]) -> Any:
 
 
 def _known() -> str:
+    from casemate.vault.store import INJECT_PREFIX, SECRET_PREFIX
+
     limits = (f"{_PREFIX}{_LIMIT}{name.upper()}" for name in _LIMITS)
-    return ", ".join([*(f"{_PREFIX}{name.upper()}" for name in VARIABLES), *limits, f"{_SECRET}*", f"{_INJECT}*"])
+    return ", ".join(
+        [*(f"{_PREFIX}{name.upper()}" for name in VARIABLES), *limits, f"{SECRET_PREFIX}*", f"{INJECT_PREFIX}*"]
+    )
 
 
 def _document(path: str | os.PathLike[str], argument: str) -> tuple[Document, str]:

@@ -15,8 +15,8 @@ from typing import Protocol
 from casemate.errors import InvalidArgument
 from casemate.policy.inject import Inject, Injected
 
-PREFIX = "CASEMATE_SECRET_"
-INJECT_PREFIX = "CASEMATE_INJECT_"
+SECRET_PREFIX = "CASEMATE_SECRET_"  # noqa: S105 - the beginning of names, each of which is a secret
+INJECT_PREFIX = "CASEMATE_INJECT_"  # and where one may go
 Kept = str | Injected
 _NAMESPACE = re.compile(r"[a-z0-9]+\Z")
 
@@ -84,7 +84,7 @@ class EnvironmentStore:
     def get(self, namespace: str, name: str) -> Kept | None:
         prefix = self._prefix(namespace)
         value = self._environ.get(f"{prefix}{name}") if prefix else None
-        where = self._environ.get(f"{INJECT_PREFIX}{prefix.removeprefix(PREFIX)}{name}")
+        where = self._environ.get(f"{INJECT_PREFIX}{prefix.removeprefix(SECRET_PREFIX)}{name}")
         return value if value is None or where is None else Injected(value, _inject(name, where))
 
     def set(self, namespace: str, name: str, value: Kept) -> None:  # noqa: ARG002 - the interface's
@@ -93,7 +93,7 @@ class EnvironmentStore:
     def delete(self, namespace: str, name: str) -> bool:
         if self.get(namespace, name) is None:
             return False
-        raise InvalidArgument("name", f"{name} comes from a variable of the host, {PREFIX}…; take it away there")
+        raise InvalidArgument("name", f"{name} comes from a variable of the host, {SECRET_PREFIX}…; take it away there")
 
     def names(self, namespace: str) -> tuple[str, ...]:
         prefix = self._prefix(namespace)
@@ -102,7 +102,7 @@ class EnvironmentStore:
         return tuple(sorted(one.removeprefix(prefix) for one in self._environ if one.startswith(prefix)))
 
     def _prefix(self, namespace: str) -> str:
-        return f"{PREFIX}{namespace.upper()}_" if _NAMESPACE.match(namespace) else ""
+        return f"{SECRET_PREFIX}{namespace.upper()}_" if _NAMESPACE.match(namespace) else ""
 
 
 class Layered:
