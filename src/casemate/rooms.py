@@ -30,13 +30,13 @@ from casemate.execution.network import Offer, Outside
 from casemate.execution.request import check_timeout
 from casemate.isolation.native.wall import NativeWall
 from casemate.model.limits import Limits
-from casemate.runtimes.catalogue import runtime_for
+from casemate.runtimes.catalogue import launch_probe, runtime_for
 
 if TYPE_CHECKING:
     import asyncio
 
     from casemate.approvals.approvals import Approvals
-    from casemate.model.plan import Launch, Network
+    from casemate.model.plan import Network
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
     from casemate.policy.policy import Policy
@@ -107,7 +107,7 @@ class Rooms:
         self._approval_timeout = check_timeout(approval_timeout, "approval_timeout")
         self._store = None if vault is None else opened_store(vault, os.environ)
         self._concurrency = checked_concurrency(concurrency)
-        self.wall = NativeWall(_launch_probe, self._concurrency)
+        self.wall = NativeWall(launch_probe, self._concurrency)
         self.log = AuditLog(checked_path("audit", audit) if audit is not None else default_path(os.environ))
         self.house = House(
             wall=self.wall,
@@ -250,8 +250,3 @@ def _indexes_in(addresses: Sequence[str]) -> tuple[Index, ...]:
     from casemate.packages.indexes import given
 
     return given(addresses)
-
-
-def _launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:
-    """The self-test runs on the interpreter that casemate runs on."""
-    return runtime_for("python").launch(None, name, arguments)

@@ -28,7 +28,7 @@ from casemate.model.plan import HOME, Bind, Entry, Place, Plan, Shown, Workspace
 from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.policy.globs import is_pattern
 from casemate.runtimes import commands
-from casemate.runtimes.catalogue import runtime_for
+from casemate.runtimes.catalogue import launch_probe, runtime_for
 from casemate.runtimes.places import homes, is_inside, is_system, too_wide
 from casemate.workspace.guarding import Guard, Guarded, Watched
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.execution.admit import Admitted
     from casemate.model.execution import Execution
-    from casemate.model.plan import Launch
 
 HIDDEN = ("/**/.env",)  # in each folder that is seen, unless it is named as to be seen
 _OF_THE_CELL = ("/proc", "/sys", "/dev", "/etc", "/program", "/run")  # nothing of the host's can be put there
@@ -87,7 +86,7 @@ class Wrapping:
         self.folder = _folder(bound.workspace or asked.cwd)
         self.mode = bound.workspace_mode
         self.read_only = bound.policy.read_only
-        self._wall = NativeWall(_launch_probe, 1)
+        self._wall = NativeWall(launch_probe, 1)
         self._log = AuditLog(default_path(asked.environ))
         self._approvals: Approvals | None = None
         self._house = House(
@@ -269,8 +268,3 @@ def _places(workspace: Workspace, shown: tuple[Shown, ...]) -> Iterator[Entry]:
                 yield Place(place, folder=os.path.isdir(one.source))
     if workspace.place and not workspace.place.startswith(own):
         yield Place(workspace.place, folder=True)
-
-
-def _launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:
-    """The self-test runs on the interpreter that casemate runs on."""
-    return runtime_for("python").launch(None, name, arguments)

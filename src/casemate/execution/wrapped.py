@@ -4,6 +4,7 @@ says, which nobody here hears."""
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -127,9 +128,7 @@ async def _collect(finished: Finished, house: House) -> Collected:
     """What it changed is applied to a folder that it saw through an overlay; there are no artifacts."""
     if finished.plan.workspace.kind == "overlay":
         return replace(await collect(finished, house), artifacts=())
-    from os import close
-
-    close(finished.ending.tree_fd)
+    os.close(finished.ending.tree_fd)
     return Collected(finished, (), (), complete=True)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument
 from casemate.runtimes.node import NodeRuntime
 from casemate.runtimes.python import PythonRuntime
 from casemate.runtimes.runtime import Installed, Runtime
 from casemate.runtimes.shell import ShellRuntime
+
+if TYPE_CHECKING:
+    from casemate.model.plan import Launch
 
 RUNTIMES: tuple[Runtime, ...] = (PythonRuntime(), NodeRuntime(), ShellRuntime())
 
@@ -31,6 +35,11 @@ def runtime_for(language: str) -> Runtime:
             return runtime
     known = ", ".join(repr(runtime.language) for runtime in RUNTIMES)
     raise InvalidArgument("language", f"{language!r} is not one that casemate runs; give one of {known}")
+
+
+def launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:
+    """How a program of a wall's self-test is started: on the interpreter that casemate runs on."""
+    return runtime_for("python").launch(None, name, arguments)
 
 
 def language_of(file_name: str) -> str | None:
