@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -79,8 +78,10 @@ async def while_there(client: Client, work: Awaitable[Made]) -> Made | None:
     finally:
         for task in (working, watching):
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await asyncio.wait((working, watching))  # unlike awaiting them it lets our own cancellation through
+        for task in (working, watching):
+            if not task.cancelled():
+                task.exception()  # it is told above, or nobody is there to be told
 
 
 async def _gone(client: Client) -> bool:

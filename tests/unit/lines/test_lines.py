@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.lines import line_of, read_line, read_object
+from casemate.lines import line_of, read_line, read_object, while_there
 
 
 class Pieces:
@@ -85,3 +86,64 @@ def test_what_is_no_object_or_none_that_readers_agree_on_is_refused(line: bytes)
 
 def test_a_value_is_one_line_of_ascii() -> None:
     assert line_of({"text": "ä\n\u2028\ud800"}) == b'{"text":"\\u00e4\\n\\u2028\\ud800"}\n'
+
+
+class Slow(Pieces):
+    """A client that says nothing; when it is watched no longer, ``leaving`` is called."""
+
+    def __init__(self, leaving: Callable[[], object]) -> None:
+        super().__init__()
+        self._leaving = leaving
+
+    async def fill(self) -> bool:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._leaving()
+            await asyncio.sleep(0)
+        return True
+
+
+async def _done() -> str:
+    await asyncio.sleep(0)
+    return "done"
+
+
+def test_what_comes_of_the_work_is_given_while_its_client_is_there() -> None:
+    assert asyncio.run(while_there(Slow(int), _done())) == "done"
+
+
+def test_work_ends_when_its_client_goes() -> None:
+    has_ended = []
+
+    async def work() -> bool:
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            has_ended.append(True)
+
+    async def main() -> None:
+        assert await while_there(Pieces(b"more", b"and more"), work()) is None
+        assert has_ended
+
+    asyncio.run(main())
+
+
+def test_what_work_raises_is_told() -> None:
+    async def work() -> None:
+        raise InvalidArgument("request", "is no good")
+
+    with pytest.raises(InvalidArgument, match="is no good"):
+        asyncio.run(while_there(Slow(int), work()))
+
+
+def test_a_cancellation_that_comes_last_of_all_is_not_lost() -> None:
+    async def main() -> None:
+        def leaving() -> None:
+            serving.cancel()
+
+        serving = asyncio.ensure_future(while_there(Slow(leaving), _done()))
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+
+    asyncio.run(main())
