@@ -180,7 +180,7 @@ VARIABLES: dict[str, Callable[[str], Any]] = {
     "workspace": _text, "workspace_mode": _text, "output_dir": _text, "environment": _text, "preload": _texts,
     "isolation": _text, "policy": _text, "network": _text, "allowed_domains": _texts, "allow_local": _ports,
     "approval_timeout": float, "audit": _text, "namespace": _text, "concurrency": int,
-    "intercept": _texts, "trust": _text, "package_indexes": _texts,
+    "intercept": _texts, "trust": _text, "package_indexes": _texts, "tools": _text,
 }  # fmt: skip
 _WHOLE = ("processes", "inodes", "open_files")
 _SECONDS = ("cpus", "cpu_time", "wall")

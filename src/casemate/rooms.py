@@ -88,6 +88,7 @@ class Rooms:
         namespace: str,
         concurrency: int | None,
         package_indexes: Sequence[str],
+        tools: object,
     ) -> None:
         bound = bounded(
             policy, network=network, allowed_domains=allowed_domains, allow_local=allow_local, limits=limits,
@@ -102,6 +103,7 @@ class Rooms:
         self._indexes, self._wanted = _indexes_in(package_indexes), _wanted_in(environment)
         check_namespace(namespace)
         self.namespace = namespace
+        self._definitions = _definitions_in(tools)
         self._policy = bound.policy
         self._approve = approve
         self._approval_timeout = check_timeout(approval_timeout, "approval_timeout")
@@ -161,15 +163,18 @@ class Rooms:
     def _servers(self, heard: Callable[[ServerTools], None]) -> Servers:
         from casemate.tools.servers import Servers
 
-        return Servers(os.environ, self.vault.held, on_tools=heard)
+        servers = Servers(os.environ, self.vault.held, on_tools=heard)
+        for name, definition in self._definitions.items():
+            servers.add(name, definition)
+        return servers
 
     def _offers(self) -> tuple[Offer, ...]:
         """What each cell has of the host's own, now."""
-        if self._tools is None or not self._tools.has_servers:
+        if (self._tools is None and not self._definitions) or not self.tools.has_servers:
             return ()
         from casemate.tools.broker import Broker
 
-        self._broker = self._broker or Broker(self._tools, self._note_call)
+        self._broker = self._broker or Broker(self.tools, self._note_call)
         return (self._broker,)
 
     def _note_call(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
@@ -241,6 +246,15 @@ def _wanted_in(environment: Environment) -> tuple[Requirement, ...]:
     from casemate.packages.names import requirements
 
     return requirements(environment, "environment")
+
+
+def _definitions_in(tools: object) -> Mapping[str, Mapping[str, Any]]:
+    """The MCP servers that there are from the start. Raises ``InvalidArgument``."""
+    if tools is None:
+        return {}
+    from casemate.tools.files import definitions_of
+
+    return definitions_of(tools)
 
 
 def _indexes_in(addresses: Sequence[str]) -> tuple[Index, ...]:

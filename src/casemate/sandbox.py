@@ -66,6 +66,7 @@ class Sandbox:
     ``audit``: path of the record, by default in the user's state folder. ``namespace``: whose secrets, and on each
     row of the record. ``concurrency``: runs and steps of sessions at once. ``package_indexes``: addresses of
     where packages come from, the first that knows a name being the only one for it; none given is the operator's pip's.
+    ``tools``: MCP servers that there are from the start: names and definitions, or a file of them (docs/servers.md).
 
     Raises :class:`casemate.InvalidArgument` naming the argument, and :class:`casemate.Unavailable` for what this
     version or machine cannot do.
@@ -94,13 +95,14 @@ class Sandbox:
         namespace: str = "default",
         concurrency: int | None = None,
         package_indexes: Sequence[str] = (),
+        tools: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     ) -> None:
         self._rooms = Rooms(
             workspace=workspace, workspace_mode=workspace_mode, output_dir=output_dir, environment=environment,
             preload=preload, isolation=isolation, policy=policy, network=network, allowed_domains=allowed_domains,
             allow_local=allow_local, intercept=intercept, trust=trust, limits=limits, approve=approve,
             approval_timeout=approval_timeout, vault=vault, audit=audit, namespace=namespace, concurrency=concurrency,
-            package_indexes=package_indexes,
+            package_indexes=package_indexes, tools=tools,
         )  # fmt: skip
 
     @classmethod

@@ -32,9 +32,9 @@ from casemate.model.execution import Execution
 from casemate.model.plan import Plan
 
 if TYPE_CHECKING:
+    from casemate import program_plan as asynchronous_plan
     from casemate.approvals import approvals as asynchronous_approvals
     from casemate.policy.inject import Inject
-    from casemate.sessions import files as asynchronous_files
     from casemate.sessions import long_run as asynchronous_run
     from casemate.sessions import session as asynchronous_session
     from casemate.sessions.variables import Variable
@@ -75,6 +75,10 @@ class Sandbox:
         """See :meth:`casemate.Sandbox.stream`. Leaving the loop early ends the cell."""
         yield from _each(self._sandbox.stream(code, **arguments), self._wait)
 
+    def plan(self, code: str | bytes, **arguments: Any) -> ProgramPlan:
+        """See :meth:`casemate.Sandbox.plan`."""
+        return ProgramPlan(self._wait(self._sandbox.plan(code, **arguments)), self._wait)
+
     def explain(self, code: str | bytes, **arguments: Any) -> Plan:
         """See :meth:`casemate.Sandbox.explain`."""
         return self._wait(self._sandbox.explain(code, **arguments))
@@ -112,9 +116,14 @@ class Sandbox:
         return Vault(self._sandbox, self._wait)
 
     @property
-    def packages(self) -> Packages:
+    def packages(self) -> Blocking:
         """See :attr:`casemate.Sandbox.packages`."""
-        return Packages(self._sandbox, self._wait)
+        return Blocking(self._sandbox.packages, self._wait)
+
+    @property
+    def tools(self) -> Blocking:
+        """See :attr:`casemate.Sandbox.tools`."""
+        return Blocking(self._sandbox.tools, self._wait)
 
     def close(self) -> None:
         """End every cell and the sandbox's own thread. Harmless when repeated."""
@@ -168,7 +177,7 @@ class Session:
 
     def __init__(self, session: asynchronous_session.Session, wait: Wait) -> None:
         self.id, self.name, self.language = session.id, session.name, session.language
-        self.files = SessionFiles(session.files, wait)
+        self.files = Blocking(session.files, wait)
         self._session = session
         self._wait = wait
 
@@ -246,16 +255,22 @@ class Run:
         self._wait(self._run.cancel())
 
 
-class SessionFiles:
-    """``session.files`` with blocking methods: ``read_bytes read_text write list remove upload download``."""
+class Blocking:
+    """Something of a sandbox's whose methods block instead of being awaited: ``session.files``, ``sandbox.packages``,
+    ``sandbox.tools``. Their names, arguments, results and errors are the same."""
 
-    def __init__(self, files: asynchronous_files.SessionFiles, wait: Wait) -> None:
-        self._files = files
+    def __init__(self, of: object, wait: Wait) -> None:
+        self._of = of
         self._wait = wait
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._files, name)
-        return lambda *arguments, **named: self._wait(method(*arguments, **named))
+        function = getattr(self._of, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            given = {key: one._session if isinstance(one, Session) else one for key, one in named.items()}
+            return self._wait(function(*arguments, **given))
+
+        return call
 
 
 class Sessions:
@@ -335,21 +350,20 @@ class Vault:
         return cast("dict[str, Inject | None]", self._wait(self._vault.injects()))
 
 
-class Packages:
-    """``sandbox.packages`` with blocking methods."""
+class ProgramPlan:
+    """``casemate.ProgramPlan`` with a blocking method."""
 
-    def __init__(self, sandbox: asynchronous.Sandbox, wait: Wait) -> None:
-        self._packages = sandbox.packages
+    def __init__(self, plan: asynchronous_plan.ProgramPlan, wait: Wait) -> None:
+        self.calls, self.execution = plan.calls, plan.execution
+        self._plan = plan
         self._wait = wait
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = getattr(self._packages, name)
+    def __repr__(self) -> str:
+        return repr(self._plan)
 
-        def call(*arguments: Any, session: Session | str | None = None, **named: Any) -> Any:
-            given = session._session if isinstance(session, Session) else session
-            return self._wait(function(*arguments, **named, **({"session": given} if given else {})))
-
-        return call
+    def run(self) -> Execution:
+        """See :meth:`casemate.ProgramPlan.run`."""
+        return cast("Execution", self._wait(self._plan.run()))
 
 
 def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import casemate
+
 COMMAND = (sys.executable, "-m", "casemate")
 
 
@@ -85,6 +87,9 @@ def make_cli(tmp_path: Path, cache: Path) -> Callable[..., Cli]:
             "XDG_STATE_HOME": str(tmp_path / "state"),
             "XDG_CACHE_HOME": str(cache),
             "TERM": "xterm-256color",
+            "PYTHONPATH": str(
+                Path(casemate.__file__).parents[1]
+            ),  # the tree under test, also where another is installed
         }
         return Cli(folder, {**env, **variables})
 

@@ -71,6 +71,7 @@ class SandboxKeys(PolicyKeys):
     audit: StrictStr | None = None
     namespace: StrictStr | None = None
     concurrency: StrictInt | None = None
+    tools: StrictStr | dict[StrictStr, dict[StrictStr, Any]] | None = None
 
 
 ARGUMENTS_ONLY = tuple(name for name in SandboxKeys.model_fields if name not in PolicyKeys.model_fields)

@@ -18,7 +18,7 @@ from casemate.policy.rules import DEFAULTS, Rule, Rules
 from casemate.policy.srt import Translation, is_srt, translated
 from casemate.policy.written import KINDS, rule
 
-_RELATIVE = ("workspace", "output_dir", "environment", "audit", "trust")  # arguments that are paths
+_RELATIVE = ("workspace", "output_dir", "environment", "audit", "trust", "tools")  # arguments that may be paths
 
 
 def policy_of(document: Document, folder: str, home: str, *, arguments: bool = False) -> Policy:
@@ -33,7 +33,9 @@ def policy_of(document: Document, folder: str, home: str, *, arguments: bool = F
     keys = checked_keys(document, arguments=arguments)
     rules = _rules(document, keys)
     allowed, denied = _hosts(document, keys, rules)
-    paths = {name: _path(document, name, folder, home) for name in _RELATIVE if document.values.get(name) is not None}
+    paths = {
+        name: _path(document, name, folder, home) for name in _RELATIVE if isinstance(document.values.get(name), str)
+    }
     given = {name: getattr(keys, name) for name in ARGUMENTS_ONLY if getattr(keys, name) is not None}
     return Policy(
         network=keys.network,
@@ -153,7 +155,7 @@ def _path(document: Document, name: str, folder: str, home: str) -> str:
 
 def _settings(document: Document, paths: dict[str, str], translation: Translation | None) -> Iterator[Setting]:
     for name, value in document.values.items():
-        if name in ("rules", "limits", "defaults", "requests") or value is None:
+        if name in ("rules", "limits", "defaults", "requests", "tools") or value is None:
             continue
         if isinstance(value, list):
             for place, one in enumerate(value):

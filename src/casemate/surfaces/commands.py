@@ -39,6 +39,7 @@ def run(
     isolation: str = "auto",
     policy: str | None = None,
     allow: tuple[str, ...] = (),
+    tool_server: tuple[str, ...] = (),
     explain: bool = False,
     raw: bool = False,
     format: Format = "text",  # noqa: A002 - the option's name
@@ -101,6 +102,9 @@ def run(
         A file with the most that is permitted; the other options only narrow it.
     allow
         A host that it may reach: example.org, *.example.org or example.org:5432; none unless given. May be repeated.
+    tool_server
+        An MCP server of casemate tools, by name, whose tools it may call. May be repeated. On a terminal you are asked
+        about each call that the policy says nothing about; elsewhere these are denied.
     explain
         Print what would be done and with which limits, and run nothing.
     raw
@@ -120,7 +124,7 @@ def run(
         script=script, arguments=args, language=language, timeout=timeout, limits=limits, files=file, env=env,
         secrets=secret, namespace=namespace, stdin=stdin, output=output, workspace=workspace,
         workspace_mode=workspace_mode, environment=environment, isolation=isolation, policy=policy, allow=allow,
-        explain=explain, raw=raw, format=format,
+        tool_servers=tool_server, explain=explain, raw=raw, format=format,
     )  # fmt: skip
     return run_it(options)
 

@@ -59,6 +59,12 @@ _OPTION_OF_ARGUMENT = {
     "name": "NAME",
     "value": "the value",
     "hosts": "--inject-host",
+    "server": "the server",
+    "tool": "SERVER.TOOL",
+    "tools": "the file of servers",
+    "folder": "FOLDER",
+    "headers": "--header",
+    "args": "ARGS",
 }
 
 

@@ -41,6 +41,7 @@ class Options:
     isolation: str = "auto"
     policy: str | None = None
     allow: tuple[str, ...] = ()
+    tool_servers: tuple[str, ...] = ()
     explain: bool = False
     raw: bool = False
     format: Literal["text", "json"] = "text"
@@ -61,11 +62,12 @@ def sandbox_arguments(options: Options) -> dict[str, Any]:
         "environment": options.environment,
         "isolation": options.isolation,
         "namespace": options.namespace,
-        "vault": users_vault() if options.secrets else None,
+        "vault": users_vault() if options.secrets or options.tool_servers else None,
         "limits": Limits(**{"wall": wall, **policy.limits, **options.limits}),
         "policy": policy,
         "network": None if options.policy or options.allow else "none",
         "allowed_domains": options.allow,
+        "tools": _servers(options.tool_servers),
     }
 
 
@@ -82,6 +84,15 @@ def run_arguments(options: Options, language: str) -> dict[str, Any]:
         "program_name": None if options.script == "-" else os.path.basename(options.script),
         "arguments": options.arguments,
     }
+
+
+def _servers(names: tuple[str, ...]) -> dict[str, Any] | None:
+    """The definitions of servers that are named. Raises ``InvalidArgument``."""
+    if not names:
+        return None
+    from casemate.tools.files import users_servers
+
+    return users_servers(os.environ, names)
 
 
 def users_vault() -> object:

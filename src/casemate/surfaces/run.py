@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
@@ -15,6 +16,10 @@ from casemate.surfaces.options import Options, run_arguments, sandbox_arguments
 from casemate.surfaces.words import say
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from casemate.model.approval import ApprovalRequest
     from casemate.model.plan import Plan
 
 
@@ -32,7 +37,8 @@ def run(options: Options) -> int:
 
 def _do(options: Options) -> int:
     language = options.language or ("python" if options.script == "-" else _language_of(options.script))
-    sandbox = Sandbox(**sandbox_arguments(options))
+    asking = _Asking(options)
+    sandbox = Sandbox(**sandbox_arguments(options), approve=asking.approve)
     if options.explain:
         return _explain(sandbox, options, language)
     sandbox.warm_up()
@@ -43,11 +49,30 @@ def _do(options: Options) -> int:
 
     gc.enable()
     try:
-        return asyncio.run(_run(sandbox, options, arguments))
+        return asyncio.run(_run(sandbox, options, arguments, asking))
     except _Terminated:
         return failures.TERMINATED
     except ReaderGone:
         return failures.READER_GONE
+
+
+class _Asking:
+    """Whoever is asked what a program may do. ``approve``: None where nobody is; ``screen``: held while somebody is,
+    and by whatever else is written."""
+
+    def __init__(self, options: Options) -> None:
+        self.screen: AbstractAsyncContextManager[object] = nullcontext()
+        self.approve: Callable[[ApprovalRequest], Awaitable[bool]] | None = None
+        # A program whose bytes the terminal obeys could change what is shown; and its input is no answer.
+        if not options.tool_servers or options.raw or "-" in (options.script, options.stdin):
+            return
+        from casemate.surfaces.asking import Terminal, somebody_is_there
+
+        if somebody_is_there():
+            import asyncio
+
+            lock = self.screen = asyncio.Lock()
+            self.approve = Terminal(lock).ask
 
 
 class _Terminated(Exception):
@@ -61,7 +86,7 @@ def _language_of(script: str) -> str:
     return language
 
 
-async def _run(sandbox: Sandbox, options: Options, arguments: dict[str, Any]) -> int:
+async def _run(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> int:
     import asyncio
 
     task = asyncio.current_task()
@@ -79,7 +104,7 @@ async def _run(sandbox: Sandbox, options: Options, arguments: dict[str, Any]) ->
             loop.add_signal_handler(number, terminate)
     try:
         async with sandbox:
-            execution = await _execute(sandbox, options, arguments)
+            execution = await _execute(sandbox, options, arguments, asking)
     except asyncio.CancelledError:
         if terminated:
             raise _Terminated from None
@@ -88,9 +113,9 @@ async def _run(sandbox: Sandbox, options: Options, arguments: dict[str, Any]) ->
     return failures.exit_code_of(execution)
 
 
-async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any]) -> Execution:
+async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> Execution:
     if options.format == "text":
-        return await _stream(sandbox, options, arguments)
+        return await _stream(sandbox, options, arguments, asking)
     execution = await sandbox.run(**arguments)
     from casemate.surfaces import documents
 
@@ -98,7 +123,7 @@ async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any]
     return execution
 
 
-async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any]) -> Execution:
+async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> Execution:
     from contextlib import aclosing
 
     from casemate.model.approval import ApprovalRequest
@@ -110,10 +135,12 @@ async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any])
         async for event in events:
             match event:
                 case Output():
-                    await streams.output(event)
+                    async with asking.screen:
+                        await streams.output(event)
                 case Display():
-                    await streams.result(event.result)
-                case ApprovalRequest():
+                    async with asking.screen:
+                        await streams.result(event.result)
+                case ApprovalRequest() if asking.approve is None:
                     await event.deny("casemate run asks nobody")
                 case Done():
                     await streams.end()

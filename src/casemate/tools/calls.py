@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -213,7 +214,7 @@ def kind_of(error: CasemateError) -> Refusal:
 
 def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
     """A definition that comes from a cell, as it is shown and would be used: nothing of the host's is filled in, and
-    what it starts is behind a wall. Raises :class:`Refused` and ``InvalidArgument``."""
+    what it starts is behind a wall, in a folder that is named. Raises :class:`Refused` and ``InvalidArgument``."""
     from casemate.tools.definition import Program, read_definition
     from casemate.tools.placeholders import has_placeholder
 
@@ -222,7 +223,7 @@ def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
     if "policy" in definition or "settings" in definition:
         raise Refused("invalid", "a server that is added from inside cannot name files of the host's")
     is_program = isinstance(read_definition(name, definition).how, Program)
-    return {**definition, "wall": True} if is_program else dict(definition)
+    return {"cwd": os.getcwd(), **definition, "wall": True} if is_program else dict(definition)
 
 
 def _checked(known: Known, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,10 +37,11 @@ def text_of(answer: Mapping[str, Any]) -> str:
         return answer_text("ok", answer["text"])
     if "structured" in answer:
         return answer_text("ok", json.dumps(answer["structured"], ensure_ascii=False, indent=2))
-    return answer_text("ok", "\n".join(_told(block) for block in answer["content"]))
+    return answer_text("ok", "\n".join(told(block) for block in answer["content"]))
 
 
-def _told(block: Mapping[str, Any]) -> str:
+def told(block: Mapping[str, Any]) -> str:
+    """A part of what a tool gave, for people."""
     match block:
         case {"type": "text", "text": str(text)}:
             return text

@@ -142,7 +142,7 @@ class Tools:
     @property
     def has_servers(self) -> bool:
         """Whether there is anything to offer."""
-        return self._servers is not None and bool(self._servers.definitions())
+        return bool(self.servers.definitions())
 
     async def catalogue(self, server: str | None = None) -> Catalogue:
         """What is known of the tools of ``server``, or of all, which are started for that."""

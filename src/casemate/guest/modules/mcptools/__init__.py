@@ -4,6 +4,7 @@
 tools. Calls are checked and answered outside of the sandbox; what fails raises a `ToolError`.
 """
 
+from ._adding import register
 from ._content import Audio, Blob, Image, Link, Resource, Text
 from ._errors import InvalidArguments, ToolDenied, ToolError, ToolTimeout, ToolUnavailable
 from ._finding import install, search, servers
@@ -29,6 +30,7 @@ __all__ = [
     "ToolTimeout",
     "ToolUnavailable",
     "content_of",
+    "register",
     "search",
 ]
 

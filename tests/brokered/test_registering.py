@@ -1,0 +1,111 @@
+"""Servers that a program adds: somebody is shown exactly what is started, and it starts behind a wall."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.brokered.conftest import SERVER, Opened, Witness
+
+from casemate import ApprovalRequest
+
+ADD = """
+import json
+import mcptools
+try:
+    said = mcptools.register("more", json.loads({definition!r}))
+    from mcptools.more.note import run
+    print(json.dumps([said, run(text="x")]))
+except mcptools.ToolError as error:
+    print(json.dumps([error.kind, str(error)]))
+"""
+
+
+def adding(definition: dict[str, Any]) -> str:
+    return ADD.format(definition=json.dumps(definition))
+
+
+async def test_what_is_added_is_shown_with_command_arguments_and_environment_and_starts_behind_a_wall(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (folder / "server.py").write_bytes(SERVER.read_bytes())
+    monkeypatch.chdir(folder)
+    seen: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        seen.append(request)
+        return True
+
+    # It can write into the folder that is shown, and not beside it.
+    starts = (
+        "import os, sys\ntry: open(sys.argv[2], 'w')\nexcept OSError: pass\n"
+        "os.execv(sys.executable, [sys.executable, 'server.py', sys.argv[1]])"
+    )
+    arguments = ["-c", starts, "log", str(outside / "made")]
+    definition = {"command": sys.executable, "args": arguments, "env": {"A": "b"}}
+    async with opened(approve=approve) as sandbox:
+        execution = await sandbox.run(adding(definition))
+    assert execution.ok, execution.text
+    assert json.loads(execution.stdout) == ["added more, with 10 tools", "note done"]
+    assert [(request.kind, request.server, request.tool) for request in seen] == [
+        ("server", "more", ""), ("tool", "more", "note"),
+    ]  # fmt: skip
+    assert seen[0].arguments == {**definition, "cwd": os.fspath(folder), "wall": True}
+    assert json.loads((folder / "log").read_text()) == ["note", {"text": "x"}]
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("answer", [False, None])
+async def test_what_nobody_allows_is_not_added_and_not_started(
+    opened: Opened, tmp_path: Path, answer: bool | None
+) -> None:
+    definition = {"command": sys.executable, "args": ["-c", f"open({str(tmp_path / 'made')!r}, 'w')"]}
+    async with opened(**({} if answer is None else {"approve": lambda _request: answer})) as sandbox:
+        execution = await sandbox.run(adding(definition))
+        assert [one.name for one in sandbox.tools.servers.definitions()] == ["w"]
+    assert json.loads(execution.stdout)[0] == "denied"
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"command": "x", "wall": False, "policy": "p"},
+        {"command": "x", "settings": "p"},
+        {"command": "x", "args": ["${TOKEN}"]},
+        {"command": "x", "variables": ["HOME"]},
+        {"url": "https://u:p@mcp.test/"},
+        {"command": "x", "unknown": 1},
+        {},
+    ],
+)
+async def test_what_would_take_something_of_the_hosts_is_refused_before_anybody_is_asked(
+    opened: Opened, definition: dict[str, Any]
+) -> None:
+    seen: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        seen.append(request)
+        return True
+
+    async with opened(approve=approve) as sandbox:
+        execution = await sandbox.run(adding(definition))
+    assert json.loads(execution.stdout)[0] == "invalid"
+    assert seen == []
+
+
+async def test_a_server_that_is_there_is_not_replaced(opened: Opened, witness: Witness) -> None:
+    definition = {"command": sys.executable, "args": ["-c", ""]}
+    async with opened(approve=lambda _request: True) as sandbox:
+        execution = await sandbox.run(
+            adding(definition).replace('"more"', '"w"').replace("mcptools.more", "mcptools.w")
+        )
+    assert json.loads(execution.stdout)[0] == "invalid"
+    assert witness.calls == []
