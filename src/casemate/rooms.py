@@ -112,9 +112,7 @@ class Rooms:
         self.wall = NativeWall(launch_probe, self._concurrency)
         self.log = AuditLog(checked_path("audit", audit) if audit is not None else default_path(os.environ))
         self.house = House(
-            wall=self.wall,
-            log=self.log,
-            approvals=lambda: self.approvals,
+            wall=self.wall, log=self.log, approvals=lambda: self.approvals,
             limits=bound.limits,
             runtime_for=runtime_for,
             environment=None if self._wanted else environment,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.brokered.conftest import Witness
 from tests.brokered.test_plans import THREE
 
+import casemate
 from casemate import ApprovalRequest, InvalidArgument, PlanDenied, PlannedCall, sync
 
 
@@ -64,3 +68,13 @@ def test_a_file_for_a_sandbox_names_its_servers(witness: Witness, tmp_path: Path
 def test_a_sandbox_with_servers_that_are_none_is_not_made(tools: object) -> None:
     with pytest.raises(InvalidArgument):
         sync.Sandbox(tools=tools)
+
+
+def test_the_example_of_the_documents_does_what_they_say(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    example = root / "examples" / "tools.py"
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(casemate.__file__).parents[1])}
+    ran = subprocess.run([sys.executable, example], env=env, capture_output=True, text=True, check=False)
+    shown = f"```python\n{example.read_text()}```\n\n```\n{ran.stdout}```\n"
+    for document in ("README.md", "docs/tools.md"):
+        assert shown in (root / document).read_text(), ran.stderr
