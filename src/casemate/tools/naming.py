@@ -14,7 +14,7 @@ LONGEST = 100  # characters of a module's name: with its ending it must be a fil
 # What the package `mcptools` defines itself: a server of that name is another module.
 OWN_NAMES = frozenset((
     "Audio", "Blob", "Image", "InvalidArguments", "Link", "Object", "Output", "Resource", "Text", "ToolDenied",
-    "ToolError", "ToolTimeout", "ToolUnavailable", "UNSET", "content_of", "search",
+    "ToolError", "ToolTimeout", "ToolUnavailable", "UNSET", "content_of", "register", "search",
 ))  # fmt: skip
 
 
