@@ -85,7 +85,7 @@ def _no_value_before(world: World) -> None:
     (world.folder / "witnessed").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("path", ["/", "/chunks"])
+@pytest.mark.parametrize("path", ["/", "/chunks", "/chunks/small"])
 def test_va_15_the_server_gets_the_value_and_the_program_does_not(
     world: World, sandbox: sync.Sandbox, path: str
 ) -> None:

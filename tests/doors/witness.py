@@ -72,8 +72,12 @@ async def _http(folder: Path, reader: asyncio.StreamReader, writer: asyncio.Stre
         for at in range(0, 0 if in_chunks else len(answer), 7):  # in pieces that cut whatever is in there
             writer.write(answer[at : at + 7])
             await writer.drain()
+        size = 7 if line.split()[1].startswith("/chunks/small") else len(answer)
+        for at in range(0, len(answer) if in_chunks else 0, size):
+            writer.write(b"%x\r\n%s\r\n" % (len(answer[at : at + size]), answer[at : at + size]))
         if in_chunks:
-            writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(answer), answer))
+            said = "".join(f"{name}: {value}\r\n" for name, value in more)  # in trailers, too
+            writer.write(b"0\r\n%s\r\n" % said.encode("latin-1"))
         await writer.drain()
 
 

@@ -143,9 +143,13 @@ class Reading:
 
 
 class Following:
-    """The answer to one request, to see where it ends. It is passed on as it comes."""
+    """The answer to one request, to see where it ends. It is passed on as it comes; with ``anew``, as :meth:`taken`
+    gives it: heads are whole, and a body in chunks is apart from how it was cut."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, *, anew: bool = False) -> None:
+        self._anew = anew
+        self._heads, self._read = bytearray(), bytearray()
+        self._trailers: list[tuple[bytes, bytes]] = []
         self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_FRAMING)
         self._has_body = request.method != "HEAD"
         upgrade = [("Upgrade", "websocket"), ("Connection", "Upgrade")] if request.upgrades else []
@@ -153,7 +157,7 @@ class Following:
         self._h11.send(h11.EndOfMessage())
         self._unread = bytearray()
         self._looked = 0  # bytes in which the head does not end
-        self._in_chunks = False  # the head is over
+        self.in_chunks = False  # and the head is over
         self.plain = 0  # bytes of the body that are still to come, as they are; they need not be fed
         self.is_open = False  # the body ends with the connection
         self.is_whole = False
@@ -165,11 +169,20 @@ class Following:
         was fed so far. Raises :class:`BadAnswer`."""
         self._unread += data
         try:
-            goes_on = self._chunks() if self._in_chunks else self._head()
+            goes_on = self._chunks() if self.in_chunks else self._head()
         except h11.RemoteProtocolError:
             raise BadAnswer("it is not HTTP as RFC 9112 has it") from None
         is_known = self.is_whole or self.plain or self.is_open or self.switches
         return goes_on and bool(self._unread) and not is_known
+
+    def taken(self) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:
+        """Whole heads, as they came; what has come of the body, and the trailers behind it. Each is given once."""
+        heads, self._heads = bytes(self._heads), bytearray()
+        body, self._read = bytes(self._read), bytearray()
+        is_known = self.is_whole or self.plain or self.is_open or self.switches
+        if is_known and not self.in_chunks:
+            body, self._unread = bytes(self._unread), bytearray()
+        return heads, body, self._trailers
 
     def _head(self) -> bool:
         """One head, of which there may be several, all but the last interim; whether it was whole."""
@@ -183,6 +196,8 @@ class Following:
             self._looked = size
             return False
         self._h11.receive_data(bytes(self._unread[:size]))
+        if self._anew:
+            self._heads += self._unread[:size]
         del self._unread[:size]
         self._looked = 0
         event = self._h11.next_event()
@@ -201,7 +216,7 @@ class Following:
         if not self._has_body or event.status_code in (204, 304):
             length = 0
         elif b"transfer-encoding" in fields:
-            self._in_chunks = True  # h11 says where it ends
+            self.in_chunks = True  # h11 says where it ends
             return
         elif b"content-length" not in fields:
             self.is_open = True
@@ -222,6 +237,9 @@ class Following:
         while not isinstance(event := self._h11.next_event(), h11.EndOfMessage):
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return True
+            if self._anew and isinstance(event, h11.Data):
+                self._read += event.data
+        self._trailers = list(event.headers.raw_items())
         self._end(bool(self._unread or self._h11.trailing_data[0]))
         return False
 

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from casemate.egress.connection import HTTP, HTTPS, Connection, something_from
 from casemate.egress.http import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request, refusal
 from casemate.egress.refusal import Refused, Unreachable
-from casemate.egress.rewriting import hiding, rewritten, watcher
+from casemate.egress.rewriting import hidden, hiding, rewritten, watcher
 from casemate.egress.stream import Stream
 from casemate.egress.terms import Hiding
 from casemate.policy.hosts import canonical
@@ -139,8 +139,8 @@ async def _exchange(
     fields = rewritten(connection, name, port, *asked, is_tls=is_tls)
     reading.watch = watcher(connection, name, port)
     head = request.written(name if port == (HTTPS if is_tls else HTTP) else f"{name}:{port}", fields)
-    following = Following(request)
     hide = hiding(connection, name) if is_tls else None
+    following = Following(request, anew=hide is not None)
     if request.length == 0:
         connection.count_out(len(head))
         await server.send(head)
@@ -192,8 +192,8 @@ async def _upload(connection: Connection, head: bytes, reading: Reading, server:
 
 
 async def _download(connection: Connection, following: Following, server: Stream, hide: Hiding | None) -> None:
-    """The answer. ``hide``: what all of it goes through, head and framing included: what that changes stays as long as
-    it was. Raises ``OSError`` where it is cut off or none."""
+    """The answer. ``hide``: what all of it goes through, see :func:`hidden`. Raises ``OSError`` where it is cut off or
+    none."""
     turns = connection.opening.turns
     while not (following.is_whole or following.switches):
         if not server.ahead and not await server.fill():
@@ -206,7 +206,7 @@ async def _download(connection: Connection, following: Following, server: Stream
         except BadAnswer as error:
             raise OSError(str(error)) from None
         connection.count_in(len(data))
-        await connection.client.send(data if hide is None else await turns.take(hide.feed, data))
+        await connection.client.send(data if hide is None else await turns.take(hidden, following, hide))
         if following.plain or following.is_open:
             if hide is None:
                 await _rest_of_body(connection, following, server)

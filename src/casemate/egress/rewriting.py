@@ -10,6 +10,7 @@ from casemate.egress.terms import Fields, Hiding
 
 if TYPE_CHECKING:
     from casemate.egress.connection import Connection
+    from casemate.egress.http import Following
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")  # RFC 9110, section 5.6.2
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*\Z")
@@ -51,6 +52,22 @@ def hiding(connection: Connection, name: str) -> Hiding | None:
     """What an answer's body goes through; None where nothing is put into requests to the host."""
     rewrite = connection.terms.rewrite
     return None if rewrite is None or name not in rewrite.hosts else rewrite.hide(name)
+
+
+def hidden(following: Following, hide: Hiding) -> bytes:
+    """What has come of an answer as the cell may see it. Chunks are written anew: the server may have cut what is
+    hidden in two, and a program might choose where."""
+    heads, body, trailers = following.taken()
+    written = hide.feed(heads) + hide.finish() if heads else b""
+    if not following.in_chunks:
+        return written + hide.feed(body)
+    body = hide.feed(body) + (hide.finish() if following.is_whole else b"")
+    if body:
+        written += b"%x\r\n%s\r\n" % (len(body), body)
+    if following.is_whole:
+        lines = (hide.feed(b"%s: %s\r\n" % field) + hide.finish() for field in trailers)
+        written += b"0\r\n%s\r\n" % b"".join(lines)
+    return written
 
 
 def _note(connection: Connection, name: str, port: int, notes: tuple[str, ...]) -> None:
