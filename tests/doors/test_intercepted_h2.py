@@ -108,6 +108,7 @@ while data := one.recv(65536):
         ("head() + [('x', 'a\\r\\nb: c')]", None),
         ("head() + [('connection', 'close')]", None),
         ("head() + [('X-Upper', 'case')]", None),
+        ("head() + [('x(y', 'z')]", "a field that is none"),
         ("head() + [(f'x-{n}', 'y') for n in range(300)]", "256 header fields"),
     ],
 )
@@ -134,6 +135,8 @@ for n in range(400):
         break
 show()""",
     "settings": "send(frame(4, 0, 0, b'') * 4000); show()",
+    "large settings": "send(frame(4, 0, 0, b'\\0\\x04\\0\\0\\0\\1' * 10000)); show()",
+    "a head in large frames": "send(frame(1, 0, 1, b'x' * 30000) + frame(9, 0, 1, b'x' * 30000)); show()",
     "pings": "send(frame(6, 0, 0, b'12345678') * 4000); show()",
     "empty data": """
 http.send_headers(1, head(method="POST")); send(frame(0, 0, 1, b'') * 4000); show()""",
@@ -144,7 +147,8 @@ send(frame(1, 0, 1, b'\\x40\\x01a\\x7f' + b'\\xa1\\x1f' + b'x' * 4000) + frame(9
 }
 
 
-ON_RECORD = ("resets", "settings", "pings", "empty data", "a head without end")
+ON_RECORD = ("resets", "settings", "large settings", "a head in large frames", "pings", "empty data",
+             "a head without end")  # fmt: skip
 
 
 @pytest.mark.parametrize("flood", FLOODS)

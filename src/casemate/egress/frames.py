@@ -12,8 +12,9 @@ from dataclasses import dataclass
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MOST_FRAME = 1 << 16  # bytes of one frame's payload, as is announced
 _HEADER = 9
-_DATA, _HEADERS, _RST_STREAM, _GOAWAY, _CONTINUATION = 0, 1, 3, 7, 9
-_MOST_CONTINUATIONS = 16  # of one head, which may have 64 KiB at most
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 7, 9
+_MOST_CONTINUATIONS = 16  # of one head
+_MOST_SETTINGS = 64 * 6  # bytes of one frame of them: there are ten kinds, and h2 takes its time for each
 _MOST_RESETS = 200  # streams that are ended early, beyond those that ended well
 _MOST_IDLE = 2000  # frames that carry nothing, beyond one for each KiB that was carried
 _ERROR_NONE = 0
@@ -29,19 +30,23 @@ class NoFrames(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """``data``: whole frames, for h2; ``count``: their number; ``goes_away``: the last stream that the other side will
-    still answer, where it has said so; that frame is not in ``data``."""
+    """``data``: whole frames, for h2; ``count``: their number; ``carried``: bytes of bodies in them; ``goes_away``: the
+    last stream that the other side will still answer, where it has said so; that frame is not in ``data``."""
 
     data: bytes
     count: int
+    carried: int
     goes_away: int | None
 
 
 class Frames:
-    """The frames that one side sends. ``begins``: what it must say before them."""
+    """The frames that one side sends. ``begins``: what it must say before them; ``most_head``: bytes that one head may
+    have as it comes, compressed, all of which are read in one step."""
 
-    def __init__(self, begins: bytes = b"") -> None:
+    def __init__(self, begins: bytes = b"", most_head: int = MOST_FRAME) -> None:
         self._begins = begins
+        self._most_head = most_head
+        self._head = 0  # bytes of the head so far
         self._unread = bytearray()
         self._resets = self._idle = self._continuations = 0
         self._carried = 0  # bytes, in either direction
@@ -60,8 +65,9 @@ class Frames:
         self._unread += data
         at = self._preface()
         if self._begins:
-            return Taken(b"", 0, None)
+            return Taken(b"", 0, 0, None)
         start, count, goes_away = at, 0, None
+        carried = 0
         kept = bytearray(self._unread[:at])
         while len(self._unread) - at >= _HEADER:
             length = int.from_bytes(self._unread[at : at + 3])
@@ -73,6 +79,7 @@ class Frames:
                 break
             count += 1
             self._count(kind, length)
+            carried += length if kind == _DATA else 0
             if kind == _GOAWAY:
                 kept += self._unread[start:at]
                 start = end
@@ -80,7 +87,7 @@ class Frames:
             at = end
         kept += self._unread[start:at]
         del self._unread[:at]
-        return Taken(bytes(kept), count, goes_away)
+        return Taken(bytes(kept), count, carried, goes_away)
 
     def _preface(self) -> int:
         """How many bytes of it are there, once it is whole."""
@@ -107,6 +114,12 @@ class Frames:
             self._idle += 1
         if kind == _RST_STREAM:
             self._resets += 1
+        if kind == _SETTINGS and length > _MOST_SETTINGS:
+            raise Flood("too many settings")
+        if kind in (_HEADERS, _CONTINUATION):
+            self._head = length + (self._head if kind == _CONTINUATION else 0)
+            if self._head > self._most_head:
+                raise Flood(f"a head of more than {self._most_head} bytes")
         if self._resets > _MOST_RESETS + self._ended:
             raise Flood("too many streams were ended early")
         if self._idle > _MOST_IDLE + (self._carried >> 10) + 4 * self._ended:

@@ -22,7 +22,7 @@ from casemate.egress.secured import Secured
 from casemate.egress.side import Kept, Side
 from casemate.egress.streams import BadHead, Pair, head_of
 
-_LEAST_FRAME = 1 << 10  # bytes of a frame on average: reading smaller ones is counted as work, not as carrying
+_LEAST_FRAME = 1 << 10  # bytes of bodies in a frame on average: reading what has less is counted as work
 _REFUSED_STREAM = h2.errors.ErrorCodes.REFUSED_STREAM
 
 
@@ -103,7 +103,7 @@ class _Relay:
     async def _understand(self, side: Side, data: bytes) -> None:
         turns = self._connection.opening.turns
         taken = await turns.take(side.frames.take, data) if side.says_little else side.frames.take(data)
-        is_small = side.says_little = len(taken.data) < taken.count * _LEAST_FRAME
+        is_small = side.says_little = taken.carried < taken.count * _LEAST_FRAME
         events = await turns.take(side.h2.receive_data, taken.data) if is_small else side.h2.receive_data(taken.data)
         begun = time.thread_time()
         for event in events:

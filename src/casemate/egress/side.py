@@ -21,6 +21,7 @@ _OF_REQUEST, _OF_ANSWER = 1 << 17, 1 << 18
 _FIRST_WINDOW = (1 << 16) - 1  # that a connection begins with (RFC 9113, section 6.9.2)
 _MOST_HEAD = 1 << 15  # bytes of a request's fields, as section 6.5.2 counts them
 _MOST_ANSWER_HEAD = 1 << 16
+_JOINED = 1 << 12  # bytes up to which parts of a body are kept as one
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -35,13 +36,18 @@ class Kept:
     trailers: Headers | None = None
     then_reset: bool = False
 
+    def takes(self, more: Kept) -> bool:
+        """Whether ``more`` can be part of this one: each that is kept costs more than its few bytes."""
+        is_plain = not self.is_last and self.trailers is None is more.trailers and not more.then_reset
+        return is_plain and self.of == more.of and len(self.data) + len(more.data) <= _JOINED
+
 
 class Side:
     """``stream``: where it is reached; ``is_client``: it is the cell."""
 
     def __init__(self, stream: Stream, *, is_client: bool) -> None:
         self.stream = stream
-        self.frames = Frames(PREFACE if is_client else b"")
+        self.frames = Frames(PREFACE, _MOST_HEAD) if is_client else Frames(b"", _MOST_ANSWER_HEAD)
         self.says_little = True  # in many frames, as it seems
         self.more = b""  # frames that h2 does not know of
         self._kept: dict[int, deque[Kept]] = {}
@@ -99,7 +105,12 @@ class Side:
 
     def keep(self, stream: int, part: Kept) -> None:
         """Send ``part`` of a stream, as soon as its window allows."""
-        self._kept.setdefault(stream, deque()).append(part)
+        parts = self._kept.setdefault(stream, deque())
+        if parts and parts[-1].takes(part):
+            parts[-1].data += part.data
+            parts[-1].is_last = part.is_last
+        else:
+            parts.append(part)
         self.send(stream)
 
     def send(self, stream: int | None) -> None:

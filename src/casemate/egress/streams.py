@@ -14,6 +14,7 @@ _MOST_FIELDS = 256
 _METHOD = re.compile(rb"[A-Z]{1,20}\Z")
 _PATH = re.compile(rb"(?:/[!\"$-~]*|\*)\Z")  # origin form, without a fragment
 _AUTHORITY = re.compile(rb"([0-9A-Za-z._-]+)(?::([0-9]{1,5}))?\Z")
+_NAME = re.compile(rb":?[!#$%&'*+.^_`|~0-9a-z-]+\Z")  # RFC 9110, section 5.1, in small letters
 _VALUE = re.compile(rb"[^\x00\r\n]*\Z")
 _NOT_PASSED_ON = (b"host", b"proxy-authorization", b"proxy-connection", b"http2-settings")
 
@@ -85,7 +86,7 @@ def _parts(
     fields: list[tuple[bytes, bytes]] = []
     hosts: list[bytes] = []
     for field, value in ((bytes(one), bytes(two)) for one, two in headers):
-        if not _VALUE.match(value) or field in pseudo:
+        if not _NAME.match(field) or not _VALUE.match(value) or field in pseudo:
             raise BadHead("a field that is none, or comes twice")
         if field.startswith(b":"):
             pseudo[field] = value

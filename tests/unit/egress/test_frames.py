@@ -61,6 +61,28 @@ def test_a_flood_is_noticed_at_its_bound_and_not_before(kind: int, payload: byte
         reading.take(frame(kind, payload))
 
 
+@pytest.mark.parametrize(
+    "frames",
+    [
+        frame(4, bytes(65 * 6)),
+        frame(1, bytes(20_000)) + frame(9, bytes(20_000)),
+        frame(1, bytes(20_000)) + frame(8, b"\0\0\0\1") + frame(9, bytes(20_000)),
+    ],
+)
+def test_what_takes_long_to_read_is_refused_before_it_is_read(frames: bytes) -> None:
+    with pytest.raises(Flood):
+        Frames(most_head=32_768).take(frames)
+
+
+def test_each_head_and_all_usual_settings_are_taken() -> None:
+    frames = (frame(1, bytes(20_000)) + frame(9, bytes(12_000))) * 3 + frame(4, bytes(10 * 6))
+    assert Frames(most_head=32_768).take(frames).data == frames
+
+
+def test_only_bytes_of_bodies_are_carried() -> None:
+    assert Frames().take(frame(0, b"abc") + frame(1, bytes(500)) + frame(4)).carried == 3
+
+
 def test_what_was_carried_allows_for_frames_that_carry_nothing() -> None:
     reading = Frames()
     for _ in range(5000):
