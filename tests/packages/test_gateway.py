@@ -134,8 +134,9 @@ async def test_one_page_is_asked_for_once_however_many_ask(index: Index, tmp_pat
     assert index.paths() == ["/simple/alpha/"]
 
 
+NOWHERE = "http://127.0.0.1:1"  # a proxy that is not there: what is followed by mistake goes no further
 LINKS: list[tuple[str, dict[str, Any]]] = [
-    ("without encryption", {"url": "http://files.test/x.whl", "index": "https://index.test/simple/"}),
+    ("without encryption", {"url": "http://93.184.216.35/x.whl", "index": "https://93.184.216.34/simple/"}),
     ("no public host", {"url": "https://127.0.0.1:9/x.whl", "index": "https://93.184.216.34/simple/"}),
     ("no public host", {"url": "https://169.254.169.254/x.whl", "index": "https://93.184.216.34/simple/"}),
     ("no public host", {"url": "https://[::1]/x.whl", "index": "https://93.184.216.34/simple/"}),
@@ -144,9 +145,51 @@ LINKS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("why", "where"), LINKS)
 async def test_a_page_cannot_send_the_host_to_its_own_network(tmp_path: Path, why: str, where: dict[str, str]) -> None:
-    upstream = Upstream(Indexes((index_at(where["index"]),)), Store(tmp_path), 1 << 20)
+    upstream = Upstream(Indexes((index_at(where["index"]),), proxy=NOWHERE), Store(tmp_path), 1 << 20)
     try:
         with pytest.raises(Unfetched, match=why):
             await upstream.file(Link("x.whl", where["url"]))
     finally:
         await upstream.close()
+
+
+@pytest.mark.parametrize("address", [
+    "127.0.0.1", "10.0.0.1", "169.254.169.254", "224.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]",
+    "[2002:7f00:1::1]", "[2001:0:5db8:d822::1]", "[::7f00:1]", "[fec0::1]", "[ff0e::1]", "[fd00::1]",
+])  # fmt: skip
+async def test_a_public_page_leads_to_no_private_host_whatever_other_indexes_are(tmp_path: Path, address: str) -> None:
+    places = index_at("http://127.0.0.1:1/simple/"), index_at("https://93.184.215.14/simple/")
+    indexes = Indexes(places, proxy=NOWHERE)
+    upstream = Upstream(indexes, Store(tmp_path), 1 << 20)
+    link = Link("a-1.0-py3-none-any.whl", f"https://{address}/a-1.0-py3-none-any.whl",
+                page="https://93.184.215.14/simple/a/")  # fmt: skip
+    plain = Link(link.filename, "http://127.0.0.1:1/a-1.0-py3-none-any.whl", page=link.page)
+    try:
+        with pytest.raises(Unfetched, match="no public host"):
+            await upstream.file(link)
+        with pytest.raises(Unfetched, match="without encryption"):
+            await upstream.file(plain)
+    finally:
+        await upstream.close()
+
+
+async def test_two_files_of_one_name_are_not_both_served(index: Index, tmp_path: Path) -> None:
+    first, other = wheel("alpha"), wheel("alpha", files={"more.py": ""})
+    one = index.add(first, url="../../files/one")
+    index.add(other, url="../../files/other")
+    index.answers["/files/one"] = lambda handler: handler.answer(200, one.content)  # type: ignore[attr-defined]
+    index.answers["/files/other"] = lambda handler: handler.answer(200, other[1])  # type: ignore[attr-defined]
+    async with serving(index, tmp_path) as (gateway, port):
+        await got(port, "/simple/alpha/")
+        statuses = [(await got(port, f"/files/alpha/{number}/{first[0]}"))[0] for number in (0, 1)]
+    assert statuses == [200, 502]
+    assert [served.size for served in gateway.served.values()] == [len(first[1])]
+
+
+@pytest.mark.parametrize("body", [b"<a href=x>" * 50_001, b"<![<![<!["], ids=["many", "broken"])
+async def test_a_page_that_is_none_is_told_in_words(index: Index, tmp_path: Path, body: bytes) -> None:
+    index.answers["/simple/alpha/"] = lambda handler: handler.answer(200, body, "text/html")  # type: ignore[attr-defined]
+    async with serving(index, tmp_path) as (gateway, port):
+        status, _ = await got(port, "/simple/alpha/")
+    assert status == 502
+    assert len(gateway.problems) == 1

@@ -271,3 +271,36 @@ async def test_the_cache_notices_a_file_that_was_changed(opened: Opened, index: 
             assert (await sandbox.packages.install(["alpha"], session=session)).ok
     assert kept.read_bytes() == file.content
     assert index.paths().count(f"/files/{file.name}") == 2
+
+
+async def test_a_wheel_cannot_keep_another_out_of_the_question(
+    opened: Opened, index: Index, installer: str, asked: list[ApprovalRequest]
+) -> None:
+    index.add(wheel("quiet"))
+    note = {"alpha-1.0.data/purelib/quiet-1.0.dist-info/INSTALLER": "casemate\n"}
+    index.add(wheel("alpha", requires=("quiet",), files=note))
+    async with opened() as sandbox:
+        installed = await sandbox.packages.install(["alpha"])
+    assert installed.ok, installed.output
+    (question,) = asked
+    assert question.arguments["packages"] == ["alpha==1.0", "quiet==1.0"]
+
+
+async def test_an_index_leads_nobody_to_another_with_the_operators_password(opened: Opened, index: Index) -> None:
+    private = Index()
+    try:
+        private.password = "s3cret-of-the-operator"
+        private.add(wheel("alpha"))
+        index.metadata = False
+        index.add(wheel("alpha"), url=f"http://127.0.0.1:{private.port}/files/alpha-1.0-py3-none-any.whl")
+        file = index.add(wheel("beta"))
+        to = f"http://127.0.0.1:{private.port}/files/alpha-1.0-py3-none-any.whl"
+        index.answers[f"/files/{file.name}"] = _redirect(to)  # type: ignore[assignment]
+        private.projects["gamma"] = []
+        async with opened(package_indexes=[index.url, private.url]) as sandbox:
+            linked = await sandbox.packages.install(["alpha"])
+            redirected = await sandbox.packages.install(["beta"])
+        assert (linked.status, redirected.status) == ("failed", "failed")
+        assert not any("authorization" in headers for _, path, headers in private.asked if path.startswith("/files"))
+    finally:
+        private.close()

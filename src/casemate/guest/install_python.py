@@ -27,14 +27,14 @@ def main() -> int:
     """Do what the order says: the exit code."""
     order: "dict[str, Any]" = json.load(sys.stdin)
     site = _make_environment()
-    _note_what_is_there(site, order["places"])
+    notes = _note_what_is_there(site, order["places"])
     command = _uv(order) if order["uv"] else _pip(order)
     if not command:
         print("ERROR: this Python has no pip, and there is no uv", file=sys.stderr)
         return 1
     code = subprocess.run(command, check=False, env=_ENV, stdin=subprocess.DEVNULL).returncode
     if code == 0:
-        _hand_over(site)
+        _hand_over(site, notes)
     return code
 
 
@@ -52,8 +52,10 @@ def _make_environment() -> str:
     return site
 
 
-def _note_what_is_there(site: str, places: "list[str]") -> None:
-    """For each package that programs have already, what an installer looks at, and nothing that it could take away."""
+def _note_what_is_there(site: str, places: "list[str]") -> "list[str]":
+    """For each package that programs have already, what an installer looks at, and nothing that it could take away:
+    the folders of these notes."""
+    notes: "list[str]" = []
     own = [place for place in sys.path if place and not place.startswith(("/workspace", "/program"))]
     for place in [*places, *own]:
         try:
@@ -61,24 +63,26 @@ def _note_what_is_there(site: str, places: "list[str]") -> None:
         except OSError:
             continue  # an archive, or not there
         for name in names:
-            _note(site, f"{place}/{name}")
+            notes += _note(site, f"{place}/{name}")
+    return notes
 
 
-def _note(site: str, there: str) -> None:
+def _note(site: str, there: str) -> "list[str]":
     head = next(filter(None, map(_head_of, (f"{there}/METADATA", f"{there}/PKG-INFO", there))), "")
     fields = dict(line.split(": ", 1) for line in head.splitlines() if line.startswith(("Name: ", "Version: ")))
     name, version = fields.get("Name", "").strip(), fields.get("Version", "").strip()
     if not name or not version or name.lower() == "pip":
-        return
+        return []
     folder = f"{name.replace('-', '_')}-{version}.dist-info"
     try:
         os.mkdir(f"{site}/{folder}")
     except OSError:
-        return  # an earlier place has it
+        return []  # an earlier place has it
     record = "".join(f'"{folder}/{file}",,\n' for file in ("METADATA", "INSTALLER", "RECORD"))
     for file, content in (("METADATA", head), ("INSTALLER", f"{_NOTE}\n"), ("RECORD", record)):
         with open(f"{site}/{folder}/{file}", "w", encoding="utf-8", errors="surrogateescape") as note:
             note.write(content)
+    return [folder]
 
 
 def _head_of(path: str) -> str:
@@ -121,9 +125,11 @@ def _uv(order: "dict[str, Any]") -> "list[str]":
     ]
 
 
-def _hand_over(site: str) -> None:
-    """Leave what was installed, and nothing else, where the host looks for it."""
-    for folder in glob.glob(f"{glob.escape(site)}/*.dist-info"):
+def _hand_over(site: str, notes: "list[str]") -> None:
+    """Leave what was installed, and nothing else, where the host looks for it. A wheel may have any file written: what
+    it says of itself makes it no note."""
+    for note in notes:
+        folder = f"{site}/{note}"
         try:
             with open(f"{folder}/INSTALLER") as file:
                 is_note = file.read().strip() == _NOTE

@@ -66,6 +66,7 @@ class Gateway:
     _pages: dict[str, asyncio.Task[list[Link] | None]] = field(default_factory=dict)
     _files: dict[str, Link] = field(default_factory=dict)  # by their path here
     _fetching: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _known: dict[str, str] = field(default_factory=dict)  # the hash of what has a file's name
 
     @asynccontextmanager
     async def listening(self, taken: socket.socket) -> AsyncIterator[None]:
@@ -157,6 +158,8 @@ class Gateway:
     async def _fetched(self, path: str, link: Link, suffix: str = "", sha256: str = "") -> _Answer:
         async with self._fetching.setdefault(path, asyncio.Lock()):
             digest = await self.upstream.file(link, suffix, sha256)
+        if not suffix and self._known.setdefault(link.filename, digest) != digest:
+            raise Unfetched(f"there are two files of the name {link.filename}: which of them is meant cannot be known")
         return _Answer(200, "application/octet-stream", sha256=digest, link=None if suffix else link)
 
     async def _give(

@@ -21,6 +21,7 @@ from casemate.packages.names import normalized
 CURRENT = "current"
 SITE = "site"
 _INFO = ".dist-info"
+_MOST_RECORD = 32 << 20  # characters that are read of a RECORD, which a package wrote
 _SITE_IN_ENVIRONMENT = "lib/python/site-packages"  # what RECORD names are relative to, as deep as it is (PEP 376)
 
 
@@ -84,7 +85,7 @@ def _number_in(link: Path) -> int:
 def projects(generation: Path) -> list[tuple[str, str]]:
     """Name, as indexes have it, and version of each project in a generation."""
     names = []
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = sorted(name for name in os.listdir(generation / SITE) if name.endswith(_INFO))
     return [project_of(name) for name in names]
 
@@ -97,16 +98,18 @@ def project_of(folder: str) -> tuple[str, str]:
 
 def _files_of(generation: Path, names: Collection[str]) -> Iterator[str]:
     """The files that belong to projects of these names, relative to the generation, as their RECORD says."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for folder in os.listdir(generation / SITE):
-            if folder.endswith(_INFO) and project_of(folder)[0] in names:
+            is_one = folder.endswith(_INFO) and (generation / SITE / folder).is_dir()
+            if is_one and project_of(folder)[0] in names:
                 yield from (f"{SITE}/{folder}/{name}" for name in os.listdir(generation / SITE / folder))
                 yield from _recorded(generation / SITE / folder / "RECORD")
 
 
 def _recorded(record: Path) -> Iterator[str]:
     try:
-        rows = list(csv.reader(record.read_text("utf-8", "replace").splitlines()))
+        with record.open(encoding="utf-8", errors="replace") as file:
+            rows = list(csv.reader(file.read(_MOST_RECORD).splitlines()))
     except (OSError, csv.Error):
         return
     for row in rows:

@@ -30,7 +30,7 @@ class BadPage(ValueError):
 class Link:
     """A file that a page links to. ``sha256``: "" where the page does not say it; ``size`` in bytes, None likewise;
     ``yanked``: why, True without a reason; ``metadata``: the SHA-256 of what is at its address with ``.metadata``, ""
-    where that is there and has none said, None where there is nothing."""
+    where that is there and has none said, None where there is nothing. ``page``: the address of the page."""
 
     filename: str
     url: str
@@ -39,6 +39,7 @@ class Link:
     requires_python: str | None = None
     yanked: str | bool = False
     metadata: str | None = None
+    page: str = ""
 
     @property
     def is_wheel(self) -> bool:
@@ -55,10 +56,10 @@ def read(body: bytes, media_type: str, url: str) -> list[Link]:
     """The links of the page at ``url``; those that cannot be used are left out. Raises :class:`BadPage`."""
     try:
         found = _of_json(body, url) if "json" in media_type else _of_html(body, url)
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+    except BadPage:
+        raise
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError, AssertionError) as error:
         raise BadPage(f"the page at {urlsplit(url).hostname} cannot be read: {type(error).__name__}") from None
-    if len(found) > _MOST_FILES:
-        raise BadPage(f"the page lists more than {_MOST_FILES} files")
     return [link for link in found if _FILENAME.fullmatch(link.filename) and _is_address(link.url)]
 
 
@@ -75,8 +76,15 @@ def _is_address(url: str) -> bool:
         return False
 
 
+def _check_number(files: int) -> None:
+    if files > _MOST_FILES:
+        raise BadPage(f"the page lists more than {_MOST_FILES} files")
+
+
 def _of_json(body: bytes, url: str) -> list[Link]:
-    return [_link_of(file, url) for file in json.loads(body)["files"]]
+    files = json.loads(body)["files"]
+    _check_number(len(files))
+    return [_link_of(file, url) for file in files]
 
 
 def _link_of(file: dict[str, Any], url: str) -> Link:
@@ -90,6 +98,7 @@ def _link_of(file: dict[str, Any], url: str) -> Link:
         requires_python=python if isinstance(python, str) else None,
         yanked=yanked if isinstance(yanked, str | bool) else False,
         metadata=_sha256_in(metadata) if metadata else None,
+        page=url,
     )
 
 
@@ -111,16 +120,17 @@ class _Anchors(HTMLParser):
             self.base = dict(attrs).get("href") or ""
         elif tag == "a":
             self.found.append(dict(attrs))
+            _check_number(len(self.found))
 
 
 def _of_html(body: bytes, url: str) -> list[Link]:
     parser = _Anchors()
     parser.feed(body.decode("utf-8", "replace"))
     base = urljoin(url, parser.base)
-    return [_link_at(anchor, base) for anchor in parser.found if anchor.get("href")]
+    return [_link_at(anchor, base, url) for anchor in parser.found if anchor.get("href")]
 
 
-def _link_at(anchor: dict[str, str | None], base: str) -> Link:
+def _link_at(anchor: dict[str, str | None], base: str, url: str) -> Link:
     address, fragment = urldefrag(urljoin(base, anchor["href"] or ""))
     algorithm, _, digest = fragment.partition("=")
     said = next((anchor[key] for key in ("data-core-metadata", "data-dist-info-metadata") if key in anchor), None)
@@ -132,6 +142,7 @@ def _link_at(anchor: dict[str, str | None], base: str) -> Link:
         requires_python=anchor.get("data-requires-python"),
         yanked=(anchor["data-yanked"] or True) if "data-yanked" in anchor else False,
         metadata=metadata,
+        page=url,
     )
 
 

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 _MOST_PAGE = 64 << 20  # bytes of a page of an index, unpacked
 _MOST_REDIRECTS = 5
+_PAGES_AT_ONCE = 8  # each is in memory, and what is read of it, one at a time, may be twenty times as much
 _MOST_BYTES = 8 << 30  # of all files that one installation fetches
 _REDIRECTS = (301, 302, 303, 307, 308)
 _WITHIN = 30.0  # seconds for each step of a request
 _NOT_THERE = (404, 410)
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 
 
 class Unfetched(Exception):
@@ -42,15 +44,17 @@ class Upstream:
         self._store = store
         self._most = most_bytes
         self._fetched = 0
-        self._own_hosts = {_origin(index.url) for index in self._indexes}
+        self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
+        self._reading = asyncio.Lock()
         self._client = _client(indexes)
 
     async def page(self, project: str) -> list[Link] | None:
         """The links of the first index that knows ``project``; None where none does. Raises :class:`Unfetched`."""
-        for index in self._indexes:
-            found = await self._page(index, f"{index.url}{project}/")
-            if found is not None:
-                return found
+        async with self._pages:
+            for index in self._indexes:
+                found = await self._page(index, f"{index.url}{project}/")
+                if found is not None:
+                    return found
         return None
 
     async def file(self, link: Link, suffix: str = "", sha256: str = "") -> str:
@@ -64,10 +68,11 @@ class Upstream:
             kept.close()
             return expected
         url = link.url + suffix
-        await self._vet(url)
+        page = link.page or self._indexes[0].url
+        await self._vet(url, page)
         incoming = await asyncio.to_thread(self._store.begin)
         try:
-            await self._receive(url, incoming)
+            await self._receive(url, page, incoming)
             digest = incoming.digest()
             if expected and digest != expected:
                 raise Unfetched(
@@ -84,7 +89,7 @@ class Upstream:
         await asyncio.to_thread(self._store.tidy)
 
     async def _page(self, index: Index, url: str) -> list[Link] | None:
-        async with self._got(url, ACCEPT) as (answer, address):
+        async with self._got(url, ACCEPT, url) as (answer, address):
             if answer.status_code in _NOT_THERE:
                 return None
             self._check(answer, address)
@@ -95,12 +100,13 @@ class Upstream:
                     raise Unfetched(f"a page of {_host(index.url)} has more than {_MOST_PAGE >> 20} MiB")
             media_type = answer.headers.get("content-type", "")
         try:
-            return await asyncio.to_thread(read, bytes(body), media_type, address)
+            async with self._reading:
+                return await asyncio.to_thread(read, bytes(body), media_type, address)
         except BadPage as error:
             raise Unfetched(str(error)) from None
 
-    async def _receive(self, url: str, incoming: Incoming) -> None:
-        async with self._got(url, "*/*") as (answer, address):
+    async def _receive(self, url: str, page: str, incoming: Incoming) -> None:
+        async with self._got(url, "*/*", page) as (answer, address):
             self._check(answer, address)
             async for piece in answer.aiter_raw():
                 if incoming.size + len(piece) > self._most:
@@ -111,8 +117,9 @@ class Upstream:
                 incoming.write(piece)
 
     @asynccontextmanager
-    async def _got(self, url: str, accept: str) -> AsyncIterator[tuple[httpx2.Response, str]]:
-        """The answer, and the address that it came from in the end. Redirects are followed within the same host."""
+    async def _got(self, url: str, accept: str, page: str) -> AsyncIterator[tuple[httpx2.Response, str]]:
+        """The answer, and the address that it came from in the end. Redirects are followed within the same host.
+        ``page``: the one that says so; credentials go to its host alone."""
         import httpx2
 
         origin = _origin(url)
@@ -120,7 +127,7 @@ class Upstream:
         for _ in range(_MOST_REDIRECTS + 1):
             request = self._client.build_request("GET", url, headers={"accept": accept, "accept-encoding": encoding})
             try:
-                answer = await self._client.send(request, stream=True, auth=self._auth(url))
+                answer = await self._client.send(request, stream=True, auth=self._auth(url, page))
             except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
                 raise Unfetched(f"{_host(url)} cannot be reached: {type(error).__name__}: {error}"[:500]) from None
             try:
@@ -132,7 +139,7 @@ class Upstream:
                 raise Unfetched(f"what {_host(url)} sends ends in the middle: {type(error).__name__}") from None
             finally:
                 await answer.aclose()
-            if _origin(target) != origin and _origin(target) not in self._own_hosts:
+            if _origin(target) != origin:
                 raise Unfetched(f"{_host(url)} redirects to another host, {_host(target)}: not followed")
             url = target
         raise Unfetched(f"{_host(url)} redirects too often")
@@ -141,26 +148,26 @@ class Upstream:
         if answer.status_code != 200:
             raise Unfetched(f"{_host(url)} answers {answer.status_code} for {_name(url)}")
 
-    def _auth(self, url: str) -> Any:
-        """The operator's credentials, for the host that they are for."""
+    def _auth(self, url: str, page: str) -> Any:
+        """The operator's credentials, for the host that they are for: not where another host's page led there."""
         import httpx2
 
         for index in self._indexes:
-            if index.user and _origin(index.url) == _origin(url):
+            if index.user and _origin(index.url) == _origin(url) == _origin(page):
                 return httpx2.BasicAuth(index.user, index.password)
         try:
             return httpx2.NetRCAuth()
         except Exception:  # noqa: BLE001 - whatever is wrong with a file of the operator's that may not be there
             return None
 
-    async def _vet(self, url: str) -> None:
-        """An index may name any host for its files; but one of this machine's or this network's own only if it is there
+    async def _vet(self, url: str, page: str) -> None:
+        """A page may name any host for its files; but one of this machine's or this network's own only if it is there
         itself, and without encryption only if it is without, too. Raises :class:`Unfetched`."""
-        if _origin(url) in self._own_hosts:
+        if _origin(url) == _origin(page):
             return
-        if urlsplit(url).scheme != "https" and all(urlsplit(one.url).scheme == "https" for one in self._indexes):
+        if urlsplit(url).scheme != "https" and urlsplit(page).scheme == "https":
             raise Unfetched(f"the index links to {_host(url)} without encryption: not followed")
-        if not await _is_public(url) and await _is_public(self._indexes[0].url):
+        if not await _is_public(url) and await _is_public(page):
             raise Unfetched(f"the index links to {_host(url)}, which is no public host: not followed")
 
 
@@ -189,7 +196,17 @@ async def _is_public(url: str) -> bool:
         found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
     except OSError:
         return True  # behind a proxy names need not resolve here; and a host that is not there is none of ours
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_global for *_, address in found)
+    return all(_is_anybodys(ipaddress.ip_address(str(address[0]).partition("%")[0])) for *_, address in found)
+
+
+def _is_anybodys(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether it is a global unicast address (RFC 4291, section 2.4) that leads to itself, and not by another inside it
+    to who knows whom (NAT64, RFC 6052; 6to4, RFC 3056; Teredo, RFC 4380)."""
+    if isinstance(address, ipaddress.IPv6Address) and (
+        address not in _GLOBAL_UNICAST or address.sixtofour is not None or address.teredo is not None
+    ):
+        return False
+    return address.is_global and not address.is_multicast
 
 
 def _origin(url: str) -> tuple[str, str | None, int]:

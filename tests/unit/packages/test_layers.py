@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from casemate.packages.layers import Layer, projects
 
 
@@ -68,3 +70,15 @@ def test_another_layer_begins_with_a_copy(tmp_path: Path) -> None:
     assert set(files(own)) == {"site/alpha.py", "site/beta.py"}
     assert set(files(shared)) == {"site/alpha.py"}
     assert os.stat(shared.folder).st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("path", ["site", "site/alpha-1.0.dist-info"])
+def test_a_file_where_a_folder_is_expected_is_no_project_that_stops_anything(tmp_path: Path, path: str) -> None:
+    layer = Layer(tmp_path / "layer")
+    for _ in range(2):
+        new = layer.begin()
+        (new / path).parent.mkdir(exist_ok=True)
+        (new / path).write_text("")
+        projects(new)
+        layer.publish(new)
+    assert layer.current == tmp_path / "layer" / "2"
