@@ -122,7 +122,7 @@ class Rooms:
             hosts=bound.hosts,
             offers=self._offers,
             step_offers=self._step_offers, ready=self._ready,
-            layer=lambda: None if self._packages is None else self._packages.shared(),
+            layer=lambda: () if self._packages is None else self._packages.shared(),
         )  # fmt: skip
         self._making = threading.Lock()  # of approvals, vault and tools: other threads may ask for them
 

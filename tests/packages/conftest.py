@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.packages.index import Index
+from tests.packages.registry import Registry
 
 import casemate.sessions.packages
 from casemate import ApprovalRequest, Sandbox
@@ -48,6 +49,16 @@ def runner() -> Iterator[asyncio.Runner]:
 def index() -> Iterator[Index]:
     """An index on loopback."""
     one = Index()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """A registry of npm's on loopback, which the operator's npm is set to."""
+    one = Registry()
+    monkeypatch.setenv("NPM_CONFIG_USERCONFIG", str(tmp_path / "npmrc"))
+    (tmp_path / "npmrc").write_text(f"registry={one.url}\n")
     yield one
     one.close()
 

@@ -50,7 +50,7 @@ class House:
     ``preload``: modules to load ahead, None for the usual; ``approvals``: made when first wanted; ``hosts``: what cells
     may reach, and ``outside`` the way there; None where they may reach none; ``offers``: what the host has in each cell
     itself, now, and ``step_offers`` besides in a step of a session (given whether its events are followed); ``layer``:
-    the folder of packages that all cells see, None where nothing was installed; ``ready``: waits for those that the
+    the folders of packages that all cells see, each with its place there; ``ready``: waits for those that the
     sandbox was asked for; ``asks``: somebody may be asked, else only rules decide; ``keeps``: what a run changes in the
     caller's folder is applied to it."""
 
@@ -68,7 +68,7 @@ class House:
     hosts: HostRules | None
     offers: Callable[[], tuple[Offer, ...]] = tuple
     step_offers: Callable[[bool], tuple[Offer, ...]] = lambda _: ()
-    layer: Callable[[], Path | None] = lambda: None
+    layer: Callable[[], tuple[tuple[Path, str], ...]] = tuple
     ready: Callable[[], Awaitable[None]] = _at_once
     asks: bool = True
     keeps: bool = True

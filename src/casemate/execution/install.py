@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,23 +32,22 @@ from casemate.files.protected import Protection
 from casemate.files.walk import open_folder
 from casemate.model.approval import Question, Verdict
 from casemate.model.packages import Installed, InstalledPackage, Terms
-from casemate.model.plan import DOOR, GUEST, LAYERED, Bind, Entry, Listener
-from casemate.packages.gateway import Gateway, Served
-from casemate.packages.layers import Layer, projects
-from casemate.packages.names import Requirement, normalized
+from casemate.model.plan import DOOR, Listener
+from casemate.packages.gateway import Gateway
+from casemate.packages.names import Requirement
 from casemate.workspace.apply import apply
 
 if TYPE_CHECKING:
     from casemate.approvals.asker import Asker
     from casemate.execution.capture import Capture
     from casemate.execution.house import House
+    from casemate.execution.install_node import NodeInstaller
+    from casemate.execution.install_python import PythonInstaller
     from casemate.isolation.wall import Cell
     from casemate.model.plan import Plan
     from casemate.model.request import Request
 
 _PORT = 80
-_PROGRAM = f"__file__ = '{GUEST}/install_python.py'\nexec(compile(open(__file__).read(), __file__, 'exec'))\n"
-_UV = "/packages/uv"  # where the host's is, in the cell
 _BOUNDS = Bounds(files=100_000, file_bytes=1 << 30, total_bytes=4 << 30, depth=64, entries=200_000, reports=20)
 _MOST_REASON = 1000  # characters
 _MOST_OUTPUT = 20_000  # characters of what the installer printed, from its end
@@ -63,21 +62,21 @@ class _Everything(Protection):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be installed, and how. ``uv``: the host's, None for the pip of the environment."""
+    """What is to be installed, and how, and into which layer."""
 
     requirements: tuple[Requirement, ...]
     terms: Terms
-    uv: Path | None
+    installer: PythonInstaller | NodeInstaller
     namespace: str
 
 
-async def install(order: Order, house: House, gateway: Gateway, layer: Layer, asker: Asker) -> Installed:
-    """Install what ``order`` says over what ``layer`` has, and into it; ``asker`` asks whether that may be.
+async def install(order: Order, house: House, gateway: Gateway, asker: Asker) -> Installed:
+    """Install what ``order`` says over what its layer has, and into it; ``asker`` asks whether that may be.
 
     Raises ``CasemateError`` for what is not the packages' doing.
     """
     report = await house.wall.prove()
-    request, plan = _planned(order, house, layer, asker.session)
+    request, plan = _planned(order, house, asker.session)
     async with recording(house.log, request, plan) as record:
         finished = await _run(plan, house, gateway)
         try:
@@ -87,7 +86,7 @@ async def install(order: Order, house: House, gateway: Gateway, layer: Layer, as
             output = execution.text[-_MOST_OUTPUT:]
             record.noted(execution)
             if execution.ok:
-                installed = await _keep(order, finished, gateway, layer, asker)
+                installed = await _keep(order, finished, gateway, asker)
             else:
                 said = execution.cause.message if execution.cause else _last_line(execution.stderr)
                 installed = Installed("failed", reason="; ".join([*gateway.problems, said]))
@@ -100,37 +99,21 @@ async def install(order: Order, house: House, gateway: Gateway, layer: Layer, as
     return replace(installed, output=output)
 
 
-def _planned(order: Order, house: House, layer: Layer, session: str | None) -> tuple[Request, Plan]:
+def _planned(order: Order, house: House, session: str | None) -> tuple[Request, Plan]:
     """The cell: nothing of the caller's is in it, and its only way out is one socket, at which the gateway is."""
-    runtime = house.runtime_for("python")
-    uv, shown = _uv_in_the_cell(order.uv, runtime.launch(house.environment, runtime.default_name, ()).entries)
-    there = None if layer.current is None else Bind(str(layer.folder), LAYERED)
+    installer = order.installer
+    runtime = house.runtime_for(installer.language)
     names = [one.text for one in order.requirements]
-    told = {
-        "requirements": names, "sources": order.terms.sources, "upgrade": order.terms.upgrade,
-        "index": f"http://{DOOR}/simple/", "host": DOOR,
-        "uv": uv, "places": [f"{LAYERED}/current/site"] if there else [],
-    }  # fmt: skip
+    told, shown = installer.order(order.requirements, order.terms, house)
     request = make_request(
-        _PROGRAM, runtime=runtime, timeout=order.terms.timeout, limits=None, env=None, files=None,
+        installer.program, runtime=runtime, timeout=order.terms.timeout, limits=None, env=None, files=None,
         stdin=json.dumps(told), namespace=order.namespace, metadata={"install": names},
         program_name=None, arguments=(),
     )  # fmt: skip
     request = replace(request, session=session)
-    alone = replace(house, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=lambda: None)
+    alone = replace(house, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=tuple)
     plan = make_plan(alone.admit(request, stream=False), alone)
-    entries = (*plan.entries, *shown, *((there,) if there else ()))
-    return request, replace(plan, entries=entries, listeners=(Listener("tcp", DOOR, _PORT),))
-
-
-def _uv_in_the_cell(uv: Path | None, entries: Iterable[Entry]) -> tuple[str, tuple[Bind, ...]]:
-    """Where it is in the cell, and what it takes for that: a cell like the others may be ready, another is not."""
-    if uv is None:
-        return "", ()
-    places = [entry.target for entry in entries if isinstance(entry, Bind) and entry.source == entry.target]
-    if any(uv.is_relative_to(place) for place in places) and not uv.is_symlink():
-        return str(uv), ()
-    return _UV, (Bind(os.path.realpath(uv), _UV),)
+    return request, replace(plan, entries=(*plan.entries, *shown), listeners=(Listener("tcp", DOOR, _PORT),))
 
 
 async def _run(plan: Plan, house: House, gateway: Gateway) -> Finished:
@@ -163,22 +146,22 @@ async def _served(cell: Cell, gateway: Gateway) -> AsyncIterator[None]:
         yield
 
 
-async def _keep(order: Order, finished: Finished, gateway: Gateway, layer: Layer, asker: Asker) -> Installed:
+async def _keep(order: Order, finished: Finished, gateway: Gateway, asker: Asker) -> Installed:
     """What the cell left, into the layer, when it is what the gateway served, and that may be installed."""
-    new = await asyncio.to_thread(layer.begin)
+    new = await asyncio.to_thread(order.installer.layer.begin)
     problem = await finishing(_take, finished.ending.tree_fd, new)
     if problem:
         return Installed("failed", reason=problem)
-    found, strangers = matched(await asyncio.to_thread(projects, new), gateway.served)
+    found, strangers = await asyncio.to_thread(order.installer.matched, new, gateway.served)
     if strangers:
         return Installed("failed", reason=f"the cell left packages that no file was served for: {', '.join(strangers)}")
     if found:
         texts = [one.text for one in order.requirements]
-        verdict = await permission(asker, texts, found, built=order.terms.sources)
+        verdict = await permission(asker, texts, found, language=order.installer.language, built=order.terms.sources)
         if not verdict.allow:
             return Installed("denied", reason=verdict.reason or f"denied by {verdict.by}")
     try:
-        await finishing(layer.publish, new)
+        await finishing(order.installer.publish, new, order.requirements)
     except OSError as error:
         raise Fault(f"the packages could not be kept: {error}") from error
     return Installed("installed", found)
@@ -202,56 +185,26 @@ def _take(tree: int, new: Path) -> str:
     return "; ".join(f"{one.name}: {one.reason}" for one in applied.skipped)
 
 
-def matched(left: list[tuple[str, str]], served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
-    """The projects that the cell left, each with the file that the gateway served for it; and those without one."""
-    files = {key: one for one in served.values() if (key := _project_in(one.filename)) is not None}
-    found, strangers = [], []
-    for name, version in left:
-        file = files.get((name, _version(version)))
-        if file is None:
-            strangers.append(f"{name} {version}")
-        else:
-            source = file.url.partition("?")[0]
-            found.append(InstalledPackage(name, version, file.filename, source, file.sha256, file.size))
-    return tuple(found), strangers
-
-
-def _project_in(filename: str) -> tuple[str, str] | None:
-    from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
-
-    try:
-        if filename.endswith(".whl"):
-            name, version, *_ = parse_wheel_filename(filename)
-        else:
-            name, version = parse_sdist_filename(filename)
-    except (InvalidSdistFilename, InvalidWheelFilename):
-        return None
-    return normalized(name), str(version)
-
-
-def _version(text: str) -> str:
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return str(Version(text))
-    except InvalidVersion:
-        return text
-
-
 async def permission(
-    asker: Asker, requested: list[str], found: tuple[InstalledPackage, ...], *, built: bool = False
+    asker: Asker,
+    requested: list[str],
+    found: tuple[InstalledPackage, ...],
+    *,
+    language: str = "python",
+    built: bool = False,
 ) -> Verdict:
     """Whether exactly these may be installed. ``built``: some may have been built from their sources."""
-    return await asyncio.wrap_future(asker.decide(_question(requested, found, built=built)))
+    return await asyncio.wrap_future(asker.decide(_question(requested, found, language, built=built)))
 
 
-def _question(requested: list[str], found: tuple[InstalledPackage, ...], *, built: bool) -> Question:
-    names = [f"{one.name}=={one.version}" for one in found]
+def _question(requested: list[str], found: tuple[InstalledPackage, ...], language: str, *, built: bool) -> Question:
+    mark = "==" if language == "python" else "@"
+    names = [f"{one.name}{mark}{one.version}" for one in found]
     shown = ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:10])} and {len(names) - 10} more"
     files = [{"file": one.file, "source": one.source, "sha256": one.sha256, "bytes": one.size} for one in found]
     arguments = {
         "packages": names,
-        "language": "python",
+        "language": language,
         "requested": requested,
         "files": files,
         **({"built": True} if built else {}),
@@ -262,7 +215,7 @@ def _question(requested: list[str], found: tuple[InstalledPackage, ...], *, buil
 def _last_line(text: str) -> str:
     """Why the installer failed, in its own words: its first error, and what it gives as the causes."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    error = next((line for line in lines if line.startswith(("ERROR", "error"))), "")
-    causes = [line for line in lines if line.startswith("cause:")]
+    error = next((line for line in lines if line.startswith(("ERROR", "error", "npm error", "npm ERR!"))), "")
+    causes = [line for line in lines if line.startswith(("cause:", "npm error", "npm ERR!")) and line != error]
     told = " ".join([error, *causes]) if error else (lines or ["the installer failed and did not say why"])[-1]
     return told[:_MOST_REASON]

@@ -14,6 +14,7 @@ from casemate.model.plan import (
     GUEST,
     HOME,
     LAYERED,
+    LAYERED_NODE,
     MODULES,
     OUTPUT,
     WORKSPACE,
@@ -26,6 +27,7 @@ from casemate.model.plan import (
 from casemate.runtimes.runtime import CELL_PATH, THREAD_COUNTS, merged_env
 from casemate.runtimes.waiting import Asked
 
+_NODE_PROGRAMS = f"{LAYERED_NODE}/node_modules/.bin"
 _BASE_ENV = {
     "PATH": CELL_PATH,
     "PYTHONPATH": MODULES,
@@ -55,8 +57,8 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
     env = merged_env(base_env(admitted.limits, trust), launch, request.env)
     entries = house.wall.system_entries() if intercepted is None else intercepted.entries(house.wall.system_entries())
     layer = _layer(house)
-    if session and request.language == "python" and "PATH" not in request.env:
-        env["PATH"] = f"{GUEST}/python_bin:{env['PATH']}"  # where pip asks the host
+    if session:
+        env |= _for_packages(request.language, env, request.env)
     secrets = request.secrets.for_program()
     held = secrets.revealed()
     return Plan(
@@ -116,8 +118,20 @@ def base_env(limits: Limits, trust: Mapping[str, str] = MappingProxyType({})) ->
 
 def _layer(house: House) -> tuple[Entry, ...]:
     """What was installed for all cells, where it is seen."""
-    folder = house.layer()
-    return () if folder is None else (Bind(str(folder), LAYERED),)
+    return tuple(Bind(str(folder), place) for folder, place in house.layer())
+
+
+def _for_packages(language: str, env: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """How a session's programs find pip and npm, which ask the host, and what these have installed."""
+    places = {
+        "python": (f"{GUEST}/python_bin",),
+        "node": (f"{GUEST}/node_bin", _NODE_PROGRAMS),
+        "shell": (f"{GUEST}/python_bin", f"{GUEST}/node_bin", _NODE_PROGRAMS, f"{LAYERED}/current/bin"),
+    }.get(language, ())
+    changed = {} if "PATH" in given else {"PATH": ":".join((*places, env["PATH"]))}
+    if language == "shell" and "PYTHONPATH" not in given:
+        changed["PYTHONPATH"] = f"{GUEST}/python_children:{env['PYTHONPATH']}"
+    return changed
 
 
 def _workspace(house: House) -> Workspace:

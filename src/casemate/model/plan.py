@@ -20,6 +20,7 @@ MODULES = f"{GUEST}/modules"  # what Python programs may import of casemate's
 PROGRAMS = f"{GUEST}/bin"
 HOME = "/home/user"
 LAYERED = "/packages/python"  # where packages that were installed are shown
+LAYERED_NODE = "/packages/node"  # likewise; its folder node_modules is what /node_modules leads to
 DOOR = "198.18.0.1"  # the host answers here; it is one of 198.18.0.0/15, set aside for tests of devices (RFC 2544)
 
 LAYERS = ("namespaces", "mounts", "capabilities", "landlock", "seccomp", "rlimits", "init")

@@ -32,16 +32,20 @@ _END = b""
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A file that went into the cell, whole: where it came from, and what it is."""
+    """A file that went into the cell, whole: where it came from, and what it is. Of npm's: whose it is, and whether
+    it has other packages in it."""
 
     filename: str
     url: str
     sha256: str
     size: int
+    name: str = ""
+    version: str = ""
+    bundles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
     """``sha256``: of the file in the store that is the body, when there is no ``body``."""
 
     status: int
@@ -111,23 +115,27 @@ class Gateway:
                 return
             talk.start_next_cycle()
 
-    async def _answer(self, request: h11.Request) -> _Answer:
+    async def _answer(self, request: h11.Request) -> Answer:
         path = request.target.decode("latin-1")
         if request.method not in (b"GET", b"HEAD"):
-            return _Answer(405, body=b"only GET and HEAD\n")
+            return Answer(405, body=b"only GET and HEAD\n")
         try:
-            if path.startswith("/simple/"):
-                as_json = any(name == b"accept" and JSON_TYPE.encode() in value for name, value in request.headers)
-                return await self._page(path.removeprefix("/simple/").removesuffix("/"), as_json=as_json)
-            return await self._file(path)
+            return await self._found(path, request)
         except Unfetched as error:
             if str(error) not in self.problems:
                 self.problems.append(str(error))
-            return _Answer(502, body=f"{error}\n".encode())
+            return Answer(502, body=f"{error}\n".encode())
 
-    async def _page(self, name: str, *, as_json: bool) -> _Answer:
+    async def _found(self, path: str, request: h11.Request) -> Answer:
+        """What is at ``path``. Raises :class:`Unfetched`."""
+        if path.startswith("/simple/"):
+            as_json = any(name == b"accept" and JSON_TYPE.encode() in value for name, value in request.headers)
+            return await self._page(path.removeprefix("/simple/").removesuffix("/"), as_json=as_json)
+        return await self._file(path)
+
+    async def _page(self, name: str, *, as_json: bool) -> Answer:
         if project(name) is None:
-            return _Answer(404, body=b"no name of a project\n")
+            return Answer(404, body=b"no name of a project\n")
         if name not in self._pages:
             if len(self._pages) >= _MOST_PROJECTS:
                 raise Unfetched(f"one installation may ask for {_MOST_PROJECTS} projects, and no more")
@@ -135,7 +143,7 @@ class Gateway:
             self._pages[name] = asyncio.ensure_future(self.upstream.page(name))  # noqa: TID251
         links = await asyncio.shield(self._pages[name])
         if links is None:
-            return _Answer(404, body=b"the index does not know it\n")
+            return Answer(404, body=b"the index does not know it\n")
         if len(self._files) + len(links) > _MOST_LINKS:
             raise Unfetched(f"the pages that were asked for list more than {_MOST_LINKS} files, which is the most")
         offered = []
@@ -144,30 +152,30 @@ class Gateway:
                 path = f"/files/{name}/{number}/{link.filename}"
                 self._files[path] = link
                 offered.append((link, path))
-        return _Answer(200, JSON_TYPE if as_json else HTML_TYPE, write(name, offered, as_json=as_json))
+        return Answer(200, JSON_TYPE if as_json else HTML_TYPE, write(name, offered, as_json=as_json))
 
-    async def _file(self, path: str) -> _Answer:
+    async def _file(self, path: str) -> Answer:
         link = self._files.get(path)
         if link is not None:
             return await self._fetched(path, link)
         link = self._files.get(path.removesuffix(_METADATA)) if path.endswith(_METADATA) else None
         if link is None or link.metadata is None:
-            return _Answer(404, body=b"no page has linked to it\n")
+            return Answer(404, body=b"no page has linked to it\n")
         return await self._fetched(path, link, _METADATA, link.metadata)
 
-    async def _fetched(self, path: str, link: Link, suffix: str = "", sha256: str = "") -> _Answer:
+    async def _fetched(self, path: str, link: Link, suffix: str = "", sha256: str = "") -> Answer:
         async with self._fetching.setdefault(path, asyncio.Lock()):
             digest = await self.upstream.file(link, suffix, sha256)
         if not suffix and self._known.setdefault(link.filename, digest) != digest:
             raise Unfetched(f"there are two files of the name {link.filename}: which of them is meant cannot be known")
-        return _Answer(200, "application/octet-stream", sha256=digest, link=None if suffix else link)
+        return Answer(200, "application/octet-stream", sha256=digest, link=None if suffix else link)
 
     async def _give(
-        self, talk: h11.Connection, writer: asyncio.StreamWriter, request: h11.Request, answer: _Answer
+        self, talk: h11.Connection, writer: asyncio.StreamWriter, request: h11.Request, answer: Answer
     ) -> None:
         file = await asyncio.to_thread(self.store.open, answer.sha256) if answer.sha256 else None
         if answer.sha256 and file is None:
-            answer = _Answer(502, body=b"it is gone from the cache\n")
+            answer = Answer(502, body=b"it is gone from the cache\n")
         size = file.seek(0, 2) if file else len(answer.body)
         headers = [("Content-Type", answer.media_type), ("Content-Length", str(size))]
         writer.write(talk.send(h11.Response(status_code=answer.status, headers=headers)) or _END)
@@ -178,8 +186,7 @@ class Gateway:
                     writer.write(talk.send(h11.Data(data=data)) or _END)
                     await writer.drain()
                 if answer.link is not None:
-                    link = answer.link
-                    self.served[link.filename] = Served(link.filename, link.url, answer.sha256, size)
+                    self._note(answer.link, answer.sha256, size)
             elif request.method == b"GET":
                 writer.write(talk.send(h11.Data(data=answer.body)) or _END)
             writer.write(talk.send(h11.EndOfMessage()) or _END)
@@ -187,6 +194,10 @@ class Gateway:
         finally:
             if file:
                 file.close()
+
+    def _note(self, link: Link, sha256: str, size: int) -> None:
+        """It went into the cell, whole."""
+        self.served[link.filename] = Served(link.filename, link.url, sha256, size)
 
 
 async def _next_request(talk: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:

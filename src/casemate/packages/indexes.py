@@ -22,23 +22,28 @@ _ORDER = ("global", "install", ":env:")  # later ones win
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """``url`` ends in a slash and has no credentials in it; ``user`` and ``password`` are for its own host."""
+    """``url`` ends in a slash and has no credentials in it; ``user`` and ``password``, or ``token``, are for its own
+    host; ``scope``: the one of npm whose names alone are asked for there, such as ``@acme``."""
 
     url: str
     user: str = ""
     password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
     """Where packages come from: the first index that knows a name is the only one that is asked for it.
 
-    ``cert``: a file of authorities, None for the usual; ``proxy``: None for what the environment says.
+    ``cert``: a file of authorities, None for the usual; ``proxy``: None for what the environment says; ``netrc``:
+    whether the operator's ~/.netrc counts.
     """
 
     indexes: tuple[Index, ...]
     cert: str | None = None
     proxy: str | None = field(default=None, repr=False)
+    netrc: bool = True
 
 
 def given(urls: Sequence[str]) -> tuple[Index, ...]:

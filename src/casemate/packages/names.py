@@ -1,6 +1,7 @@
 """What may be asked of an installer: names, extras and versions, and nothing that is an option, an address or a path.
 
-Sources: PEP 508 (requirements), PEP 440 (versions), PEP 503 (names). Pure.
+Sources: PEP 508 (requirements), PEP 440 (versions), PEP 503 (names); npm's validate-npm-package-name and package-spec
+pages (names, ranges, tags). Pure.
 """
 
 from __future__ import annotations
@@ -19,13 +20,25 @@ _PLAIN = re.compile(
 )  # what of PEP 508 is left without addresses and markers
 _WANTED = "Give names with versions, such as 'requests' or 'requests[socks]>=2.31,<3'."
 
+_NODE_NAME = re.compile(r"(?:@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,99}")
+_TAG = r"[A-Za-z][A-Za-z0-9-]{0,60}"
+_PART = r"(?:[0-9]{1,16}|[xX*])"
+_ONE_VERSION = rf"{_PART}(?:\.{_PART}(?:\.{_PART}(?:-[0-9A-Za-z.-]{{1,60}})?(?:\+[0-9A-Za-z.-]{{1,60}})?)?)?"
+_COMPARED = rf"(?:[<>]=?|[=~^])? ?{_ONE_VERSION}"
+_RANGE = re.compile(rf"{_TAG}|{_COMPARED}(?:(?: | - | ?\|\| ?){_COMPARED}){{0,7}}")
+_FILES = (".tgz", ".tar", ".tar.gz")
+_NO_PACKAGES = ("node_modules", "favicon.ico", "mcptools")  # npm's own, and what casemate has there
+_NODE_WANTED = "Give names with versions, such as 'left-pad', '@types/node@22.1.0' or 'ms@^2'."
+
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """``name`` as PyPI normalises it; ``text``: the whole requirement, in its canonical spelling."""
+    """``name`` as PyPI normalises it, or npm's; ``text``: the whole requirement, in its canonical spelling; ``range``:
+    of npm's, which versions."""
 
     name: str
     text: str
+    range: str = ""
 
 
 def normalized(name: str) -> str:
@@ -69,3 +82,29 @@ def requirement(text: object, argument: str = "packages") -> Requirement:
         raise InvalidArgument(argument, f"{text!r} is not a plain requirement", remediation=_WANTED)
     extras = f"[{','.join(sorted(parsed.extras))}]" if parsed.extras else ""
     return Requirement(normalized(parsed.name), f"{parsed.name}{extras}{parsed.specifier}")
+
+
+def node_name(text: str) -> str | None:
+    """``text`` if it is a name of npm's, of a package that is not there already; None otherwise."""
+    return text if _NODE_NAME.fullmatch(text) and text not in _NO_PACKAGES else None
+
+
+def node_requirements(asked: Sequence[str] | str, argument: str = "packages") -> tuple[Requirement, ...]:
+    """What is asked of npm, checked: names with versions, ranges or tags, and no addresses, files, aliases or options.
+    Raises ``InvalidArgument`` naming ``argument``."""
+    if isinstance(asked, str) or not isinstance(asked, Sequence) or not asked:
+        raise InvalidArgument(argument, f"{str(asked)[:80]!r} is not a list of packages", remediation=_NODE_WANTED)
+    if len(asked) > MOST_REQUIREMENTS:
+        raise InvalidArgument(argument, f"{len(asked)} packages; the most is {MOST_REQUIREMENTS}")
+    return tuple(node_requirement(one, argument) for one in asked)
+
+
+def node_requirement(text: object, argument: str = "packages") -> Requirement:
+    """One of them. Raises ``InvalidArgument``."""
+    if isinstance(text, str) and len(text) <= _MOST_CHARACTERS:
+        name, at, versions = text[1:].partition("@")
+        name = text[:1] + name
+        is_plain = bool(_RANGE.fullmatch(versions)) and not versions.endswith(_FILES) if at else True
+        if node_name(name) and is_plain:
+            return Requirement(name, text, versions or "*")
+    raise InvalidArgument(argument, f"{str(text)[:80]!r} is not a plain name of a package", remediation=_NODE_WANTED)

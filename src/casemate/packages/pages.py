@@ -30,7 +30,8 @@ class BadPage(ValueError):
 class Link:
     """A file that a page links to. ``sha256``: "" where the page does not say it; ``size`` in bytes, None likewise;
     ``yanked``: why, True without a reason; ``metadata``: the SHA-256 of what is at its address with ``.metadata``, ""
-    where that is there and has none said, None where there is nothing. ``page``: the address of the page."""
+    where that is there and has none said, None where there is nothing. ``page``: the address of the page; ``digest``:
+    its hash by ``algorithm``, where the page says that and no SHA-256."""
 
     filename: str
     url: str
@@ -40,6 +41,8 @@ class Link:
     yanked: str | bool = False
     metadata: str | None = None
     page: str = ""
+    algorithm: str = "sha256"
+    digest: str = ""
 
     @property
     def is_wheel(self) -> bool:

@@ -7,8 +7,8 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 _MOST_BYTES = 4 << 30  # kept in all; the one that was used longest ago goes first
 _CHUNK = 1 << 18
@@ -20,7 +20,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def open(self, sha256: str) -> IO[bytes] | None:
+    def open(self, sha256: str) -> BufferedReader | None:
         """The file with this hash, from its beginning; None where it is not here, or no longer what it was."""
         path = self._folder / sha256
         try:
@@ -37,10 +37,20 @@ class Store:
             os.utime(path)  # it was used now
         return file
 
-    def begin(self) -> Incoming:
-        """A file that is to come. Raises ``OSError``."""
+    def begin(self, algorithm: str = "sha256") -> Incoming:
+        """A file that is to come; ``algorithm``: what else it is hashed by. Raises ``OSError``."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Incoming(self._folder)
+        return Incoming(self._folder, algorithm)
+
+    def known(self, algorithm: str, digest: str) -> str:
+        """The SHA-256 of the file that had this other hash when it came; empty where none did."""
+        with contextlib.suppress(OSError, UnicodeError):
+            return (self._folder / f"{algorithm}-{digest}").read_text("ascii")
+        return ""
+
+    def note(self, algorithm: str, digest: str, sha256: str) -> None:
+        """Remember it for :meth:`known`. Raises ``OSError``."""
+        (self._folder / f"{algorithm}-{digest}").write_text(sha256, "ascii")
 
     def tidy(self) -> None:
         """Forget what is more than may be kept."""
@@ -56,8 +66,9 @@ class Store:
 class Incoming:
     """A file on its way into the store; hashed as it comes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, algorithm: str = "sha256") -> None:
         self._folder = folder
+        self._other = hashlib.new(algorithm)
         handle, self._path = tempfile.mkstemp(prefix=".coming-", dir=folder)
         self._file = os.fdopen(handle, "wb")
         self._hash = hashlib.sha256()
@@ -67,6 +78,7 @@ class Incoming:
         """Take some more of it. Raises ``OSError``."""
         self._file.write(data)
         self._hash.update(data)
+        self._other.update(data)
         self.size += len(data)
 
     def keep(self) -> str:
@@ -79,6 +91,10 @@ class Incoming:
     def digest(self) -> str:
         """The SHA-256 of what has come."""
         return self._hash.hexdigest()
+
+    def other(self) -> str:
+        """The hash by the other algorithm of what has come."""
+        return self._other.hexdigest()
 
     def drop(self) -> None:
         """Forget it, unless it is kept. Harmless when repeated."""

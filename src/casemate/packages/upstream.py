@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import ipaddress
+import re
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
@@ -29,6 +31,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _WITHIN = 30.0  # seconds for each step of a request
 _NOT_THERE = (404, 410)
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Unfetched(Exception):
@@ -46,7 +49,13 @@ class Upstream:
         self._fetched = 0
         self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
         self._reading = asyncio.Lock()
+        self._netrc = indexes.netrc
         self._client = _client(indexes)
+
+    @property
+    def indexes(self) -> tuple[Index, ...]:
+        """Where it asks."""
+        return self._indexes
 
     async def page(self, project: str) -> list[Link] | None:
         """The links of the first index that knows ``project``; None where none does. Raises :class:`Unfetched`."""
@@ -67,21 +76,42 @@ class Upstream:
         if kept is not None:
             kept.close()
             return expected
+        known = await asyncio.to_thread(self._kept, link) if link.digest else ""
+        if known:
+            return known
         url = link.url + suffix
         page = link.page or self._indexes[0].url
         await self._vet(url, page)
-        incoming = await asyncio.to_thread(self._store.begin)
+        incoming = await asyncio.to_thread(self._store.begin, link.algorithm)
         try:
             await self._receive(url, page, incoming)
             digest = incoming.digest()
+            if link.digest and incoming.other() != link.digest:
+                raise Unfetched(
+                    f"{link.filename} is not the file that the registry means: its {link.algorithm} is "
+                    f"{incoming.other()}, and the registry says {link.digest}"
+                )
             if expected and digest != expected:
                 raise Unfetched(
                     f"{link.filename}{suffix} is not the file that the index means: its sha256 is {digest}, "
                     f"and the index says {expected}"
                 )
-            return await asyncio.to_thread(incoming.keep)
+            kept_now = await asyncio.to_thread(incoming.keep)
+            if link.digest:
+                await asyncio.to_thread(self._store.note, link.algorithm, link.digest, kept_now)
+            return kept_now
         finally:
             incoming.drop()
+
+    def _kept(self, link: Link) -> str:
+        """The SHA-256 of the file, where it has come before."""
+        sha256 = self._store.known(link.algorithm, link.digest)
+        file = self._store.open(sha256) if _SHA256.fullmatch(sha256) else None
+        if file is None:
+            return ""
+        with file:
+            same = hashlib.file_digest(file, link.algorithm).hexdigest() == link.digest
+        return sha256 if same else ""
 
     async def close(self) -> None:
         """End all connections."""
@@ -89,7 +119,19 @@ class Upstream:
         await asyncio.to_thread(self._store.tidy)
 
     async def _page(self, index: Index, url: str) -> list[Link] | None:
-        async with self._got(url, ACCEPT, url) as (answer, address):
+        found = await self.document(index, url, ACCEPT)
+        if found is None:
+            return None
+        try:
+            async with self._reading:
+                return await asyncio.to_thread(read, *found)
+        except BadPage as error:
+            raise Unfetched(str(error)) from None
+
+    async def document(self, index: Index, url: str, accept: str) -> tuple[bytes, str, str] | None:
+        """What ``index`` has at ``url``: its content, media type and final address; None where there is nothing. Raises
+        :class:`Unfetched`."""
+        async with self._got(url, accept, url) as (answer, address):
             if answer.status_code in _NOT_THERE:
                 return None
             self._check(answer, address)
@@ -98,12 +140,7 @@ class Upstream:
                 body += piece
                 if len(body) > _MOST_PAGE:
                     raise Unfetched(f"a page of {_host(index.url)} has more than {_MOST_PAGE >> 20} MiB")
-            media_type = answer.headers.get("content-type", "")
-        try:
-            async with self._reading:
-                return await asyncio.to_thread(read, bytes(body), media_type, address)
-        except BadPage as error:
-            raise Unfetched(str(error)) from None
+            return bytes(body), answer.headers.get("content-type", ""), address
 
     async def _receive(self, url: str, page: str, incoming: Incoming) -> None:
         async with self._got(url, "*/*", page) as (answer, address):
@@ -155,6 +192,10 @@ class Upstream:
         for index in self._indexes:
             if index.user and _origin(index.url) == _origin(url) == _origin(page):
                 return httpx2.BasicAuth(index.user, index.password)
+            if index.token and _origin(index.url) == _origin(url) == _origin(page):
+                return _bearer(index.token)
+        if not self._netrc:
+            return None
         try:
             return httpx2.NetRCAuth()
         except Exception:  # noqa: BLE001 - whatever is wrong with a file of the operator's that may not be there
@@ -169,6 +210,14 @@ class Upstream:
             raise Unfetched(f"the index links to {_host(url)} without encryption: not followed")
         if not await _is_public(url) and await _is_public(page):
             raise Unfetched(f"the index links to {_host(url)}, which is no public host: not followed")
+
+
+def _bearer(token: str) -> Callable[[httpx2.Request], httpx2.Request]:
+    def sign(request: httpx2.Request) -> httpx2.Request:
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+    return sign
 
 
 def _client(indexes: Indexes) -> httpx2.AsyncClient:

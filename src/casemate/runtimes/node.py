@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from casemate.errors import RuntimeMissing
+from casemate.errors import RuntimeMissing, Unavailable
 from casemate.model.plan import GUEST, PROGRAM, Entry, Launch, Waiting
 from casemate.runtimes.places import entries_for, hops, is_program, is_system, too_wide, unreadable
 from casemate.runtimes.runtime import CELL_PATH, SYSTEM_PATH, Environment, Installed
@@ -21,6 +21,7 @@ _HOOK = f"{GUEST}/node_hook.cjs"
 _MIB = 2**20
 _REMEDY = "pip install 'casemate[node]'"
 _OLDEST = (18, 0)
+_NPM = Path("node_modules", "npm", "bin", "npm-cli.js")
 _TYPESCRIPT = (".ts", ".mts", ".cts")
 _READ_AT_START = re.compile(r"NODE|UV_|V8_|CASEMATE_WAIT|TERM|COLORTERM|NO_COLOR|FORCE_COLOR")
 _COST = 20 * _MIB  # bytes that one that waits holds, its init included
@@ -132,6 +133,19 @@ def launch_of(
         entries=_entries(found),
         argv=(str(found.program), *heap, *flags, "--require", _HOOK, f"{PROGRAM}/{program_name}", *arguments),
         env={} if is_system(folder) else {"PATH": f"{folder}:{CELL_PATH}"},
+    )
+
+
+def npm_of(program: str) -> Path:
+    """The npm of the installation that the Node at ``program`` is of, which cells see, too. Raises ``Unavailable``."""
+    real = Path(os.path.realpath(program))
+    places = (real.parent.parent / "lib" / _NPM, Path("/usr/share/nodejs", *_NPM.parts[1:]))
+    for place in places if is_system(real) else places[:1]:
+        if place.is_file():
+            return place
+    raise Unavailable(
+        f"there is no npm beside {program}, to install packages with",
+        remediation=f"Install it there, or get a Node that has it: {_REMEDY}",
     )
 
 

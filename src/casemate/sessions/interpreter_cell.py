@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import CasemateError, Fault
 from casemate.execution.network import Doorway
 from casemate.isolation.wall import CellMissed, Ending
-from casemate.model.plan import LAYERED
 from casemate.sessions.inbox import Heard, Inbox
 from casemate.sessions.interpreters import StepRequest
 
@@ -51,7 +50,7 @@ class InterpreterCell:
         self._is_let_go = False
         self._step = 0
         self._request = 0
-        self.packages = ""  # a folder of the host that it is to see, and does not yet
+        self.packages: dict[str, str] = {}  # folders of the host that it is to see, and does not yet, by their place
         self.cell.prepare_step(1)
 
     @property
@@ -73,18 +72,19 @@ class InterpreterCell:
         """Answer what the step that runs has asked for as ``number``. From any thread."""
         self.cell.send(self._interpreter.answer(number, allow, reason))
 
-    async def show_packages(self, folder: str) -> None:
+    async def show_packages(self, folder: str, place: str) -> None:
         """Have it see a folder of packages, at once where it is there, else when it is. Raises ``Fault``."""
-        self.packages = folder
+        self.packages[place] = folder
         if self.is_alive and self._inbox.ready.done():
             await self._show()
 
     async def _show(self) -> None:
-        folder, self.packages = self.packages, ""
-        shown = asyncio.wrap_future(self.cell.show(folder, LAYERED))
-        await self._or_ended(shown)
-        if shown.done() and shown.exception() is not None and not self.ended.done():
-            raise Fault(f"the packages could not be shown in the session's cell: {shown.exception()}")
+        folders, self.packages = self.packages, {}
+        for place, folder in folders.items():
+            shown = asyncio.wrap_future(self.cell.show(folder, place))
+            await self._or_ended(shown)
+            if shown.done() and shown.exception() is not None and not self.ended.done():
+                raise Fault(f"the packages could not be shown in the session's cell: {shown.exception()}")
 
     def next_number(self) -> int:
         """The number of the next step."""

@@ -48,7 +48,7 @@ class Lives:
         self._former: SessionCell | None = None  # the last cell that ended, whose files the next one takes
         self._files_lost = False
         self._is_over = False
-        self._packages = ""  # a folder of the host that every life sees
+        self._packages: dict[str, str] = {}  # folders of the host that every life sees, by their place
         self._leavings: Leavings | None = None
 
     @property
@@ -95,7 +95,7 @@ class Lives:
         life = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language], self._redaction)
         life.doorway = self._house.outside.doorway(self._admitted, life.cell, lambda _: None, self._house.offers())
         life.doorway.attend(None)
-        life.packages = self._packages
+        life.packages = dict(self._packages)
         life.report = report_for(plan, self._house, report, life.cell)
         return life
 
@@ -128,12 +128,12 @@ class Lives:
             self._life, self._former = None, None if is_lost else life.cell
             self._files_lost = self._files_lost or is_lost
 
-    async def show_packages(self, folder: str) -> None:
-        """Have the interpreter that lives, and each after it, see a folder of packages. Raises ``Fault``."""
-        if folder != self._packages:
-            self._packages = folder
+    async def show_packages(self, folder: str, place: str) -> None:
+        """Have the interpreter that lives, and those after it, see packages at ``place``. Raises ``Fault``."""
+        if folder != self._packages.get(place):
+            self._packages[place] = folder
             if self._life is not None:
-                await self._life.show_packages(folder)
+                await self._life.show_packages(folder, place)
 
     async def end(self, *, keep_files: bool) -> None:
         """End the interpreter; what it knew is given up. Without its files the session is over."""

@@ -1,6 +1,7 @@
-"""What programs of a session ask for with ``pip``: one JSON object on a line, and one back, at a place of the host's.
+"""What programs of a session ask for with ``pip`` and ``npm``: one JSON object on a line, and one back.
 
 -> {"do": "install", "packages": ["six>=1"], "upgrade": false}     or {"do": "remove", "packages": ["six"]}
+-> {"do": "install", "packages": ["ms@^2"], "language": "node"}    likewise for packages of Node
 <- {"ok": true, "packages": [{"name": "six", "version": "1.17.0"}]}
 <- {"ok": false, "kind": "denied" | "failed" | "invalid" | "unavailable", "message": "..."}
 """
@@ -95,24 +96,25 @@ class PackageService:
         names = asked.get("packages") if isinstance(asked, dict) else None
         if not isinstance(asked, dict) or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise InvalidArgument("packages", "the request is not understood")
+        language = "node" if asked.get("language") == "node" else "python"
         if asked.get("do") == "install":
-            return self._install(names, asker, upgrade=asked.get("upgrade") is True)
+            return self._install(names, asker, language, upgrade=asked.get("upgrade") is True)
         if asked.get("do") == "remove":
-            return self._remove(names, asker)
+            return self._remove(names, asker, language)
         raise InvalidArgument("packages", "the request is not understood")
 
-    async def _install(self, names: list[str], asker: Asker, *, upgrade: bool) -> dict[str, Any]:
+    async def _install(self, names: list[str], asker: Asker, language: str, *, upgrade: bool) -> dict[str, Any]:
         try:
-            installed = await self.packages.install_for(asker, names, upgrade=upgrade)
+            installed = await self.packages.install_for(asker, names, upgrade=upgrade, language=language)
         except CasemateError as error:
             return _no("invalid" if isinstance(error, InvalidArgument) else "unavailable", error.message)
         if not installed.ok:
             return _no(installed.status, installed.reason)
         return {"ok": True, "packages": [{"name": one.name, "version": one.version} for one in installed.packages]}
 
-    async def _remove(self, names: list[str], asker: Asker) -> dict[str, Any]:
+    async def _remove(self, names: list[str], asker: Asker, language: str) -> dict[str, Any]:
         with contextlib.suppress(CasemateError):
-            there = await self.packages.remove(names, session=asker.session)
+            there = await self.packages.remove(names, language=language, session=asker.session)
             return {"ok": True, "packages": [{"name": name, "version": version} for name, version in there]}
         return _no("invalid", "packages that were installed into a session can be removed from it, by their names")
 

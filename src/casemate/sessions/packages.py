@@ -7,28 +7,39 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from casemate.approvals.asker import Of
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.execution.finishing import finishing
 from casemate.execution.request import check_timeout
 from casemate.model.packages import Installed, InstalledPackage, Terms
+from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.packages.environments import Environments, key_of, own_folder
 from casemate.packages.indexes import Index, Indexes, operators
 from casemate.packages.layers import Layer, projects
-from casemate.packages.names import normalized, requirement, requirements
+from casemate.packages.names import node_requirements, normalized, requirements
+from casemate.packages.node_layers import NodeLayer, modules
+from casemate.packages.npm_config import npm_operators
 from casemate.packages.store import Store, default_folder
+from casemate.runtimes.node import npm_of
+from casemate.runtimes.runtime import SYSTEM_PATH
 from casemate.sessions.package_requests import PackageRequests
 
 if TYPE_CHECKING:
     from casemate.approvals.asker import Asker
     from casemate.execution.house import House
+    from casemate.execution.install_node import NodeInstaller
+    from casemate.execution.install_python import PythonInstaller
     from casemate.packages.names import Requirement
     from casemate.sessions.registry import Sessions
     from casemate.sessions.session import Session
 
 _MOST_FILE = 2 << 30  # bytes of one file that is fetched
+_PLACES = {"python": LAYERED, "node": LAYERED_NODE}
+_READ = {"python": requirements, "node": node_requirements}
 
 
 class Packages:
@@ -54,9 +65,10 @@ class Packages:
         self._prepared: tuple[InstalledPackage, ...] | None = None
         self._preparing: asyncio.Lock | None = None
         self._known: Indexes | None = None
+        self._registries: Indexes | None = None
         self._folder: Path | None = None
-        self._layers: dict[str, Layer] = {}  # by session, "" for all cells
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._layers: dict[tuple[str, str], Layer | NodeLayer] = {}  # by language and session, "" for all cells
+        self._turns: dict[tuple[str, str], asyncio.Lock] = {}
         self._offers = (PackageRequests(self),)
 
     async def install(
@@ -66,14 +78,16 @@ class Packages:
         language: str = "python",
         session: Session | str | None = None,
         sources: bool = False,
+        scripts: bool = False,
         upgrade: bool = False,
         timeout: float | None = 300.0,  # noqa: ASYNC109 - the cell's, not the call's
     ) -> Installed:
-        """Install ``packages``, requirements such as ``"requests>=2"``, from the operator's index, and whatever they
-        need that is not there.
+        """Install ``packages``, such as ``"requests>=2"``, or ``"left-pad@1.3.0"`` of ``language="node"``, from the
+        operator's index or registry, and whatever they need that is not there.
 
         ``session``: only that session has them, at once; without one all later runs and sessions have. ``sources``:
-        also packages that have to be built, which runs their code in the installing cell; else wheels alone.
+        also Python packages that have to be built, which runs their code in the installing cell; else wheels alone.
+        ``scripts``: likewise the scripts that packages of Node have for when they are installed; else none runs.
         ``upgrade``: the newest that fit, also where others are there that fit. ``timeout``: seconds of the installing
         cell. The files are asked about, each with version, address and hash, as one question of kind ``package``,
         before anything can use them.
@@ -81,65 +95,69 @@ class Packages:
         That it was denied, or could not be, is a value. Raises ``InvalidArgument`` for what is no list of plain
         requirements, ``Unavailable`` where no index can be used, and what :meth:`casemate.Sandbox.run` raises.
         """
-        _check_language(language)
-        wanted = requirements(packages)
-        for_whom = await self._session(session)
+        language = _language(language)
+        if (scripts and language == "python") or (sources and language == "node"):
+            raise InvalidArgument(
+                "scripts" if scripts else "sources", "sources are what Python packages have, and scripts those of Node"
+            )
+        wanted = _READ[language](packages)
+        for_whom = await self._session(session, language)
         seconds = check_timeout(timeout) or self._house.limits.wall
         await self.prepare()
-        return await self._asked(wanted, for_whom, Terms(sources, upgrade, seconds))
+        return await self._asked(wanted, for_whom, Terms(sources or scripts, upgrade, seconds), language)
 
-    async def _asked(self, wanted: tuple[Requirement, ...], session: Session | None, terms: Terms) -> Installed:
+    async def _asked(
+        self, wanted: tuple[Requirement, ...], session: Session | None, terms: Terms, language: str = "python"
+    ) -> Installed:
         """What the application asks for."""
         approvals = self._house.approvals()
         if not approvals.may_ask("package", stream=False):
             return Installed("denied", reason="no rule allows packages, and there is nobody to ask")
         asker = approvals.asker(Of(self._namespace, session.id if session else None, os.urandom(16).hex()), None)
         try:
-            return await self._install(wanted, session, asker, terms)
+            return await self._install(wanted, session, asker, terms, language)
         finally:
             await asker.end()
 
-    async def install_for(self, asker: Asker, packages: Sequence[str], *, upgrade: bool = False) -> Installed:
+    async def install_for(
+        self, asker: Asker, packages: Sequence[str], *, upgrade: bool = False, language: str = "python"
+    ) -> Installed:
         """What code of a step asks for: the same for its session, asked by ``asker``. Raises likewise."""
-        wanted = requirements(packages)
+        language = _language(language)
+        wanted = _READ[language](packages)
         if asker.session is None:
             return Installed("failed", reason="packages come into sessions, or into a sandbox ahead of its runs")
-        session = await self._sessions.get(asker.session)
-        if session.language != "python":
-            return Installed(
-                "failed", reason=f"packages come into Python sessions, and this is one of {session.language}"
-            )
+        session = await self._session(asker.session, language)
         if asker.stream is None and not self._house.approvals().may_ask("package", stream=False):
             return Installed("denied", reason="no rule allows packages, and there is nobody to ask")
-        return await self._install(wanted, session, asker, Terms(False, upgrade, self._house.limits.wall))
+        return await self._install(wanted, session, asker, Terms(False, upgrade, self._house.limits.wall), language)
 
     async def remove(
         self, packages: Sequence[str], *, language: str = "python", session: Session | str | None = None
     ) -> tuple[tuple[str, str], ...]:
         """Take away what was installed so: name and version of each that was there. Raises ``InvalidArgument``."""
-        _check_language(language)
-        names = {normalized(requirement(one).name) for one in packages}
-        found = await self._session(session)
-        key = found.id if found else ""
+        language = _language(language)
+        names = {_READ[language]([one])[0].name for one in packages}
+        names = {normalized(name) for name in names} if language == "python" else names
+        found = await self._session(session, language)
+        key = (language, found.id if found else "")
         async with self._turns.setdefault(key, asyncio.Lock()):
-            layer = await self._layer(key)
-            there = [one for one in projects(layer.current) if one[0] in names] if layer.current else []
+            layer = await self._layer(*key)
+            there = [one for one in _installed(layer) if one[0] in names]
             if there:
-                await asyncio.to_thread(lambda: layer.publish(layer.begin(), {name for name, _ in there}))
+                await finishing(_take_away, layer, {name for name, _ in there})
                 if found is not None:
-                    await found.show_packages(str(layer.folder))
+                    await found.show_packages(str(layer.folder), _PLACES[language])
         return tuple(there)
 
     async def list(
         self, *, language: str = "python", session: Session | str | None = None
     ) -> tuple[InstalledPackage, ...]:
         """What was installed so, by name; what the environment has besides is not among it."""
-        _check_language(language)
-        found = await self._session(session)
-        layer = self._layers.get(found.id if found else "") or self._layers.get("")
-        if layer is None or layer.current is None:
-            return ()
-        there = await asyncio.to_thread(projects, layer.current)
+        language = _language(language)
+        found = await self._session(session, language)
+        layer = self._layers.get((language, found.id if found else "")) or self._layers.get((language, ""))
+        there = [] if layer is None else await asyncio.to_thread(_installed, layer)
         return tuple(InstalledPackage(name, version) for name, version in there)
 
     async def prepare(self) -> tuple[InstalledPackage, ...]:
@@ -169,7 +187,9 @@ class Packages:
                 raise Unavailable(
                     f"environment: {made.reason}", remediation="Look at the index, the rules or who is asked."
                 )
-            await asyncio.to_thread(kept.keep, key, await self._layer(""), texts, made.packages)
+            made_layer = await self._layer("python", "")
+            assert isinstance(made_layer, Layer)
+            await asyncio.to_thread(kept.keep, key, made_layer, texts, made.packages)
             return made.packages
         cached, packages = found
         asker = self._house.approvals().asker(Of(self._namespace, None, os.urandom(16).hex()), None)
@@ -179,17 +199,17 @@ class Packages:
             await asker.end()
         if not verdict.allow:
             raise Unavailable(f"environment: denied by {verdict.by}: {verdict.reason}")
-        await asyncio.to_thread((await self._layer("")).begin_with, cached)
+        await asyncio.to_thread(_begin_with, await self._layer("python", ""), cached)
         return packages
 
     def offers(self) -> tuple[PackageRequests, ...]:
         """What programs of sessions ask with."""
         return self._offers
 
-    def shared(self) -> Path | None:
-        """The folder of what all cells see; None where nothing was installed for them."""
-        layer = self._layers.get("")
-        return layer.folder if layer is not None and layer.current is not None else None
+    def shared(self) -> tuple[tuple[Path, str], ...]:
+        """The folders of what all cells see, with their places there; none where nothing was installed for them."""
+        layers = ((self._layers.get((language, "")), place) for language, place in _PLACES.items())
+        return tuple((layer.folder, place) for layer, place in layers if layer is not None and layer.current)
 
     def close(self) -> None:
         """Remove all layers. The files that were fetched stay in the user's cache."""
@@ -197,63 +217,121 @@ class Packages:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _install(
-        self, wanted: tuple[Requirement, ...], session: Session | None, asker: Asker, terms: Terms
+        self, wanted: tuple[Requirement, ...], session: Session | None, asker: Asker, terms: Terms, language: str
     ) -> Installed:
         from casemate.execution.install import Order, install
         from casemate.packages.gateway import Gateway
+        from casemate.packages.registry import Registry
         from casemate.packages.upstream import Upstream
 
-        key = session.id if session else ""
+        key = (language, session.id if session else "")
+        house = self._house
+        if session is not None and session.language == "shell" and language == "python":
+            house = replace(house, environment=await asyncio.to_thread(_of_shell, house))
         async with self._turns.setdefault(key, asyncio.Lock()):
-            layer = await self._layer(key)
+            layer = await self._layer(*key)
+            installer, indexes = await self._installer(layer)
             store = Store(default_folder(self._env) / "files")
-            upstream = Upstream(await self._indexes(), store, _MOST_FILE)
+            upstream = Upstream(indexes, store, _MOST_FILE)
+            kind = Gateway if language == "python" else Registry
             try:
-                order = Order(wanted, terms, _uv(self._env), self._namespace)
-                installed = await install(order, self._house, Gateway(upstream, store, terms.sources), layer, asker)
+                order = Order(wanted, terms, installer, self._namespace)
+                installed = await install(order, house, kind(upstream, store, terms.sources), asker)
             finally:
                 await upstream.close()
             if installed.ok and session is not None and layer.current is not None:
-                await session.show_packages(str(layer.folder))
+                await session.show_packages(str(layer.folder), _PLACES[language])
         return installed
 
-    async def _indexes(self) -> Indexes:
-        if self._given:
-            return Indexes(self._given)
-        if self._known is None:
-            self._known = await asyncio.to_thread(operators, self._env)
-        return self._known
+    async def _installer(self, layer: Layer | NodeLayer) -> tuple[PythonInstaller | NodeInstaller, Indexes]:
+        """What installs into ``layer``, and from where. Raises ``Unavailable``."""
+        from casemate.execution.install_node import NodeInstaller
+        from casemate.execution.install_python import PythonInstaller
 
-    async def _layer(self, key: str) -> Layer:
+        if isinstance(layer, Layer):
+            if self._given or self._known is None:
+                self._known = Indexes(self._given) if self._given else await asyncio.to_thread(operators, self._env)
+            return PythonInstaller(layer, _uv(self._env)), self._known
+        node = self._house.runtime_for("node")
+        program = await asyncio.to_thread(lambda: node.launch(None, node.default_name, ()).argv[0])
+        npm = await asyncio.to_thread(npm_of, program)
+        if self._registries is None:
+            self._registries = await asyncio.to_thread(npm_operators, (program, str(npm)), self._env)
+        return NodeInstaller(layer, npm), self._registries
+
+    async def _layer(self, language: str, session: str) -> Layer | NodeLayer:
         """That of a session begins with what all cells had when it was first installed into."""
         if self._folder is None:
             self._folder = await asyncio.to_thread(own_folder, default_folder(self._env))
         open_now = {session.id for session in await self._sessions.list()}
-        for gone in [one for one in self._layers if one and one not in open_now]:
+        for gone in [one for one in self._layers if one[1] and one[1] not in open_now]:
             self._turns.pop(gone, None)
             await asyncio.to_thread(self._layers.pop(gone).remove)
+        key = (language, session)
         if key not in self._layers:
-            layer = Layer(self._folder / (key or "shared") / "python")
-            shared = self._layers.get("")
+            folder = self._folder / (session or "shared") / language
+            layer = Layer(folder) if language == "python" else NodeLayer(folder)
+            shared = self._layers.get((language, ""))
             if shared is not None:
-                await asyncio.to_thread(layer.begin_with, shared)
+                await asyncio.to_thread(_begin_with, layer, shared)
             self._layers[key] = layer
         return self._layers[key]
 
-    async def _session(self, session: Session | str | None) -> Session | None:
+    async def _session(self, session: Session | str | None, language: str) -> Session | None:
         if session is None:
             return None
         found = await self._sessions.get(session if isinstance(session, str) else session.id)
-        if found.language != "python":
-            raise Unavailable(f"packages for sessions of {found.language} cannot be installed in this version")
+        if found.language not in (language, "shell"):
+            raise Unavailable(f"packages of {language} come into sessions of {language} and of Shell")
         return found
 
 
-def _check_language(language: str) -> None:
-    if language in ("node", "javascript", "js", "nodejs"):
-        raise Unavailable("packages for Node cannot be installed in this version")
-    if language not in ("python", "py", "python3"):
-        raise InvalidArgument("language", f"{language!r} has no packages that casemate installs; give 'python'")
+def _language(name: str) -> str:
+    if name in ("node", "javascript", "js", "nodejs", "typescript", "ts"):
+        return "node"
+    if name not in ("python", "py", "python3"):
+        raise InvalidArgument("language", f"{name!r} has no packages that casemate installs; give 'python' or 'node'")
+    return "python"
+
+
+def _begin_with(layer: Layer | NodeLayer, other: Layer | NodeLayer) -> None:
+    if isinstance(layer, NodeLayer):
+        assert isinstance(other, NodeLayer)
+        layer.begin_with(other)
+    else:
+        assert isinstance(other, Layer)
+        layer.begin_with(other)
+
+
+def _installed(layer: Layer | NodeLayer) -> list[tuple[str, str]]:
+    """Name and version of what is in it."""
+    if layer.current is None:
+        return []
+    if isinstance(layer, Layer):
+        return projects(layer.current)
+    return [(one.name, one.version) for one in modules(layer.current) if not one.is_inner]
+
+
+def _take_away(layer: Layer | NodeLayer, names: set[str]) -> None:
+    if isinstance(layer, Layer):
+        layer.publish(layer.begin(), names)
+    else:
+        layer.remove_packages(names)
+
+
+def _of_shell(house: House) -> str:
+    """The Python that programs of Shell find: as the environment's is, or packages for one would not suit the other.
+    Raises ``Unavailable``."""
+    runtime = house.runtime_for("python")
+    found = shutil.which("python3", path=SYSTEM_PATH)
+    wanted = runtime.launch(house.environment, runtime.default_name, ()).version.split(".")[:2]
+    if found is not None and runtime.launch(found, runtime.default_name, ()).version.split(".")[:2] == wanted:
+        return found
+    raise Unavailable(
+        f"programs of Shell have {'another Python' if found else 'no Python'}, and the environment's is "
+        f"{'.'.join(wanted)}: packages for one do not suit the other",
+        remediation="Use a Python session for Python packages.",
+    )
 
 
 def _uv(env: Mapping[str, str]) -> Path | None:

@@ -180,9 +180,9 @@ class Session:
             raise InvalidArgument("name", f"{name!r}: {reply.error}")
         self._lives.names.add(name)
 
-    async def show_packages(self, folder: str) -> None:
+    async def show_packages(self, folder: str, place: str) -> None:
         """Have its programs see what was installed into ``folder``; see :attr:`casemate.Sandbox.packages`."""
-        await self._lives.show_packages(folder)
+        await self._lives.show_packages(folder, place)
 
     async def close(self) -> None:
         """End the session and everything in it. Harmless when repeated, and while a step runs: that is cancelled."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Where a cell mounts what is its own; they must exist before the root becomes read-only.
 _OWN = ("proc", "tmp", "workspace", "program", "dev", "dev/shm", "dev/pts", "home", "opt", "run", "sys", "var",
-        "packages", "packages/python")  # fmt: skip
+        "packages", "packages/python", "packages/node")  # fmt: skip
 _LINKS = {
     "/dev/fd": "/proc/self/fd",
     "/dev/stdin": "/proc/self/fd/0",
@@ -22,6 +22,7 @@ _LINKS = {
     "/dev/ptmx": "pts/ptmx",
     "/var/tmp": "/tmp",
     "/home/user": "/tmp/.home",
+    "/packages/node/node_modules": "/opt/casemate/node_packages",  # until packages are shown there
 }
 _READ_ONLY = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _DEVICE = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC

@@ -1,6 +1,7 @@
 'use strict';
 // `require`, `import` and the modules that a REPL shows as globals; all are resolved from the working directory at start.
 
+const fs = require('node:fs');
 const path = require('node:path');
 const process = require('node:process');
 const { pathToFileURL } = require('node:url');
@@ -10,9 +11,10 @@ const { defineLazily } = require('./names.cjs');
 // one of its properties.
 const IMPORTS = `
 exports.require = require;
-exports.load = (specifier, options) => import(specifier, options);
+const plain = (specifier, options) => import(specifier, options);
+exports.load = (specifier, options) => (exports.loaderOf(specifier) ?? plain)(specifier, options);
 exports.named = async (specifier, options, names) => {
-  const space = await import(specifier, options);
+  const space = await exports.load(specifier, options);
   const missing = names.filter((name) => !(name in space));
   if (missing.length === 0) return space;
   const found = Object(space.default);
@@ -31,11 +33,52 @@ function install() {
   process.mainModule = module;
   module._compile(IMPORTS, filename);
   const { require: requireFromThere, load, named } = module.exports;
+  lookAnew(module.exports, folder);
   module.exports = new main.Object();
   module.loaded = true;
   defineModule({ module, exports: module.exports, require: requireFromThere, __filename: filename, __dirname: folder });
   defineImports(load, named, filename);
   defineBuiltins(requireFromThere);
+}
+
+// What was looked for in vain, Node does not look for again at the same path. So what is installed has another one after
+// each installation, which leads to the same files.
+const LAYER = '/packages/node';
+const LAST = '/node_modules';
+const { existsSync, readlinkSync } = fs;
+const loaders = new Map();
+
+function installed() {
+  try {
+    return path.join(LAYER, readlinkSync(`${LAYER}/current`));
+  } catch {
+    return null; // nothing is
+  }
+}
+
+function lookAnew(exported, folder) {
+  const plain = Module._resolveLookupPaths;
+  Module._resolveLookupPaths = function (request, parent) {
+    const folders = plain.call(this, request, parent);
+    const now = folders === null ? null : installed();
+    return now === null ? folders : folders.map((one) => (one === LAST ? now + LAST : one));
+  };
+  exported.loaderOf = (specifier) => {
+    const name = /^(?:@[^/@.]+\/)?[^/@.:][^/:]*(?=\/|$)/.exec(String(specifier))?.[0];
+    const now = name === undefined ? null : installed();
+    if (now === null || !existsSync(`${now + LAST}/${name}`) || existsSync(`${folder + LAST}/${name}`)) return null;
+    return loaderIn(now);
+  };
+}
+
+function loaderIn(folder) {
+  if (!loaders.has(folder)) {
+    const module = new Module(path.join(folder, 'session.cjs'), null);
+    module.filename = module.id;
+    module._compile('exports.load = (specifier, options) => import(specifier, options);', module.id);
+    loaders.set(folder, module.exports.load);
+  }
+  return loaders.get(folder);
 }
 
 function defineModule(values) {

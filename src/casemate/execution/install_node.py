@@ -1,0 +1,79 @@
+"""How packages of Node are installed: by the npm that came with it, and whether what it left is what was served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from casemate.execution.install_python import package_of
+from casemate.model.packages import InstalledPackage, Terms
+from casemate.model.plan import DOOR, GUEST, Entry
+from casemate.packages.gateway import Served
+from casemate.packages.names import Requirement
+from casemate.packages.node_layers import MODULES, NodeLayer, modules
+
+if TYPE_CHECKING:
+    from casemate.execution.house import House
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInstaller:
+    """``npm``: the program, where it is on the host and in the cell."""
+
+    layer: NodeLayer
+    npm: Path
+    language: str = "node"
+    program: str = f"require('{GUEST}/install_node.cjs')\n"
+
+    def order(
+        self,
+        requirements: Sequence[Requirement],
+        terms: Terms,
+        house: House,  # noqa: ARG002
+    ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
+        """What the program is told: everything that is wanted by now. npm makes a whole tree of it, anew."""
+        told = {
+            "wanted": self._wanted(requirements), "scripts": terms.sources, "registry": f"http://{DOOR}/",
+            "npm": str(self.npm), "lock": "" if terms.upgrade else self.layer.lock,
+        }  # fmt: skip
+        return told, ()
+
+    def matched(self, new: Path, served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
+        """The packages that came newly, each with the file that was served for it; and what has come otherwise."""
+        left = modules(new / MODULES)
+        by_place = {one.place: one for one in left}
+        before = (
+            set() if self.layer.current is None else {(one.name, one.version) for one in modules(self.layer.current)}
+        )
+        found: dict[tuple[str, str], InstalledPackage] = {}
+        strangers = []
+        for one in left:
+            file = served.get(f"{one.name}@{one.version}")
+            if one.place == "mcptools":
+                strangers.append("mcptools, which casemate has there itself")
+            elif file is not None and (one.name, one.version) not in before:
+                found[one.name, one.version] = package_of(one.name, one.version, file)
+            elif file is None and not _is_bundled(one.place, by_place, served):
+                strangers.append(f"{one.name or one.place} {one.version}".rstrip())
+        return tuple(found[key] for key in sorted(found)), strangers
+
+    def publish(self, new: Path, requirements: Sequence[Requirement]) -> None:
+        """Keep it. Raises ``OSError``."""
+        self.layer.publish(new)
+        self.layer.wanted = self._wanted(requirements)
+
+    def _wanted(self, requirements: Sequence[Requirement]) -> dict[str, str]:
+        return {**self.layer.wanted, **{one.name: one.range for one in requirements}}
+
+
+def _is_bundled(place: str, by_place: dict[str, Any], served: dict[str, Served]) -> bool:
+    """Whether it came in the file of a package around it, of which its registry says that it has others in it."""
+    while f"/{MODULES}/" in place:
+        place = place.rpartition(f"/{MODULES}/")[0]
+        around = by_place.get(place)
+        file = around and served.get(f"{around.name}@{around.version}")
+        if file:
+            return bool(file.bundles)
+    return False

@@ -1,0 +1,102 @@
+"""How Python packages are installed: the cell's program, and whether what it left is what was served."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from casemate.model.packages import InstalledPackage, Terms
+from casemate.model.plan import DOOR, GUEST, LAYERED, Bind, Entry
+from casemate.packages.gateway import Served
+from casemate.packages.layers import Layer, projects
+from casemate.packages.names import Requirement, normalized
+
+if TYPE_CHECKING:
+    from casemate.execution.house import House
+
+_UV = "/packages/uv"  # where the host's is, in the cell
+
+
+@dataclass(frozen=True, slots=True)
+class PythonInstaller:
+    """uv, or the environment's pip; ``uv``: the host's, None for pip."""
+
+    layer: Layer
+    uv: Path | None
+    language: str = "python"
+    program: str = f"__file__ = '{GUEST}/install_python.py'\nexec(compile(open(__file__).read(), __file__, 'exec'))\n"
+
+    def order(
+        self, requirements: Sequence[Requirement], terms: Terms, house: House
+    ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
+        """What the program is told, and what else its cell has."""
+        runtime = house.runtime_for("python")
+        uv, shown = _uv_in_the_cell(self.uv, runtime.launch(house.environment, runtime.default_name, ()).entries)
+        there = () if self.layer.current is None else (Bind(str(self.layer.folder), LAYERED),)
+        told = {
+            "requirements": [one.text for one in requirements], "sources": terms.sources, "upgrade": terms.upgrade,
+            "index": f"http://{DOOR}/simple/", "host": DOOR,
+            "uv": uv, "places": [f"{LAYERED}/current/site"] if there else [],
+        }  # fmt: skip
+        return told, (*shown, *there)
+
+    def matched(self, new: Path, served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
+        """The projects that the cell left, each with the file that was served for it; and those without one."""
+        files = {key: one for one in served.values() if (key := _project_in(one.filename)) is not None}
+        found, strangers = [], []
+        for name, version in projects(new):
+            file = files.get((name, _version(version)))
+            if file is None:
+                strangers.append(f"{name} {version}")
+            else:
+                found.append(package_of(name, version, file))
+        return tuple(found), strangers
+
+    def publish(self, new: Path, requirements: Sequence[Requirement]) -> None:  # noqa: ARG002
+        """Keep it. Raises ``OSError``."""
+        self.layer.publish(new)
+
+
+def package_of(name: str, version: str, file: Served) -> InstalledPackage:
+    """It, with what is known of the file that it came in."""
+    return replace(
+        InstalledPackage(name, version, file.filename),
+        source=file.url.partition("?")[0],
+        sha256=file.sha256,
+        size=file.size,
+    )
+
+
+def _uv_in_the_cell(uv: Path | None, entries: Iterable[Entry]) -> tuple[str, tuple[Bind, ...]]:
+    """Where it is in the cell, and what it takes for that: a cell like the others may be ready, another is not."""
+    if uv is None:
+        return "", ()
+    places = [entry.target for entry in entries if isinstance(entry, Bind) and entry.source == entry.target]
+    if any(uv.is_relative_to(place) for place in places) and not uv.is_symlink():
+        return str(uv), ()
+    return _UV, (Bind(os.path.realpath(uv), _UV),)
+
+
+def _project_in(filename: str) -> tuple[str, str] | None:
+    from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+
+    try:
+        if filename.endswith(".whl"):
+            name, version, *_ = parse_wheel_filename(filename)
+        else:
+            name, version = parse_sdist_filename(filename)
+    except (InvalidSdistFilename, InvalidWheelFilename):
+        return None
+    return normalized(name), str(version)
+
+
+def _version(text: str) -> str:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return str(Version(text))
+    except InvalidVersion:
+        return text

@@ -1,0 +1,86 @@
+'use strict';
+// `npm` in a session: the host installs, with an approval, from the operator's registry. The rest is the real npm's.
+// docs/packages.md says what of npm's command line there is.
+
+const fs = require('node:fs');
+const path = require('node:path');
+
+const HOST = { host: 'packages.casemate.internal', port: 81 };
+const INSTALL = ['install', 'i', 'add', 'in', 'isntall'];
+const REMOVE = ['uninstall', 'un', 'rm', 'r', 'remove', 'unlink'];
+const IGNORED = new Set([
+  ...['--save', '-S', '--save-prod', '-P', '--save-dev', '-D', '--save-exact', '-E', '--no-save', '--save-optional', '-O'],
+  ...['--no-audit', '--no-fund', '--ignore-scripts', '--no-progress', '--yes', '-y', '--no-package-lock', '--verbose'],
+  ...['--prefer-offline', '--audit=false', '--fund=false', '--progress=false', '--legacy-peer-deps', '--no-color'],
+]);
+const QUIET = new Set(['--silent', '-s', '--quiet', '-q', '--loglevel=error', '--loglevel=silent']);
+
+function main(words) {
+  const at = words.findIndex((word) => !word.startsWith('-'));
+  const command = words[at];
+  const does = INSTALL.includes(command) ? 'install' : REMOVE.includes(command) ? 'remove' : null;
+  if (does === null) return realNpm(words);
+  const rest = [...words.slice(0, at), ...words.slice(at + 1)];
+  const end = rest.includes('--') ? rest.indexOf('--') : rest.length;
+  const options = rest.slice(0, end).filter((word) => word.startsWith('-'));
+  const names = [...rest.slice(0, end).filter((word) => !word.startsWith('-')), ...rest.slice(end + 1)];
+  const strange = options.find((word) => !IGNORED.has(word) && !QUIET.has(word));
+  if (strange) return fail(`${strange.split('=')[0]} is not to be had here: packages come from the operator's registry, for this session`);
+  const wanted = names.length === 0 && does === 'install' ? namedInPackageJson() : names;
+  if (wanted.length === 0) return fail('give names of packages');
+  ask({ do: does, language: 'node', packages: wanted }, (answer) => tell(answer, does, options.some((word) => QUIET.has(word))));
+}
+
+function namedInPackageJson() {
+  try {
+    const said = JSON.parse(fs.readFileSync('package.json', 'utf8'));
+    return Object.entries({ ...said.dependencies, ...said.devDependencies }).map(([name, versions]) => `${name}@${versions}`);
+  } catch {
+    return [];
+  }
+}
+
+function ask(request, done) {
+  const socket = require('node:net').connect(HOST);
+  const pieces = [];
+  socket.on('connect', () => socket.write(`${JSON.stringify(request)}\n`));
+  socket.on('data', (piece) => pieces.push(piece));
+  socket.on('error', (error) => pieces.length || noAnswer(error.message));
+  socket.on('end', () => {
+    try {
+      done(JSON.parse(Buffer.concat(pieces).toString()));
+    } catch {
+      noAnswer('no answer');
+    }
+  });
+}
+
+function noAnswer(why) {
+  fail(`packages cannot be installed from here (no rule allows it and nobody can be asked, or this is no session): ${why}`);
+}
+
+function tell(answer, does, quiet) {
+  if (!answer.ok) return fail(`not ${does === 'install' ? 'installed' : 'removed'}: ${answer.message}`);
+  const packages = answer.packages.map((one) => `${one.name}@${one.version}`).join(' ');
+  const done = does === 'install' ? 'added' : 'removed';
+  if (!quiet) console.log(packages ? `${done} ${packages}` : does === 'install' ? 'up to date' : 'nothing to remove');
+}
+
+function fail(message) {
+  console.error(`npm error ${message}`);
+  process.exitCode = 1;
+}
+
+function realNpm(words) {
+  const ours = path.join(__dirname, 'node_bin');
+  const folders = (process.env.PATH ?? '').split(':').filter((folder) => folder && folder !== ours);
+  const beside = path.join(path.dirname(fs.realpathSync(process.execPath)), '../lib/node_modules/npm/bin/npm-cli.js');
+  const found = [beside, ...folders.map((folder) => path.join(folder, 'npm'))].find((file) => fs.existsSync(file));
+  if (!found) return fail('there is no npm here');
+  const [program, first] = found === beside ? [process.execPath, [beside]] : [found, []];
+  const env = { ...process.env, PATH: folders.join(':') };
+  const done = require('node:child_process').spawnSync(program, [...first, ...words], { stdio: 'inherit', env });
+  process.exitCode = done.status ?? 1;
+}
+
+main(process.argv.slice(2));
