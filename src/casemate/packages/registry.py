@@ -34,10 +34,11 @@ _VERSION = re.compile(r"[0-9][A-Za-z0-9.+-]{0,127}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 _MOST_VERSIONS = 50_000
 _MOST_NAMES = 5000  # that one installation may ask for
+_INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
 # What of a version an installer decides by. Scripts are told of by hasInstallScript, and come in the file itself.
 _KEPT = (
     *("dependencies", "optionalDependencies", "peerDependencies", "peerDependenciesMeta", "bundleDependencies"),
-    *("bundledDependencies", "bin", "directories", "engines", "os", "cpu", "libc", "deprecated", "hasInstallScript"),
+    *("bundledDependencies", "bin", "directories", "engines", "os", "cpu", "libc", "deprecated"),
 )
 
 
@@ -95,6 +96,7 @@ class Registry(Gateway):
             self._whose[link.url] = _Whose(name, number, bundles)
             dist = {"tarball": f"http://{DOOR}{path}", **_hashes_of(said["dist"])}
             kept = {key: said[key] for key in _KEPT if key in said}
+            kept["hasInstallScript"] = bool(said.get("hasInstallScript")) or _has_script(said.get("scripts"))
             versions[number] = {**kept, "name": name, "version": number, "dist": dist}
         tags = {tag: number for tag, number in page.get("dist-tags", {}).items() if number in versions}
         return json.dumps({"name": name, "dist-tags": tags, "versions": versions}).encode()
@@ -103,6 +105,10 @@ class Registry(Gateway):
         whose = self._whose[link.url]
         served = Served(link.filename, link.url, sha256, size, whose.name, whose.version, whose.bundles)
         self.served[f"{whose.name}@{whose.version}"] = served
+
+
+def _has_script(scripts: object) -> bool:
+    return isinstance(scripts, dict) and any(name in scripts for name in _INSTALL_SCRIPTS)
 
 
 def _link_in(said: Mapping[str, Any], address: str) -> Link | None:
