@@ -14,8 +14,8 @@ from casemate.model.plan import (
     GUEST,
     HOME,
     LAYERED,
-    LAYERED_NODE,
     MODULES,
+    NODE_PACKAGES,
     OUTPUT,
     WORKSPACE,
     Bind,
@@ -27,10 +27,11 @@ from casemate.model.plan import (
 from casemate.runtimes.runtime import CELL_PATH, THREAD_COUNTS, merged_env
 from casemate.runtimes.waiting import Asked
 
-_NODE_PROGRAMS = f"{LAYERED_NODE}/node_modules/.bin"
+_NODE_PROGRAMS = f"{NODE_PACKAGES}/.bin"
 _BASE_ENV = {
     "PATH": CELL_PATH,
     "PYTHONPATH": MODULES,
+    "NODE_PATH": NODE_PACKAGES,
     "HOME": HOME,
     "USER": "user",
     "LOGNAME": "user",

@@ -20,7 +20,8 @@ MODULES = f"{GUEST}/modules"  # what Python programs may import of casemate's
 PROGRAMS = f"{GUEST}/bin"
 HOME = "/home/user"
 LAYERED = "/packages/python"  # where packages that were installed are shown
-LAYERED_NODE = "/packages/node"  # likewise; its folder node_modules is what /node_modules leads to
+LAYERED_NODE = "/packages/node"  # likewise
+NODE_PACKAGES = f"{LAYERED_NODE}/node_modules"  # and casemate's own, where Node programs and their children look last
 DOOR = "198.18.0.1"  # the host answers here; it is one of 198.18.0.0/15, set aside for tests of devices (RFC 2544)
 
 LAYERS = ("namespaces", "mounts", "capabilities", "landlock", "seccomp", "rlimits", "init")

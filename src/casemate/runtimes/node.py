@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casemate.errors import RuntimeMissing, Unavailable
-from casemate.model.plan import GUEST, PROGRAM, Entry, Launch, Waiting
+from casemate.model.plan import GUEST, NODE_PACKAGES, PROGRAM, Entry, Launch, Link, Waiting
 from casemate.runtimes.places import entries_for, hops, is_program, is_system, too_wide, unreadable
 from casemate.runtimes.runtime import CELL_PATH, SYSTEM_PATH, Environment, Installed
 from casemate.runtimes.waiting import Asked, json_order, read_at_start, too_special
@@ -158,7 +158,9 @@ def _changed(program: Path) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _entries(found: Node) -> tuple[Entry, ...]:
-    return entries_for(_trees(found), found.chain)
+    # Not at the root, where npm would take it for the project that every folder is part of.
+    packages = Link(f"{PROGRAM}/node_modules", NODE_PACKAGES)
+    return (*entries_for(_trees(found), found.chain), packages)
 
 
 def _trees(found: Node) -> list[Path]:

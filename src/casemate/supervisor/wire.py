@@ -21,6 +21,7 @@ OWN_PLACES = {
     "/var/tmp/": "tmp",
     "/dev/shm/": "shm",
     "/workspace/": "workspace",
+    "/program/": "program",
 }
 _MAX_DEPTH = 12  # no message of ours is deeper than 5
 

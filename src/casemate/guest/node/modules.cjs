@@ -44,7 +44,7 @@ function install() {
 // What was looked for in vain, Node does not look for again at the same path. So what is installed has another one after
 // each installation, which leads to the same files.
 const LAYER = '/packages/node';
-const LAST = '/node_modules';
+const LAST = '/node_modules'; // where Node would look last; there is nothing
 const { existsSync, readlinkSync } = fs;
 const loaders = new Map();
 
@@ -52,7 +52,7 @@ function installed() {
   try {
     return path.join(LAYER, readlinkSync(`${LAYER}/current`));
   } catch {
-    return null; // nothing is
+    return LAYER; // nothing is: casemate's own are there
   }
 }
 
@@ -60,13 +60,13 @@ function lookAnew(exported, folder) {
   const plain = Module._resolveLookupPaths;
   Module._resolveLookupPaths = function (request, parent) {
     const folders = plain.call(this, request, parent);
-    const now = folders === null ? null : installed();
-    return now === null ? folders : folders.map((one) => (one === LAST ? now + LAST : one));
+    return folders === null ? null : folders.map((one) => (one === LAST ? installed() + LAST : one));
   };
   exported.loaderOf = (specifier) => {
     const name = /^(?:@[^/@.]+\/)?[^/@.:][^/:]*(?=\/|$)/.exec(String(specifier))?.[0];
-    const now = name === undefined ? null : installed();
-    if (now === null || !existsSync(`${now + LAST}/${name}`) || existsSync(`${folder + LAST}/${name}`)) return null;
+    if (name === undefined) return null;
+    const now = installed();
+    if (!existsSync(`${now + LAST}/${name}`) || existsSync(`${folder + LAST}/${name}`)) return null;
     return loaderIn(now);
   };
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from casemate.model.plan import DOOR, GUEST, HOME, LAYERED_NODE, Bind, Entry, Link, Text
+from casemate.model.plan import DOOR, GUEST, HOME, Bind, Entry, Link, Text
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -48,4 +48,3 @@ def _entries() -> Iterator[Entry]:
         if f"/etc/{name}" not in _SYNTHESISED and os.path.exists(source):
             yield Bind(source, f"/etc/{name}")
     yield Bind(_GUEST_FOLDER, GUEST)
-    yield Link("/node_modules", f"{LAYERED_NODE}/node_modules")  # where Node looks last, wherever a program lies
