@@ -101,3 +101,21 @@ async def test_a_plan_of_too_many_calls_ends_with_an_error_in_the_program(opened
     assert told(plan.execution) == "limit"
     assert len(plan.calls) == 1000
     assert witness.calls == []
+
+
+async def test_a_plan_of_calls_adds_no_server(opened: Opened, witness: Witness) -> None:
+    seen: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        seen.append(request)
+        return request.kind == "plan"
+
+    adding = {"do": "register", "name": "theirs", "definition": witness.definition}
+    code = RAW + f"call(text='x')\nprint(json.dumps(ask({adding!r})['ok']))"
+    async with opened(approve=approve) as sandbox:
+        plan = await sandbox.plan(code)
+        assert told(plan.execution) is False
+        assert plan.calls == (PlannedCall("w", "note", {"text": "x"}),)
+        assert told(await plan.run()) is False
+        assert {tool.server for tool in await sandbox.tools.list()} == {"w"}
+    assert [request.kind for request in seen] == ["plan", "server"]

@@ -140,8 +140,7 @@ class Calling:
         """Add a server, if somebody allows exactly that. Raises as :meth:`call`."""
         shown = await asyncio.to_thread(registered, request.name, request.definition)
         summary = f"add the MCP server {request.name}: {json.dumps(shown)[:_SUMMARY]}"
-        if not await self._allowed(Question("server", summary, shown, server=request.name)):
-            raise Refused("denied", "a plan adds no servers")
+        await self._allowed(Question("server", summary, shown, server=request.name))
         await self.tools.add(request.name, shown)
         catalogue = await self.tools.catalogue(request.name)
         tools = [row for row in catalogue.listed() if row["server"] == request.name]
@@ -157,6 +156,8 @@ class Calling:
         """Whether it may be done now; False where it is only foreseen. Raises :class:`Refused`."""
         verdict = await asyncio.wrap_future(self.asker.decide(question))
         if verdict.by == "nobody" and self.foreseen is not None:
+            if question.kind != "tool":  # who allows a list of calls allows nothing else
+                raise Refused("denied", "a plan is of calls of tools: it adds no servers")
             self.foreseen.add(question)
             return False
         if not verdict.allow:
