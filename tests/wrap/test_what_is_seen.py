@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -274,3 +275,13 @@ def test_the_plan_is_printed_and_nothing_runs(wrap: Wrap) -> None:
 def test_a_folder_can_be_worked_in_from_one_of_its_own(wrap: Wrap) -> None:
     done = Wrap(wrap.folder / "sub", wrap.env).shell("pwd; ls ..", "--workspace", "..")
     assert done.stdout == f"{wrap.folder}/sub\nnotes.txt\nsub\n".encode()
+
+
+def test_variables_with_a_prefix_are_the_commands_and_not_casemates(wrap: Wrap, tmp_path: Path) -> None:
+    names = {"HOME": str(tmp_path / "theirs"), "XDG_STATE_HOME": str(tmp_path / "theirs"), "GIVEN": "given"}
+    other = replace(wrap, env={**wrap.env, "OTHER": "x", **{f"_A_{name}": value for name, value in names.items()}})
+    shown = other.shell('echo "$HOME $XDG_STATE_HOME $GIVEN$OTHER$_A_GIVEN"', "--env-prefix", "_A_")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.decode().split() == [names["HOME"], names["XDG_STATE_HOME"], "given"]
+    assert not (tmp_path / "theirs").exists()
+    assert (tmp_path / "state").exists()

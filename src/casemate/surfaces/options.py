@@ -135,6 +135,13 @@ def env_of(given: tuple[str, ...]) -> dict[str, str]:
     return env
 
 
+def env_beginning(prefix: str | None) -> dict[str, str]:
+    """The variables whose names begin with ``prefix``, without that beginning; none for no prefix."""
+    if not prefix:
+        return {}
+    return {name[len(prefix) :]: value for name, value in os.environ.items() if name.startswith(prefix)}
+
+
 def _stdin(options: Options) -> bytes:
     """The program's standard input: the file that was named, else what is piped or redirected into casemate."""
     if options.stdin is None:

@@ -15,7 +15,7 @@ from casemate.execution.redact import redaction_of
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
 from casemate.surfaces import failures
-from casemate.surfaces.options import env_of, users_vault
+from casemate.surfaces.options import env_beginning, env_of, users_vault
 from casemate.surfaces.pass_through import Cleaning, PassThrough
 from casemate.surfaces.terminal import visible
 from casemate.surfaces.words import say
@@ -45,6 +45,7 @@ class WrapOptions:
     copy: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
+    env_prefix: str | None = None
     secrets: tuple[str, ...] = ()
     namespace: str = "default"
     timeout: float | None = None
@@ -83,7 +84,7 @@ def _asked(options: WrapOptions) -> Asked:
         shown=tuple(os.path.expanduser(path) for path in options.read),
         copied=tuple(os.path.expanduser(path) for path in options.copy),
         allowed_domains=options.allow,
-        env=env_of(options.env),
+        env={**env_beginning(options.env_prefix), **env_of(options.env)},
         secrets=options.secrets,
         namespace=options.namespace,
         limits=Limits(**{**policy.limits, **options.limits}),

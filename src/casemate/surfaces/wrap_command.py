@@ -22,6 +22,7 @@ def wrap(
     copy: tuple[str, ...] = (),
     allow: tuple[str, ...] = (),
     env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
+    env_prefix: str | None = None,
     secret: tuple[str, ...] = (),
     namespace: str = "default",
     timeout: float | None = None,
@@ -67,6 +68,8 @@ def wrap(
         A host that it may reach: example.org, *.example.org or example.org:5432; none unless given. May be repeated.
     env
         A variable for it: NAME with the value that it has here, or NAME=VALUE. May be repeated.
+    env_prefix
+        Every variable here whose name begins so is one for it, without that beginning.
     secret
         A secret that it gets as a variable, by name, as in casemate run. May be repeated.
     namespace
@@ -102,7 +105,7 @@ def wrap(
     }  # fmt: skip
     options = WrapOptions(
         command=command, arguments=args, policy=policy, workspace=workspace, mode=mode, read=read, copy=copy,
-        allow=allow, env=env, secrets=secret, namespace=namespace, timeout=timeout,
+        allow=allow, env=env, env_prefix=env_prefix, secrets=secret, namespace=namespace, timeout=timeout,
         limits={name: value for name, value in limits.items() if value is not None}, isolation=isolation,
         explain=explain, raw=raw,
     )  # fmt: skip

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -138,7 +138,8 @@ class Calling:
 
     async def register(self, request: Register) -> dict[str, Any]:
         """Add a server, if somebody allows exactly that. Raises as :meth:`call`."""
-        shown = await asyncio.to_thread(registered, request.name, request.definition)
+        names = [definition.name for definition in self.tools.servers.definitions()]
+        shown = await asyncio.to_thread(registered, request.name, request.definition, names)
         summary = f"add the MCP server {request.name}: {json.dumps(shown)[:_SUMMARY]}"
         await self._allowed(Question("server", summary, shown, server=request.name))
         await self.tools.add(request.name, shown)
@@ -213,18 +214,26 @@ def kind_of(error: CasemateError) -> Refusal:
     return "invalid" if isinstance(error, InvalidArgument) else "unavailable"
 
 
-def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition that comes from a cell, as it is shown and would be used: nothing of the host's is filled in, and
-    what it starts is behind a wall, in a folder that is named. Raises :class:`Refused` and ``InvalidArgument``."""
+def registered(name: str, definition: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A definition that comes from a cell, as it is shown and would be used: nothing of the host's is filled in but the
+    folder, and what it starts is behind a wall. ``names``: the servers that there are, whose modules keep their names.
+    Raises :class:`Refused` and ``InvalidArgument``."""
     from casemate.tools.definition import Program, read_definition
+    from casemate.tools.naming import package_names
     from casemate.tools.placeholders import has_placeholder
 
     if "variables" in definition or has_placeholder(json.dumps(definition)):
         raise Refused("invalid", "a server that is added from inside gets no variables or secrets of the host's")
     if "policy" in definition or "settings" in definition:
         raise Refused("invalid", "a server that is added from inside cannot name files of the host's")
-    is_program = isinstance(read_definition(name, definition).how, Program)
-    return {"cwd": os.getcwd(), **definition, "wall": True} if is_program else dict(definition)
+    read = read_definition(name, definition)
+    before, after = package_names(names), package_names([*names, name])
+    if any(after[one] != module for one, module in before.items()):
+        raise Refused("invalid", f"the server's name {name!r} is too much like that of another")
+    if not isinstance(read.how, Program):
+        return dict(definition)
+    # A wall lets its command write in the folder that it works in.
+    return {**definition, "wall": True, "cwd": os.path.realpath(read.how.cwd)}
 
 
 def _checked(known: Known, given: Mapping[str, Any]) -> dict[str, Any]:

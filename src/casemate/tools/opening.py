@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from casemate.redaction.redaction import Redaction
 
+_APART = "_CASEMATE_OF_THE_SERVER_"  # how names of variables begin that nobody but a server behind a wall may read
 _SHORTEST = 8  # bytes of a secret that can be told from innocent text, as the vault asks for
 
 
@@ -55,7 +56,8 @@ def opened(definition: Definition, surroundings: Surroundings) -> Opening:
         args = [expansion.public(text, f"{name}.args") for text in how.args]
         if any("\0" in text for text in (*args, *env.values())):
             raise InvalidArgument(name, "a value that was filled in holds a NUL character")
-        command = Command([*_wrapped(how.wall, env), how.command, *args], {**own, **env}, how.cwd)
+        env = {f"{_APART}{key}": text for key, text in env.items()} if how.wall else env
+        command = Command([*_wrapped(how.wall, bool(env)), how.command, *args], {**own, **env}, how.cwd)
         return Opening(command=command, secrets=expansion.secrets)
     headers = {key: expansion.private(text, f"{name}.headers.{key}") for key, text in how.headers.items()}
     for key, value in headers.items():
@@ -66,16 +68,17 @@ def opened(definition: Definition, surroundings: Surroundings) -> Opening:
     return Opening(url=url, headers=headers, sign_in=sign_in, secrets=expansion.secrets)
 
 
-def _wrapped(wall: Wall | None, variables: Iterable[str]) -> list[str]:
-    """The words before a command that runs behind a wall. ``variables``: the server's own, which are named only.
+def _wrapped(wall: Wall | None, has_variables: bool) -> list[str]:
+    """The words before a command that runs behind a wall. Whether it ``has_variables``, whose names begin otherwise
+    until it has them: many a variable (OPENSSL_CONF, GCONV_PATH, HOME) would say what is loaded outside, and when.
 
-    What starts the wall takes neither modules from the folder it runs in (-P) nor advice from these variables (-E).
+    What starts the wall takes neither modules from the folder it runs in (-P) nor Python's variables (-E).
     """
     if wall is None:
         return []
     rules = ["--policy", wall.policy] if wall.policy else ["--settings", wall.settings] if wall.settings else []
-    named = [word for variable in variables for word in ("--env", variable)]
-    return [sys.executable, "-E", "-P", "-m", "casemate", "wrap", *rules, *named, "--"]
+    apart = ["--env-prefix", _APART] if has_variables else []
+    return [sys.executable, "-E", "-P", "-m", "casemate", "wrap", *rules, *apart, "--"]
 
 
 def _signing(sign_in: SignIn, expansion: Expansion, argument: str) -> SignIn:

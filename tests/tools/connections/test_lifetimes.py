@@ -217,5 +217,8 @@ def test_a_wrapped_server_is_started_through_casemate_wrap(connections: Made, ow
     assert rules
     begin = [sys.executable, "-E", "-P", "-m", "casemate", "wrap"]
     command = [sys.executable, "-S", str(OWN), "good"]
-    assert words.words == [*begin, "--env", "MARKS", "--", *command]
-    assert rules.words == [*begin, "--policy", "rules.yaml", "--env", "MARKS", "--", *command]
+    apart = ["--env-prefix", "_CASEMATE_OF_THE_SERVER_"]
+    assert words.words == [*begin, *apart, "--", *command]
+    assert rules.words == [*begin, "--policy", "rules.yaml", *apart, "--", *command]
+    assert "MARKS" not in words.env
+    assert "_CASEMATE_OF_THE_SERVER_MARKS" in words.env
