@@ -7,16 +7,17 @@ said of their tools. Arguments are parsed once, and what was validated and shown
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.lines import Client, line_of, read_line, while_there
 from casemate.tools import shell
-from casemate.tools.calls import SMALL, Asker, Calling, Foreseen, Note, Refused, aside, is_large, kind_of
+from casemate.tools.calls import SMALL, Asker, Calling, Foreseen, Note, Refused, Turns, is_large, kind_of
 from casemate.tools.requests import (
     Call,
     Describe,
+    Detail,
     Listing,
     Read,
     Register,
@@ -31,6 +32,7 @@ from casemate.tools.words import BadWords
 if TYPE_CHECKING:
     from casemate.tools.tools import Tools
 
+Made = TypeVar("Made")
 NAME, PORT = "tools.casemate.internal", 7
 
 
@@ -64,6 +66,7 @@ class ToolService:
     whose: Callable[[], Asker | None]
     name: str = NAME
     port: int = PORT
+    turns: Turns = field(default_factory=Turns)
 
     async def serve(self, client: Client) -> None:
         """Until the client goes."""
@@ -83,7 +86,7 @@ class ToolService:
                 return
 
     async def _answer(self, line: bytes) -> Said:
-        request = await aside(len(line) > SMALL, read_request, line)
+        request = await self.turns.take(len(line) > SMALL, read_request, line)
         asker = self.whose()
         try:
             if asker is None:
@@ -97,10 +100,11 @@ class ToolService:
             made = asker.redacted(made)
         if isinstance(request, ShellCall):
             return Said(shell.text_of(made).encode(), is_text=True)
-        return Said(await aside(is_large(made), line_of, made))
+        return Said(await self.turns.take(is_large(made), line_of, made))
 
     async def _done(self, request: Request, asker: Asker) -> dict[str, Any]:
-        tools, calling = self.broker.tools, Calling(self.broker.tools, asker, self.broker.note, self.broker.foreseen)
+        broker, tools = self.broker, self.broker.tools
+        calling = Calling(tools, asker, broker.note, self.turns, broker.foreseen)
         match request:
             case Call():
                 return await calling.call(request)
@@ -109,28 +113,32 @@ class ToolService:
             case Register():
                 return await calling.register(request)
             case Listing():
-                return _found(*(await tools.catalogue()).search("", request.detail))
+                return await self._searched("", request.detail)
             case Search():
-                return _found(*(await tools.catalogue()).search(request.query, request.detail))
+                return await self._searched(request.query, request.detail)
             case Describe():
-                return {"ok": True, "text": await tools.describe(request.server, request.tool)}
+                return {"ok": True, "text": await tools.describe(request.server, request.tool, aside=self._aside)}
             case ShellCall():
                 return await self._shelled(request, calling)
             case Source():
-                if (found := await tools.module(request.module)) is None:
+                if (found := await tools.module(request.module, aside=self._aside)) is None:
                     raise Refused("unknown", f"there is no module {request.module}")
                 return {"ok": True, "source": found[0], "package": found[1]}
+
+    async def _searched(self, query: str, detail: Detail) -> dict[str, Any]:
+        catalogue = await self.broker.tools.catalogue()
+        text, rows = await self._aside(catalogue.search, query, detail)
+        return {"ok": True, "text": text, "tools": rows}
+
+    async def _aside(self, step: Callable[..., Made], *given: Any) -> Made:
+        return await self.turns.take(True, step, *given)
 
     async def _shelled(self, request: ShellCall, calling: Calling) -> dict[str, Any]:
         """What the words of ``tool`` in a Shell cell ask for."""
         try:
-            wanted = await shell.wanted(request.words, self.broker.tools)
+            wanted = await shell.wanted(request.words, self.broker.tools, self._aside)
         except BadWords as error:
             raise Refused("invalid", str(error)) from None
         if isinstance(wanted, str):
             return {"ok": True, "text": wanted}
         return await calling.call(wanted)
-
-
-def _found(text: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"ok": True, "text": text, "tools": rows}

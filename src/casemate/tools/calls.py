@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
@@ -103,6 +104,7 @@ class Calling:
     tools: Tools
     asker: Asker
     note: Note
+    turns: Turns
     foreseen: Foreseen | None = None
 
     async def call(self, request: Call) -> dict[str, Any]:
@@ -117,13 +119,10 @@ class Calling:
         return await self._called(request, await self._known(request.server, request.tool, is_new=True))
 
     async def _called(self, request: Call, known: Known) -> dict[str, Any]:
-        is_slow = not known.validator.is_quick(request.arguments)
-        arguments = await aside(is_slow, _checked, known, request.arguments)
-        tool = known.tool
-        question = Question(
-            "tool", _summary(tool, arguments), arguments, server=tool.server, tool=tool.name, schema=known.hash
-        )
-        if not await self._allowed(question):
+        is_slow = is_large(request.arguments) or not known.validator.is_quick(request.arguments)
+        question = await self.turns.take(is_slow, _asked, known, request.arguments)
+        arguments, tool = question.arguments, known.tool
+        if not await self._allowed(question, is_slow):
             return _PLANNED
         answering = self.tools.called(known, arguments, elicit=self._elicited)
         return await self._answered(tool.server, tool.name, answering)
@@ -139,7 +138,7 @@ class Calling:
     async def register(self, request: Register) -> dict[str, Any]:
         """Add a server, if somebody allows exactly that. Raises as :meth:`call`."""
         names = [definition.name for definition in self.tools.servers.definitions()]
-        shown = await asyncio.to_thread(registered, request.name, request.definition, names)
+        shown = await self.turns.take(True, registered, request.name, request.definition, names)
         summary = f"add the MCP server {request.name}: {json.dumps(shown)[:_SUMMARY]}"
         await self._allowed(Question("server", summary, shown, server=request.name))
         await self.tools.add(request.name, shown)
@@ -153,13 +152,13 @@ class Calling:
         except InvalidArgument as error:
             raise Refused("unknown", error.message) from None
 
-    async def _allowed(self, question: Question) -> bool:
+    async def _allowed(self, question: Question, is_slow: bool = False) -> bool:
         """Whether it may be done now; False where it is only foreseen. Raises :class:`Refused`."""
-        verdict = await asyncio.wrap_future(self.asker.decide(question))
+        verdict = await asyncio.wrap_future(await self.turns.take(is_slow, self.asker.decide, question))
         if verdict.by == "nobody" and self.foreseen is not None:
             if question.kind != "tool":  # who allows a list of calls allows nothing else
                 raise Refused("denied", "a plan is of calls of tools: it adds no servers")
-            self.foreseen.add(question)
+            await self.turns.take(is_slow, self.foreseen.add, question)
             return False
         if not verdict.allow:
             raise Refused("denied", verdict.reason or f"it was not allowed ({verdict.by})")
@@ -197,7 +196,7 @@ class Calling:
         finally:
             self._noted(server, tool, outcome, time.monotonic() - began)
         told = _told(answer)
-        made = await aside(is_large(told), self.asker.redacted, told)
+        made = await self.turns.take(is_large(told), self.asker.redacted, told)
         if is_error:
             raise Refused("tool", _said(made["content"]), made["content"])
         return {"ok": True, **made}
@@ -236,12 +235,14 @@ def registered(name: str, definition: Mapping[str, Any], names: Sequence[str]) -
     return {**definition, "wall": True, "cwd": os.path.realpath(read.how.cwd)}
 
 
-def _checked(known: Known, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments in their one form, which are good. Raises :class:`Refused`."""
+def _asked(known: Known, given: Mapping[str, Any]) -> Question:
+    """What is asked about a call with arguments that are good, in their one form. Raises :class:`Refused`."""
+    tool = known.tool
     arguments: dict[str, Any] = json.loads(canonical(given))
     if errors := known.validator.errors(arguments):
-        raise Refused("invalid", f"{known.tool.server}.{known.tool.name}: " + "; ".join(errors))
-    return arguments
+        raise Refused("invalid", f"{tool.server}.{tool.name}: " + "; ".join(errors))
+    summary = _summary(tool, arguments)
+    return Question("tool", summary, arguments, server=tool.server, tool=tool.name, schema=known.hash)
 
 
 def _summary(tool: Tool, arguments: Mapping[str, Any]) -> str:
@@ -280,6 +281,18 @@ def is_large(value: Any) -> bool:
     return left <= 0
 
 
-async def aside(is_slow: bool, step: Callable[..., Made], *given: Any) -> Made:
-    """Do it here if it is small, else in a thread of its own."""
-    return await asyncio.to_thread(step, *given) if is_slow else step(*given)
+class Turns:
+    """Of one cell at the threads that all cells share: what takes longer than others should wait is done there, one
+    step of a cell after the other, however many connections it has and however soon it closes them."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def take(self, is_slow: bool, step: Callable[..., Made], *given: Any) -> Made:
+        """What ``step`` gives or raises: here if it is quick, else in another thread."""
+        if not is_slow:
+            return step(*given)
+        await self._turn.acquire()
+        working = asyncio.get_running_loop().run_in_executor(None, partial(step, *given))
+        working.add_done_callback(lambda _done: self._turn.release())
+        return await asyncio.shield(working)  # a thread goes on when nobody waits for it any more

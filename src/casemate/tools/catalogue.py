@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 from casemate.tools.generate_node import declarations
-from casemate.tools.generate_python import PACKAGE, Readable, package_source, tool_source
+from casemate.tools.generate_python import PACKAGE, Readable, documentation, package_source, tool_source
 from casemate.tools.literals import one_line
 from casemate.tools.naming import module_names, package_names
 from casemate.tools.schema import Document, Unreadable, read
@@ -159,9 +159,6 @@ class Catalogue:
             return str(row["module"])
         if detail == "brief":
             return f"{row['module']}: {one_line(row['about'], 160)}".rstrip(": ")
-        import ast
-
-        source = self.source(row["module"])
-        assert source is not None
-        documentation = ast.get_docstring(ast.parse(source[0])) or ""
-        return f"from {row['module']} import run\n\n{documentation}\n"
+        readable = self._readable(row["server"], row["tool"])
+        assert readable is not None
+        return f"from {row['module']} import run\n\n{documentation(readable)}\n"

@@ -41,14 +41,14 @@ class Readable:
 
 def tool_source(readable: Readable) -> str:
     """The source of a tool's module: ``Params``, ``Result``, ``run`` and ``arun``."""
-    reader = Reader(reserved_classes=_CLASSES, reserved_attributes=ATTRIBUTES, reserved_keywords=_KEYWORDS)
+    reader = _reader()
     params = reader.parameters(readable.parameters, "Params")
     result = reader.type_of(readable.result, "Result") if readable.result is not None else None
     names = {field.attribute for record in reader.records for field in record.fields}
     notes = Annotations(names | {field.keyword for record in reader.records for field in record.fields})
     open_params = params.open or not params.fields
     lines = [
-        python_docstring(documentation(readable, params)),
+        python_docstring(_documentation(readable, params)),
         "",
         "from __future__ import annotations",
         "",
@@ -95,8 +95,16 @@ def package_source(server: str, package: str, modules: Mapping[str, Tool]) -> st
     ])  # fmt: skip
 
 
-def documentation(readable: Readable, params: Record) -> str:
+def documentation(readable: Readable) -> str:
     """What a person or a model reads of a tool: its description, parameters, and what it gives."""
+    return _documentation(readable, _reader().parameters(readable.parameters, "Params"))
+
+
+def _reader() -> Reader:
+    return Reader(reserved_classes=_CLASSES, reserved_attributes=ATTRIBUTES, reserved_keywords=_KEYWORDS)
+
+
+def _documentation(readable: Readable, params: Record) -> str:
     tool = readable.tool
     parts = [shown(tool.description) or one_line(tool.title) or f"The tool {one_line(tool.name)}."]
     if params.fields:

@@ -10,23 +10,25 @@ from casemate.tools.requests import Call
 from casemate.tools.words import USAGE, BadWords, answer_text, arguments_of, command_of
 
 if TYPE_CHECKING:
-    from casemate.tools.tools import Tools
+    from casemate.tools.tools import Aside, Tools
 
 
-async def wanted(words: Sequence[str], tools: Tools) -> Call | str:
-    """The call that ``words`` ask for, or the text that they do. Raises :class:`BadWords`, and as ``tools`` does."""
+async def wanted(words: Sequence[str], tools: Tools, aside: Aside) -> Call | str:
+    """The call that ``words`` ask for, or the text that they do. ``aside``
+    does a step in another thread. Raises :class:`BadWords`, and as ``tools`` does."""
     command = command_of(words)
     if command.verb == "help":
         return USAGE
     if command.verb in ("list", "search"):
-        return await tools.search(command.about)
+        text, _ = await aside((await tools.catalogue()).search, command.about)
+        return str(text)
     catalogue = await tools.catalogue()
     tool = catalogue.by_path(command.about)
     if tool is None:
         raise BadWords(f"there is no tool {command.about!r}; `tool list` names them")
     if command.verb == "describe":
-        return await tools.describe(tool.server, tool.name)
-    return Call(tool.server, tool.name, arguments_of(tool, command.words))
+        return await tools.describe(tool.server, tool.name, aside=aside)
+    return Call(tool.server, tool.name, await aside(arguments_of, tool, command.words))
 
 
 def text_of(answer: Mapping[str, Any]) -> str:

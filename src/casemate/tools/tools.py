@@ -6,9 +6,10 @@ import asyncio
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from casemate.tools.listing import ServerTools as Listed
     from casemate.tools.servers import Servers
 
+Aside = Callable[..., Awaitable[Any]]  # does a step, with what it is given, in another thread
 _MOST_VALIDATORS = 1000  # compiled schemas that are kept
 _MOST_SAMPLES = 5  # answers from which a tool's result type is inferred
 _MOST_SAMPLE = 64 << 10  # bytes of one
@@ -59,6 +61,7 @@ class Tools:
         self._lock = threading.Lock()
         self._listed: dict[str, Listed] = {}
         self._catalogue: Catalogue | None = None  # of what is listed; None when that has changed
+        self._making: Future[Catalogue] | None = None
         self._validators: OrderedDict[tuple[str, str, str], Validator] = OrderedDict()
         self._samples: dict[tuple[str, str], list[Any]] = {}
 
@@ -89,14 +92,14 @@ class Tools:
     async def search(self, query: str, *, detail: Detail = "brief") -> str:
         """The tools that fit ``query`` best, as a text for a model: their ``"names"``, a line each, or all about them
         (``"full"``)."""
-        text, _ = (await self.catalogue()).search(query, detail)
+        text, _ = await asyncio.to_thread((await self.catalogue()).search, query, detail)
         return text
 
-    async def describe(self, server: str, tool: str) -> str:
+    async def describe(self, server: str, tool: str, *, aside: Aside = asyncio.to_thread) -> str:
         """All that a program needs to know in order to call a tool, as a text for a model. Raises ``InvalidArgument``
         where there is none."""
         await self.known(server, tool)
-        text = (await self.catalogue(server)).describe(server, tool)
+        text: str | None = await aside((await self.catalogue(server)).describe, server, tool)
         if text is None:
             raise _no_tool(server, tool)
         return text
@@ -181,10 +184,13 @@ class Tools:
             answering.add_done_callback(lambda done: self._learn(tool, done))
         return answering
 
-    async def module(self, name: str) -> tuple[str, bool] | None:
+    async def module(self, name: str, *, aside: Aside = asyncio.to_thread) -> tuple[str, bool] | None:
         """The source of a module of ``mcptools``, and whether it is a package; None where there is none."""
         server = await self._server_of(name)
-        return None if server is None else (await self.catalogue(server)).source(name)
+        if server is None:
+            return None
+        found: tuple[str, bool] | None = await aside((await self.catalogue(server)).source, name)
+        return found
 
     def close(self) -> None:
         """End every server. Blocks, bounded; harmless when repeated."""
@@ -213,15 +219,33 @@ class Tools:
         return await self._current(), failed
 
     async def _current(self) -> Catalogue:
+        """The catalogue, which is made once for all that wait for it."""
         with self._lock:
             if self._catalogue is not None:
                 return self._catalogue
-            tools = [self._with_samples(tool) for listed in self._listed.values() for tool in listed.tools.values()]
-            names = [definition.name for definition in self._servers.definitions()] if self._servers else []
-        made = await asyncio.to_thread(Catalogue, tools, names)
-        with self._lock:
-            self._catalogue = made
-        return made
+            made, is_first = self._making or Future(), self._making is None
+            self._making = made
+        if is_first:
+            asyncio.get_running_loop().run_in_executor(None, self._make, made)
+        return await asyncio.shield(asyncio.wrap_future(made))
+
+    def _make(self, made: Future[Catalogue]) -> None:
+        try:
+            while True:
+                with self._lock:
+                    listed = tuple(self._listed.values())
+                    tools = [self._with_samples(tool) for one in listed for tool in one.tools.values()]
+                    names = [definition.name for definition in self._servers.definitions()] if self._servers else []
+                catalogue = Catalogue(tools, names)
+                with self._lock:
+                    if all(one is other for one, other in zip_longest(listed, self._listed.values())):
+                        self._catalogue, self._making = catalogue, None
+                        break
+            made.set_result(catalogue)
+        except BaseException as error:  # noqa: BLE001 - whoever waits has it
+            with self._lock:
+                self._making = None
+            made.set_exception(error)
 
     async def _validator(self, tool: Tool, digest: str) -> Validator:
         key = (tool.server, tool.name, digest)
