@@ -32,6 +32,7 @@ TOOLS: dict[str, Any] = {
     "environment": TEXT,
     "table": {"type": "object"},
     "ask": TEXT,
+    "resources/read": {"type": "object"},
 }
 lock = threading.Lock()
 answers: dict[str, Any] = {}

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 NAME, PORT = "tools.casemate.internal", 7
+_MOST_UNSENT = 128 << 20  # bytes of several answers to one cell: they take the host's memory until they are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class ToolService:
     name: str = NAME
     port: int = PORT
     turns: Turns = field(default_factory=Turns)
+    unsent: list[int] = field(default_factory=list)  # bytes of each answer that is not read to its end
 
     async def serve(self, client: Client) -> None:
         """Until the client goes."""
@@ -81,9 +83,21 @@ class ToolService:
                 return
             if answer is None:
                 return
-            await client.send(answer.data)
+            await self._send(client, answer)
             if answer.is_text:
                 return
+
+    async def _send(self, client: Client, answer: Said) -> None:
+        """Send it as fast as it is read; something short in its place where the cell lets too much wait already."""
+        data = answer.data
+        if self.unsent and sum(self.unsent) + len(data) > _MOST_UNSENT:
+            made = Refused("limit", f"answers of more than {_MOST_UNSENT >> 20} MiB wait to be read").answer
+            data = shell.text_of(made).encode() if answer.is_text else line_of(made)
+        self.unsent.append(len(data))
+        try:
+            await client.send(data)
+        finally:
+            self.unsent.remove(len(data))
 
     async def _answer(self, line: bytes) -> Said:
         request = await self.turns.take(len(line) > SMALL, read_request, line)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
 from casemate.model.approval import Question, Verdict
-from casemate.policy.canonical import MOST_BYTES, canonical
+from casemate.policy.canonical import MOST_BYTES, canonical, parse
 from casemate.tools.connection import CHANGED
 from casemate.tools.requests import Call, Read, Register
 
@@ -110,6 +110,8 @@ class Calling:
     async def call(self, request: Call) -> dict[str, Any]:
         """One call, from its words to its answer. A tool that has changed since it was last described is asked about
         anew, once. Raises :class:`Refused` and ``CasemateError``."""
+        if request.tool == _READ:
+            raise Refused("unknown", f"no tool can be named {_READ}: rules about that are about reading")
         known = await self._known(request.server, request.tool)
         try:
             return await self._called(request, known)
@@ -238,7 +240,7 @@ def registered(name: str, definition: Mapping[str, Any], names: Sequence[str]) -
 def _asked(known: Known, given: Mapping[str, Any]) -> Question:
     """What is asked about a call with arguments that are good, in their one form. Raises :class:`Refused`."""
     tool = known.tool
-    arguments: dict[str, Any] = json.loads(canonical(given))
+    arguments: dict[str, Any] = parse(canonical(given))
     if errors := known.validator.errors(arguments):
         raise Refused("invalid", f"{tool.server}.{tool.name}: " + "; ".join(errors))
     summary = _summary(tool, arguments)
