@@ -33,10 +33,16 @@ TOOLS: dict[str, Any] = {
     "table": {"type": "object"},
     "ask": TEXT,
     "resources/read": {"type": "object"},
+    "steps": {
+        "type": "object",
+        "properties": {"number": {"type": "integer"}, "text": {"type": "string"}},
+        "required": ["number"],
+    },
 }
 lock = threading.Lock()
 answers: dict[str, Any] = {}
 answered = threading.Condition()
+cancelled = threading.Event()
 
 
 def say(message: dict[str, Any]) -> None:
@@ -63,8 +69,20 @@ def elicited(message: str) -> Any:
         return answers.pop("asked", None)
 
 
-def call(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def steps(number: int, said: str, token: object) -> None:
+    """Reports so often, or, below 0, until the call is cancelled."""
+    step = 0
+    while step != number and not cancelled.is_set():
+        step += 1
+        say({"method": "notifications/progress", "params": {"progressToken": token, "progress": step, "message": said}})
+        if number < 0:
+            cancelled.wait(0.01)
+
+
+def call(name: str, given: dict[str, Any], token: object) -> dict[str, Any]:
     match name:
+        case "steps":
+            steps(given["number"], given.get("text", "step"), token)
         case "slow":
             time.sleep(given["number"])
         case "fail":
@@ -102,7 +120,9 @@ def serve(message: dict[str, Any]) -> None:
             result = {"tools": [{"name": name, "description": about, "inputSchema": of} for name, of in TOOLS.items()]}
         case "tools/call":
             written(json.dumps([params["name"], params.get("arguments")]))
-            result = call(params["name"], params.get("arguments") or {})
+            result = call(
+                params["name"], params.get("arguments") or {}, (params.get("_meta") or {}).get("progressToken")
+            )
         case _:
             say({"id": message["id"], "error": {"code": -32601, "message": "unknown"}})
             return
@@ -115,5 +135,8 @@ for line in sys.stdin:
         with answered:
             answers[heard["id"]] = heard.get("result")
             answered.notify_all()
+    elif heard["method"] == "notifications/cancelled":
+        written(json.dumps(["cancelled", None]))
+        cancelled.set()
     elif "id" in heard:
         threading.Thread(target=serve, args=(heard,), daemon=True).start()

@@ -14,6 +14,7 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.lines import Client, line_of, read_line, while_there
 from casemate.tools import shell
 from casemate.tools.calls import SMALL, Asker, Calling, Foreseen, Note, Refused, Turns, is_large, kind_of
+from casemate.tools.progress import telling
 from casemate.tools.requests import (
     Call,
     Describe,
@@ -77,7 +78,7 @@ class ToolService:
                 line = await read_line(client)
                 if line is None:
                     return
-                answer = await while_there(client, self._answer(line))
+                answer = await while_there(client, self._answer(line, client))
             except InvalidArgument as error:
                 await client.send(line_of(Refused("invalid", str(error)).answer))
                 return
@@ -99,13 +100,13 @@ class ToolService:
         finally:
             self.unsent.remove(len(data))
 
-    async def _answer(self, line: bytes) -> Said:
+    async def _answer(self, line: bytes, client: Client) -> Said:
         request = await self.turns.take(len(line) > SMALL, read_request, line)
         asker = self.whose()
         try:
             if asker is None:
                 raise Refused("denied", "nothing runs in this cell now, so nothing is done for it")
-            made = await self._done(request, asker)
+            made = await self._done(request, asker, client)
         except Refused as refused:
             made = refused.answer
         except CasemateError as error:
@@ -116,10 +117,13 @@ class ToolService:
             return Said(shell.text_of(made).encode(), is_text=True)
         return Said(await self.turns.take(is_large(made), line_of, made))
 
-    async def _done(self, request: Request, asker: Asker) -> dict[str, Any]:
+    async def _done(self, request: Request, asker: Asker, client: Client) -> dict[str, Any]:
         broker, tools = self.broker, self.broker.tools
         calling = Calling(tools, asker, broker.note, self.turns, broker.foreseen)
         match request:
+            case Call(progress=True):
+                async with telling(client, asker.redacted) as hear:
+                    return await calling.call(request, hear)
             case Call():
                 return await calling.call(request)
             case Read():

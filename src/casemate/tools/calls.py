@@ -21,9 +21,11 @@ from casemate.tools.connection import CHANGED
 from casemate.tools.requests import Call, Read, Register
 
 if TYPE_CHECKING:
-    from casemate.tools.answers import Elicitation, Elicited
+    from casemate.tools.answers import Elicitation, Elicited, Progress
     from casemate.tools.tool import Tool
     from casemate.tools.tools import Known, Tools
+
+    Hear = Callable[[Progress], None]
 
 SMALL = 1 << 14  # bytes; more is gone through in another thread than the door's, which all cells share
 _READ = "resources/read"  # as a tool's name: what rules and people are told of reading a resource
@@ -107,26 +109,26 @@ class Calling:
     turns: Turns
     foreseen: Foreseen | None = None
 
-    async def call(self, request: Call) -> dict[str, Any]:
+    async def call(self, request: Call, hear: Hear | None = None) -> dict[str, Any]:
         """One call, from its words to its answer. A tool that has changed since it was last described is asked about
-        anew, once. Raises :class:`Refused` and ``CasemateError``."""
+        anew, once. ``hear`` is told how far it is, in another thread. Raises :class:`Refused`, ``CasemateError``."""
         if request.tool == _READ:
             raise Refused("unknown", f"no tool can be named {_READ}: rules about that are about reading")
         known = await self._known(request.server, request.tool)
         try:
-            return await self._called(request, known)
+            return await self._called(request, known, hear)
         except ToolUnavailable as error:
             if error.reason != CHANGED:
                 raise
-        return await self._called(request, await self._known(request.server, request.tool, is_new=True))
+        return await self._called(request, await self._known(request.server, request.tool, is_new=True), hear)
 
-    async def _called(self, request: Call, known: Known) -> dict[str, Any]:
+    async def _called(self, request: Call, known: Known, hear: Hear | None) -> dict[str, Any]:
         is_slow = is_large(request.arguments) or not known.validator.is_quick(request.arguments)
         question = await self.turns.take(is_slow, _asked, known, request.arguments)
         arguments, tool = question.arguments, known.tool
         if not await self._allowed(question, is_slow):
             return _PLANNED
-        answering = self.tools.called(known, arguments, elicit=self._elicited)
+        answering = self.tools.called(known, arguments, on_progress=hear, elicit=self._elicited)
         return await self._answered(tool.server, tool.name, answering)
 
     async def read(self, request: Read) -> dict[str, Any]:
@@ -258,7 +260,7 @@ def _told(answer: Any) -> dict[str, Any]:
     from casemate.tools.answers import ABSENT, Answer
 
     if not isinstance(answer, Answer):
-        return {"content": [{"type": "resource", "resource": contents} for contents in answer]}
+        return {"content": answer}
     told: dict[str, Any] = {"content": answer.content}
     return told if answer.structured is ABSENT else {**told, "structured": answer.structured}
 

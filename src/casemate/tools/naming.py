@@ -14,7 +14,7 @@ LONGEST = 100  # characters of a module's name: with its ending it must be a fil
 # What the package `mcptools` defines itself: a server of that name is another module.
 OWN_NAMES = frozenset((
     "Audio", "Blob", "Image", "InvalidArguments", "Link", "Object", "Output", "Resource", "Text", "ToolDenied",
-    "ToolError", "ToolTimeout", "ToolUnavailable", "UNSET", "content_of", "register", "search",
+    "ToolError", "ToolTimeout", "ToolUnavailable", "UNSET", "content_of", "on_progress", "register", "search",
 ))  # fmt: skip
 
 
@@ -34,11 +34,17 @@ def identifier(text: str, empty: str = "unnamed") -> str:
 
 
 def unique_names(
-    keys: Iterable[str], reserved: Collection[str] = (), *, empty: str = "unnamed", fold: bool = False
+    keys: Iterable[str],
+    reserved: Collection[str] = (),
+    *,
+    empty: str = "unnamed",
+    fold: bool = False,
+    in_turn: bool = False,
 ) -> dict[str, str]:
     """An identifier for each of ``keys``, none twice and none of ``reserved``, in the order of ``keys``.
 
-    The result depends on the set of keys, not on their order. ``fold``: names that differ only by case are too alike.
+    The result depends on the set of keys, not on their order; ``in_turn``: on their order, so that no key takes its
+    name from one that came before. ``fold``: names that differ only by case are too alike.
     """
     wanted = {key: identifier(key, empty) for key in dict.fromkeys(keys)}
 
@@ -47,7 +53,7 @@ def unique_names(
 
     taken = {alike(name) for name in reserved}
     given: dict[str, str] = {}
-    for key in sorted(wanted, key=lambda key: (wanted[key] != key, key)):
+    for key in wanted if in_turn else sorted(wanted, key=lambda key: (wanted[key] != key, key)):
         name, number = wanted[key], 1
         if alike(name) in taken and alike(f"{name}_") not in taken and name in reserved:
             name = f"{name}_"
@@ -65,8 +71,9 @@ def module_names(tools: Iterable[str]) -> dict[str, str]:
 
 
 def package_names(servers: Iterable[str]) -> dict[str, str]:
-    """The package of each server: one to one, and none hides what `mcptools` defines itself."""
-    return unique_names(servers, {name.casefold() for name in OWN_NAMES} | OWN_NAMES, fold=True)
+    """The package of each server, in the order in which they came: one to one, and none hides what `mcptools` defines
+    itself. One that comes later changes no name: else it could take the place of another."""
+    return unique_names(servers, {name.casefold() for name in OWN_NAMES} | OWN_NAMES, fold=True, in_turn=True)
 
 
 def class_name(text: str, empty: str = "Value") -> str:

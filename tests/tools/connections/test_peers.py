@@ -2,69 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tools.connections.conftest import SECONDS, Made, said, until
+from tests.tools.connections.conftest import SECONDS, Made, said
+from tests.tools.connections.peers import everything, peers, script
 
 from casemate.tools.answers import Progress
 
-PEERS = Path(__file__).resolve().parents[3] / ".peers"
-PACKAGES = ("server-everything@2026.8.31", "server-filesystem", "server-memory")
-SCOPE = "@modelcontextprotocol"
-
-
-@pytest.fixture(scope="session")
-def peers() -> Path:
-    """The folder of the npm packages, installed once and kept."""
-    PEERS.mkdir(exist_ok=True)
-    with (PEERS / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = PEERS / "installed"
-        if not stamp.exists() or stamp.read_text(encoding="utf-8") != repr(PACKAGES):
-            names = [f"{SCOPE}/{package}" for package in PACKAGES]
-            quiet = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(PEERS)]
-            subprocess.run(["npm", "install", *quiet, *names], check=True, timeout=100, stdin=subprocess.DEVNULL)
-            stamp.write_text(repr(PACKAGES), encoding="utf-8")
-    return PEERS / "node_modules" / SCOPE
-
-
-def script(peers: Path, name: str) -> str:
-    return str(peers / name / "dist" / "index.js")
-
-
-@contextlib.contextmanager
-def everything(peers: Path, transport: str) -> Iterator[str]:
-    """The reference server with everything, by HTTP: its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        ["node", script(peers, "server-everything"), transport],
-        env={**os.environ, "PORT": str(port)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-    def listens() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        until(listens, "the server listens")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
+__all__ = ["peers"]
 
 
 def used(connections: Made, definition: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ._progress import on_progress as on_progress
+
 __all__ = [
     "UNSET",
     "Audio",
@@ -30,6 +32,7 @@ __all__ = [
     "ToolTimeout",
     "ToolUnavailable",
     "content_of",
+    "on_progress",
     "register",
     "search",
 ]
@@ -38,7 +41,11 @@ install()
 
 
 def __getattr__(name: str) -> "Any":
-    """A server's package, without an import statement of its own."""
+    """A server's package, without an import statement of its own; and what few programs need."""
+    if name == "on_progress":
+        from ._progress import on_progress
+
+        return on_progress
     if name.startswith("_"):
         raise AttributeError(name)
     from importlib import import_module

@@ -12,7 +12,11 @@ from ._errors import InvalidArguments, ToolUnavailable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
+    from asyncio import StreamReader
+    from collections.abc import Callable
     from typing import Any
+
+    Tell = Callable[[dict[str, Any]], object]
 
 HOST, PORT = "tools.casemate.internal", 7
 MOST_KEPT = 8
@@ -20,15 +24,16 @@ LONGEST = 64 * 2**20  # bytes of an answer
 _kept: "dict[int, list[socket]]" = {}  # by process: a child must not speak on its parent's
 
 
-def ask(request: "dict[str, Any]", timeout: "float | None" = None) -> "dict[str, Any]":
-    """The host's answer to ``request``. Raises ``InvalidArguments`` for what JSON cannot say, ``ToolUnavailable`` where
-    nobody answers (within ``timeout`` seconds); an exception that comes in between (Ctrl-C) cancels the request."""
+def ask(request: "dict[str, Any]", timeout: "float | None" = None, tell: "Tell | None" = None) -> "dict[str, Any]":
+    """The host's answer to ``request``; ``tell`` is called with each line before it. Raises ``InvalidArguments`` for
+    what JSON cannot say, ``ToolUnavailable`` where nobody answers (within ``timeout`` seconds); an exception that
+    comes in between (Ctrl-C, or of ``tell``) cancels the request."""
     line = _line(request)
     connection = _taken()
     try:
         connection.settimeout(timeout)
         connection.sendall(line)
-        answer = _received(connection)
+        answer = _received(connection, tell)
     except OSError as error:
         connection.close()
         raise ToolUnavailable(f"the connection to the host's tools broke: {error}") from None
@@ -43,7 +48,7 @@ def ask(request: "dict[str, Any]", timeout: "float | None" = None) -> "dict[str,
     return answer
 
 
-async def ask_later(request: "dict[str, Any]") -> "dict[str, Any]":
+async def ask_later(request: "dict[str, Any]", tell: "Tell | None" = None) -> "dict[str, Any]":
     """As `ask`, for an event loop; a task that is cancelled cancels its request."""
     import asyncio
 
@@ -55,11 +60,23 @@ async def ask_later(request: "dict[str, Any]") -> "dict[str, Any]":
     try:
         writer.write(line)
         await writer.drain()
-        return _answer(await reader.readline())
-    except (OSError, ValueError) as error:
+        while True:
+            line = await _line_from(reader)
+            answer = _answer(line)
+            if tell is None or "ok" in answer:
+                return answer
+            tell(answer)
+    except OSError as error:
         raise ToolUnavailable(f"the connection to the host's tools broke: {error}") from None
     finally:
         writer.close()
+
+
+async def _line_from(reader: "StreamReader") -> bytes:
+    try:
+        return await reader.readline()
+    except ValueError:
+        raise OSError("its answer is too long") from None
 
 
 def _line(request: "dict[str, Any]") -> bytes:
@@ -123,16 +140,22 @@ def _taken() -> "socket":
     raise _nobody(error)
 
 
-def _received(connection: "socket") -> "dict[str, Any]":
+def _received(connection: "socket", tell: "Tell | None" = None) -> "dict[str, Any]":
     parts: "list[bytes]" = []
     size = 0
-    while not parts or not parts[-1].endswith(b"\n"):
+    while True:
         part = connection.recv(65536)
         size += len(part)
         if not part or size > LONGEST:
             raise OSError("it was closed" if not part else "its answer is too long")
+        while (end := part.find(b"\n") + 1) > 0:
+            answer = _answer(b"".join([*parts, part[:end]]))
+            if tell is None or "ok" in answer:
+                return answer
+            tell(answer)
+            parts, part = [], part[end:]
+            size = len(part)
         parts.append(part)
-    return _answer(b"".join(parts))
 
 
 def _answer(line: bytes) -> "dict[str, Any]":

@@ -56,12 +56,13 @@ function connection() {
 }
 
 // One request and its answer on a connection of its own, which is kept for the next; closing it cancels the call.
-function ask(request, signal) {
+// `tell` hears the lines before the answer.
+function ask(request, signal, tell) {
   const line = `${JSON.stringify(request, finite)}\n`;
   signal?.throwIfAborted();
   return new Promise((resolve, reject) => {
     const socket = connection();
-    const parts = [];
+    let parts = [];
     let size = 0;
     const end = (settle, value, keep) => {
       signal?.removeEventListener('abort', abort);
@@ -76,12 +77,24 @@ function ask(request, signal) {
       parts.push(data);
       size += data.length;
       if (size > LONGEST) return broken('the answer is too long');
-      if (data[data.length - 1] !== 10) return undefined;
+      if (!data.includes(10)) return undefined;
+      const lines = Buffer.concat(parts).toString().split('\n');
+      const rest = lines.pop();
+      parts = [Buffer.from(rest)];
+      size = parts[0].length;
+      let said;
       try {
-        return end(resolve, JSON.parse(Buffer.concat(parts).toString()), true);
+        said = lines.map((line) => JSON.parse(line));
       } catch {
         return broken('the answer is no JSON');
       }
+      const answer = said.find((one) => !tell || 'ok' in Object(one));
+      try {
+        for (const one of said) if (one !== answer) tell(one);
+      } catch (error) {
+        return end(reject, error, false);
+      }
+      return answer === undefined ? undefined : end(resolve, answer, true);
     };
     signal?.addEventListener('abort', abort);
     calls.set(socket, { heard, broken });
@@ -95,17 +108,19 @@ function finite(key, value) {
   return value;
 }
 
-async function answered(request, signal) {
-  const answer = await ask(request, signal);
+async function answered(request, signal, tell) {
+  const answer = await ask(request, signal, tell);
   if (answer?.ok === true) return answer;
   throw new ToolError(String(answer?.message ?? 'the call failed'), String(answer?.kind ?? 'tool'), answer?.content ?? []);
 }
 
 // --- calls -----------------------------------------------------------------------------------------------------
 
-async function call(server, tool, args, { signal } = {}) {
+async function call(server, tool, args, { signal, onProgress } = {}) {
   const row = await find(server, tool);
-  const answer = await answered({ do: 'call', server: row.server, tool: row.tool, arguments: args }, signal);
+  const request = { do: 'call', server: row.server, tool: row.tool, arguments: args };
+  const tell = onProgress && (({ progress, total, message }) => onProgress({ progress, total, message }));
+  const answer = await answered(tell ? { ...request, progress: true } : request, signal, tell);
   const content = answer.content ?? [];
   if (!('structured' in answer)) return new Output(content);
   if (typeof answer.structured === 'object' && answer.structured !== null) contents.set(answer.structured, content);
