@@ -7,6 +7,7 @@ import json
 import keyword
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -250,3 +251,23 @@ def test_generating_reads_no_file_and_needs_nothing_of_a_cell() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [["mcptools/s/__init__.py", "mcptools/s/t.py"], 0]
+
+
+def test_a_catalogue_takes_over_what_has_not_changed_and_nothing_else() -> None:
+    one, other = Tool("s", "one", "", {"const": True}), Tool("s", "other")
+    before = Catalogue([one, other])
+    first = before.source("mcptools.s.one")
+    sampled = replace(other, samples={"type": "string"})
+    after = Catalogue([one, sampled], before=before)
+    assert after.source("mcptools.s.one") == first
+    assert after.validator("s", "one") is before.validator("s", "one")
+    assert after.source("mcptools.s.other") != before.source("mcptools.s.other")
+    changed = Catalogue([Tool("s", "one", "", {"const": 1}), other], before=before)
+    assert changed.validator("s", "one") is not before.validator("s", "one")
+
+
+def test_a_server_that_comes_later_changes_no_package() -> None:
+    assert package_names(["a-b", "a_b", "A_B"]) == {"a-b": "a_b", "a_b": "a_b_2", "A_B": "A_B_3"}
+    for number in range(1, 4):
+        names = ["a-b", "a_b", "A_B"]
+        assert list(package_names(names[:number]).values()) == list(package_names(names).values())[:number]

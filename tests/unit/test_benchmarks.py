@@ -30,6 +30,7 @@ PROGRAMS = (
     "egress.py",
     "interception.py",
     "redaction.py",
+    "tools.py",
     "where_time_goes.py",
     "endurance.py",
 )

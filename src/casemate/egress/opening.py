@@ -103,6 +103,8 @@ class Opening:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
+                # Services' names are looked up soon: somebody listens there then.
+                ahead = [group.create_task(self._reach(service.name)) for service in self.terms.services]
                 sweeping = group.create_task(self._sweep())
                 try:
                     stub = Stub(self._dns, self._knows, self._reach, self._unknown, group, self.terms.limits.queries)
@@ -110,7 +112,8 @@ class Opening:
                     await self._closing.wait()
                 finally:
                     self._stop(stub)  # while the group still takes tasks: nothing begins any more
-                sweeping.cancel()
+                for task in (sweeping, *ahead):
+                    task.cancel()
                 for task in self._connections.values():
                     task.cancel()
         except ExceptionGroup as failed:

@@ -28,11 +28,13 @@ class Catalogue:
     Modules are ``mcptools.<package>.<module>``, one to one to the names on the wire.
     """
 
-    def __init__(self, tools: Iterable[Tool], servers: Iterable[str] = ()) -> None:
-        """``servers``: all that there are, also those whose tools are not known yet: no name changes with them."""
+    def __init__(self, tools: Iterable[Tool], servers: Iterable[str] = (), before: Catalogue | None = None) -> None:
+        """``servers``: all that there are, also those whose tools are not known yet: no name changes with them.
+        ``before``: another catalogue, of which what has not changed is taken."""
         found: dict[str, dict[str, Readable]] = {}
         self.problems: list[tuple[str, Problem]] = []
         self._validators: dict[tuple[str, str], Validator] = {}
+        self._sources: dict[int, str] = {}  # by what was read of a tool, which is kept
         by_server: dict[str, dict[str, Tool]] = {}
         for tool in tools:
             known = by_server.setdefault(tool.server, {})
@@ -43,10 +45,9 @@ class Catalogue:
         self._packages = package_names(dict.fromkeys([*servers, *by_server]))
         for server, named in by_server.items():
             modules = module_names(named)
-            readable = {modules[name]: self._read(tool, modules[name]) for name, tool in named.items()}
+            readable = {modules[name]: self._read(tool, modules[name], before) for name, tool in named.items()}
             found[self._packages[server]] = {module: one for module, one in readable.items() if one is not None}
         self._found = found
-        self._sources: dict[str, str] = {}
 
     def source(self, module: str) -> tuple[str, bool] | None:
         """The source of ``module``, and whether it is a package; None where there is none of that name."""
@@ -59,9 +60,9 @@ class Catalogue:
         readable = self._found[package].get(name)
         if readable is None:
             return None
-        if module not in self._sources:
-            self._sources[module] = tool_source(readable)
-        return self._sources[module], False
+        if id(readable) not in self._sources:
+            self._sources[id(readable)] = tool_source(readable)
+        return self._sources[id(readable)], False
 
     def find(self, server: str, tool: str) -> Tool | None:
         """The tool with exactly these names on the wire."""
@@ -121,8 +122,14 @@ class Catalogue:
         modules = self._found.get(self._packages.get(server, ""), {})
         return next((one for one in modules.values() if one.tool.name == tool), None)
 
-    def _read(self, tool: Tool, module: str) -> Readable | None:
+    def _read(self, tool: Tool, module: str, before: Catalogue | None) -> Readable | None:
         """Without its arguments' schema a tool cannot be called; without its result's it gives what it gives."""
+        same = None if before is None else before._readable(tool.server, tool.name)
+        if before is not None and same is not None and same.module == module and _is_same(same, tool):
+            self._validators[tool.server, tool.name] = before._validators[tool.server, tool.name]
+            if (source := before._sources.get(id(same))) is not None:
+                self._sources[id(same)] = source
+            return same
         try:
             parameters = read(tool.input_schema)
             self._validators[tool.server, tool.name] = Validator(tool.input_schema, parameters)
@@ -162,3 +169,15 @@ class Catalogue:
         readable = self._readable(row["server"], row["tool"])
         assert readable is not None
         return f"from {row['module']} import run\n\n{documentation(readable)}\n"
+
+
+def _is_same(read: Readable, tool: Tool) -> bool:
+    """Whether reading ``tool`` would give just that, problems included. Only of the very same schemas: equal ones may
+    differ, as true and 1 do."""
+    known = read.tool
+    return (
+        known.input_schema is tool.input_schema
+        and known.output_schema is tool.output_schema
+        and (tool.output_schema is None or read.result is not None)
+        and (known.description, known.title, known.samples) == (tool.description, tool.title, tool.samples)
+    )

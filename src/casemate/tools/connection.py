@@ -85,6 +85,12 @@ class Connection:
 
     # -- what is asked of it
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it is connected and listed, as far as is known. From any thread."""
+        life, made = self._life, self._next
+        return life is not None and made is not None and made.done() and not life.over.is_set()
+
     async def listed(self) -> ServerTools:
         """Its tools, from a connection that is there. Raises ``ToolUnavailable`` and ``InvalidArgument``."""
         await self._alive()
@@ -216,7 +222,7 @@ class Connection:
     # -- while it lives
 
     async def _alive(self) -> Life:
-        if self._life is not None and self._next is not None and self._next.done() and not self._life.over.is_set():
+        if self._life is not None and self.is_there:
             return self._life
         if self._is_stopped:
             raise self._reports.closed()

@@ -94,6 +94,12 @@ class Servers:
         with self._lock:
             return self._connection(server).tools
 
+    def present(self, server: str) -> ServerTools | None:
+        """As :meth:`known`, of a server that is connected now; what it says of changes is heard."""
+        with self._lock:
+            connection = self._connection(server)
+            return connection.tools if connection.is_there else None
+
     def tools(self, server: str) -> Future[ServerTools]:
         """The tools of a server, which is connected for that. The future raises ``ToolUnavailable``,
         ``InvalidArgument`` for a placeholder without value, ``VaultUnavailable``; this itself ``InvalidArgument`` for

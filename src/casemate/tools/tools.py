@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Aside = Callable[..., Awaitable[Any]]  # does a step, with what it is given, in another thread
 _MOST_VALIDATORS = 1000  # compiled schemas that are kept
 _MOST_SAMPLES = 5  # answers from which a tool's result type is inferred
+_MOST_MADE = 3  # catalogues, one after the other, for whoever waits for one
 _MOST_SAMPLE = 64 << 10  # bytes of one
 
 
@@ -60,7 +61,9 @@ class Tools:
         self._servers: Servers | None = None
         self._lock = threading.Lock()
         self._listed: dict[str, Listed] = {}
-        self._catalogue: Catalogue | None = None  # of what is listed; None when that has changed
+        self._catalogue: Catalogue | None = None  # as it was last made, of the state with this number
+        self._made_of = -1
+        self._state = 0
         self._making: Future[Catalogue] | None = None
         self._validators: OrderedDict[tuple[str, str, str], Validator] = OrderedDict()
         self._samples: dict[tuple[str, str], list[Any]] = {}
@@ -151,7 +154,8 @@ class Tools:
         """What is known of the tools of ``server``, or of all, which are started for that."""
         if server is None:
             return (await self._all())[0]
-        await asyncio.wrap_future(self.servers.tools(server))
+        if self.servers.present(server) is None:
+            await asyncio.wrap_future(self.servers.tools(server))
         return await self._current()
 
     async def known(self, server: str, tool: str, *, is_new: bool = False) -> Known:
@@ -221,7 +225,7 @@ class Tools:
     async def _current(self) -> Catalogue:
         """The catalogue, which is made once for all that wait for it."""
         with self._lock:
-            if self._catalogue is not None:
+            if self._catalogue is not None and self._made_of == self._state:
                 return self._catalogue
             made, is_first = self._making or Future(), self._making is None
             self._making = made
@@ -230,17 +234,20 @@ class Tools:
         return await asyncio.shield(asyncio.wrap_future(made))
 
     def _make(self, made: Future[Catalogue]) -> None:
+        """Until it is of what there is now, within reason: a server may change its list without end."""
         try:
-            while True:
+            for _ in range(_MOST_MADE):
                 with self._lock:
-                    listed = tuple(self._listed.values())
-                    tools = [self._with_samples(tool) for one in listed for tool in one.tools.values()]
+                    before, state = self._catalogue, self._state
+                    tools = [self._with_samples(tool) for one in self._listed.values() for tool in one.tools.values()]
                     names = [definition.name for definition in self._servers.definitions()] if self._servers else []
-                catalogue = Catalogue(tools, names)
+                catalogue = Catalogue(tools, names, before)
                 with self._lock:
-                    if all(one is other for one, other in zip_longest(listed, self._listed.values())):
-                        self._catalogue, self._making = catalogue, None
+                    self._catalogue, self._made_of = catalogue, state
+                    if state == self._state:
                         break
+            with self._lock:
+                self._making = None
             made.set_result(catalogue)
         except BaseException as error:  # noqa: BLE001 - whoever waits has it
             with self._lock:
@@ -266,12 +273,12 @@ class Tools:
     def _heard(self, listed: Listed) -> None:
         with self._lock:
             self._listed[listed.server] = listed
-            self._catalogue = None
+            self._state += 1
 
     def _forget(self, server: str) -> None:
         with self._lock:
             self._listed.pop(server, None)
-            self._catalogue = None
+            self._state += 1
             for known in [known for known in self._samples if known[0] == server]:
                 del self._samples[known]
 
@@ -288,7 +295,7 @@ class Tools:
             known = self._samples.setdefault((tool.server, tool.name), [])
             if sample is not ABSENT and len(known) < _MOST_SAMPLES:
                 known.append(sample)
-                self._catalogue = None
+                self._state += 1
 
 
 def _sample(answer: Answer) -> Any:

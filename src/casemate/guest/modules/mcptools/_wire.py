@@ -126,7 +126,11 @@ def _taken() -> "socket":
         connection.close()  # the host closed it, or says what nobody asked for
     error = OSError("no address")
     try:
-        for family, kind, protocol, _, address in sockets.getaddrinfo(*_address(), 0, sockets.SOCK_STREAM):
+        host, port = _address()
+        # As bytes: a text would have the codec of IDNA loaded, which takes longer than the answer.
+        families = sockets.AF_INET if host == HOST else sockets.AF_UNSPEC  # one question instead of two
+        where = sockets.getaddrinfo(host.encode(), port, families, sockets.SOCK_STREAM)
+        for family, kind, protocol, _, address in where:
             connection = sockets.socket(family, kind, protocol)
             try:
                 connection.connect(address)
