@@ -118,7 +118,9 @@ def _link_in(said: Mapping[str, Any], address: str) -> Link | None:
     algorithm, digest = _strongest(dist)
     if urlsplit(url).scheme not in ("http", "https") or not digest:
         return None
-    return Link(unquote(urlsplit(url).path.rpartition("/")[2])[:250], url, algorithm=algorithm, digest=digest, page=address)
+    return Link(
+        unquote(urlsplit(url).path.rpartition("/")[2])[:250], url, algorithm=algorithm, digest=digest, page=address
+    )
 
 
 def _strongest(dist: Mapping[str, Any]) -> tuple[str, str]:

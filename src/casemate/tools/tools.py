@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
@@ -233,19 +232,22 @@ class Tools:
             asyncio.get_running_loop().run_in_executor(None, self._make, made)
         return await asyncio.shield(asyncio.wrap_future(made))
 
+    def _made_now(self) -> Catalogue:
+        with self._lock:
+            before, state = self._catalogue, self._state
+            tools = [self._with_samples(tool) for one in self._listed.values() for tool in one.tools.values()]
+            names = [definition.name for definition in self._servers.definitions()] if self._servers else []
+        catalogue = Catalogue(tools, names, before)
+        with self._lock:
+            self._catalogue, self._made_of = catalogue, state
+        return catalogue
+
     def _make(self, made: Future[Catalogue]) -> None:
         """Until it is of what there is now, within reason: a server may change its list without end."""
         try:
-            for _ in range(_MOST_MADE):
-                with self._lock:
-                    before, state = self._catalogue, self._state
-                    tools = [self._with_samples(tool) for one in self._listed.values() for tool in one.tools.values()]
-                    names = [definition.name for definition in self._servers.definitions()] if self._servers else []
-                catalogue = Catalogue(tools, names, before)
-                with self._lock:
-                    self._catalogue, self._made_of = catalogue, state
-                    if state == self._state:
-                        break
+            catalogue, tries = self._made_now(), 1
+            while self._made_of != self._state and tries < _MOST_MADE:
+                catalogue, tries = self._made_now(), tries + 1
             with self._lock:
                 self._making = None
             made.set_result(catalogue)
