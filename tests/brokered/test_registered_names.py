@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.brokered.conftest import Opened
+from tests.brokered.conftest import Opened, Witness
 from tests.brokered.test_calls import RAW, told
 
 from casemate import ApprovalRequest, Sandbox
@@ -41,16 +40,12 @@ async def test_whoever_is_asked_sees_in_which_folder_a_program_would_write(
     assert (request.kind, request.arguments) == ("server", expected)
 
 
-@pytest.mark.parametrize(("name", "is_taken"), [("my_files", True), ("MY_files", True), ("my-files2", False)])
-async def test_a_server_that_is_added_takes_no_module_from_another(tmp_path: Path, name: str, is_taken: bool) -> None:
-    seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return False
-
-    async with Sandbox(audit=tmp_path / "audit.db", approve=approve) as sandbox:
-        await sandbox.tools.add("my-files", {"command": sys.executable})
-        answer = told(await sandbox.run(adding(name, command="server")))
-    assert answer["kind"] == ("invalid" if is_taken else "denied")
-    assert len(seen) == (0 if is_taken else 1)
+@pytest.mark.parametrize("name", ["my_files", "MY_files", "my-files2"])
+async def test_a_server_that_is_added_takes_no_module_from_another(witness: Witness, tmp_path: Path, name: str) -> None:
+    async with Sandbox(audit=tmp_path / "audit.db") as sandbox:
+        await sandbox.tools.add("my-files", witness.definition)
+        before = {tool.module for tool in await sandbox.tools.list()}
+        await sandbox.tools.add(name, witness.definition)
+        after = {tool.module for tool in await sandbox.tools.list() if tool.server == "my-files"}
+    assert before == after
+    assert "mcptools.my_files.note" in after

@@ -63,5 +63,5 @@ class Commands:
 
 def _question(arguments: dict[str, str]) -> Question:
     command = arguments["command"]
-    short = command if len(command) <= _SUMMARY else f"{command[:_SUMMARY]} ({len(command):,} characters)"
+    short = command if len(command) <= _SUMMARY else f"{command[:_SUMMARY]}… ({len(command):,} characters)"
     return Question("shell", f"run a shell command: {short}", dict(arguments))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.tools.answers import (
@@ -22,21 +22,24 @@ from casemate.tools.answers import (
     elicited_content,
 )
 from casemate.tools.last_words import visible
+from casemate.tools.reports import shown
 
 if TYPE_CHECKING:
     import anyio
     from mcp import ClientSession, types
 
+    from casemate.redaction.redaction import Redaction
+
 _MOST_ROUNDS = 100  # of a call that its server answers with questions, or with "not yet"
 _MOST_ASKED = 8  # questions to the user at once, for one call
-_LONGEST_MESSAGE = 1000
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a server that only says "not yet" is asked again
 
 
 @dataclass(slots=True, eq=False)
 class Calling:
     """What is called. ``timeout``: seconds, without those in which a person is waited for; ``on_progress`` is called in
-    the thread of the connections and must neither block nor raise; ``elicit``: asks the user; None declines."""
+    the thread of the connections and must neither block nor raise; ``elicit``: asks the user; None declines;
+    ``redaction``: of the secrets that the server was given."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -44,6 +47,7 @@ class Calling:
     on_progress: Callable[[Progress], None] | None = None
     elicit: Elicit | None = None
     scope: anyio.CancelScope | None = None
+    redaction: Redaction | None = field(default=None, repr=False)
     _asked: set[Future[Elicited]] = field(default_factory=set)
     _waits: int = 0
     _left: float = 0.0
@@ -77,13 +81,15 @@ class Calling:
         """The server says how far it is."""
         if self.on_progress is not None and math.isfinite(progress):
             of = total if total is not None and math.isfinite(total) else None
-            self.on_progress(Progress(progress, of, visible((message or "")[:_LONGEST_MESSAGE])))
+            self.on_progress(Progress(progress, of, shown(message or "", self.redaction)))
 
     async def ask(self, server: str, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Ask the user what the server wants to know. Whatever goes wrong cancels the question, not the call."""
         from mcp import types
 
         asked = elicitation_of(server, self.tool, params)
+        if asked is not None and self.redaction is not None:
+            asked = replace(asked, message=self.redaction.text(asked.message))
         if self.elicit is None or asked is None or len(self._asked) >= _MOST_ASKED:
             return types.ElicitResult(action="decline")
         future = self.elicit(asked)

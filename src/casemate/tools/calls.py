@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
 from casemate.model.approval import Question, Verdict
 from casemate.policy.canonical import MOST_BYTES, canonical, parse
 from casemate.tools.connection import CHANGED
+from casemate.tools.last_words import shortened
 from casemate.tools.requests import Call, Read, Register
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Calling:
 
     async def read(self, request: Read) -> dict[str, Any]:
         """What a resource holds. Raises as :meth:`call`."""
-        summary = f"read {request.uri[:_SUMMARY]} of {request.server}"
+        summary = f"read {shortened(request.uri, _SUMMARY)} of {request.server}"
         question = Question("tool", summary, {"uri": request.uri}, server=request.server, tool=_READ)
         if not await self._allowed(question):
             return _PLANNED
@@ -141,9 +142,8 @@ class Calling:
 
     async def register(self, request: Register) -> dict[str, Any]:
         """Add a server, if somebody allows exactly that. Raises as :meth:`call`."""
-        names = [definition.name for definition in self.tools.servers.definitions()]
-        shown = await self.turns.take(True, registered, request.name, request.definition, names)
-        summary = f"add the MCP server {request.name}: {json.dumps(shown)[:_SUMMARY]}"
+        shown = await self.turns.take(True, registered, request.name, request.definition)
+        summary = f"add the MCP server {request.name}: {shortened(json.dumps(shown), _SUMMARY)}"
         await self._allowed(Question("server", summary, shown, server=request.name))
         await self.tools.add(request.name, shown)
         catalogue = await self.tools.catalogue(request.name)
@@ -174,7 +174,7 @@ class Calling:
 
         arguments: dict[str, Any] = {"message": asked.message}
         arguments |= {"url": asked.url} if asked.url else {"schema": dict(asked.schema or {})}
-        summary = f"{asked.server} asks: {asked.message[:_SUMMARY]}"
+        summary = f"{asked.server} asks: {shortened(asked.message, _SUMMARY)}"
         question = Question("elicitation", summary, arguments, server=asked.server, tool=asked.tool)
         told: Future[Elicited] = Future()
         told.set_running_or_notify_cancel()
@@ -217,12 +217,10 @@ def kind_of(error: CasemateError) -> Refusal:
     return "invalid" if isinstance(error, InvalidArgument) else "unavailable"
 
 
-def registered(name: str, definition: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
     """A definition that comes from a cell, as it is shown and would be used: nothing of the host's is filled in but the
-    folder, and what it starts is behind a wall. ``names``: the servers that there are, whose modules keep their names.
-    Raises :class:`Refused` and ``InvalidArgument``."""
+    folder, and what it starts is behind a wall. Raises :class:`Refused` and ``InvalidArgument``."""
     from casemate.tools.definition import Program, read_definition
-    from casemate.tools.naming import package_names
     from casemate.tools.placeholders import has_placeholder
 
     if "variables" in definition or has_placeholder(json.dumps(definition)):
@@ -230,9 +228,6 @@ def registered(name: str, definition: Mapping[str, Any], names: Sequence[str]) -
     if "policy" in definition or "settings" in definition:
         raise Refused("invalid", "a server that is added from inside cannot name files of the host's")
     read = read_definition(name, definition)
-    before, after = package_names(names), package_names([*names, name])
-    if any(after[one] != module for one, module in before.items()):
-        raise Refused("invalid", f"the server's name {name!r} is too much like that of another")
     if not isinstance(read.how, Program):
         return dict(definition)
     # A wall lets its command write in the folder that it works in.

@@ -248,6 +248,7 @@ class Connection:
 
     async def _called(self, life: Life, calling: Calling, expected: str) -> Answer:
         self._check_tool(calling.tool, expected)
+        calling.redaction = life.redaction
         from mcp import MCPError
         from mcp_types import HEADER_MISMATCH
 
@@ -255,9 +256,8 @@ class Connection:
             return await self._timed(life, calling)
         except MCPError as error:
             if error.code != HEADER_MISMATCH:
-                return await self._refused(
-                    life, error, f"while {calling.tool!r} ran; whether that took effect is not known"
-                )
+                doubt = f"while {calling.tool!r} ran; whether that took effect is not known"
+                return await self._refused(life, error, doubt)
         await self._list(life)  # which arguments are sent as headers has changed, and the call was not looked at
         self._check_tool(calling.tool, expected)
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, ToolUnavailable
 from casemate.tools.answers import Answer
-from casemate.tools.last_words import LastWords, visible
+from casemate.tools.last_words import LastWords, shortened, visible
 
 if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
@@ -49,7 +49,8 @@ class Reports:
         ours = [cause for cause in causes if isinstance(cause, CasemateError)]
         if ours:
             return ours[0]
-        told = visible("; ".join(dict.fromkeys(_told(cause) for cause in causes[:_MOST_CAUSES]))[:_LONGEST_REASON])
+        said = "; ".join(dict.fromkeys(_told(cause) for cause in causes[:_MOST_CAUSES]))
+        told = shown(said, redaction)
         advice = ""
         if _NOT_SIGNED_IN in words.text():
             advice = "It wants to know who asks: give its definition 'auth', or 'headers' with a token."
@@ -58,8 +59,8 @@ class Reports:
 
 def shown(text: str, redaction: Redaction | None) -> str:
     """A server's text for people: short, visible, without secrets."""
-    clean = visible(text[:_LONGEST_REASON])
-    return redaction.text(clean) if redaction is not None else clean
+    clean = redaction.text(text) if redaction is not None else text
+    return visible(shortened(clean, _LONGEST_REASON))
 
 
 def redacted(answer: Answer, redaction: Redaction | None) -> Answer:
