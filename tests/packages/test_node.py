@@ -103,7 +103,9 @@ async def test_scripts_run_only_when_asked_for_and_only_in_the_cell(
         for scripts in (False, True):
             async with sandbox.session(language="node") as session:
                 await sandbox.packages.install(["alpha"], language="node", session=session, scripts=scripts)
-                ran = await session.run("console.log(require('fs').existsSync('/node_modules/alpha/marker'))")
+                ran = await session.run(
+                    "console.log(require('fs').existsSync('/packages/node/node_modules/alpha/marker'))"
+                )
                 shown.append(ran.stdout)
     assert shown[0] == "false\n"
     assert shown[1] == "true\n"
@@ -145,7 +147,9 @@ async def test_an_alias_comes_from_the_registry_and_entries_that_lead_out_of_a_f
                  links={"package/link": "/etc/passwd"})  # fmt: skip
     async with opened() as sandbox, sandbox.session(language="node") as session:
         installed = await sandbox.packages.install(["alpha"], language="node", session=session)
-        ran = await session.run("console.log(require('x').VERSION, require('fs').readdirSync('/node_modules/alpha'))")
+        ran = await session.run(
+            "console.log(require('x').VERSION, require('fs').readdirSync('/packages/node/node_modules/alpha'))"
+        )
     assert installed.ok, installed
     assert asked[0].arguments["packages"] == ["alpha@1.0.0", "real@1.0.0"]
     assert ran.stdout == "1.0.0 [ 'index.js', 'package.json' ]\n", ran.text

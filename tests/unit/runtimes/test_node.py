@@ -11,6 +11,7 @@ from casemate.errors import RuntimeMissing
 from casemate.model.plan import Bind, Link
 from casemate.runtimes.node import Node, NodeRuntime, launch_of
 
+PACKAGES = Link("/program/node_modules", "/packages/node/node_modules")  # where a program looks for packages
 MIB = 2**20
 
 
@@ -42,7 +43,7 @@ def test_a_node_is_started_with_the_hook_and_a_heap_that_fits_the_memory() -> No
         *("--require", "/opt/casemate/node_hook.cjs"),
         *("/program/main.js", "a"),
     )
-    assert (planned.entries, planned.env) == ((), {})
+    assert (planned.entries, planned.env) == ((PACKAGES,), {})
 
 
 def test_without_a_limit_the_heap_is_nodes_own_affair() -> None:
@@ -69,7 +70,7 @@ def test_a_node_of_a_version_manager_is_shown_with_its_modules_and_nothing_else(
     program = make_node(tmp_path / ".nvm/versions/node/v22")
     planned = runtime(program).launch(None, "main.js", ())
     modules = program.parent.parent / "lib/node_modules"
-    assert set(planned.entries) == {Bind(str(program), str(program)), Bind(str(modules), str(modules))}
+    assert set(planned.entries) == {Bind(str(program), str(program)), Bind(str(modules), str(modules)), PACKAGES}
     assert planned.version == "22.18.1"
     assert planned.env["PATH"].startswith(f"{program.parent}:")
 
