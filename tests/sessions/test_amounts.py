@@ -50,6 +50,27 @@ async def test_fifty_thousand_lines_come_back_whole_and_the_next_step_has_none_o
     assert await said(session, programs.HELLO[language]) == "hello\n"
 
 
+COLLECTED = """
+import io, signal, sys
+while not isinstance(sys.stdout.write.__self__, io.TextIOWrapper):
+    print("many lines")
+collected = sys.stdout.write.__self__.buffer
+put = collected._put
+def put_when_the_lines_seem_to_have_stopped(data):
+    put.__self__._had_more = False
+    signal.raise_signal(signal.SIGALRM)
+    put(data)
+collected._put = put_when_the_lines_seem_to_have_stopped
+for letter in "abcdefghij":
+    print(letter * 10_000)
+"""
+
+
+async def test_lines_stay_in_order_when_collecting_them_ends_while_they_are_put(opened: Open) -> None:
+    lines = (await said(opened(), COLLECTED)).splitlines()
+    assert lines[-10:] == [letter * 10_000 for letter in "abcdefghij"]
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_ten_thousand_prints_and_displays_at_random_come_in_order(opened: Open, seed: int) -> None:
     session = opened()

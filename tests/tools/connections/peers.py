@@ -28,7 +28,7 @@ def peers() -> Path:
         if not stamp.exists() or stamp.read_text(encoding="utf-8") != repr(PACKAGES):
             names = [f"{SCOPE}/{package}" for package in PACKAGES]
             quiet = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(PEERS)]
-            subprocess.run(["npm", "install", *quiet, *names], check=True, timeout=100, stdin=subprocess.DEVNULL)
+            subprocess.run(["npm", "install", *quiet, *names], check=True, timeout=600, stdin=subprocess.DEVNULL)
             stamp.write_text(repr(PACKAGES), encoding="utf-8")
     return PEERS / "node_modules" / SCOPE
 

@@ -164,10 +164,10 @@ class _Flood:
             _setitimer(_TIMER, 0)
             _set_handler(_ALARM, _signal.SIG_DFL)
 
-    def _look(self, _number: int, _frame: object) -> None:
+    def _look(self, _number: int, frame: "Any") -> None:
         if self._step.flood is not self:
             return
-        if interrupts.depth:
+        if interrupts.depth or _is_being_put(frame):
             _setitimer(_TIMER, _COLLECTED_SECONDS)
         elif self._had_more:
             self._text.flush()
@@ -175,6 +175,14 @@ class _Flood:
             _setitimer(_TIMER, _COLLECTED_SECONDS)
         else:
             self._step.flush()
+
+
+def _is_being_put(frame: "Any") -> bool:
+    """Whether what was collected is on its way: what the text stream is just given it keeps only after that, and in a
+    flood that was ended meanwhile nobody would come for it."""
+    while frame is not None and frame.f_code is not _Collected.write.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class _Collected(io.BufferedIOBase):
