@@ -389,6 +389,25 @@ print(json.dumps([call("environment", "w2", text="TOKEN"), call("fail", "w2", te
     assert of_run["message"].startswith("no ")
 
 
+async def test_va_16_a_request_to_approve_a_tool_shows_no_secret_and_the_tool_gets_it(
+    opened: Opened, witness: Witness, tmp_path: Path
+) -> None:
+    seen: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        seen.append(request)
+        return True
+
+    async with opened(approve=approve, vault=MemoryStore()) as sandbox:
+        await sandbox.vault.set("MINE", "a-secret-of-the-run")
+        code = "import os\nprint(json.dumps(call(text='x ' + os.environ['MINE'])['ok']))"
+        assert told(await sandbox.run(RAW + code, secrets=["MINE"]))
+    assert witness.calls == [("note", {"text": "x a-secret-of-the-run"})]
+    assert seen[0].arguments == {"text": "x [secret:MINE]"}
+    assert "a-secret" not in seen[0].summary
+    assert "a-secret" not in (tmp_path / "audit.db").read_bytes().decode("latin-1")
+
+
 async def test_a_session_stream_asks_and_is_answered(opened: Opened, witness: Witness) -> None:
     async def followed(session: Any) -> AsyncIterator[Any]:
         async for event in session.stream(RAW + "print(json.dumps(call(text='x')['ok']))"):

@@ -368,11 +368,6 @@ def test_va_16_the_network_door_tells_of_no_secret(wall: str, tmp_path: Path, in
     assert value.lower() not in told.lower()
 
 
-@pytest.mark.skip(reason="waits for the room tools: nothing calls one yet")
-def test_va_16_a_request_to_approve_a_tool_shows_no_secret() -> None:
-    pass
-
-
 def test_va_17_a_secret_that_is_deleted_meanwhile_is_still_hidden_in_the_run_that_has_it(
     sandbox: sync.Sandbox, language: str
 ) -> None:
