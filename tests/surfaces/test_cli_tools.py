@@ -194,6 +194,14 @@ def test_what_programs_import_is_written_as_files_that_a_type_checker_reads(kept
     assert "source_timezone" in (kept.folder / "typings" / "mcptools.d.ts").read_text()
 
 
+def test_what_is_generated_without_a_server_that_cannot_be_reached_says_so(kept: Cli) -> None:
+    kept("tools", "add", "gone", "--", "no-such-program")
+    done = kept("tools", "generate", "typings")
+    assert done.code == 69
+    assert b"gone" in done.stderr
+    assert (kept.folder / "typings" / "mcptools" / "time").is_dir()
+
+
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_a_folder_of_somebody_elses_is_not_replaced(kept: Cli, kind: str) -> None:
     mine = kept.folder / "mine"

@@ -19,6 +19,7 @@ from casemate.surfaces.terminal import inert, visible
 from casemate.surfaces.words import say
 from casemate.tools.files import add_to_file, chosen, read_file, remove_from_file, users_file
 
+_UNAVAILABLE = 69  # the exit code where a server cannot be reached (sysexits.h)
 T = TypeVar("T")
 Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Flag = Annotated[bool, Parameter(negative=())]
@@ -272,17 +273,16 @@ def generate(
     """
     from casemate.surfaces.generated import declarations_into, package_into
 
-    async def catalogued(sandbox: Sandbox) -> Any:
+    async def catalogued(sandbox: Sandbox) -> tuple[Any, bool]:
         catalogue = await sandbox.tools.catalogue()
-        await _tell_problems(sandbox)
-        return catalogue
+        return catalogue, await _tell_problems(sandbox)
 
-    catalogue = _with_servers(file, catalogued, server)
+    catalogue, is_whole = _with_servers(file, catalogued, server)
     if language == "node":
         declarations_into(Path(folder), catalogue)
     else:
         package_into(Path(folder), catalogue)
-    return 0
+    return 0 if is_whole else _UNAVAILABLE
 
 
 async def _tool(sandbox: Sandbox, path: str) -> Any:
@@ -306,9 +306,12 @@ def _known(names: Collection[str]) -> str:
     return f"There are {', '.join(names)}." if names else "Add one with `casemate tools add`."
 
 
-async def _tell_problems(sandbox: Sandbox) -> None:
-    for name, why in (await sandbox.tools.problems()).items():
+async def _tell_problems(sandbox: Sandbox) -> bool:
+    """Say what is missing, and why; whether every server is there."""
+    problems = await sandbox.tools.problems()
+    for name, why in problems.items():
         say(inert(f"{name}: {why}"))
+    return not any(definition.name in problems for definition in sandbox.tools.servers.definitions())
 
 
 def _with_servers(file: File, work: Callable[[Sandbox], Awaitable[T]], only: tuple[str, ...] = ()) -> T:
