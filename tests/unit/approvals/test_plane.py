@@ -524,7 +524,7 @@ async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_fo
     go = threading.Event()
 
     def approve(request: ApprovalRequest) -> bool:
-        return request.session != "hostile" or go.wait(PATIENCE)
+        return request.session != "hostile" or go.wait(PATIENCE / 4)
 
     desk = Desk(approve)
     given = Verdict(True, "nothing yet")
