@@ -21,6 +21,11 @@ SCOPE = "@modelcontextprotocol"
 @pytest.fixture(scope="session")
 def peers() -> Path:
     """The folder of the npm packages, installed once and kept."""
+    return install()
+
+
+def install() -> Path:
+    """Have them; ./test does that before it copies the tree to an ordinary user, who need not reach a registry."""
     PEERS.mkdir(exist_ok=True)
     with (PEERS / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
