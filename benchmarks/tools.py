@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file i
 from benchmarks import measure
 from benchmarks.measure import Goal, Series
 from casemate import Sandbox, Session
-from casemate.tools.catalogue import Catalogue
+from casemate.tools.modules.catalogue import Catalogue
 from casemate.tools.tool import Tool
 
 _ROOT = Path(__file__).resolve().parents[1]

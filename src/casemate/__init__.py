@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from casemate.sessions.long_run import Run
     from casemate.sessions.session import Session
     from casemate.sessions.variables import Variable
-    from casemate.tools.answers import Answer
+    from casemate.tools.connections.answers import Answer
     from casemate.tools.tools import ToolSummary
 
 __version__ = "0.1.0"
@@ -64,7 +64,7 @@ _HOME = {
     "casemate.sessions.long_run": "Run",
     "casemate.sessions.session": "Session",
     "casemate.sessions.variables": "Variable",
-    "casemate.tools.answers": "Answer",
+    "casemate.tools.connections.answers": "Answer",
     "casemate.tools.tools": "ToolSummary",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}

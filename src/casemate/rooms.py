@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
     from casemate.tools.broker import Broker
-    from casemate.tools.listing import ServerTools
-    from casemate.tools.servers import Servers
+    from casemate.tools.connections.listing import ServerTools
+    from casemate.tools.connections.servers import Servers
     from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault
 
@@ -159,7 +159,7 @@ class Rooms:
             return self._tools
 
     def _servers(self, heard: Callable[[ServerTools], None]) -> Servers:
-        from casemate.tools.servers import Servers
+        from casemate.tools.connections.servers import Servers
 
         servers = Servers(os.environ, self.vault.held, on_tools=heard)
         for name, definition in self._definitions.items():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import casemate
-from casemate.tools.catalogue import Catalogue
+from casemate.tools.modules.catalogue import Catalogue
 from casemate.tools.tool import Tool
 
 MODULES = Path(casemate.__file__).parent / "guest" / "modules"

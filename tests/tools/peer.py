@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 
-from casemate.tools.catalogue import Catalogue
+from casemate.tools.modules.catalogue import Catalogue
 from casemate.tools.tool import Tool
 from casemate.tools.words import BadWords, answer_text, arguments_of, command_of
 

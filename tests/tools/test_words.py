@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tools.conftest import real_tools
 
-from casemate.tools.catalogue import Catalogue
-from casemate.tools.inference import infer_schema
-from casemate.tools.literals import python_docstring, script_comment, shown
-from casemate.tools.naming import OWN_NAMES, class_name, module_names, package_names, unique_names
+from casemate.tools.modules.catalogue import Catalogue
+from casemate.tools.modules.literals import python_docstring, script_comment, shown
+from casemate.tools.schemas.inference import infer_schema
+from casemate.tools.schemas.naming import OWN_NAMES, class_name, module_names, package_names, unique_names
+from casemate.tools.schemas.validation import Validator
 from casemate.tools.tool import Hints, Tool
-from casemate.tools.validation import Validator
 from casemate.tools.words import BadWords, Command, answer_text, arguments_of, command_of
 
 ANY_JSON = st.recursive(
@@ -239,7 +239,7 @@ def test_the_declarations_for_node_are_those_of_every_tool() -> None:
 def test_generating_reads_no_file_and_needs_nothing_of_a_cell() -> None:
     program = (
         "import sys, json\n"
-        "from casemate.tools.catalogue import Catalogue\n"
+        "from casemate.tools.modules.catalogue import Catalogue\n"
         "from casemate.tools.tool import Tool\n"
         "schema = {'type': 'object', 'properties': {'a': {'type': 'string'}}}\n"
         "tools = [Tool('s', 't', '', schema, {'type': 'integer'})]\n"

@@ -24,20 +24,21 @@ MOST_FUNCTION_LINES = 60
 BROAD_EXCEPTS_PER_THOUSAND_LINES = 1
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
 
-# What may be used in some rooms only: dotted name -> (rooms, reason).
+# What may be used in some rooms only: dotted name -> (rooms or folders of them, reason).
 PLACES = {
     "subprocess": (
-        {"isolation", "runtimes", "tools", "packages"},
+        {"isolation", "runtimes", "tools/connections", "packages"},
         "code runs behind a wall; only walls, searches for interpreters, MCP servers and a question to pip start any",
     ),
     "os.environ": (
-        {"surfaces", "sandbox", "rooms", "isolation", "runtimes", "tools"},  # the keeper in tools passes it on
-        "what a run depends on is read once, where it is configured, and handed on as a value",
+        {"surfaces", "sandbox", "rooms", "isolation", "runtimes", "tools/connections"},
+        "what a run depends on is read once, where it is configured, and handed on as a value; a server's keeper "
+        "passes its own on",
     ),
     "os.getenv": ({"surfaces", "sandbox", "rooms", "isolation", "runtimes"}, "as os.environ"),
     "os.fork": ({"supervisor"}, "the host process has threads: it starts others by exec only"),
     "ctypes": (
-        {"supervisor", "isolation", "tools"},
+        {"supervisor", "isolation", "tools/connections"},
         "system calls are made where cells are made, and where an MCP server's processes are kept together",
     ),
     "sqlite3": ({"audit"}, "the record has one writer"),
@@ -52,6 +53,12 @@ def relative(path: Path) -> str:
 
 def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def is_in(path: Path, rooms: set[str]) -> bool:
+    """Whether it lies in one of them: rooms, or folders of one."""
+    place = path.relative_to(SOURCE).with_suffix("").as_posix()
+    return any(f"{place}/".startswith(f"{room}/") for room in rooms)
 
 
 def tree_of(path: Path) -> ast.Module:
@@ -189,7 +196,7 @@ def test_what_needs_care_is_used_only_where_it_belongs(name: str) -> None:
     elsewhere = [
         f"{relative(path)}:{line} {used}"
         for path in FILES
-        if room_of(path) not in {*rooms, "guest"}
+        if not is_in(path, {*rooms, "guest"})
         for line, used in names_used(tree_of(path))
         if used == name or used.startswith(f"{name}.")
     ]

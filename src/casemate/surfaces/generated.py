@@ -11,7 +11,7 @@ import casemate
 from casemate.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from casemate.tools.catalogue import Catalogue
+    from casemate.tools.modules.catalogue import Catalogue
 
 _PACKAGE = "mcptools"
 _MARK = "_wire.py"  # a file that every package which was written here has

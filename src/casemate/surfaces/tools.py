@@ -287,7 +287,7 @@ def generate(
 
 async def _tool(sandbox: Sandbox, path: str) -> Any:
     """The tool that ``SERVER.TOOL`` names, on the wire or in Python; its server alone is started."""
-    from casemate.tools.naming import package_names
+    from casemate.tools.schemas.naming import package_names
 
     given = path.removeprefix("mcptools.").partition(".")[0]
     names = package_names(definition.name for definition in sandbox.tools.servers.definitions())

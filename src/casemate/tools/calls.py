@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
 from casemate.model.approval import Question, Verdict
 from casemate.policy.canonical import MOST_BYTES, canonical, parse
-from casemate.tools.connection import CHANGED
-from casemate.tools.last_words import shortened
+from casemate.tools.connections.connection import CHANGED
+from casemate.tools.connections.last_words import shortened
 from casemate.tools.requests import Call, Read, Register
 
 if TYPE_CHECKING:
-    from casemate.tools.answers import Elicitation, Elicited, Progress
+    from casemate.tools.connections.answers import Elicitation, Elicited, Progress
     from casemate.tools.tool import Tool
     from casemate.tools.tools import Known, Tools
 
@@ -170,7 +170,7 @@ class Calling:
 
     def _elicited(self, asked: Elicitation) -> Future[Elicited]:
         """What somebody fills in for a server. In the thread of the connections."""
-        from casemate.tools.answers import Elicited
+        from casemate.tools.connections.answers import Elicited
 
         arguments: dict[str, Any] = {"message": asked.message}
         arguments |= {"url": asked.url} if asked.url else {"schema": dict(asked.schema or {})}
@@ -220,8 +220,8 @@ def kind_of(error: CasemateError) -> Refusal:
 def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
     """A definition that comes from a cell, as it is shown and would be used: nothing of the host's is filled in but the
     folder, and what it starts is behind a wall. Raises :class:`Refused` and ``InvalidArgument``."""
-    from casemate.tools.definition import Program, read_definition
-    from casemate.tools.placeholders import has_placeholder
+    from casemate.tools.connections.definition import Program, read_definition
+    from casemate.tools.connections.placeholders import has_placeholder
 
     if "variables" in definition or has_placeholder(json.dumps(definition)):
         raise Refused("invalid", "a server that is added from inside gets no variables or secrets of the host's")
@@ -252,7 +252,7 @@ def _summary(tool: Tool, arguments: Mapping[str, Any]) -> str:
 
 def _told(answer: Any) -> dict[str, Any]:
     """An answer, or the contents of a resource, for a cell."""
-    from casemate.tools.answers import ABSENT, Answer
+    from casemate.tools.connections.answers import ABSENT, Answer
 
     if not isinstance(answer, Answer):
         return {"content": answer}

@@ -18,7 +18,7 @@ from typing import Any
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.policy.canonical import parse
-from casemate.tools.definition import check_server_name, read_servers
+from casemate.tools.connections.definition import check_server_name, read_servers
 
 _MOST_BYTES = 1 << 20  # of a file; the longest seen in use have some kilobytes
 _KEY = "mcpServers"

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from casemate.lines import Client, line_of
-from casemate.tools.answers import Progress
+from casemate.tools.connections.answers import Progress
 
 _PAUSE = 0.1  # seconds between two lines: as often as people can read them
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.tools.answers import ABSENT, Answer, Elicit, Progress
-from casemate.tools.catalogue import Catalogue, Detail
-from casemate.tools.inference import infer_schema
-from casemate.tools.naming import package_names
-from casemate.tools.schema import Unreadable
+from casemate.tools.connections.answers import ABSENT, Answer, Elicit, Progress
+from casemate.tools.modules.catalogue import Catalogue, Detail
+from casemate.tools.schemas.inference import infer_schema
+from casemate.tools.schemas.naming import package_names
+from casemate.tools.schemas.schema import Unreadable
+from casemate.tools.schemas.validation import Validator
 from casemate.tools.tool import Tool
-from casemate.tools.validation import Validator
 
 if TYPE_CHECKING:
-    from casemate.tools.listing import ServerTools as Listed
-    from casemate.tools.servers import Servers
+    from casemate.tools.connections.listing import ServerTools as Listed
+    from casemate.tools.connections.servers import Servers
 
 Aside = Callable[..., Awaitable[Any]]  # does a step, with what it is given, in another thread
 _MOST_VALIDATORS = 1000  # compiled schemas that are kept

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from casemate.tools.reading import Reader
-from casemate.tools.schema import Unreadable, read
+from casemate.tools.schemas.reading import Reader
+from casemate.tools.schemas.schema import Unreadable, read
+from casemate.tools.schemas.types import Anything, Array, Choice, Exact, Record, Scalar, Table, Type
 from casemate.tools.tool import Json, Tool
-from casemate.tools.types import Anything, Array, Choice, Exact, Record, Scalar, Table, Type
 
 USAGE = """\
 tool list                                  every tool

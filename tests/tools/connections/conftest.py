@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.tools.servers import Servers
+from casemate.tools.connections.servers import Servers
 
 OWN = Path(__file__).with_name("own_server.py")
 SECONDS = 30.0  # more than anything here takes

@@ -13,9 +13,9 @@ import pytest
 from tests.tools.connections.conftest import SECONDS, Made, said, until
 
 from casemate.errors import InvalidArgument, ToolUnavailable
-from casemate.tools.answers import Elicitation, Elicited, Progress
-from casemate.tools.listing import ServerTools
-from casemate.tools.servers import Servers
+from casemate.tools.connections.answers import Elicitation, Elicited, Progress
+from casemate.tools.connections.listing import ServerTools
+from casemate.tools.connections.servers import Servers
 
 Own = Callable[..., dict[str, Any]]
 

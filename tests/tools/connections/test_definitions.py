@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.tools.definition import Program, Remote, SignIn, Wall, read_definition, read_servers
-from casemate.tools.flood import Flood
-from casemate.tools.patience import Patience
-from casemate.tools.placeholders import Expansion, Sources
+from casemate.tools.connections.definition import Program, Remote, SignIn, Wall, read_definition, read_servers
+from casemate.tools.connections.flood import Flood
+from casemate.tools.connections.patience import Patience
+from casemate.tools.connections.placeholders import Expansion, Sources
 
 
 @pytest.mark.parametrize(

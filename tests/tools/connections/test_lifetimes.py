@@ -16,7 +16,7 @@ import pytest
 from tests.tools.connections.conftest import OWN, SECONDS, Made, is_alive, said, until
 
 from casemate.errors import InvalidArgument, SandboxClosed, ToolUnavailable
-from casemate.tools.servers import Servers
+from casemate.tools.connections.servers import Servers
 
 Own = Callable[..., dict[str, Any]]
 
@@ -84,7 +84,7 @@ def test_a_server_that_dies_leaves_nothing_behind(good: Servers) -> None:
 def test_servers_end_when_the_host_is_killed(tmp_path: Path) -> None:
     program = textwrap.dedent(f"""
         import os, sys, time
-        from casemate.tools.servers import Servers
+        from casemate.tools.connections.servers import Servers
         class Nothing:
             def get(self, name): return None
         servers = Servers(dict(os.environ), Nothing())
@@ -207,8 +207,8 @@ def test_a_server_sees_few_variables_of_the_host(connections: Made, own: Own) ->
 
 
 def test_a_wrapped_server_is_started_through_casemate_wrap(connections: Made, own: Own) -> None:
-    from casemate.tools.definition import read_definition
-    from casemate.tools.opening import opened
+    from casemate.tools.connections.definition import read_definition
+    from casemate.tools.connections.opening import opened
 
     surroundings = connections()._surroundings
     words = opened(read_definition("own", own(wall=True)), surroundings).command

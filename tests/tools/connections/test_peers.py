@@ -12,7 +12,7 @@ import pytest
 from tests.tools.connections.conftest import SECONDS, Made, said
 from tests.tools.connections.peers import everything, peers, script
 
-from casemate.tools.answers import Progress
+from casemate.tools.connections.answers import Progress
 
 __all__ = ["peers"]
 

@@ -16,9 +16,9 @@ from tests.tools.connections.conftest import SECONDS, Made, Secrets, said
 from tests.tools.connections.web import Rough, serving
 
 from casemate.errors import InvalidArgument, ToolUnavailable
-from casemate.tools.answers import Elicitation, Elicited
-from casemate.tools.last_words import LastWords
-from casemate.tools.remote import http_client, is_loopback
+from casemate.tools.connections.answers import Elicitation, Elicited
+from casemate.tools.connections.last_words import LastWords
+from casemate.tools.connections.remote import http_client, is_loopback
 
 
 def test_a_remote_server_is_called_with_its_headers(connections: Made) -> None:

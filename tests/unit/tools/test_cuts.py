@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from casemate.redaction.redaction import Redaction
-from casemate.tools.last_words import LastWords, shortened
-from casemate.tools.reports import shown
+from casemate.tools.connections.last_words import LastWords, shortened
+from casemate.tools.connections.reports import shown
 
 TOKEN = "tok-0123456789-abcdefghijklmnop"
 

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from casemate.tools.flood import Flood
-from casemate.tools.last_words import LastWords
+from casemate.tools.connections.flood import Flood
+from casemate.tools.connections.last_words import LastWords
 
 if TYPE_CHECKING:
     from mcp.client._transport import ReadStream, TransportStreams, WriteStream

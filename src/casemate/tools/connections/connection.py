@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.tools.answers import Answer, Malformed, answer_of, failure
-from casemate.tools.calling import Calling, call
-from casemate.tools.definition import Definition
-from casemate.tools.last_words import LastWords
-from casemate.tools.listing import Listing, ServerTools
-from casemate.tools.opening import Opening, opened, transport
-from casemate.tools.patience import MOST_FAILURES, Patience
-from casemate.tools.reports import Reports, redacted, shown
-from casemate.tools.streams import Line
-from casemate.tools.terms import Surroundings
+from casemate.tools.connections.answers import Answer, Malformed, answer_of, failure
+from casemate.tools.connections.calling import Calling, call
+from casemate.tools.connections.definition import Definition
+from casemate.tools.connections.last_words import LastWords
+from casemate.tools.connections.listing import Listing, ServerTools
+from casemate.tools.connections.opening import Opening, opened, transport
+from casemate.tools.connections.patience import MOST_FAILURES, Patience
+from casemate.tools.connections.reports import Reports, redacted, shown
+from casemate.tools.connections.streams import Line
+from casemate.tools.connections.terms import Surroundings
 
 if TYPE_CHECKING:
     from mcp import Client, MCPError
@@ -291,7 +291,7 @@ class Connection:
         from mcp import MCPError, types
         from pydantic import ValidationError
 
-        from casemate.tools.wire import Raw
+        from casemate.tools.connections.wire import Raw
 
         request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
         try:

@@ -1,7 +1,7 @@
 """Python for tools: the package `mcptools.<server>` and in it a module for each tool. Pure.
 
 What comes out needs the standard library and the runtime package `mcptools` alone, which is in every cell and can be a
-folder beside it. A stranger's text gets into literals and docstrings alone (`casemate.tools.literals`).
+folder beside it. A stranger's text gets into literals and docstrings alone (`casemate.tools.modules.literals`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from casemate.tools.literals import one_line, python_docstring, shown
-from casemate.tools.naming import OWN_NAMES
-from casemate.tools.python_types import WORDS, Annotations, exact_values, shape_of
-from casemate.tools.reading import Reader
-from casemate.tools.schema import Document
+from casemate.tools.modules.literals import one_line, python_docstring, shown
+from casemate.tools.modules.python_types import WORDS, Annotations, exact_values, shape_of
+from casemate.tools.schemas.naming import OWN_NAMES
+from casemate.tools.schemas.reading import Reader
+from casemate.tools.schemas.schema import Document
+from casemate.tools.schemas.types import Field, Record, Table, Type
 from casemate.tools.tool import Tool
-from casemate.tools.types import Field, Record, Table, Type
 
 PACKAGE = "mcptools"
 # What generated modules define or import besides the classes of a tool.

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument
-from casemate.tools.definition import Definition, Program, Remote, SignIn, Wall, check_url
-from casemate.tools.last_words import LastWords
-from casemate.tools.placeholders import Expansion, Sources
-from casemate.tools.stdio import INHERITED, Command, stdio
-from casemate.tools.terms import Surroundings
+from casemate.tools.connections.definition import Definition, Program, Remote, SignIn, Wall, check_url
+from casemate.tools.connections.last_words import LastWords
+from casemate.tools.connections.placeholders import Expansion, Sources
+from casemate.tools.connections.stdio import INHERITED, Command, stdio
+from casemate.tools.connections.terms import Surroundings
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
@@ -106,13 +106,13 @@ async def transport(
         async with stdio(opening.command, words) as streams:
             yield streams
         return
-    from casemate.tools.remote import remote
+    from casemate.tools.connections.remote import remote
 
     assert isinstance(definition.how, Remote)
     async with contextlib.AsyncExitStack() as stack:
         auth = None
         if opening.sign_in is not None:
-            from casemate.tools.oauth import signed_in
+            from casemate.tools.connections.signing_in.oauth import signed_in
 
             auth = await stack.enter_async_context(
                 signed_in(definition.name, opening.url, opening.sign_in, surroundings, waiting)

@@ -106,7 +106,7 @@ def failure(text: str) -> Answer:
 def elicitation_of(server: str, tool: str, params: Any) -> Elicitation | None:
     """What a server asks for; None for what nobody should be asked. ``params``: the SDK's, of either form."""
     from casemate.errors import InvalidArgument
-    from casemate.tools.definition import check_url
+    from casemate.tools.connections.definition import check_url
 
     message = str(getattr(params, "message", ""))[:_LONGEST_TEXT]
     url = getattr(params, "url", None)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from casemate.tools.answers import (
+from casemate.tools.connections.answers import (
     Answer,
     Elicit,
     Elicited,
@@ -21,8 +21,8 @@ from casemate.tools.answers import (
     elicitation_of,
     elicited_content,
 )
-from casemate.tools.last_words import visible
-from casemate.tools.reports import shown
+from casemate.tools.connections.last_words import visible
+from casemate.tools.connections.reports import shown
 
 if TYPE_CHECKING:
     import anyio
@@ -110,7 +110,7 @@ async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
     from mcp import types
     from pydantic import ValidationError
 
-    from casemate.tools.wire import Raw
+    from casemate.tools.connections.wire import Raw
 
     responses: dict[str, Any] | None = None
     state: str | None = None

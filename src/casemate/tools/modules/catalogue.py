@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
-from casemate.tools.generate_node import declarations
-from casemate.tools.generate_python import PACKAGE, Readable, documentation, package_source, tool_source
-from casemate.tools.literals import one_line
-from casemate.tools.naming import module_names, package_names
-from casemate.tools.schema import Document, Unreadable, read
-from casemate.tools.searching import ranked
+from casemate.tools.modules.generate_node import declarations
+from casemate.tools.modules.generate_python import PACKAGE, Readable, documentation, package_source, tool_source
+from casemate.tools.modules.literals import one_line
+from casemate.tools.modules.searching import ranked
+from casemate.tools.schemas.naming import module_names, package_names
+from casemate.tools.schemas.schema import Document, Unreadable, read
+from casemate.tools.schemas.validation import Validator
 from casemate.tools.tool import Problem, Tool
-from casemate.tools.validation import Validator
 
 Detail = Literal["names", "brief", "full"]
 MOST_FOUND = 20

@@ -7,10 +7,22 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from casemate.tools.naming import class_name, unique_names
-from casemate.tools.schema import Document
+from casemate.tools.schemas.naming import class_name, unique_names
+from casemate.tools.schemas.schema import Document
+from casemate.tools.schemas.types import (
+    Anything,
+    Array,
+    Choice,
+    Exact,
+    Field,
+    Record,
+    Scalar,
+    Table,
+    Type,
+    exact_of,
+    union_of,
+)
 from casemate.tools.tool import Json
-from casemate.tools.types import Anything, Array, Choice, Exact, Field, Record, Scalar, Table, Type, exact_of, union_of
 
 MOST_STEPS = 50_000
 DEEPEST = 48  # records within records

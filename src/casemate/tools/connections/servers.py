@@ -15,12 +15,12 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed
-from casemate.tools.answers import Answer, Elicit, Progress
-from casemate.tools.calling import Calling
-from casemate.tools.connection import Connection
-from casemate.tools.definition import Definition, check_server_name, read_definition
-from casemate.tools.listing import ServerTools
-from casemate.tools.terms import SecretStore, SignInPrompt, Surroundings
+from casemate.tools.connections.answers import Answer, Elicit, Progress
+from casemate.tools.connections.calling import Calling
+from casemate.tools.connections.connection import Connection
+from casemate.tools.connections.definition import Definition, check_server_name, read_definition
+from casemate.tools.connections.listing import ServerTools
+from casemate.tools.connections.terms import SecretStore, SignInPrompt, Surroundings
 
 _THREAD = "casemate-tools"
 _START_SECONDS = 10.0
@@ -45,7 +45,7 @@ class Servers:
         on_tools: Callable[[ServerTools], None] = lambda _tools: None,
         on_sign_in: Callable[[SignInPrompt], None] | None = None,
     ) -> None:
-        from casemate.tools.browser import open_browser
+        from casemate.tools.connections.signing_in.browser import open_browser
 
         self._surroundings = Surroundings(environ, secrets, on_tools, on_sign_in or open_browser)
         self._lock = threading.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from casemate.tools.types import Anything, Array, Choice, Exact, Plain, Record, Scalar, Table, Type
+from casemate.tools.schemas.types import Anything, Array, Choice, Exact, Plain, Record, Scalar, Table, Type
 
 Side = Literal["given", "had"]
 

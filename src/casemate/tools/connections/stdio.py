@@ -1,7 +1,7 @@
 """A server that is a program here: its processes, and messages over its standard streams, one JSON text on each line.
 
 What it says is bounded, what it says besides messages is kept for its last words, and everything that it started ends
-with it (`casemate.tools.keeper`).
+with it (`casemate.tools.connections.keeper`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from casemate.tools.flood import Flood
-from casemate.tools.last_words import LastWords
+from casemate.tools.connections.flood import Flood
+from casemate.tools.connections.last_words import LastWords
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams

@@ -1,7 +1,7 @@
 """What JSON Schema says of values, as types that programming languages have. Pure.
 
 Types are for people, models and type checkers; where they cannot say what a schema says they are wider. Whether a value
-is right is decided by the schema itself (`casemate.tools.validation`).
+is right is decided by the schema itself (`casemate.tools.schemas.validation`).
 """
 
 from __future__ import annotations

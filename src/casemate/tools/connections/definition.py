@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from casemate.errors import InvalidArgument
-from casemate.tools.placeholders import check_placeholders, has_placeholder
+from casemate.tools.connections.placeholders import check_placeholders, has_placeholder
 
 SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}\Z")

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError
-from casemate.tools.terms import SecretStore
+from casemate.tools.connections.terms import SecretStore
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

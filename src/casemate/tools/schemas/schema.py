@@ -2,7 +2,7 @@
 
 Only ``$ref`` that begin with ``#`` are followed: a generator or validator that resolves others reads files and makes
 requests for whoever wrote the schema. A schema is refused as a whole, as a :class:`Problem`, where it cannot be checked
-in bounded time (`casemate.tools.cost`), so that one tool is lost and never its server.
+in bounded time (`casemate.tools.schemas.cost`), so that one tool is lost and never its server.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import webbrowser
 
 from casemate.errors import Unavailable
-from casemate.tools.definition import check_url
-from casemate.tools.terms import SignInPrompt
+from casemate.tools.connections.definition import check_url
+from casemate.tools.connections.terms import SignInPrompt
 
 
 def open_browser(prompt: SignInPrompt) -> None:

@@ -6,13 +6,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.tools.cases import CASES, REFUSED, Case
 from tests.tools.conftest import loaded
+from tests.tools.schemas.cases import CASES, REFUSED, Case
 
-from casemate.tools.catalogue import Catalogue
-from casemate.tools.schema import Unreadable
+from casemate.tools.modules.catalogue import Catalogue
+from casemate.tools.schemas.schema import Unreadable
+from casemate.tools.schemas.validation import Validator, _compiled
 from casemate.tools.tool import Tool
-from casemate.tools.validation import Validator, _compiled
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

@@ -2,15 +2,15 @@
 
 jsonschema-rs does it, with a retriever that refuses everything, and with expressions whose backtracking is bounded:
 Python's own engine would hang on a pattern like ``^(a+)+$``, and it cannot be interrupted. What would take too long is
-refused before it begins (`casemate.tools.cost`).
+refused before it begins (`casemate.tools.schemas.cost`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from casemate.tools.cost import DEEPEST_VALUE, Looks
-from casemate.tools.schema import Document, Unreadable, read
+from casemate.tools.schemas.cost import DEEPEST_VALUE, Looks
+from casemate.tools.schemas.schema import Document, Unreadable, read
 from casemate.tools.tool import Json
 
 MOST_LOOKS = 20_000_000  # at parts of a value: some seconds

@@ -21,7 +21,7 @@ import pytest
 from tests.tools.conftest import MODULES, RUNTIME, real_tools
 from tests.tools.peer import PNG, TOOLS, Peer, on_the_loopback
 
-from casemate.tools.catalogue import Catalogue
+from casemate.tools.modules.catalogue import Catalogue
 
 
 @pytest.fixture
@@ -234,13 +234,13 @@ def test_searching_tells_what_fits(mcptools: Any) -> None:
 
 
 def test_the_names_that_servers_may_not_take_are_those_of_the_package(runtime: ModuleType) -> None:
-    from casemate.tools.naming import OWN_NAMES
+    from casemate.tools.schemas.naming import OWN_NAMES
 
     assert set(runtime.__all__) == OWN_NAMES
 
 
 def test_the_names_that_attributes_may_not_take_are_those_of_objects(runtime: ModuleType) -> None:
-    from casemate.tools.generate_python import ATTRIBUTES
+    from casemate.tools.modules.generate_python import ATTRIBUTES
 
     assert {name for name in dir(runtime.Object) if not name.startswith("_")} <= ATTRIBUTES
 

@@ -18,13 +18,13 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull,
 from pydantic import AnyUrl
 
 from casemate.errors import ToolUnavailable
-from casemate.tools.definition import SignIn, check_url
-from casemate.tools.device import DEVICE_GRANT, DeviceFlow
-from casemate.tools.last_words import visible
-from casemate.tools.loopback import Loopback
-from casemate.tools.remote import http_client, is_loopback
-from casemate.tools.terms import SignInPrompt, Surroundings
-from casemate.tools.tokens import Tokens
+from casemate.tools.connections.definition import SignIn, check_url
+from casemate.tools.connections.last_words import visible
+from casemate.tools.connections.remote import http_client, is_loopback
+from casemate.tools.connections.signing_in.device import DEVICE_GRANT, DeviceFlow
+from casemate.tools.connections.signing_in.loopback import Loopback
+from casemate.tools.connections.signing_in.tokens import Tokens
+from casemate.tools.connections.terms import SignInPrompt, Surroundings
 
 _CLIENT_NAME = "casemate"
 _MOST_PROMPTS = 2  # sign-ins for one connection: a second for more scopes, or a token that ended

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, ToolUnavailable
-from casemate.tools.answers import Answer
-from casemate.tools.last_words import LastWords, shortened, visible
+from casemate.tools.connections.answers import Answer
+from casemate.tools.connections.last_words import LastWords, shortened, visible
 
 if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction

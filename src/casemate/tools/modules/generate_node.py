@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from casemate.tools.generate_python import Readable
-from casemate.tools.literals import script_comment, shown
-from casemate.tools.reading import Reader
-from casemate.tools.types import Anything, Array, Choice, Exact, Record, Scalar, Table, Type
+from casemate.tools.modules.generate_python import Readable
+from casemate.tools.modules.literals import script_comment, shown
+from casemate.tools.schemas.reading import Reader
+from casemate.tools.schemas.types import Anything, Array, Choice, Exact, Record, Scalar, Table, Type
 
 _SCALARS = {"null": "null", "boolean": "boolean", "integer": "number", "number": "number", "string": "string"}
 _HEAD = """\

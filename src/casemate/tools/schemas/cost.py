@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from casemate.tools.schema import Document, Unreadable
+from casemate.tools.schemas.schema import Document, Unreadable
 from casemate.tools.tool import Json
 
 DEEPEST_VALUE = 64  # arguments and results nested deeper are refused before they are validated

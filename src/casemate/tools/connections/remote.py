@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from casemate.tools.definition import Remote
-from casemate.tools.last_words import LastWords
-from casemate.tools.stdio import MOST_MESSAGE
+from casemate.tools.connections.definition import Remote
+from casemate.tools.connections.last_words import LastWords
+from casemate.tools.connections.stdio import MOST_MESSAGE
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams

@@ -1,0 +1,1 @@
+"""From a stranger's JSON Schema to types and names, and whether a value is right."""

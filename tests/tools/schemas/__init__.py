@@ -1,0 +1,1 @@
+"""Schemas of every kind, and what comes of each."""
