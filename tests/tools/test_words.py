@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import keyword
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tools.conftest import real_tools
 
+import casemate
 from casemate.tools.modules.catalogue import Catalogue
 from casemate.tools.modules.literals import python_docstring, script_comment, shown
 from casemate.tools.schemas.inference import infer_schema
@@ -234,6 +237,15 @@ def test_the_declarations_for_node_are_those_of_every_tool() -> None:
     text = Catalogue(tools).declarations()
     assert text.count("options?: CallOptions): Promise<") == len(tools)
     assert '"path": string;' in text
+
+
+def test_the_declarations_for_node_name_everything_that_the_package_gives_besides_tools() -> None:
+    package = Path(casemate.__file__).parent / "guest" / "node_packages" / "mcptools" / "index.mjs"
+    given = re.search(r"export const \{ (.*) \} = tools", package.read_text())
+    text = Catalogue([]).declarations()
+    assert given is not None
+    assert [name for name in given[1].split(", ") if f" {name}" not in text] == []
+    assert "onProgress?" in text
 
 
 def test_generating_reads_no_file_and_needs_nothing_of_a_cell() -> None:

@@ -19,7 +19,10 @@ _HEAD = """\
 export interface Output { text: string; content: Array<{ type: string; [key: string]: unknown }>; }
 /** Why a call failed: `kind` is denied, tool, invalid, unknown, unavailable, timeout or limit. */
 export class ToolError extends Error { kind: string; content: Array<{ type: string; [key: string]: unknown }>; }
-export interface CallOptions { signal?: AbortSignal; }
+export interface Progress { progress: number; total?: number; message?: string; }
+export interface CallOptions { signal?: AbortSignal; onProgress?: (progress: Progress) => void; }
+/** Everything that came with a result: texts, images, audio, resources and links, as MCP has them. */
+export function contentOf(result: unknown): Array<{ type: string; [key: string]: unknown }>;
 /** Tools for what the words say. */
 export function search(query?: string, detail?: "names" | "brief" | "full"): Promise<string>;
 """
@@ -27,13 +30,12 @@ export function search(query?: string, detail?: "names" | "brief" | "full"): Pro
 
 def declarations(packages: Mapping[str, Mapping[str, Readable]]) -> str:
     """The text of ``index.d.ts``: one constant for each server, by package name, with a function for each tool."""
-    reserved = {"Output", "ToolError", "CallOptions", "Array", "Record", "Promise", "Error", "AbortSignal"}
+    reserved = {"Output", "ToolError", "CallOptions", "Progress", "Array", "Record", "Promise", "Error", "AbortSignal"}
     reader = Reader(reserved_classes=reserved)
     bodies: list[str] = []
     for package, modules in packages.items():
         lines = [_function(module, readable, reader) for module, readable in modules.items()]
-        name = package if not package.endswith("_") else f"{package}"
-        bodies.append(f"export const {name}: {{\n" + "\n".join(lines) + "\n};\n")
+        bodies.append(f"export const {package}: {{\n" + "\n".join(lines) + "\n};\n")
     return "\n".join([_HEAD, *(_interface(record) for record in reader.records), *bodies])
 
 
