@@ -3,6 +3,7 @@ whoever started it, and hands them over. Its argument is the descriptor of the s
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -58,7 +59,8 @@ def made(what: str, addresses: list[tuple[str, int]]) -> list[socket.socket]:
     for one, (address, port) in zip(sockets, addresses, strict=True):
         if what == "connect":
             one.settimeout(5)
-            one.connect((address, port))
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # once it was made: who reads is told
+                one.connect((address, port))
             one.settimeout(None)
         else:
             one.bind((address, port))
