@@ -522,8 +522,10 @@ async def test_every_decision_is_one_row_of_its_run() -> None:
 @running
 async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_for_itself_only() -> None:
     go = threading.Event()
+    asked: list[str] = []
 
     def approve(request: ApprovalRequest) -> bool:
+        asked.append(request.run)
         return request.session != "hostile" or go.wait(PATIENCE)
 
     desk = Desk(approve)
@@ -533,13 +535,10 @@ async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_fo
             asker = desk.asker(f"run {nth}", "hostile")
             future = asker.decide(question())
             if nth < 3:
-                await until(desk.approvals.pending)  # it is asked about, and nobody answers
+                await until(lambda: f"run {nth}" in asked)  # noqa: B023 - the approver is at it, and does not answer
                 asker.close()
             given = await verdict(future)
             assert not given.allow
-            if nth < 3:
-                channels = [one for one in desk.approvals._plane().channels if hasattr(one, "_left_behind")]
-                await until(lambda: len(channels[0]._left_behind) > nth)  # noqa: B023
         assert given.by == "nobody"
         assert (await verdict(desk.asker("run", "honest").decide(question()))).allow
     finally:
