@@ -20,6 +20,7 @@ from casemate.model.plan import Plan, Waiting
 STARTS = ("exec", "warm")
 _PATIENCE = 60.0  # seconds a zygote has to be ready, on a machine under heavy load
 _PAUSE = 0.002
+_SUPERVISOR = b"casemate-supervisor"
 
 
 @contextlib.contextmanager
@@ -59,6 +60,15 @@ def _warm() -> Iterator[None]:
         yield
 
 
+def runs_a_program(pid: int) -> bool:
+    """Whether ``pid`` lives and is a process of a program's in a cell: neither casemate's own nor one that waits.
+
+    Whether it lives is asked last: of one that ends meanwhile, as an init does right after its program, the rest cannot
+    be told.
+    """
+    return not is_casemates_own(pid) and not waits(pid) and _lives(pid)
+
+
 def waits(pid: int) -> bool:
     """Whether ``pid`` is an interpreter that waits in a cell for its program, or is about to.
 
@@ -88,13 +98,34 @@ def _open(pid: int) -> set[str]:
 
 
 def is_casemates_own(pid: int) -> bool:
-    """Whether ``pid`` is a zygote or the init of a cell, by the name that it gives itself; or a zygote that has not
-    come to that yet, or what one runs: matplotlib asks for fonts when it is preloaded."""
+    """Whether ``pid`` is a supervisor, a zygote or the init of a cell, by the name that it gives itself; or a zygote
+    that has not come to that yet, or what one runs: matplotlib asks for fonts when it is preloaded."""
     with contextlib.suppress(OSError):
         parent = next(_ancestors(pid), 0)
-        named = _name(pid) in ("casemate-init", "casemate-zygote") or _name(parent) == "casemate-zygote"
+        named = (
+            is_init(pid) or "casemate-zygote" in (_name(pid), _name(parent)) or _command(pid).startswith(_SUPERVISOR)
+        )
         return named or os.readlink(f"/proc/{pid}/fd/0").startswith("/memfd:casemate-no-input")
     return False
+
+
+def is_init(pid: int) -> bool:
+    """Whether ``pid`` is the first process of a cell, by the name that it gives itself."""
+    with contextlib.suppress(OSError):
+        return _name(pid) == "casemate-init"
+    return False
+
+
+def _lives(pid: int) -> bool:
+    """Whether it has not ended, and is not about to: then it has no memory any more, and no command line."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/stat").read_text()
+        return status[status.rindex(")") + 2] not in "ZX" and _command(pid) != b""
+    return False
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _name(pid: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.warmth import is_casemates_own, waits
+from tests.warmth import is_init, runs_a_program
 
 from casemate import Event
 
@@ -67,8 +67,8 @@ def serving(host: int | None = None) -> list[int]:
 
 def cells(host: int | None = None) -> list[int]:
     """The init of each cell in which a program runs (others are ready for one, or empty)."""
-    inits = (pid for server in serving(host) for pid in children(server) if is_casemates_own(pid))
-    return [pid for pid in inits if any(not waits(child) for child in children(pid))]
+    inits = (pid for server in serving(host) for pid in children(server) if is_init(pid))
+    return [pid for pid in inits if any(runs_a_program(child) for child in children(pid))]
 
 
 def in_cells(host: int | None = None) -> list[int]:

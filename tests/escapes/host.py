@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.warmth import is_casemates_own, waits
+from tests.warmth import runs_a_program
 
 DEADLINE = 20.0  # seconds a wait may take on a busy machine before the test gives up
 
@@ -77,12 +77,7 @@ def command(pid: int) -> bytes:
 
 def guests(of: int | None = None) -> list[int]:
     """Processes that code in a cell runs: below the host, alive, and not the supervisor's own."""
-    return [
-        pid
-        for pid in descendants(of or os.getpid())
-        if state(pid) not in ("", "Z", "X") and (argv := command(pid)) and not argv.startswith(b"casemate-supervisor")
-        and not is_casemates_own(pid) and not waits(pid)
-    ]  # fmt: skip
+    return [pid for pid in descendants(of or os.getpid()) if runs_a_program(pid)]
 
 
 def tasks_of(pids: list[int]) -> int:

@@ -18,7 +18,7 @@ from tests.sessions.driver import (
     starting,
     until,
 )
-from tests.warmth import is_casemates_own, waits
+from tests.warmth import runs_a_program
 
 from casemate import Done, InvalidArgument, Limits, Output, RuntimeMissing, Sandbox, SandboxClosed
 from casemate.sessions.session import Session
@@ -84,7 +84,7 @@ async def test_a_session_that_is_not_used_starts_nothing(opened: Open, language:
     await said(opened(), "1")
     before = set(ours())
     unused = opened(language)
-    assert all(witness.command(pid) == b"" or pid in before or waits(pid) or is_casemates_own(pid) for pid in ours())
+    assert not [pid for pid in ours() if pid not in before and runs_a_program(pid)]
     await unused.close()
     assert unused.is_closed
 
