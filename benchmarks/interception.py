@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
@@ -27,6 +28,7 @@ from casemate.policy.hosts import HostRules, host_rule
 
 _NAME, _ADDRESS = "bench.test", "93.184.1.1"
 _PLAIN, _SEEN = 18443, 18444
+Measured = Callable[[measure.Run, "subprocess.Popen[str]", "dict[str, object]"], None]
 _NO_LIMITS = DoorLimits(bytes=1 << 50, queries=1_000_000)
 _BIG = 128 << 20
 _LEAST_RATE = 80 << 20  # bytes a second, the goal
@@ -108,7 +110,8 @@ def _told(program: subprocess.Popen[str], line: str) -> str:
     return _line(program)
 
 
-def _things(client: subprocess.Popen[str], at: dict[str, object]) -> dict[str, Thing]:
+def things(client: subprocess.Popen[str], at: dict[str, object]) -> dict[str, Thing]:
+    """The same through a door that carries TLS, and through one at which it ends."""
     return {
         "carried": _thing(client, {**at, "port": _PLAIN}),
         "intercepted": _thing(client, {**at, "port": _SEEN}),
@@ -121,16 +124,23 @@ def _measured(run: measure.Run, client: subprocess.Popen[str], at: dict[str, obj
         ("a small GET on a connection that is there", True, 100, run.rounds(500), Goal(times=1, plus=5e-3)),
         ("128 MiB", True, _BIG, run.rounds(9, 3), Goal(plus=_BIG / _LEAST_RATE)),
     ):
-        things = _things(client, {**at, "size": size, "kept": kept})
-        run.compare(title, measure.in_turn(things, rounds, {"intercepted": goal}))
+        both = things(client, {**at, "size": size, "kept": kept})
+        run.compare(title, measure.in_turn(both, rounds, {"intercepted": goal}))
 
 
 def main() -> None:
     run = measure.Run("interception", __doc__ or "")
+    with_door(run, _SERVER, _CLIENT, _measured)
+    run.finish()
+
+
+def with_door(run: measure.Run, server_source: str, client_source: str, measured: Measured) -> None:
+    """Call ``measured`` with the client, and where it finds a door between it and the server. Both programs are told
+    first what they need of certificates."""
     with tempfile.TemporaryDirectory() as folder:
         from tests.egress.servers import certificate
 
-        server, client = _program(_SERVER), _program(_CLIENT)
+        server, client = _program(server_source), _program(client_source)
         certified = certificate(Path(folder), _NAME)
         server_port = int(_told(server, f"{certified}\n"))
         authority = Authority([_NAME])
@@ -139,17 +149,21 @@ def main() -> None:
         assert client.stdin is not None
         client.stdin.write(json.dumps([str(certified), str(own)]) + "\n")
         try:
-            _with_door(run, client, authority, str(certified), server_port)
+            _with_door(run, client, measured, authority, str(certified), server_port)
         finally:
             for program in (server, client):
                 assert program.stdin is not None
                 program.stdin.close()
                 program.wait(10)
-    run.finish()
 
 
 def _with_door(
-    run: measure.Run, client: subprocess.Popen[str], authority: Authority, trust: str, server_port: int
+    run: measure.Run,
+    client: subprocess.Popen[str],
+    measured: Measured,
+    authority: Authority,
+    trust: str,
+    server_port: int,
 ) -> None:
     async def resolve(_: str) -> list[str]:
         return [_ADDRESS]
@@ -169,7 +183,7 @@ def _with_door(
     try:
         terms = Terms(hosts, limits=_NO_LIMITS, interception=interception)
         door.open(terms, Loopback(), dns.detach(), proxy.detach())
-        _measured(run, client, at)
+        measured(run, client, at)
     finally:
         door.close()
 
