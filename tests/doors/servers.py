@@ -24,6 +24,7 @@ from tests.doors import site, witness, world
 HTTP, HTTPS, TELNET, ECHO, SSH, POSTGRES, REDIRECT = 80, 443, 23, 7777, 22, 5432, 8080
 BOTH, UNTRUSTED = 8443, 9443  # HTTP/2 or HTTP/1.1; a certificate of an authority that nobody knows
 BIG = 1 << 20  # bytes of /big
+PATTERN = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(100_003))  # 3 MiB, no two parts of which are alike
 _NAMES = ("good.test", "*.good.test", "other.test", "evil.test", "two.test")
 
 
@@ -134,6 +135,8 @@ def _answer(method: str, target: str, body: bytes, folder: Path) -> tuple[str, s
         return "200 OK", f"Content-Type: {kind}\r\n", place.read_bytes()
     if path == "/big":
         return "200 OK", "", b"x" * BIG
+    if path in ("/pattern", "/cut"):
+        return "200 OK", "", PATTERN
     if path == "/digest":
         return "200 OK", "", hashlib.sha256(body).hexdigest().encode()
     file = folder / "repository" / path.removeprefix("/repository/")

@@ -56,7 +56,7 @@ async def speak_h2(  # noqa: C901 - one loop over what may happen
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, note: Callable[[str], None], answer: Answer
 ) -> None:
     """Serve HTTP/2 until the other side ends. What is asked is noted; ``/trailers`` has some, ``/reset`` is reset,
-    ``/bye`` is the last that is answered."""
+    ``/cut`` in the midst, ``/bye`` is the last that is answered."""
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
     connection.initiate_connection()
     heads: dict[int, dict[str, str]] = {}
@@ -70,7 +70,12 @@ async def speak_h2(  # noqa: C901 - one loop over what may happen
                 return
             part, left[stream] = left[stream][:room], left[stream][room:]
             connection.send_data(stream, part)
-        del left[stream]
+            if heads[stream][":path"] == "/cut" and len(left[stream]) < 1 << 20:
+                connection.reset_stream(stream, 11)
+                break
+        rest = left.pop(stream)
+        if rest:
+            return
         if heads[stream][":path"] == "/trailers":
             connection.send_headers(stream, [("x-trailer", "last")], end_stream=True)
         else:

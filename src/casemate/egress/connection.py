@@ -11,14 +11,13 @@ from casemate.egress.client_hello import MOST_HELLO, BadHello, Hello, looks_like
 from casemate.egress.refusal import Refused, Spent, Unreachable
 from casemate.egress.stream import Pump, Stream, readable
 from casemate.egress.terms import LOCAL_NAME
-from casemate.policy.hosts import canonical, may_be_public
+from casemate.policy.hosts import HTTP, HTTPS, canonical, may_be_public
 
 if TYPE_CHECKING:
     from casemate.egress.ledger import Tally
     from casemate.egress.opening import Opening
     from casemate.egress.terms import Service, Terms
 
-HTTPS, HTTP = 443, 80
 _MOST_PIECES = 256  # that a head may come in: each is looked at from the start
 _MOST_GRANTED = 64  # hosts that one connection to the proxy remembers as permitted
 _LAST_WORDS = 3.0  # seconds that a client has to read why it was refused

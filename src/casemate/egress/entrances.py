@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from casemate.egress import socks
-from casemate.egress.connection import HTTP, HTTPS, Connection
+from casemate.egress.connection import Connection
 from casemate.egress.http import Reading
 from casemate.egress.intercept import intercept
 from casemate.egress.refusal import Refused, Unreachable
 from casemate.egress.relay import host_name, in_clear, read_request, relay, relay_any
 from casemate.egress.stream import Stream
-from casemate.policy.hosts import canonical
+from casemate.policy.hosts import HTTP, HTTPS, canonical
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _MOST_PIECES = 16  # that a message of SOCKS may come in

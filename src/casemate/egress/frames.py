@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from casemate.egress.bodies import DATA, HEADER, Joining
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MOST_FRAME = 1 << 16  # bytes of one frame's payload, as is announced
-_HEADER = 9
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 7, 9
+_HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 1, 3, 4, 7, 9
 _MOST_CONTINUATIONS = 16  # of one head
 _MOST_SETTINGS = 64 * 6  # bytes of one frame of them: there are ten kinds, and h2 takes its time for each
 _MOST_RESETS = 200  # streams that are ended early, beyond those that ended well
@@ -61,33 +62,30 @@ class Frames:
         self._ended += 1
 
     def take(self, data: bytes) -> Taken:
-        """The whole frames so far; a part of one is kept for later. Raises :class:`Flood`, :class:`NoFrames`."""
+        """The whole frames so far, those of a body that follow each other as one; a part of one is kept for later.
+        Raises :class:`Flood`, :class:`NoFrames`."""
         self._unread += data
         at = self._preface()
         if self._begins:
             return Taken(b"", 0, 0, None)
-        start, count, goes_away = at, 0, None
-        carried = 0
-        kept = bytearray(self._unread[:at])
-        while len(self._unread) - at >= _HEADER:
-            length = int.from_bytes(self._unread[at : at + 3])
-            kind = self._unread[at + 3]
-            if length > MOST_FRAME:
-                raise NoFrames(f"a frame of {length} bytes")
-            end = at + _HEADER + length
-            if len(self._unread) < end:
-                break
-            count += 1
+        start, count, carried = at, 0, 0
+        goes_away = None
+        joining = Joining()
+        unread = memoryview(self._unread)
+        while (end := _end_of_frame(unread, at)) is not None:
+            kind, length = unread[at + 3], end - at - HEADER
             self._count(kind, length)
-            carried += length if kind == _DATA else 0
+            count += 1
+            carried += length if kind == DATA else 0
             if kind == _GOAWAY:
-                kept += self._unread[start:at]
-                start = end
-                goes_away = int.from_bytes(self._unread[at + _HEADER : at + _HEADER + 4]) & 0x7FFFFFFF
+                goes_away = int.from_bytes(unread[at + HEADER : at + HEADER + 4]) & 0x7FFFFFFF
+            else:
+                joining.add(unread[at:end])
             at = end
-        kept += self._unread[start:at]
-        del self._unread[:at]
-        return Taken(bytes(kept), count, carried, goes_away)
+        taken = bytes(unread[:start]) + joining.taken()
+        if at:
+            self._unread = bytearray(unread[at:])  # another one: what is looked at cannot be shortened
+        return Taken(taken, count, carried, goes_away)
 
     def _preface(self) -> int:
         """How many bytes of it are there, once it is whole."""
@@ -108,7 +106,7 @@ class Frames:
                 raise Flood("a head in too many frames")
         elif kind == _HEADERS:
             self._continuations = 0
-        elif kind == _DATA and length:
+        elif kind == DATA and length:
             self._carried += length
         else:
             self._idle += 1
@@ -124,6 +122,17 @@ class Frames:
             raise Flood("too many streams were ended early")
         if self._idle > _MOST_IDLE + (self._carried >> 10) + 4 * self._ended:
             raise Flood("too many frames that carry nothing")
+
+
+def _end_of_frame(unread: memoryview, at: int) -> int | None:
+    """Where the frame that begins there ends; None where it is not whole."""
+    if len(unread) - at < HEADER:
+        return None
+    length = int.from_bytes(unread[at : at + 3])
+    if length > MOST_FRAME:
+        raise NoFrames(f"a frame of {length} bytes")
+    end = at + HEADER + length
+    return end if end <= len(unread) else None
 
 
 def goaway(last: int, code: int = _ERROR_NONE) -> bytes:

@@ -17,14 +17,13 @@ from urllib.parse import quote, unquote_to_bytes
 
 from casemate.egress.terms import Fields, Hiding, Rewritten
 from casemate.model.secrets import Placeholder
-from casemate.policy.hosts import canonical
+from casemate.policy.hosts import HTTPS, canonical
 
 if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
 
 _BASIC = re.compile(rb"(basic) +([A-Za-z0-9+/=]+)\Z", re.IGNORECASE)  # RFC 7617
 _AUTHORITY = re.compile(rb"([^:]+)(?::([0-9]{1,5}))?\Z")
-_HTTPS = 443
 _REFLECTING = (b"TRACE", b"TRACK", b"CONNECT")  # whose answer is the request itself, or that are none
 _SPACE = b" \t"  # that may stand around a field's value (RFC 9110, section 5.5)
 
@@ -203,7 +202,7 @@ def _is_for(host: str, port: int, names: Sequence[bytes], headers: Fields) -> bo
     for name, (_, value) in zip(names, headers, strict=True):
         if name in (b"host", b":authority"):
             said = _AUTHORITY.match(value.strip(_SPACE))
-            if said is None or canonical(said[1].decode("latin-1")) != host or int(said[2] or _HTTPS) != port:
+            if said is None or canonical(said[1].decode("latin-1")) != host or int(said[2] or HTTPS) != port:
                 return False
     return True
 

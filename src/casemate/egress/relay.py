@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 
-from casemate.egress.connection import HTTP, HTTPS, Connection, something_from
+from casemate.egress.connection import Connection, something_from
 from casemate.egress.http import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request, refusal
 from casemate.egress.refusal import Refused, Unreachable
 from casemate.egress.rewriting import hidden, hiding, rewritten, watcher
 from casemate.egress.stream import Stream
 from casemate.egress.terms import Hiding
-from casemate.policy.hosts import canonical
+from casemate.policy.hosts import HTTP, HTTPS, canonical
 
 _MOST_PIECES = 256  # that a head may come in
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # that are told by their names

@@ -14,15 +14,15 @@ import h2.errors
 import h2.events
 import h2.exceptions
 
-from casemate.egress.connection import HTTPS, Connection
+from casemate.egress.connection import Connection
 from casemate.egress.frames import Flood, NoFrames, goaway
 from casemate.egress.refusal import Refused
 from casemate.egress.rewriting import answer, hiding, rewritten, watcher
 from casemate.egress.secured import Secured
 from casemate.egress.side import Kept, Side
 from casemate.egress.streams import BadHead, Pair, head_of
+from casemate.policy.hosts import HTTPS
 
-_LEAST_FRAME = 1 << 10  # bytes of bodies in a frame on average: reading what has less is counted as work
 _REFUSED_STREAM = h2.errors.ErrorCodes.REFUSED_STREAM
 
 
@@ -103,7 +103,7 @@ class _Relay:
     async def _understand(self, side: Side, data: bytes) -> None:
         turns = self._connection.opening.turns
         taken = await turns.take(side.frames.take, data) if side.says_little else side.frames.take(data)
-        is_small = side.says_little = taken.carried < taken.count * _LEAST_FRAME
+        is_small = side.says_little = side.is_little(taken.count, taken.carried)
         events = await turns.take(side.h2.receive_data, taken.data) if is_small else side.h2.receive_data(taken.data)
         begun = time.thread_time()
         for event in events:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from casemate.egress.terms import Hiding
-from casemate.policy.hosts import canonical
+from casemate.policy.hosts import HTTPS, canonical
 
-_USUAL = 443
 _MOST_FIELDS = 256
 _METHOD = re.compile(rb"[A-Z]{1,20}\Z")
 _PATH = re.compile(rb"(?:/[!\"$-~]*|\*)\Z")  # origin form, without a fragment
@@ -103,4 +102,4 @@ def _place(authority: bytes) -> tuple[str | None, int]:
     match = _AUTHORITY.match(authority)
     if match is None:
         return None, 0
-    return canonical(match[1].decode()), _USUAL if match[2] is None else int(match[2])
+    return canonical(match[1].decode()), HTTPS if match[2] is None else int(match[2])

@@ -18,15 +18,32 @@ FRAMES = st.lists(st.tuples(st.sampled_from([0, 1, 4, 6, 8, 100]), st.binary(max
 
 @given(FRAMES, st.lists(st.integers(1, 30), max_size=60), st.booleans())
 def test_pieces_make_no_difference(frames: list[tuple[int, bytes]], sizes: list[int], has_preface: bool) -> None:
+    body = b"".join(payload for kind, payload in frames if kind == 0)
     whole = (PREFACE if has_preface else b"") + b"".join(frame(*one) for one in frames)
     reading = Frames(PREFACE if has_preface else b"")
-    at, out, count = 0, b"", 0
+    at, out, count, carried = 0, b"", 0, 0
     for size in [*sizes, len(whole)]:
         taken = reading.take(whole[at : at + size])
         at += size
         out += taken.data
         count += taken.count
-    assert (out, count) == (whole, len(frames))
+        carried += taken.carried
+    assert (count, carried) == (len(frames), len(body))
+    assert joined(out) == joined(whole)
+
+
+def joined(said: bytes) -> list[tuple[int, bytes]]:
+    """The frames, as if those of a body that follow each other were one."""
+    said = said.removeprefix(PREFACE)
+    frames: list[tuple[int, bytes]] = []
+    while said:
+        end = 9 + int.from_bytes(said[:3])
+        kind, payload, said = said[3], said[9:end], said[end:]
+        if kind == 0 and frames and frames[-1][0] == 0:
+            frames[-1] = 0, frames[-1][1] + payload
+        else:
+            frames.append((kind, payload))
+    return frames
 
 
 def test_a_frame_that_is_not_whole_is_kept_for_later() -> None:
@@ -36,8 +53,8 @@ def test_a_frame_that_is_not_whole_is_kept_for_later() -> None:
 
 
 def test_the_end_of_a_connection_is_told_and_not_passed_on() -> None:
-    taken = Frames().take(frame(0, b"a") + goaway(7) + frame(0, b"b"))
-    assert (taken.data, taken.goes_away) == (frame(0, b"a") + frame(0, b"b"), 7)
+    taken = Frames().take(frame(1, b"a") + goaway(7) + frame(0, b"b"))
+    assert (taken.data, taken.goes_away) == (frame(1, b"a") + frame(0, b"b"), 7)
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nXX"])
