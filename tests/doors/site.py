@@ -106,7 +106,8 @@ async def speak_h2(  # noqa: C901 - one loop over what may happen
                         begin(event.stream_id)
                 elif isinstance(event, h2.events.WindowUpdated):
                     for stream in list(left):
-                        go_on(stream)
+                        with contextlib.suppress(h2.exceptions.StreamClosedError):  # its reset is yet to be read
+                            go_on(stream)
                 elif isinstance(event, h2.events.StreamReset):
                     note(f"reset {event.stream_id}")
                     left.pop(event.stream_id, None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.doors.servers import PATTERN
 from tests.doors.test_clients import needs
-from tests.doors.test_intercepted_h2 import talk
+from tests.doors.test_intercepted_h2 import talk as told
 from tests.doors.visits import World
 
 from casemate import sync
@@ -32,6 +32,13 @@ let text = ''
 stream.on('data', part => { hash.update(part); text += part.toString('latin1').slice(0, 100) })
 stream.on('end', () => { console.log('HTTP/2', %s); client.close() })
 stream.end(%s)
+"""
+HEARD = """
+def heard():
+    data = one.recv(65536)
+    if not data:
+        raise EOFError
+    return http.receive_data(data)
 """
 CURL = "curl -sS -m 60 --http2 -w ' %{http_version}' https://good.test:8443"
 WHOLE = "b''.join(hashlib.sha256(b'%d' % n).digest() for n in range(100003))"
@@ -59,6 +66,11 @@ def sandbox(world: World, audit: Path) -> Iterator[sync.Sandbox]:
         yield made
 
 
+def talk(sandbox: sync.Sandbox, program: str) -> list[str]:
+    """What a client prints for which the end of the connection is an error, unless it waits for it."""
+    return told(sandbox, HEARD + program)
+
+
 @pytest.mark.parametrize(("language", "program"), [*DOWN, *UP])
 def test_a_large_body_comes_as_it_was_sent(sandbox: sync.Sandbox, language: str, program: str) -> None:
     execution = sandbox.run(program, language=language)
@@ -75,7 +87,7 @@ for stream, path in ((1, "/cut"), (3, "/pattern")):
 send()
 got, ended = {1: 0, 3: 0}, {}
 while len(ended) < 2:
-    for e in http.receive_data(one.recv(65536)):
+    for e in heard():
         if isinstance(e, h2.events.DataReceived):
             got[e.stream_id] += len(e.data)
         elif isinstance(e, h2.events.StreamReset):
@@ -98,7 +110,7 @@ for stream in (1, 3, 5):
     send()
     got[stream], ended = 0, False
     while not ended and (stream == 5 or got[stream] < 600000):
-        for e in http.receive_data(one.recv(65536)):
+        for e in heard():
             if isinstance(e, h2.events.DataReceived) and e.stream_id == stream:
                 got[stream] += len(e.data)
             ended = ended or (isinstance(e, h2.events.StreamEnded) and e.stream_id == stream)
@@ -117,7 +129,7 @@ http.send_headers(1, head("/digest", method="POST"))
 said = hashlib.sha256()
 for n in range(40):
     while http.local_flow_control_window(1) < 10256:
-        http.receive_data(one.recv(65536))
+        heard()
     part = bytes([n]) * 10000
     said.update(part)
     http.send_data(1, part, pad_length=255, end_stream=n == 39)
