@@ -10,9 +10,11 @@ TYPE_CHECKING = False  # typing itself is not imported: it would take half of th
 if TYPE_CHECKING:
     from casemate.errors import (
         CasemateError,
+        Denied,
         ExecutionFailed,
         Fault,
         InvalidArgument,
+        NotFound,
         PlanDenied,
         RecordUnavailable,
         RuntimeMissing,
@@ -45,8 +47,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "casemate.errors": (
-        "CasemateError ExecutionFailed Fault InvalidArgument PlanDenied RecordUnavailable RuntimeMissing "
-        "SandboxClosed ToolUnavailable Unavailable VaultUnavailable WallUnavailable"
+        "CasemateError Denied ExecutionFailed Fault InvalidArgument NotFound PlanDenied RecordUnavailable "
+        "RuntimeMissing SandboxClosed ToolUnavailable Unavailable VaultUnavailable WallUnavailable"
     ),
     "casemate.model.artifact": "Artifact",
     "casemate.model.approval": "ApprovalRequest Decision allow_all",
@@ -77,6 +79,7 @@ __all__ = [
     "Cause",
     "Crossing",
     "Decision",
+    "Denied",
     "Display",
     "Done",
     "ErrorEvent",
@@ -93,6 +96,7 @@ __all__ = [
     "IsolationReport",
     "Limits",
     "Mechanism",
+    "NotFound",
     "Output",
     "PlanDenied",
     "PlannedCall",

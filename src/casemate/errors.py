@@ -6,12 +6,14 @@ this machine lacks, or casemate's own fault:
 
     CasemateError
     ├── InvalidArgument        an argument is wrong; names it and says what would be right
+    │   └── NotFound           there is no session, run, file or operation of that name for whoever asks
     ├── Unavailable            this machine or installation cannot do it; says what would help
     │   ├── WallUnavailable    no wall can be proved here, or not the one asked for
     │   ├── RuntimeMissing     the interpreter for a language is not there
     │   ├── VaultUnavailable   the vault of secrets cannot be read or written, or is not as it was left
     │   └── ToolUnavailable    a server of tools cannot be reached, has died, or does not answer
     ├── ExecutionFailed        raised only by Execution.raise_for_status()
+    ├── Denied                 whoever asks may not have this done
     ├── PlanDenied             a plan of calls was to be run that nobody has allowed
     ├── RecordUnavailable      the audit record cannot be written, so nothing is run
     ├── SandboxClosed          the sandbox was closed before or while this ran
@@ -53,6 +55,18 @@ class InvalidArgument(CasemateError, ValueError):
         super().__init__(f"{argument}: {message}", remediation=remediation)
         self.argument = argument
         self.problem = message
+
+
+class NotFound(InvalidArgument):
+    """There is nothing of that name for whoever asks: whether it is another's or nobody's is not told."""
+
+    kind = "not_found"
+
+
+class Denied(CasemateError):
+    """Whoever asks may not have this done."""
+
+    kind = "denied"
 
 
 class Unavailable(CasemateError):

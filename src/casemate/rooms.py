@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from casemate.policy.policy import Policy
     from casemate.runtimes.runtime import Environment
     from casemate.sessions.packages import Packages
-    from casemate.sessions.registry import Sessions
+    from casemate.sessions.registry import Background, Sessions
     from casemate.tools.broker import Broker
     from casemate.tools.connections.listing import ServerTools
     from casemate.tools.connections.servers import Servers
@@ -60,6 +60,7 @@ class Rooms:
     _vault: Vault | None = None
     _slots: asyncio.Semaphore | None = None
     _sessions: Sessions | None = None
+    _background: Background | None = None
     _approvals: Approvals | None = None
     _tools: Tools | None = None
     _broker: Broker | None = None
@@ -188,6 +189,15 @@ class Rooms:
         return self._sessions
 
     @property
+    def background(self) -> Background:
+        """The runs of their own that go on by themselves."""
+        from casemate.sessions.registry import Background
+
+        if self._background is None:
+            self._background = Background()
+        return self._background
+
+    @property
     def packages(self) -> Packages:
         """What is installed."""
         from casemate.sessions.packages import Packages
@@ -235,6 +245,8 @@ class Rooms:
             closing.push_async_callback(self.wall.close)
             if self._sessions is not None:
                 closing.push_async_callback(self._sessions.close)
+            if self._background is not None:
+                closing.push_async_callback(self._background.close)
 
 
 def _wanted_in(environment: Environment) -> tuple[Requirement, ...]:

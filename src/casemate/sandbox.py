@@ -6,16 +6,11 @@ import contextlib
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from casemate.config import arguments_of_environment, arguments_of_file
 from casemate.errors import Unavailable
-from casemate.execution.given import (
-    check_files,
-    checked_cwd,
-    checked_folder,
-)
+from casemate.execution.given import check_files, checked_cwd, checked_folder
 from casemate.execution.request import Content, check_timeout, make_request
 from casemate.model.limits import Limits
 from casemate.model.secrets import NO_SECRETS, Secrets
@@ -32,6 +27,7 @@ if TYPE_CHECKING:
     from casemate.policy.policy import Policy
     from casemate.program_plan import ProgramPlan
     from casemate.runtimes.runtime import Environment
+    from casemate.sessions.long_run import Run
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
     from casemate.sessions.session import Session
@@ -191,6 +187,33 @@ class Sandbox:
                 async for event in happened:
                     yield event
 
+    def start(
+        self,
+        code: str | bytes,
+        *,
+        language: str = "python",
+        timeout: float | None = 60.0,
+        limits: Limits | None = None,
+        allowed_domains: Sequence[str] | None = None,
+        secrets: Sequence[str] | Secrets = (),
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, Content] | None = None,
+        stdin: str | bytes | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        program_name: str | None = None,
+        arguments: Sequence[str] = (),
+    ) -> Run:
+        """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to, until
+        the sandbox is closed. The arguments are those of :meth:`run`, and so is what it raises."""
+        from casemate.background import begin
+
+        request = self._request(
+            code, language=language, timeout=timeout, limits=limits, allowed_domains=allowed_domains,
+            secrets=self._held_now(secrets), env=env, files=files, stdin=stdin, metadata=metadata,
+            program_name=program_name, arguments=arguments,
+        )  # fmt: skip
+        return begin(request, self._rooms)
+
     async def plan(
         self,
         code: str | bytes,
@@ -254,7 +277,7 @@ class Sandbox:
         language: str = "python",
         *,
         name: str | None = None,
-        secrets: Sequence[str] = (),
+        secrets: Sequence[str] | Secrets = (),
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         allowed_domains: Sequence[str] | None = None,
@@ -278,8 +301,7 @@ class Sandbox:
         from casemate.sessions.terms import Terms
 
         given = {"language": language, "env": env, "files": files, "limits": limits, "metadata": metadata}
-        held = self.vault.resolve(secrets) if secrets not in _NONE else NO_SECRETS
-        doors = {"allowed_domains": allowed_domains, "secrets": held}
+        doors = {"allowed_domains": allowed_domains, "secrets": self._held_now(secrets)}
         code = INTERPRETERS[runtime_for(language).language].program
         request = self._request(code, **{**_NOTHING_MORE, **given, **doors})
         terms = Terms(
@@ -291,6 +313,11 @@ class Sandbox:
             lifetime=check_timeout(lifetime, "lifetime"),
         )
         return self.sessions.add(Session(terms, self._rooms.house, self._rooms.slot))
+
+    @property
+    def limits(self) -> Limits:
+        """The most that any run may use."""
+        return self._rooms.house.limits
 
     @property
     def sessions(self) -> Sessions:
@@ -317,6 +344,12 @@ class Sandbox:
     def packages(self) -> Packages:
         """Packages of the operator's index: ``await`` ``install(names)``, ``list()`` and ``remove(names)``."""
         return self._rooms.packages
+
+    def _held_now(self, names: object) -> Secrets:
+        """The same, which may block, unless somebody has them already."""
+        if isinstance(names, Secrets):
+            return names
+        return self.vault.resolve(names) if names not in _NONE else NO_SECRETS
 
     async def _held(self, names: object) -> Secrets:
         return await self.vault.resolved(names) if names not in _NONE else NO_SECRETS
@@ -353,9 +386,7 @@ class Sandbox:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
     def _request(self, code: str | bytes, *, language: str, **given: Any) -> Request:

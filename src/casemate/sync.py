@@ -75,6 +75,10 @@ class Sandbox:
         """See :meth:`casemate.Sandbox.stream`. Leaving the loop early ends the cell."""
         yield from _each(self._sandbox.stream(code, **arguments), self._wait)
 
+    def start(self, code: str | bytes, **arguments: Any) -> Run:
+        """See :meth:`casemate.Sandbox.start`."""
+        return Run(self._wait(_called(self._sandbox.start, code, **arguments)), self._wait)
+
     def plan(self, code: str | bytes, **arguments: Any) -> ProgramPlan:
         """See :meth:`casemate.Sandbox.plan`."""
         return ProgramPlan(self._wait(self._sandbox.plan(code, **arguments)), self._wait)

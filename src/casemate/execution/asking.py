@@ -26,6 +26,7 @@ async def asking(
     asker = approvals.asker(Of(request.namespace, request.session, request.id), stream, redaction, asks=house.asks)
     if emitter and stream:
         emitter.on_left = lambda: approvals.left(stream)
+        emitter.has_begun = True
     try:
         yield asker
     finally:

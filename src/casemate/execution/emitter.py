@@ -24,6 +24,8 @@ class Emitter:
         self.on_room: Callable[[], None] | None = None  # called when a full queue has room again
         self.is_followed = True  # by somebody who could answer what it asks
         self.on_left: Callable[[], None] | None = None  # called when nobody does any more
+        self.has_begun = False  # what it tells of has had its turn
+        self.end_cell: Callable[[], None] | None = None  # of a run of its own: ends it, and it is told as cancelled
 
     def close(self) -> None:
         """There will be no more events."""

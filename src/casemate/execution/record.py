@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import hashlib
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,19 @@ from casemate.model.request import Request
 if TYPE_CHECKING:
     from casemate.execution.seal import Sealed
     from casemate.redaction.redaction import Redaction
+
+
+_CALLER: ContextVar[str] = ContextVar("caller", default="")
+
+
+@contextlib.contextmanager
+def called_by(name: str) -> Iterator[None]:
+    """What is begun meanwhile is on record as ``name``'s, whatever goes on by itself later among it."""
+    token = _CALLER.set(name)
+    try:
+        yield
+    finally:
+        _CALLER.reset(token)
 
 
 class Record:
@@ -89,7 +103,9 @@ def _words(error: CasemateError, redaction: Redaction | None) -> str:
 
 
 def _intent(request: Request, plan: Plan) -> dict[str, Any]:
+    caller = _CALLER.get()
     return {
+        **({"caller": caller} if caller else {}),
         **({"session": request.session} if request.session else {}),
         "language": request.language,
         "program": request.program_name,

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from casemate.approvals.asker import Asker
@@ -61,6 +62,7 @@ async def run(
     doors.asker.attach(cell)
     if emitter:
         emitter.on_room = cell.resume
+        emitter.end_cell = partial(_cancel, cell, doors.asker)
     doorway = doors.doorway_of(cell)
     doorway.attend(doors.asker, asks=doors.asks)
     try:
@@ -72,6 +74,12 @@ async def run(
         await doorway.close()
     capture.finish(cut=not (ending.reason is None and ending.wait_status == 0))
     return Finished(plan, ending, capture, before, doorway.crossings())
+
+
+def _cancel(cell: Cell, asker: Asker) -> None:
+    """Somebody wants it to end: what it was until then is its outcome, and nothing of it crosses any more."""
+    asker.close("the run was cancelled")
+    cell.kill("cancelled")
 
 
 async def end_first(cell: Cell) -> None:

@@ -61,6 +61,17 @@ class SessionFiles:
         """The content of a file of at most 1 GiB, without the session's secrets."""
         return await self._do(_read, name, self._redaction)
 
+    async def read_part(self, name: str, offset: int, most: int) -> tuple[bytes, int]:
+        """At most so many bytes of a file from ``offset`` on, and the size of the whole, in bytes."""
+        if self._redaction is not None:  # whose pieces may have parts of secrets
+            data = await self.read_bytes(name)
+            return data[offset : offset + most], len(data)
+        return await self._do(_part, name, offset, most)
+
+    async def info(self, name: str) -> FileInfo:
+        """What is known of a file, a folder or a link without opening it."""
+        return await self._do(_about, name)
+
     async def read_text(self, name: str) -> str:
         """The content of a file, which must be UTF-8."""
         data = await self.read_bytes(name)
@@ -176,6 +187,16 @@ def _read(root: int, name: str, redaction: Redaction | None) -> bytes:
     if why:
         raise OSError(0, why)
     return kept
+
+
+def _part(root: int, name: str, offset: int, most: int) -> tuple[bytes, int]:
+    with _opened(root, name) as fd:
+        return os.pread(fd, most, offset), os.fstat(fd).st_size
+
+
+def _about(root: int, name: str) -> FileInfo:
+    with _parent(root, name) as (folder, last):
+        return _info(folder, name, last)
 
 
 def _content(root: int, name: str) -> bytes:

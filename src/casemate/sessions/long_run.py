@@ -1,4 +1,4 @@
-"""A step that goes on when whoever began it goes away: anyone with the session may attach to it."""
+"""A step, or a run of its own, that goes on when whoever began it goes away: anyone who has it may attach to it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A step that was begun with :meth:`Session.start`. ``id`` is that of its execution.
+    """What was begun with :meth:`Session.start` or :meth:`casemate.Sandbox.start`. ``id`` is that of its execution.
 
-    Its events are kept in a file until the session ends, so each attached reader gets every one, from wherever it asks,
-    none twice. That is at most about three times ``limits.full_output``: what the step writes, what it shows, and what
-    earlier steps left running write meanwhile. What it asks may be answered by whoever reads them: as long as somebody
-    does.
+    Its events are kept in a file until the session or the sandbox ends, so each attached reader gets every one, from
+    wherever it asks, none twice. That is at most about three times ``limits.full_output``: what it writes, what it
+    shows, and what earlier steps left running write meanwhile. What it asks may be answered by whoever reads them: as
+    long as somebody does.
     """
 
     def __init__(
@@ -55,8 +55,13 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether the step is over."""
+        """Whether it is over."""
         return self._task.done()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its turn has come; until then it waits for others."""
+        return self._task.done() or (self._emitter is not None and self._emitter.has_begun)
 
     async def stream(self, cursor: int = 0) -> AsyncGenerator[Event]:
         """Events from the one with number ``cursor`` on, counted from 0, as they happen; ``Done`` is the last.
@@ -95,7 +100,7 @@ class Run:
         await asyncio.wait([self._task])
 
     async def end(self) -> None:
-        """The session ends."""
+        """The session, or the sandbox, ends."""
         self._task.cancel()
         await asyncio.wait([self._task])
         self.forget()
@@ -106,7 +111,7 @@ class Run:
 
     def _outcome(self) -> Done:
         if self._task.cancelled():
-            raise SandboxClosed("the run was cancelled before it began, or its session was closed")
+            raise SandboxClosed("the run was cancelled before it began, or what it ran in was closed")
         self._task.result()
         assert self._done is not None
         return self._done

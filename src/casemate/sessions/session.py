@@ -120,13 +120,8 @@ class Session:
     ) -> Run:
         """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to."""
         request = self._request(code, timeout, stdin, metadata)
-        approvals = self._house.approvals
-        run = Run(
-            request.id,
-            partial(self._run, request, wait=True),
-            lambda: self._interrupt(request.id),
-            lambda asked: approvals().answerer(asked),
-        )
+        work, interrupt = partial(self._run, request, wait=True), partial(self._interrupt, request.id)
+        run = Run(request.id, work, interrupt, lambda asked: self._house.approvals().answerer(asked))
         self._runs[run.id] = run
         for old in [known for known, one in self._runs.items() if one.is_done][:-_RUNS_KEPT]:
             self._runs.pop(old).forget()
@@ -203,6 +198,11 @@ class Session:
         return f"<Session{name} {self.language} {self.id}{' closed' if self._closed else ''}>"
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a step runs, or something else has its turn."""
+        return self._turn.locked()
+
+    @property
     def is_closed(self) -> bool:
         """Whether it takes no more steps."""
         return bool(self._closed)
@@ -224,15 +224,12 @@ class Session:
         if not wait and self._turn.locked():
             raise InvalidArgument("wait", "this session is busy; leave wait out to queue behind what it does")
         with self._lifetime.in_use():
-            return await self._in_turn(request, emitter)
-
-    async def _in_turn(self, request: Request, emitter: Emitter | None) -> Execution:
-        async with self._turn, self._slot():
-            self._check_open()
-            execution = await self._step(request, emitter)
-        if emitter:
-            emitter.emit(Done(execution), 0)
-        return execution
+            async with self._turn, self._slot():
+                self._check_open()
+                execution = await self._step(request, emitter)
+            if emitter:
+                emitter.emit(Done(execution), 0)
+            return execution
 
     async def _step(self, request: Request, emitter: Emitter | None) -> Execution:
         """One step, from its intent to its outcome."""

@@ -14,7 +14,9 @@ TERMINATED = 143  # 128 + SIGTERM
 READER_GONE = 141  # 128 + SIGPIPE
 CANNOT_WRITE = 74
 
-_OF_KIND = {"invalid": USAGE, "unavailable": 69, "fault": 70, "record": 74, "closed": 75, "denied": 77}
+_OF_KIND = {
+    "invalid": USAGE, "not_found": USAGE, "unavailable": 69, "fault": 70, "record": 74, "closed": 75, "denied": 77,
+}  # fmt: skip
 _OF_STATUS = {"timeout": 124, "out_of_memory": 137, "killed": 137, "cancelled": INTERRUPTED, "denied": 77}
 _OF_CAUSE = {"cpu_limit": 152, "output_limit": 153}  # 128 + SIGXCPU, 128 + SIGXFSZ
 

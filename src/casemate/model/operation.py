@@ -1,0 +1,83 @@
+"""The mark of an operation, who may call it, and who calls. Pure.
+
+An operation is a typed method that is marked where it stands. Nobody has it who was not told so: without a word it is
+for operators alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_MARK = "__operation__"
+
+
+class Audience(StrEnum):
+    """Who may call an operation. An operator may call those of agents, too."""
+
+    OPERATOR = "operator"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """``approver``: also for agents' principals that may approve, who then see only what is their own."""
+
+    audience: Audience
+    approver: bool = False
+
+
+def operation(*, audience: Audience = Audience.OPERATOR, approver: bool = False) -> Callable[[_F], _F]:
+    """Mark a typed method, which is returned unchanged: awaited, plain, or an asynchronous generator of events.
+
+    What its parameters ``principal`` and ``desk`` hold is filled in by whoever invokes it, never by the caller. The
+    others are described in its docstring, as ````name````: what it means.
+    """
+
+    def mark(method: _F) -> _F:
+        setattr(method, _MARK, Mark(audience, approver))
+        return method
+
+    return mark
+
+
+def mark_of(method: object) -> Mark | None:
+    """The mark of a method; None where it is no operation."""
+    mark = getattr(method, _MARK, None)
+    return mark if isinstance(mark, Mark) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who calls. ``name``: "user", the name of a token, or a random one: handles are bound to it, records name it.
+
+    An agent may call only what is marked for agents, and sees only its own sessions and runs; an operator sees all of
+    ``namespace``. ``may_approve``: an agent's that may answer what its own runs ask for, since a person does that.
+    """
+
+    name: str
+    audience: Audience
+    namespace: str = "default"
+    may_approve: bool = False
+
+    def may_see(self, owner: str) -> bool:
+        """Whether what belongs to ``owner`` is there for this one."""
+        return self.audience is Audience.OPERATOR or self.name == owner
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """In an annotation: a number from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """In an annotation: at most so many characters, entries of a list, or names of a mapping."""
+
+    count: int

@@ -1,0 +1,87 @@
+"""One namespace's sandbox with its sessions and runs by handle: what operations are called on."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from casemate.errors import Unavailable
+from casemate.model.limits import Limits
+from casemate.model.operation import Audience, Principal, operation
+from casemate.operations.files import Artifacts, Files
+from casemate.operations.kept import KeptRuns
+from casemate.operations.runs import Runs
+from casemate.operations.sessions import Sessions
+from casemate.operations.store import Store, TemporaryStore
+from casemate.operations.uploads import Uploads
+
+if TYPE_CHECKING:
+    from casemate.sandbox import Sandbox
+
+_MOST_CALLERS = 10_000  # whose limits are known
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What goes on: how many runs are not over, how many of these wait for an approval, and how many sessions are
+    open."""
+
+    runs: int
+    waiting: int
+    sessions: int
+
+
+class Desk:
+    """Use it in the event loop of ``sandbox``, which stays its maker's to close. Approvals are held for whoever looks
+    at them as long as it is open."""
+
+    def __init__(self, sandbox: Sandbox, store: Store | None = None, *, idle_timeout: float | None = None) -> None:
+        """``store``: where runs are kept that are over; nothing for temporary files. ``idle_timeout``: seconds without
+        use after which a session ends that was opened without one."""
+        self.sandbox = sandbox
+        self.idle_timeout = idle_timeout
+        self.kept = KeptRuns(store or TemporaryStore())
+        self.uploads = Uploads()
+        self.runs = Runs(self, self.kept)
+        self.sessions = Sessions(self)
+        self.files = Files(self)
+        self.artifacts = Artifacts(self)
+        self._limits: dict[str, Limits] = {}
+        self._holding = contextlib.ExitStack()
+        self._holding.enter_context(sandbox.approvals.open())
+
+    async def load(self) -> Self:
+        """Take up what an earlier desk has left in the store. Raises ``OSError``."""
+        await self.kept.load()
+        return self
+
+    @operation(audience=Audience.AGENT)
+    async def set_limits(self, limits: Limits, *, principal: Principal) -> Limits:
+        """Narrow the limits of whatever the caller runs from now on; nothing widens them. The answer is those in force.
+
+        ``limits``: fields that are given are the most from now on.
+        """
+        known = self._limits.get(principal.name, self.sandbox.limits)
+        if principal.name not in self._limits and len(self._limits) >= _MOST_CALLERS:
+            raise Unavailable(f"the limits of {_MOST_CALLERS} callers are known already")
+        self._limits[principal.name] = known.narrowed(limits)
+        return self._limits[principal.name]
+
+    def limits_for(self, principal: Principal, limits: Limits | None) -> Limits | None:
+        """What of ``limits`` a caller may have."""
+        own = self._limits.get(principal.name)
+        return limits if own is None else own.narrowed(limits)
+
+    async def close(self) -> None:
+        """End all sessions and runs. Harmless when repeated."""
+        await self.sessions.close_all()
+        await self.kept.close()
+        await self.uploads.close()
+        self._holding.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.load()
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.close()

@@ -1,0 +1,136 @@
+"""Operations called by name with JSON values, here or in a service: what surfaces are written against."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from casemate.errors import Denied, InvalidArgument, NotFound
+from casemate.execution.record import called_by
+from casemate.model.limits import Limits
+from casemate.operations.wire import Document, document
+
+if TYPE_CHECKING:
+    from casemate.model.operation import Principal
+    from casemate.operations.catalogue import Operation
+    from casemate.operations.desk import Desk
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_MOST_WORDS = 500  # characters of what is wrong with an argument
+
+
+class Invoke(Protocol):
+    """Both ways take and give JSON values, and raise ``casemate.CasemateError``."""
+
+    async def __call__(self, operation: str, arguments: Mapping[str, Any] = _NOTHING) -> Any:
+        """Call an operation by its name: its result."""
+        ...
+
+    def stream(
+        self, operation: str, arguments: Mapping[str, Any] = _NOTHING, *, cursor: int | None = None
+    ) -> AsyncGenerator[Document]:
+        """Call one that streams: its events, each with a ``cursor`` that asks for what follows it, when it is given
+        here."""
+        ...
+
+
+def local(desk: Desk, principal: Principal) -> Invoke:
+    """Operations called on ``desk`` by ``principal``. Raises ``Denied`` for those that are not for it."""
+    return _Local(desk, principal)
+
+
+class _Local:
+    def __init__(self, desk: Desk, principal: Principal) -> None:
+        self._desk = desk
+        self._principal = principal
+
+    async def __call__(self, operation: str, arguments: Mapping[str, Any] = _NOTHING) -> Any:
+        found = self._admitted(operation)
+        if found.streams:
+            raise InvalidArgument("operation", f"{operation} gives events; stream it")
+        with contextlib.ExitStack() as held:
+            given = self._read(found, arguments, held)
+            with called_by(self._principal.name):
+                value = found.method(self._owner(found), **given)
+                if inspect.isawaitable(value):
+                    value = await value
+        return document(value)
+
+    async def stream(
+        self, operation: str, arguments: Mapping[str, Any] = _NOTHING, *, cursor: int | None = None
+    ) -> AsyncGenerator[Document]:
+        found = self._admitted(operation)
+        if not found.streams:
+            raise InvalidArgument("operation", f"{operation} gives no events; call it")
+        with contextlib.ExitStack() as held:
+            given = self._read(found, arguments if cursor is None else {**arguments, "cursor": cursor}, held)
+            async with contextlib.aclosing(found.method(self._owner(found), **given)) as events:
+                async for event in events:
+                    yield event
+
+    def _admitted(self, name: str) -> Operation:
+        from casemate.operations.catalogue import catalogue
+
+        found = catalogue().get(name)
+        if found is None:
+            raise NotFound("operation", f"there is no operation {name[:100]!r}")
+        if not found.is_for(self._principal):
+            raise Denied(
+                f"{name} is not for agents, as which {self._principal.name!r} calls",
+                remediation="An operator may call it: the command line of the user, or a token with that scope.",
+            )
+        return found
+
+    def _owner(self, found: Operation) -> Any:
+        return getattr(self._desk, found.room) if found.room else self._desk
+
+    def _read(self, found: Operation, arguments: Mapping[str, Any], held: contextlib.ExitStack) -> dict[str, Any]:
+        from pydantic import ValidationError
+
+        try:
+            model = found.params.model_validate(dict(arguments))
+        except ValidationError as error:
+            raise _wrong(error, found) from None
+        given = {name: self._revived(getattr(model, name), held) for name in model.model_fields_set}
+        if "principal" in found.wants:
+            given["principal"] = self._principal
+        if "desk" in found.wants:
+            given["desk"] = self._desk
+        return given
+
+    def _revived(self, value: Any, held: contextlib.ExitStack) -> Any:
+        """What a method takes for a value that was read."""
+        from casemate.operations.files import decoded
+        from casemate.operations.schemas import BinaryFile, LimitsGiven, TextFile, UploadedFile
+
+        match value:
+            case LimitsGiven():
+                asked = {name: getattr(value, name) for name in value.model_fields_set}
+                known = {name: getattr(self._desk.sandbox.limits, name) for name in Limits.__slots__}
+                return Limits(**{**known, **{name: one for name, one in asked.items() if one is not None}})
+            case TextFile():
+                return value.text
+            case BinaryFile():
+                return decoded("files", value.base64)
+            case UploadedFile():
+                return held.enter_context(self._desk.uploads.using(value.handle, self._principal))
+            case dict():
+                return {name: self._revived(one, held) for name, one in value.items()}
+        return value
+
+
+def _wrong(error: Any, found: Operation) -> InvalidArgument:
+    """The first of what is wrong with the arguments, in words, without what was given."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    argument = str(first["loc"][0]) if first["loc"] else "arguments"
+    place = ".".join(str(one) for one in first["loc"][1:])
+    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+        known = ", ".join(found.params.model_fields) or "none"
+        return InvalidArgument(
+            argument[:100], f"{found.name} takes no such argument", remediation=f"It takes: {known}."
+        )
+    words = f"{f'{place}: ' if place else ''}{first['msg']}"
+    return InvalidArgument(argument[:100], words[:_MOST_WORDS])

@@ -1,0 +1,259 @@
+"""The runs of a desk: each is followed to its end, and kept for a while, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import CasemateError, Fault, NotFound, SandboxClosed, Unavailable
+from casemate.execution.finishing import finishing
+from casemate.model.approval import ApprovalRequest
+from casemate.model.events import Done
+from casemate.operations.event_log import EventLog
+from casemate.operations.wire import Document, document, error_document, event_document, execution_of
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from casemate.model.execution import Execution
+    from casemate.model.operation import Principal
+    from casemate.operations.store import Store
+    from casemate.sessions.long_run import Run
+
+MOST_KEPT = 200  # runs of one caller that are over
+MOST_KEPT_BYTES = 2 << 30  # of their events and files
+MOST_GOING = 200  # runs of one caller that are not over
+_MOST_ALL = 2000  # runs that are over, of all callers
+_LOADED = 32  # executions that need not be read again
+_EVENTS = "events.jsonl"
+_INTERRUPTED = "casemate was ended while it ran"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """The content of a file that is kept with its run."""
+
+    path: Path
+
+    def read_bytes(self) -> bytes:
+        """All of it. Raises ``OSError`` when its run is no longer kept."""
+        return self.path.read_bytes()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Copy it to ``path``. Raises ``OSError``."""
+        import shutil
+
+        shutil.copyfile(self.path, path)
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """A run. ``head``: what is known of it without its execution; ``going``: what goes on, until it is over;
+    ``asked``: the ids of what it asked for; ``news``: set, and replaced, when there is more."""
+
+    head: Document
+    log: EventLog | None
+    going: Run | None = None
+    asked: list[str] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    follower: asyncio.Task[None] | None = None
+
+    @property
+    def run(self) -> str:
+        return str(self.head["run"])
+
+    @property
+    def owner(self) -> str:
+        return str(self.head["owner"])
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self.head["is_done"])
+
+    def tell(self) -> None:
+        """Wake whoever waits for more."""
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+
+class KeptRuns:
+    """Runs by handle, which is the id of their execution. ``store`` keeps those that are over."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._runs: dict[str, Kept] = {}
+        self._loaded: dict[str, Execution] = {}
+        self._is_closed = False
+
+    async def load(self) -> None:
+        """Take up what an earlier desk has left in the store."""
+        for head in await asyncio.to_thread(self._store.list):
+            if not head["is_done"]:
+                lost = error_document(SandboxClosed(_INTERRUPTED))
+                head |= {"is_done": True, "error": lost, "ended": time.time()}
+                await asyncio.to_thread(self._store.end, head["run"], head, None)
+            self._runs[head["run"]] = Kept(head, None)
+
+    async def add(self, begin: Callable[[], Run], principal: Principal, session: str | None, language: str) -> Kept:
+        """Begin a run of ``principal``'s, and follow it. Raises ``Unavailable`` where too many go on, and as ``begin``
+        does."""
+        if self._is_closed:
+            raise SandboxClosed("the desk was closed")
+        if sum(not one.is_done and one.owner == principal.name for one in self._runs.values()) >= MOST_GOING:
+            raise Unavailable(
+                f"{MOST_GOING} runs of {principal.name!r} go on already",
+                remediation="Wait for some of them, or cancel some.",
+            )
+        going = begin()
+        head: Document = {
+            "run": going.id, "owner": principal.name, "session": session, "language": language,
+            "started": time.time(), "ended": None, "is_done": False, "outcome": None, "error": None, "bytes": 0,
+        }  # fmt: skip
+        try:
+            log = await finishing(self._begun, head)
+        except BaseException:
+            await going.cancel()
+            raise
+        kept = self._runs[going.id] = Kept(head, log, going)
+        kept.follower = asyncio.ensure_future(self._follow(kept, going, log))  # noqa: TID251 - ended by `close`
+        return kept
+
+    def _begun(self, head: Document) -> EventLog:
+        try:
+            folder = self._store.begin(head["run"], head)
+            return EventLog(folder / _EVENTS, is_step=head["session"] is not None)
+        except OSError as error:
+            raise Unavailable(f"the run cannot be kept: {error.strerror or error}") from None
+
+    def find(self, run: str, principal: Principal) -> Kept:
+        """The run with this handle. Raises ``NotFound``, also for another's."""
+        kept = self._runs.get(run)
+        if kept is None or not principal.may_see(kept.owner):
+            raise NotFound("run", f"there is no run {run[:100]!r}, or it is no longer kept")
+        return kept
+
+    def of(self, principal: Principal) -> Iterator[Kept]:
+        """Those that ``principal`` may see, the oldest first."""
+        return (kept for kept in list(self._runs.values()) if principal.may_see(kept.owner))
+
+    async def log_of(self, kept: Kept) -> EventLog:
+        """Its events. Raises ``NotFound`` where they are gone."""
+        if kept.log is None:
+            path, is_step = self._store.folder(kept.run) / _EVENTS, kept.head["session"] is not None
+            try:
+                kept.log = await asyncio.to_thread(EventLog.reopened, path, is_step=is_step)
+            except (OSError, ValueError):
+                raise NotFound("run", f"the events of run {kept.run!r} are no longer kept") from None
+        return kept.log
+
+    async def execution(self, kept: Kept) -> Execution | None:
+        """Its outcome, once it is over; None where it has none."""
+        if not kept.is_done or kept.head["error"] is not None:
+            return None
+        if (known := self._loaded.get(kept.run)) is None:
+            told = await asyncio.to_thread(self._store.execution, kept.run)
+            if told is None:
+                return None
+            known = self._remember(execution_of(told, lambda run, name: self._file(run, told, name)))
+        return known
+
+    def _file(self, run: str, told: Document, name: str) -> StoredFile:
+        return StoredFile(self._store.folder(run) / f"file-{_names(told).index(name)}")
+
+    def _remember(self, execution: Execution) -> Execution:
+        self._loaded[execution.id] = execution
+        while len(self._loaded) > _LOADED:
+            self._loaded.pop(next(iter(self._loaded)))
+        return execution
+
+    async def _follow(self, kept: Kept, going: Run, log: EventLog) -> None:
+        """Until it is over, and kept as that."""
+        execution: Execution | None = None
+        error: CasemateError | None = None
+        try:
+            async with contextlib.aclosing(going.stream()) as events:
+                async for event in events:
+                    if isinstance(event, Done):
+                        break
+                    log.write(event_document(event))
+                    if isinstance(event, ApprovalRequest):
+                        kept.asked.append(event.id)
+                    kept.tell()
+            execution = await going.wait()
+        except CasemateError as raised:
+            error = raised
+        except OSError as raised:
+            await going.cancel()
+            error = Unavailable(f"its events cannot be kept: {raised.strerror or raised}")
+        finally:
+            log.close()
+            kept.head |= {"outcome": execution.status if execution else None, "ended": time.time()}
+            await self._end(kept, execution, error or (None if execution else Fault("the run came to no end")))
+            going.forget()
+            kept.going = None
+            kept.head["is_done"] = True
+            kept.tell()
+            await self._drop_oldest(kept.owner)
+
+    async def _end(self, kept: Kept, execution: Execution | None, error: CasemateError | None) -> None:
+        if execution is not None:
+            try:
+                self._remember(await finishing(self._stored, kept.head, execution))
+                return
+            except OSError as failed:
+                error = Unavailable(f"its outcome cannot be kept: {failed.strerror or failed}")
+        kept.head["error"] = error_document(error) if error else None
+        with contextlib.suppress(OSError):
+            await finishing(self._store.end, kept.run, {**kept.head, "is_done": True}, None)
+
+    def _stored(self, head: Document, execution: Execution) -> Execution:
+        """The same with contents that are in the store."""
+        told = document(execution)
+        folder = self._store.folder(execution.id)
+        files = [*execution.artifacts, *([execution.full_output] if execution.full_output else [])]
+        for number, artifact in enumerate(files):
+            artifact.save(folder / f"file-{number}")
+        head["bytes"] = sum(one.size for one in files) + (folder / _EVENTS).stat().st_size
+        self._store.end(execution.id, {**head, "is_done": True}, told)
+        held = [replace(one, content=StoredFile(folder / f"file-{number}")) for number, one in enumerate(files)]
+        return replace(
+            execution,
+            artifacts=tuple(held[: len(execution.artifacts)]),
+            full_output=held[-1] if execution.full_output else None,
+        )
+
+    async def _drop_oldest(self, owner: str) -> None:
+        """Keep no more than is promised: of this caller, and of all."""
+        over = [one for one in self._runs.values() if one.is_done]
+        own = [one for one in over if one.owner == owner]
+        size = sum(int(one.head["bytes"]) for one in own)
+        gone = over[: max(0, len(over) - _MOST_ALL)]
+        for number, one in enumerate(own[:-1]):
+            if len(own) - number <= MOST_KEPT and size <= MOST_KEPT_BYTES:
+                break
+            size -= int(one.head["bytes"])
+            gone.append(one)
+        for one in gone:
+            self._runs.pop(one.run, None)
+            self._loaded.pop(one.run, None)
+            await finishing(self._store.drop, one.run)
+
+    async def close(self) -> None:
+        """End all that goes on, and the store."""
+        self._is_closed = True
+        for kept in list(self._runs.values()):
+            if kept.going is not None:
+                await kept.going.cancel()
+        if followers := [kept.follower for kept in self._runs.values() if kept.follower]:
+            await asyncio.wait(followers)
+        await finishing(self._store.close)
+
+
+def _names(told: Document) -> list[Any]:
+    names = [one["name"] for one in told["artifacts"]]
+    return [*names, *([told["full_output"]["name"]] if told["full_output"] else [])]

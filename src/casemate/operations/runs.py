@@ -1,0 +1,285 @@
+"""``runs``: programs that go on by themselves, by handle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from casemate.errors import InvalidArgument
+from casemate.execution.record import called_by
+from casemate.model.execution import Execution
+from casemate.model.limits import Limits
+from casemate.model.operation import Audience, Most, Principal, operation
+from casemate.operations.kept import Kept, KeptRuns
+from casemate.operations.terms import (
+    Code,
+    Cursor,
+    Files,
+    Language,
+    Metadata,
+    Name,
+    Names,
+    Page,
+    Seconds,
+    Text,
+    Variables,
+    Wait,
+)
+from casemate.operations.wire import Document, document
+
+if TYPE_CHECKING:
+    from casemate.operations.desk import Desk
+    from casemate.sessions.long_run import Run
+
+Status = Literal["queued", "running", "waiting", "done"]
+_WAIT = 45.0  # seconds
+_PAGE = 20_000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a run waits for somebody to allow: ``summary`` in words, ``arguments`` exactly what would cross."""
+
+    id: str
+    kind: str
+    summary: str
+    server: str
+    tool: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run has no outcome: ``kind`` and ``message`` of the error, and what would help."""
+
+    kind: str
+    message: str
+    remediation: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run. ``run`` and ``session`` are handles; ``cursor``: how many characters of text there are so far.
+
+    ``execution``: its outcome once it is done, ``outcome`` the status of that, and ``error`` why there is none.
+    ``approvals``: what it waits for. ``started`` and ``ended`` in seconds since 1970.
+    """
+
+    run: str
+    session: str | None
+    status: Status
+    execution: Execution | None
+    approvals: tuple[Waiting, ...]
+    cursor: int
+    language: str
+    owner: str
+    started: float
+    ended: float | None
+    outcome: str | None
+    error: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPage:
+    """Text of a run, in the order in which it came; ``cursor`` asks for what follows. ``is_done``: nothing will."""
+
+    text: str
+    cursor: int
+    is_done: bool
+    status: Status
+
+
+class Runs:
+    """The runs of a desk that go on, and those that are over and kept still."""
+
+    def __init__(self, desk: Desk, kept: KeptRuns) -> None:
+        self._desk = desk
+        self._kept = kept
+
+    @operation(audience=Audience.AGENT)
+    async def start(
+        self,
+        code: Code,
+        *,
+        language: Language = "python",
+        session: Name | None = None,
+        files: Files | None = None,
+        env: Variables | None = None,
+        secrets: Names = (),
+        stdin: Text | None = None,
+        timeout: Seconds | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
+        limits: Limits | None = None,
+        allowed_domains: Names | None = None,
+        metadata: Metadata | None = None,
+        wait: Wait = 0.0,
+        principal: Principal,
+    ) -> RunState:
+        """Run a program, which goes on by itself until it ends; the answer names its run.
+
+        ``code``: the program. ``language``: that it is written in. ``session``: the handle of a session, as whose next
+        step it runs; "new" for a session that begins with it; nothing for a fresh cell of its own. ``files``: put into
+        the workspace first, by name. ``env``: variables of the program. ``secrets``: names in the vault, whose values
+        it gets as variables. ``stdin``: what it reads as standard input. ``timeout``: seconds that it may take, not
+        counted while it waits for an approval. ``limits``: narrow those in force. ``allowed_domains``: hosts that it
+        may reach, of those that are allowed at all. ``metadata``: carried along, and kept on record. ``wait``: seconds
+        to wait for its end, or until it waits for an approval, before this answers.
+
+        In a session that exists, env, secrets, limits and allowed_domains are those that it was opened with.
+        """
+        with called_by(principal.name):
+            step: dict[str, Any] = {"timeout": timeout, "stdin": stdin, "metadata": metadata}
+            cell = {"env": env, "secrets": secrets, "limits": limits, "allowed_domains": allowed_domains}
+            if session is None:
+                going = await self._alone(code, language, {**step, **cell, "files": files}, principal)
+            else:
+                if session == "new":
+                    opened = await self._desk.sessions.open(language, files=files, **cell, principal=principal)  # type: ignore[arg-type]
+                    session = opened.session
+                else:
+                    _check_nothing(cell)
+                    await self._desk.sessions.give(session, files or {}, principal)
+                going = await self._in_session(code, session, step, principal)
+            return await self._waited(going, wait, ())
+
+    async def _alone(self, code: str, language: str, given: dict[str, Any], principal: Principal) -> Kept:
+        sandbox, limits = self._desk.sandbox, self._desk.limits_for(principal, given["limits"])
+        secrets = await sandbox.vault.resolved(given["secrets"])
+        given |= {"secrets": secrets, "limits": limits}
+
+        def begin() -> Run:
+            return sandbox.start(code, language=language, **given)
+
+        return await self._kept.add(begin, principal, None, language)
+
+    async def _in_session(self, code: str, session: str, step: dict[str, Any], principal: Principal) -> Kept:
+        found = self._desk.sessions.find(session, principal)
+        kept = await self._kept.add(
+            lambda: found.session.start(code, **step), principal, found.session.id, found.session.language
+        )
+        found.steps += 1
+        return kept
+
+    @operation(audience=Audience.AGENT)
+    async def wait(
+        self,
+        run: Name,
+        *,
+        seconds: Wait = _WAIT,
+        told: Annotated[Sequence[str], Most(2000)] = (),
+        principal: Principal,
+    ) -> RunState:
+        """Wait until a run is over, or until it waits for an approval, and say how it stands.
+
+        ``run``: its handle. ``seconds``: the most that this takes. ``told``: ids of approvals that the caller knows of
+        already: only another one ends the waiting.
+        """
+        return await self._waited(self._kept.find(run, principal), seconds, told)
+
+    async def _waited(self, kept: Kept, seconds: float, told: Sequence[str]) -> RunState:
+        if seconds > 0:
+            try:
+                async with asyncio.timeout(seconds):
+                    while not kept.is_done and not any(one.id not in told for one in self._asked_by(kept)):
+                        await kept.news.wait()
+            except TimeoutError:
+                pass
+        return await self._state(kept)
+
+    @operation(audience=Audience.AGENT)
+    async def get(self, run: Name, *, principal: Principal) -> RunState:
+        """How a run stands, at once. ``run``: its handle."""
+        return await self._state(self._kept.find(run, principal))
+
+    @operation(audience=Audience.AGENT)
+    async def read(self, run: Name, *, cursor: Cursor = 0, limit: Page = _PAGE, principal: Principal) -> OutputPage:
+        """What a run has written so far, and the text of what it has shown, page by page.
+
+        ``run``: its handle. ``cursor``: the number of the first character, as the page before said. ``limit``: the most
+        characters.
+        """
+        kept = self._kept.find(run, principal)
+        status = self._status(kept)  # before its text: what comes after that is not the end
+        log = await self._kept.log_of(kept)
+        text, reached = await asyncio.to_thread(log.text, cursor, limit)
+        return OutputPage(text, reached, status == "done" and reached >= log.chars, status)
+
+    @operation(audience=Audience.AGENT)
+    async def stream(self, run: Name, *, cursor: Cursor = 0, principal: Principal) -> AsyncGenerator[Document]:
+        """Events of a run as they happen, the last of which is ``done``; leaving changes nothing.
+
+        ``run``: its handle. ``cursor``: how many events the caller has had already, as each says.
+        """
+        kept = self._kept.find(run, principal)
+        log = await self._kept.log_of(kept)
+        while True:
+            news, is_done = kept.news, kept.is_done
+            while cursor < log.events:
+                for event in await asyncio.to_thread(log.read, cursor):
+                    cursor += 1
+                    yield {"cursor": cursor, **event}
+            if is_done:
+                break
+            await news.wait()
+        if cursor == log.events:
+            execution = await self._kept.execution(kept)
+            yield {"cursor": cursor + 1, "event": "done", "execution": document(execution), "error": kept.head["error"]}
+
+    @operation(audience=Audience.AGENT)
+    async def cancel(self, run: Name, *, principal: Principal) -> RunState:
+        """End a run, and say how it stands; a step is interrupted, and its session goes on. Harmless when it is over.
+
+        ``run``: its handle.
+        """
+        kept = self._kept.find(run, principal)
+        if kept.going is not None:
+            await kept.going.cancel()
+        while not kept.is_done:
+            await kept.news.wait()
+        return await self._state(kept)
+
+    @operation(audience=Audience.AGENT)
+    async def list(self, *, principal: Principal) -> list[RunState]:
+        """All runs that go on or are kept, the oldest first, without their outcomes."""
+        return [await self._state(kept, brief=True) for kept in self._kept.of(principal)]
+
+    async def _state(self, kept: Kept, *, brief: bool = False) -> RunState:
+        status = self._status(kept)
+        execution = await self._kept.execution(kept) if status == "done" and not brief else None
+        head = kept.head
+        if kept.log is None and not brief:
+            await self._kept.log_of(kept)
+        return RunState(
+            run=kept.run, session=head["session"], status=status, execution=execution,
+            approvals=self._asked_by(kept) if status == "waiting" else (),
+            cursor=kept.log.chars if kept.log else 0,
+            language=head["language"], owner=kept.owner, started=head["started"], ended=head["ended"],
+            outcome=head["outcome"],
+            error=Failure(**{name: head["error"][name] for name in ("kind", "message", "remediation")})
+            if head["error"] else None,
+        )  # fmt: skip
+
+    def _status(self, kept: Kept) -> Status:
+        if kept.is_done:
+            return "done"
+        if self._asked_by(kept):
+            return "waiting"
+        return "running" if kept.going is None or kept.going.has_begun else "queued"
+
+    def _asked_by(self, kept: Kept) -> tuple[Waiting, ...]:
+        """What it waits for now."""
+        if not kept.asked or kept.is_done:
+            return ()
+        pending = {one.id: one for one in self._desk.sandbox.approvals.pending()}
+        kept.asked = [one for one in kept.asked if one in pending]
+        return tuple(
+            Waiting(one.id, one.kind, one.summary, one.server, one.tool, dict(one.arguments))
+            for one in (pending[known] for known in kept.asked)
+        )
+
+
+def _check_nothing(cell: dict[str, Any]) -> None:
+    for name, given in cell.items():
+        if given not in (None, (), []):
+            raise InvalidArgument(name, "is set when a session is opened; leave it out here, or open another session")

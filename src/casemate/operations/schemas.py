@@ -1,0 +1,169 @@
+"""Annotations of methods as types of documents: what is given as JSON, and what comes back."""
+
+from __future__ import annotations
+
+import collections.abc
+import os
+import sys
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+import casemate
+from casemate.model.approval import ApprovalRequest
+from casemate.model.events import Display, ErrorEvent, Output, ResultEvent
+from casemate.model.execution import Execution
+from casemate.model.limits import Limits
+from casemate.model.operation import Between, Most
+from casemate.model.result import Result
+
+_STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+_MOST_TEXT = 90 << 20  # characters of a file's content: 64 MiB as base64
+_PLAIN = (str, int, float, bool, type(None), Any)
+
+
+class TextFile(BaseModel):
+    """A file of text."""
+
+    model_config = _STRICT
+    text: str = Field(max_length=_MOST_TEXT, description="The content.")
+
+
+class BinaryFile(BaseModel):
+    """A file of bytes."""
+
+    model_config = _STRICT
+    base64: str = Field(max_length=_MOST_TEXT, description="The content, in base64.")
+
+
+class UploadedFile(BaseModel):
+    """A file that was uploaded before."""
+
+    model_config = _STRICT
+    handle: str = Field(max_length=200, description="The handle that the upload has given.")
+
+
+Given = TextFile | BinaryFile | UploadedFile
+_Size = Annotated[int | str, Field(union_mode="left_to_right")]
+
+
+class LimitsGiven(BaseModel):
+    """How much may be used. What is left out stays as it is; nothing is ever widened."""
+
+    model_config = _STRICT
+    memory: int | str | None = Field(None, description='Bytes of all memory together, or such as "512MiB".')
+    cpus: float | None = Field(None, description="Processor cores.")
+    cpu_time: float | None = Field(None, description="Seconds of processor time.")
+    processes: int | None = Field(None, description="Processes and threads together.")
+    wall: float | None = Field(None, description="Seconds that a run may take.")
+    output: int | str | None = Field(None, description="Bytes that are returned of each of stdout and stderr.")
+    full_output: int | str | None = Field(None, description="Bytes that are kept of all output.")
+    disk: int | str | None = Field(None, description="Bytes of all that is written.")
+    inodes: int | None = Field(None, description="Files and folders that are made.")
+    open_files: int | None = Field(None, description="Open files of each process.")
+
+
+def given_type(annotation: Any) -> Any:
+    """The type of a parameter's JSON value. Raises ``TypeError`` for what cannot be given as JSON."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return Annotated[given_type(arguments[0]), *(_bound(one) for one in arguments[1:])]
+    if annotation in _PLAIN or origin is Literal:
+        return annotation
+    if annotation is Limits:
+        return LimitsGiven
+    if origin in (Union, types.UnionType):
+        if str in arguments:
+            arguments = tuple(one for one in arguments if one is not bytes)
+        return Union[tuple(given_type(one) for one in arguments)]  # noqa: UP007 - made at run time
+    if origin in (Sequence, list, tuple):
+        return list[given_type(arguments[0])]  # type: ignore[misc]
+    if origin in (Mapping, dict):
+        return dict[str, Given if _is_content(arguments[1]) else given_type(arguments[1])]  # type: ignore[misc]
+    raise TypeError(f"a {annotation} cannot be given as JSON")
+
+
+def _is_content(annotation: Any) -> bool:
+    return any(get_origin(one) is os.PathLike for one in get_args(annotation))
+
+
+def _bound(mark: Any) -> Any:
+    match mark:
+        case Between(low, high):
+            return Field(ge=low, le=high)
+        case Most(count):
+            return Field(max_length=count)
+    return mark
+
+
+def result_type(annotation: Any) -> Any:
+    """The type of a result's document. Raises ``TypeError`` for what has none."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return result_type(arguments[0])
+    if annotation in _PLAIN or origin is Literal:
+        return annotation
+    if origin in (Union, types.UnionType):
+        return Union[tuple(result_type(one) for one in arguments)]  # noqa: UP007 - made at run time
+    if origin in (Sequence, list, set, frozenset) or (origin is tuple and arguments[1:] == (...,)):
+        return list[result_type(arguments[0])]  # type: ignore[misc]
+    if origin is tuple:
+        return list[Union[tuple(result_type(one) for one in arguments)]]  # type: ignore[misc] # noqa: UP007
+    if origin in (Mapping, dict):
+        return dict[str, result_type(arguments[1])]  # type: ignore[misc]
+    if annotation in (Mapping, dict) or annotation is Result:
+        return dict[str, Any]
+    if isinstance(annotation, type) and issubclass(annotation, os.PathLike):
+        return str
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return Literal[tuple(one.value for one in annotation)]
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return _document_type(annotation)
+    raise TypeError(f"a {annotation} has no document")
+
+
+@cache
+def _document_type(kind: type) -> type[BaseModel]:
+    """The same fields as ``wire.document`` writes."""
+    hints = get_type_hints(kind, globalns={**names(), **vars(sys.modules[kind.__module__])}, include_extras=True)
+    told: dict[str, Any] = {field.name: (result_type(hints[field.name]), ...) for field in fields(kind) if field.repr}
+    if isinstance(getattr(kind, "ok", None), property):
+        told["ok"] = (bool, ...)
+    config = ConfigDict(protected_namespaces=())
+    return create_model(kind.__name__, __config__=config, __doc__=(kind.__doc__ or "").strip(), **told)
+
+
+def names() -> dict[str, Any]:
+    """What annotations name that is only imported for type checkers."""
+    public = {name: getattr(casemate, name) for name in casemate.__all__}
+    return {**vars(typing), **vars(collections.abc), **public}
+
+
+def _event_type(name: str, kind: type | None, **more: Any) -> type[BaseModel]:
+    hints = get_type_hints(kind, globalns={**names(), **vars(sys.modules[kind.__module__])}) if kind else {}
+    told: dict[str, Any] = (
+        {one.name: (result_type(hints[one.name]), ...) for one in fields(kind) if one.repr} if kind else {}
+    )
+    number = Field(description="How many events there have been with this one: asks for what follows.")
+    told |= {"cursor": (int, number), "event": (Literal[name], ...), **more}
+    return create_model(f"{name.title()}Event", **told)
+
+
+@cache
+def event_type() -> Any:
+    """The type of the documents that a stream of events has."""
+    execution = result_type(Execution) | None
+    return Union[  # noqa: UP007 - made at run time
+        _event_type("output", Output),
+        _event_type("display", Display),
+        _event_type("result", ResultEvent),
+        _event_type("error", ErrorEvent),
+        _event_type("approval", None, request=(result_type(ApprovalRequest), ...)),
+        _event_type("done", None, execution=(execution, ...), error=(dict[str, Any] | None, ...)),
+    ]

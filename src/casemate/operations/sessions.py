@@ -1,0 +1,195 @@
+"""``sessions``: stateful interpreters by handle, each bound to who has opened it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
+from casemate.execution.record import called_by
+from casemate.execution.request import Content
+from casemate.model.limits import Limits
+from casemate.model.operation import Audience, Most, Principal, operation
+from casemate.operations.terms import Files, Language, Metadata, Name, Names, Path, Seconds, Variables
+from casemate.sessions.variables import Variable
+
+if TYPE_CHECKING:
+    from casemate.operations.desk import Desk
+    from casemate.sessions.session import Session
+
+MOST_OPEN = 100  # sessions of one caller
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """A session that is open. ``session``: its handle; ``created`` in seconds since 1970; ``steps``: how many runs were
+    begun in it; ``is_busy``: one goes on now."""
+
+    session: str
+    name: str | None
+    language: str
+    owner: str
+    created: float
+    steps: int
+    is_busy: bool
+
+
+@dataclass(slots=True, eq=False)
+class Opened:
+    """A session, and whose it is."""
+
+    session: Session
+    name: str | None
+    owner: str
+    created: float
+    steps: int = 0
+
+    @property
+    def state(self) -> SessionState:
+        session = self.session
+        return SessionState(
+            session.id, self.name, session.language, self.owner, self.created, self.steps, session.is_busy
+        )
+
+
+class Sessions:
+    """The sessions of a desk. Each is found by its handle, or by its name where the caller has given it one."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._open: dict[str, Opened] = {}
+
+    @operation(audience=Audience.AGENT)
+    async def open(
+        self,
+        language: Language = "python",
+        *,
+        name: Name | None = None,
+        secrets: Names = (),
+        env: Variables | None = None,
+        limits: Limits | None = None,
+        allowed_domains: Names | None = None,
+        files: Files | None = None,
+        cwd: Path | None = None,
+        restore_cwd: bool = False,
+        idle_timeout: Seconds | None = None,
+        lifetime: Seconds | None = None,
+        metadata: Metadata | None = None,
+        principal: Principal,
+    ) -> SessionState:
+        """Open a session: an interpreter in a cell of its own that keeps its state from one run to the next.
+
+        ``language``: that its programs are written in. ``name``: by which it can be found, too. ``secrets``: names in
+        the vault, whose values its programs get as variables. ``env``: variables of its programs. ``limits``: narrow
+        those in force. ``allowed_domains``: hosts that it may reach, of those that are allowed at all. ``files``: put
+        into its workspace first, by name. ``cwd``: the folder of the workspace where its first run begins. ``restore_cwd``:
+        each run begins there. ``idle_timeout``: seconds without use after which it ends. ``lifetime``: seconds after
+        which it ends in any case. ``metadata``: carried along, and kept on record.
+        """
+        self._check(name, principal)
+        secrets_held = await self._desk.sandbox.vault.resolved(secrets)
+        self._check(name, principal)
+        session = self._desk.sandbox.session(
+            language, secrets=secrets_held, env=env, limits=self._desk.limits_for(principal, limits),
+            allowed_domains=allowed_domains, files=files, cwd=cwd, restore_cwd=restore_cwd,
+            idle_timeout=self._desk.idle_timeout if idle_timeout is None else idle_timeout,
+            lifetime=lifetime, metadata=metadata,
+        )  # fmt: skip
+        opened = self._open[session.id] = Opened(session, name, principal.name, time.time())
+        return opened.state
+
+    def _check(self, name: str | None, principal: Principal) -> None:
+        own = [one for one in self._all() if one.owner == principal.name]
+        if len(own) >= MOST_OPEN:
+            raise Unavailable(f"{MOST_OPEN} sessions are open already", remediation="Close some of them.")
+        if name is not None and (not name.isprintable() or not name or name == "new"):
+            raise InvalidArgument("name", f"{name!r} is not a printable name, or means something else")
+        if name is not None and any(name in (one.name, one.session.id) for one in own):
+            raise InvalidArgument("name", f"a session called {name!r} is open already; use it, or take another name")
+
+    @operation(audience=Audience.AGENT)
+    async def list(self, *, principal: Principal) -> list[SessionState]:
+        """All sessions that are open, the oldest first."""
+        return [one.state for one in self._all() if principal.may_see(one.owner)]
+
+    @operation(audience=Audience.AGENT)
+    async def close(self, session: Name, *, principal: Principal) -> None:
+        """End a session and everything in it. ``session``: its handle or name."""
+        found = self.find(session, principal)
+        await found.session.close()
+        self._open.pop(found.session.id, None)
+
+    @operation(audience=Audience.AGENT)
+    async def reset(self, session: Name, *, principal: Principal) -> None:
+        """Forget everything of a session but its files, and interrupt what runs. ``session``: its handle or name."""
+        with called_by(principal.name):
+            await self.find(session, principal).session.reset()
+
+    @operation(audience=Audience.AGENT)
+    async def interrupt(self, session: Name, *, principal: Principal) -> None:
+        """Interrupt what runs in a session; its state is kept. ``session``: its handle or name."""
+        self.find(session, principal).session.interrupt()
+
+    @operation(audience=Audience.AGENT)
+    async def variables(self, session: Name, *, principal: Principal) -> tuple[Variable, ...]:
+        """The names that programs of a session have bound. ``session``: its handle or name."""
+        return tuple(await self.find(session, principal).session.variables())
+
+    @operation(audience=Audience.AGENT)
+    async def get(self, session: Name, name: Name, *, principal: Principal) -> Any:
+        """The JSON value of a variable. ``session``: the session's handle or name. ``name``: the variable's."""
+        return await self.find(session, principal).session.get(name)
+
+    @operation(audience=Audience.AGENT)
+    async def set(self, session: Name, name: Name, value: Any, *, principal: Principal) -> None:
+        """Bind a variable of a session. ``session``: its handle or name. ``name``: the variable's. ``value``: a JSON
+        value."""
+        await self.find(session, principal).session.set(name, value)
+
+    @operation(audience=Audience.AGENT)
+    async def bridge(self, name: Name, source: Name, target: Name, *, principal: Principal) -> Any:
+        """Copy the value of a variable from one session to another; the answer is the value.
+
+        ``name``: the variable's. ``source``: handle or name of the session that has it. ``target``: of that which is to
+        have it.
+        """
+        giving, taking = self.find(source, principal), self.find(target, principal)
+        value = await giving.session.get(name)
+        await taking.session.set(name, value)
+        return value
+
+    async def give(
+        self, session: str, files: Annotated[Mapping[str, Content], Most(10_000)], principal: Principal
+    ) -> None:
+        """Put files into the workspace of a session that exists."""
+        found = self.find(session, principal)
+        for name, content in files.items():
+            if isinstance(content, str | bytes | bytearray | memoryview):
+                await found.session.files.write(name, content if isinstance(content, str) else bytes(content))
+            else:
+                await found.session.files.upload(content, name)
+
+    def find(self, session: str, principal: Principal) -> Opened:
+        """The session with this handle, or with this name among those of the caller, and then of all that it may see.
+        Raises ``NotFound``, also for another's."""
+        seen = [one for one in self._all() if principal.may_see(one.owner)]
+        ordered = sorted(seen, key=lambda one: one.owner != principal.name)
+        for one in [*(one for one in seen if one.session.id == session), *ordered]:
+            if session in (one.session.id, one.name):
+                return one
+        raise NotFound("session", f"there is no session {session[:100]!r}, or it has ended")
+
+    def _all(self) -> tuple[Opened, ...]:
+        for known in [known for known, one in self._open.items() if one.session.is_closed]:
+            del self._open[known]
+        return tuple(self._open.values())
+
+    async def close_all(self) -> None:
+        """End all of them."""
+        for one in self._all():
+            with contextlib.suppress(SandboxClosed):
+                await one.session.close()
+        self._open.clear()

@@ -1,0 +1,104 @@
+"""Files that callers have sent ahead, by handle, until a run or a session takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from casemate.errors import InvalidArgument, NotFound, Unavailable
+from casemate.execution.finishing import finishing
+from casemate.model.operation import Principal
+from casemate.model.sizes import format_size
+
+MOST_BYTES = 256 << 20  # of one upload
+MOST_OF_ONE = 1 << 30  # bytes of one caller's uploads together
+MOST_UPLOADS = 1000  # of one caller
+SECONDS = 3600.0  # that one is kept after its last use
+
+
+@dataclass(slots=True, eq=False)
+class _Upload:
+    owner: str
+    path: Path
+    size: int = 0
+    until: float = 0.0
+    users: int = 0
+
+
+class Uploads:
+    """Each is bound to who has sent it."""
+
+    def __init__(self) -> None:
+        self._uploads: dict[str, _Upload] = {}
+        self._folder: Path | None = None
+
+    async def put(self, data: AsyncIterable[bytes], principal: Principal) -> str:
+        """Keep the bytes; the handle. Raises ``InvalidArgument`` for more than is taken, and ``Unavailable``."""
+        await self._sweep()
+        own = [one for one in self._uploads.values() if one.owner == principal.name]
+        if len(own) >= MOST_UPLOADS:
+            raise Unavailable(f"{MOST_UPLOADS} uploads are kept already", remediation="Use some, or wait an hour.")
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="casemate-uploads-"))
+        handle = secrets.token_urlsafe(24)
+        upload = _Upload(principal.name, self._folder / handle, users=1)
+        self._uploads[handle] = upload
+        try:
+            await self._write(upload, data)
+        except BaseException:
+            await finishing(self._forget, handle)
+            raise
+        finally:
+            upload.users, upload.until = upload.users - 1, time.monotonic() + SECONDS
+        return handle
+
+    async def _write(self, upload: _Upload, data: AsyncIterable[bytes]) -> None:
+        try:
+            file = await asyncio.to_thread(upload.path.open, "xb")
+            try:
+                async for piece in data:
+                    upload.size += len(piece)
+                    total = sum(one.size for one in self._uploads.values() if one.owner == upload.owner)
+                    if upload.size > MOST_BYTES or total > MOST_OF_ONE:
+                        most = f"{format_size(MOST_BYTES)} each, {format_size(MOST_OF_ONE)} together"
+                        raise InvalidArgument("upload", f"is more than is taken: {most}")
+                    await finishing(file.write, piece)
+            finally:
+                await finishing(file.close)
+        except OSError as error:
+            raise Unavailable(f"the upload cannot be kept: {error.strerror or error}") from None
+
+    @contextlib.contextmanager
+    def using(self, handle: str, principal: Principal) -> Iterator[Path]:
+        """Where it lies; it stays there meanwhile, and an hour longer. Raises ``NotFound``."""
+        upload = self._uploads.get(handle)
+        if upload is None or not principal.may_see(upload.owner):
+            raise NotFound("handle", f"there is no upload {handle[:100]!r}, or it is no longer kept")
+        upload.users += 1
+        try:
+            yield upload.path
+        finally:
+            upload.users, upload.until = upload.users - 1, time.monotonic() + SECONDS
+
+    async def _sweep(self) -> None:
+        now = time.monotonic()
+        for handle in [known for known, one in self._uploads.items() if not one.users and one.until < now]:
+            await finishing(self._forget, handle)
+
+    def _forget(self, handle: str) -> None:
+        upload = self._uploads.pop(handle, None)
+        if upload is not None:
+            upload.path.unlink(missing_ok=True)
+
+    async def close(self) -> None:
+        """Remove all of them."""
+        self._uploads.clear()
+        if self._folder is not None:
+            await finishing(shutil.rmtree, self._folder, True)

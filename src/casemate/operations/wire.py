@@ -1,0 +1,186 @@
+"""Values as JSON documents, and executions and events back from them. Always valid JSON.
+
+A document of a dataclass has its fields by their names, but for those that its ``repr`` leaves out (contents, ways to
+answer), and ``ok`` where it has that. Contents of files are had by the id of the run and their name. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+from casemate.errors import CasemateError
+from casemate.model.approval import ApprovalRequest, Decision
+from casemate.model.artifact import Artifact, Content
+from casemate.model.crossing import Crossing
+from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
+from casemate.model.execution import Cause, Execution, SkippedFile, Usage
+from casemate.model.isolation import IsolationReport, Mechanism, Proof
+from casemate.model.result import ProgramError, Result
+
+Document = dict[str, Any]
+Fetch = Callable[[str, str], Content]  # the content of a file, by the id of its execution and its name
+
+
+def document(value: Any) -> Any:
+    """``value`` as JSON values. Raises ``TypeError`` for what has no document."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return sound(value)
+    if isinstance(value, Result):
+        return bundle(dict(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return _of_fields(value)
+    if isinstance(value, Mapping):
+        return {sound(str(key)): document(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [document(one) for one in value]
+    if isinstance(value, Enum):
+        return document(value.value)
+    if isinstance(value, PurePath):
+        return sound(str(value))
+    raise TypeError(f"a {type(value).__name__} has no document")
+
+
+def _of_fields(value: Any) -> Document:
+    told = {field.name: document(getattr(value, field.name)) for field in fields(value) if field.repr}
+    if isinstance(getattr(type(value), "ok", None), property):
+        told["ok"] = value.ok
+    return told
+
+
+def bundle(shown: Mapping[str, Any]) -> Document:
+    """A displayed object, without what is nested deeper than JSON can be written."""
+    kept: Document = {}
+    for media_type, data in shown.items():
+        try:
+            kept[str(media_type)] = sound(data)
+            if not isinstance(data, str):
+                json.dumps(kept[str(media_type)])
+        except RecursionError:
+            kept.pop(str(media_type), None)
+    return kept
+
+
+def sound(value: Any) -> Any:
+    """``value`` without what JSON has no words for: lone surrogates, infinities, keys that are not text."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {sound(str(key)): sound(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [sound(one) for one in value]
+    if value is None or isinstance(value, bool | int):
+        return value
+    return sound(str(value))
+
+
+def error_document(error: CasemateError) -> Document:
+    """What went wrong: ``kind``, ``message``, ``remediation``, and what the error names besides."""
+    told: Document = {"kind": error.kind, "message": error.message, "remediation": error.remediation}
+    for name in ("argument", "problem", "reason", "language", "server", "operation"):
+        if isinstance(found := getattr(error, name, None), str):
+            told[name] = found
+    return {name: sound(one) for name, one in told.items()}
+
+
+def event_document(event: Event) -> Document:
+    """An event; ``event`` in it says which: output, display, result, error, approval or done."""
+    match event:
+        case Output():
+            return {"event": "output", **document(event)}
+        case Display():
+            return {"event": "display", **document(event)}
+        case ResultEvent():
+            return {"event": "result", **document(event)}
+        case ErrorEvent():
+            return {"event": "error", **document(event)}
+        case ApprovalRequest():
+            return {"event": "approval", "request": document(event)}
+        case Done():
+            return {"event": "done", "execution": document(event.execution), "error": None}
+    raise TypeError(f"a {type(event).__name__} is no event")
+
+
+def execution_of(told: Mapping[str, Any], fetch: Fetch) -> Execution:
+    """The execution that a document is of; ``fetch`` gets the contents of its files when they are wanted."""
+    given = {field.name: told[field.name] for field in fields(Execution) if field.name in told}
+    run = str(told["id"])
+
+    def artifact(one: Mapping[str, Any]) -> Artifact:
+        return Artifact(**_known(Artifact, one), content=fetch(run, one["name"]))
+
+    return Execution(
+        **{
+            **given,
+            "results": tuple(Result(one) for one in told["results"]),
+            "error": _maybe(ProgramError, told["error"]),
+            "artifacts": tuple(artifact(one) for one in told["artifacts"]),
+            "full_output": artifact(told["full_output"]) if told["full_output"] else None,
+            "usage": Usage(**_known(Usage, told["usage"])),
+            "cause": _maybe(Cause, told["cause"]),
+            "isolation": _report(told["isolation"]),
+            "skipped": tuple(SkippedFile(**_known(SkippedFile, one)) for one in told.get("skipped", ())),
+            "lost_names": tuple(told.get("lost_names", ())),
+            "crossings": tuple(Crossing(**_known(Crossing, one)) for one in told.get("crossings", ())),
+        }
+    )
+
+
+def event_of(
+    told: Mapping[str, Any], fetch: Fetch, answerer: Callable[[str], Callable[[Decision], bool]] | None = None
+) -> Event:
+    """The event that a document is of. ``answerer``: how a request, by its id, is answered. Raises what became of a run
+    that has no execution."""
+    match told["event"]:
+        case "output":
+            return Output(told["stream"], told["text"], told["background"], told["text"].encode())
+        case "display":
+            return Display(Result(told["result"]), told["display_id"], told["update"])
+        case "result":
+            return ResultEvent(Result(told["result"]))
+        case "error":
+            return ErrorEvent(ProgramError(**_known(ProgramError, told["error"])))
+        case "approval":
+            return request_of(told["request"], answerer)
+    if told["execution"] is None:
+        raise error_of(told["error"])
+    return Done(execution_of(told["execution"], fetch))
+
+
+def request_of(
+    told: Mapping[str, Any], answerer: Callable[[str], Callable[[Decision], bool]] | None = None
+) -> ApprovalRequest:
+    """The request for approval that a document is of."""
+    answer = answerer(told["id"]) if answerer else None
+    return ApprovalRequest(**_known(ApprovalRequest, told), _answer=answer)
+
+
+def error_of(told: Mapping[str, Any]) -> CasemateError:
+    """The error that a document is of, or one of the same kind."""
+    from casemate.operations.failures import error_from
+
+    return error_from(told)
+
+
+def _report(told: Mapping[str, Any]) -> IsolationReport:
+    kept = _known(IsolationReport, told)
+    kept["proofs"] = tuple(Proof(**_known(Proof, one)) for one in told["proofs"])
+    kept["limits"] = tuple(Mechanism(**_known(Mechanism, one)) for one in told["limits"])
+    kept |= {name: tuple(kept[name]) for name in ("layers", "missing", "notes")}
+    return IsolationReport(**kept)
+
+
+def _known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a document a dataclass is made of: one of a newer service may hold more."""
+    return {field.name: told[field.name] for field in fields(kind) if field.name in told and field.repr}
+
+
+def _maybe(kind: Any, told: Mapping[str, Any] | None) -> Any:
+    return None if told is None else kind(**_known(kind, told))
