@@ -30,6 +30,7 @@ from casemate.execution.network import Offer, Outside
 from casemate.execution.request import check_timeout
 from casemate.isolation.native.wall import NativeWall
 from casemate.model.limits import Limits
+from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.runtimes.catalogue import launch_probe, runtime_for
 
 if TYPE_CHECKING:
@@ -148,6 +149,12 @@ class Rooms:
             if self._vault is None:
                 self._vault = Vault(self._store or opened_store(None, os.environ), self.namespace, self.log.note)
             return self._vault
+
+    def held(self, names: object) -> Secrets:
+        """The secrets of these names, or those that somebody has already. May block. Raises as the vault does."""
+        if isinstance(names, Secrets):
+            return names
+        return self.vault.resolve(names) if names not in (None, (), []) else NO_SECRETS
 
     @property
     def tools(self) -> Tools:

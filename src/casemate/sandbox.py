@@ -209,7 +209,7 @@ class Sandbox:
 
         request = self._request(
             code, language=language, timeout=timeout, limits=limits, allowed_domains=allowed_domains,
-            secrets=self._held_now(secrets), env=env, files=files, stdin=stdin, metadata=metadata,
+            secrets=self._rooms.held(secrets), env=env, files=files, stdin=stdin, metadata=metadata,
             program_name=program_name, arguments=arguments,
         )  # fmt: skip
         return begin(request, self._rooms)
@@ -301,7 +301,7 @@ class Sandbox:
         from casemate.sessions.terms import Terms
 
         given = {"language": language, "env": env, "files": files, "limits": limits, "metadata": metadata}
-        doors = {"allowed_domains": allowed_domains, "secrets": self._held_now(secrets)}
+        doors = {"allowed_domains": allowed_domains, "secrets": self._rooms.held(secrets)}
         code = INTERPRETERS[runtime_for(language).language].program
         request = self._request(code, **{**_NOTHING_MORE, **given, **doors})
         terms = Terms(
@@ -313,6 +313,11 @@ class Sandbox:
             lifetime=check_timeout(lifetime, "lifetime"),
         )
         return self.sessions.add(Session(terms, self._rooms.house, self._rooms.slot))
+
+    @property
+    def namespace(self) -> str:
+        """Whose secrets there are, and what each row of the record carries."""
+        return self._rooms.namespace
 
     @property
     def limits(self) -> Limits:
@@ -344,12 +349,6 @@ class Sandbox:
     def packages(self) -> Packages:
         """Packages of the operator's index: ``await`` ``install(names)``, ``list()`` and ``remove(names)``."""
         return self._rooms.packages
-
-    def _held_now(self, names: object) -> Secrets:
-        """The same, which may block, unless somebody has them already."""
-        if isinstance(names, Secrets):
-            return names
-        return self.vault.resolve(names) if names not in _NONE else NO_SECRETS
 
     async def _held(self, names: object) -> Secrets:
         return await self.vault.resolved(names) if names not in _NONE else NO_SECRETS

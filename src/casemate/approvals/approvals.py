@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.approvals.asker import Asker, Of
 from casemate.approvals.channels import HeldChannel
 from casemate.model.approval import ApprovalRequest, Decision, Kind, Question, Scope, allow_all
+from casemate.model.caller import caller
 
 if TYPE_CHECKING:
     from casemate.approvals.callback import Approve
@@ -96,13 +97,13 @@ class Approvals:
         request or it is over. Raises :class:`casemate.InvalidArgument`, and the request waits on.
         """
         decision = Decision(allow is True, scope, uses, expires, reason, content)
-        return self._plane().answer(str(request_id), decision, "queue")
+        return self._plane().answer(str(request_id), decision, "queue", _note())
 
     def deny_all(self, reason: str = "", *, session: str | None = None) -> int:
         """Deny everything that waits, also what is not shown yet; of one session, or of all. How many that were."""
         plane = self._plane()
         requests = plane.all_pending(session)
-        return sum(plane.answer(request, Decision(reason=reason), "queue") for request in requests)
+        return sum(plane.answer(request, Decision(reason=reason), "queue", _note()) for request in requests)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Approvals]:
@@ -156,6 +157,11 @@ class Approvals:
             self._is_closed, made = True, self._made
         if made:
             made.close()
+
+
+def _note() -> str:
+    """Who answers, where a surface knows that: for the record."""
+    return f"answered by {name}" if (name := caller()) else ""
 
 
 def _callback(approve: Approve, plane: Plane) -> Channel:

@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from casemate.model.caller import caller
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -50,6 +52,7 @@ class Asker:
         self.asks = asks
         self.namespace, self.session, self.run = of.namespace, of.session, of.run
         self.queue = of.session or of.run
+        self.caller = caller()
         self.stream = stream
         self.loop = loop
         self.is_over = False

@@ -220,7 +220,7 @@ class Plane:
         case.request = ApprovalRequest(
             case.id, question.kind, question.summary, question.namespace, question.session, question.run,
             deepcopy(dict(question.arguments)), case.shown.hash, question.server, question.tool,
-            lambda decision: self.answer(case.id, decision, "request"),
+            case.asker.caller, lambda decision: self.answer(case.id, decision, "request"),
         )  # fmt: skip
         for channel in self._channels_for(case.asker):
             if not channel.is_there:
@@ -313,7 +313,8 @@ class Plane:
             asker.unrecorded += 1  # a flood of requests must not become one of rows
             return
         detail: dict[str, Any] = {
-            "session": question.session, "request": case.id, "kind": question.kind, "summary": question.summary,
+            "session": question.session, "caller": asker.caller, "request": case.id,
+            "kind": question.kind, "summary": question.summary,
             "server": question.server, "tool": question.tool, "arguments": question.arguments,
             "hash": case.shown.hash, "decision": word, "by": verdict.by, "reason": verdict.reason, "note": note,
         }  # fmt: skip

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import hashlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
 from casemate.execution.finishing import finishing
 from casemate.execution.house import Log
+from casemate.model.caller import caller
 from casemate.model.execution import Execution
 from casemate.model.plan import Plan
 from casemate.model.request import Request
@@ -22,19 +22,6 @@ from casemate.model.request import Request
 if TYPE_CHECKING:
     from casemate.execution.seal import Sealed
     from casemate.redaction.redaction import Redaction
-
-
-_CALLER: ContextVar[str] = ContextVar("caller", default="")
-
-
-@contextlib.contextmanager
-def called_by(name: str) -> Iterator[None]:
-    """What is begun meanwhile is on record as ``name``'s, whatever goes on by itself later among it."""
-    token = _CALLER.set(name)
-    try:
-        yield
-    finally:
-        _CALLER.reset(token)
 
 
 class Record:
@@ -103,9 +90,8 @@ def _words(error: CasemateError, redaction: Redaction | None) -> str:
 
 
 def _intent(request: Request, plan: Plan) -> dict[str, Any]:
-    caller = _CALLER.get()
     return {
-        **({"caller": caller} if caller else {}),
+        **({"caller": name} if (name := caller()) else {}),
         **({"session": request.session} if request.session else {}),
         "language": request.language,
         "program": request.program_name,

@@ -79,7 +79,8 @@ class ApprovalRequest:
 
     ``kind``: tool, egress, package, shell, host, files, server, plan or elicitation; ``server``, ``tool``: of tool
     calls. ``session``: None for a run of its own; ``run``: the run or the step that asks. ``hash``: SHA-256 of exactly
-    what is shown (kind, server, tool, its definition, arguments); a decision binds to it.
+    what is shown (kind, server, tool, its definition, arguments); a decision binds to it. ``caller``: who has begun
+    what asks, where a surface knows that.
     """
 
     id: str
@@ -92,6 +93,7 @@ class ApprovalRequest:
     hash: str
     server: str = ""
     tool: str = ""
+    caller: str = ""
     _answer: Callable[[Decision], bool] | None = field(default=None, repr=False, compare=False)
 
     async def approve(

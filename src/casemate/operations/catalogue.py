@@ -16,11 +16,16 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from casemate.model.operation import Audience, Mark, Principal, mark_of
+from casemate.operations.approvals import Approvals
 from casemate.operations.desk import Desk
 from casemate.operations.files import Artifacts, Files
+from casemate.operations.packages import Packages
 from casemate.operations.runs import Runs
 from casemate.operations.schemas import event_type, given_type, names, result_type
 from casemate.operations.sessions import Sessions
+from casemate.operations.tools import Tools
+from casemate.operations.vault import Vault
+from casemate.sandbox import Sandbox
 
 _FILLED_IN = ("self", "principal", "desk")
 _NAMED = re.compile(r"``(\w+)``:\s")
@@ -33,6 +38,11 @@ _ROOMS: tuple[tuple[str, str, type], ...] = (
     ("sessions", "sessions", Sessions),
     ("files", "files", Files),
     ("artifacts", "artifacts", Artifacts),
+    ("approvals", "approvals", Approvals),
+    ("packages", "packages", Packages),
+    ("tools", "tools", Tools),
+    ("vault", "vault", Vault),
+    ("", "sandbox", Sandbox),
 )
 
 
@@ -129,5 +139,5 @@ def _documented(text: str) -> tuple[str, dict[str, str]]:
         if pieces[0]:
             kept.append(pieces[0].strip())
         for name, about in zip(pieces[1::2], pieces[2::2], strict=True):
-            said[name] = about.strip()
+            said[name] = about[:1].upper() + about[1:].strip()
     return "\n\n".join(kept), said

@@ -7,14 +7,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from casemate.errors import Unavailable
+from casemate.model.diagnosis import Diagnosis
+from casemate.model.execution import Execution
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Principal, operation
+from casemate.operations import terms
+from casemate.operations.approvals import Approvals
 from casemate.operations.files import Artifacts, Files
 from casemate.operations.kept import KeptRuns
+from casemate.operations.packages import Packages
 from casemate.operations.runs import Runs
 from casemate.operations.sessions import Sessions
 from casemate.operations.store import Store, TemporaryStore
+from casemate.operations.terms import Code, Language, Metadata, Name, Names, Seconds, Text, Variables
+from casemate.operations.tools import Tools
 from casemate.operations.uploads import Uploads
+from casemate.operations.vault import Vault
 
 if TYPE_CHECKING:
     from casemate.sandbox import Sandbox
@@ -47,6 +55,10 @@ class Desk:
         self.sessions = Sessions(self)
         self.files = Files(self)
         self.artifacts = Artifacts(self)
+        self.approvals = Approvals(self)
+        self.packages = Packages(self)
+        self.tools = Tools(self)
+        self.vault = Vault(self)
         self._limits: dict[str, Limits] = {}
         self._holding = contextlib.ExitStack()
         self._holding.enter_context(sandbox.approvals.open())
@@ -55,6 +67,45 @@ class Desk:
         """Take up what an earlier desk has left in the store. Raises ``OSError``."""
         await self.kept.load()
         return self
+
+    @operation(audience=Audience.AGENT)
+    async def run(
+        self,
+        code: Code,
+        *,
+        language: Language = "python",
+        files: terms.Files | None = None,
+        env: Variables | None = None,
+        secrets: Names = (),
+        stdin: Text | None = None,
+        timeout: Seconds | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
+        limits: Limits | None = None,
+        allowed_domains: Names | None = None,
+        metadata: Metadata | None = None,
+        program_name: Name | None = None,
+        arguments: Names = (),
+        principal: Principal,
+    ) -> Execution:
+        """Run a program once, in a fresh cell, and give its outcome. It ends when its caller goes away.
+
+        ``code``: the program. ``language``: that it is written in. ``files``: put into the workspace first, by name.
+        ``env``: variables of the program. ``secrets``: names in the vault, whose values it gets as variables.
+        ``stdin``: what it reads as standard input. ``timeout``: seconds that it may take, not counted while it waits
+        for an approval. ``limits``: narrow those in force. ``allowed_domains``: hosts that it may reach, of those that
+        are allowed at all. ``metadata``: carried along, and kept on record. ``program_name``: the file name that
+        tracebacks show. ``arguments``: its command line.
+        """
+        begun = await self.runs.start(
+            code, language=language, files=files, env=env, secrets=secrets, stdin=stdin, timeout=timeout,
+            limits=limits, allowed_domains=allowed_domains, metadata=metadata, program_name=program_name,
+            arguments=arguments, principal=principal,
+        )  # fmt: skip
+        return await self.runs.outcome(begun.run, principal)
+
+    @operation()
+    async def doctor(self) -> Diagnosis:
+        """What this machine offers, as proved by self-tests."""
+        return await self.sandbox.doctor()
 
     @operation(audience=Audience.AGENT)
     async def set_limits(self, limits: Limits, *, principal: Principal) -> Limits:
@@ -72,6 +123,17 @@ class Desk:
         """What of ``limits`` a caller may have."""
         own = self._limits.get(principal.name)
         return limits if own is None else own.narrowed(limits)
+
+    def activity(self) -> Activity:
+        """What goes on now, in whoever's name."""
+        going = self.kept.going()
+        waiting = {one.run for one in self.sandbox.approvals.pending()} if going else set()
+        return Activity(len(going), sum(one.run in waiting for one in going), self.sessions.count)
+
+    async def idle(self) -> None:
+        """Wait until no run goes on."""
+        while going := self.kept.going():
+            await going[0].news.wait()
 
     async def close(self) -> None:
         """End all sessions and runs. Harmless when repeated."""

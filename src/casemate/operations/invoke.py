@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from casemate.errors import Denied, InvalidArgument, NotFound
-from casemate.execution.record import called_by
+from casemate.model.caller import called_by
 from casemate.model.limits import Limits
 from casemate.operations.wire import Document, document
 
@@ -85,7 +86,7 @@ class _Local:
         return found
 
     def _owner(self, found: Operation) -> Any:
-        return getattr(self._desk, found.room) if found.room else self._desk
+        return attrgetter(found.room)(self._desk) if found.room else self._desk
 
     def _read(self, found: Operation, arguments: Mapping[str, Any], held: contextlib.ExitStack) -> dict[str, Any]:
         from pydantic import ValidationError

@@ -141,6 +141,10 @@ class KeptRuns:
         """Those that ``principal`` may see, the oldest first."""
         return (kept for kept in list(self._runs.values()) if principal.may_see(kept.owner))
 
+    def going(self) -> list[Kept]:
+        """Those that are not over, in whoever's name."""
+        return [kept for kept in self._runs.values() if not kept.is_done]
+
     async def log_of(self, kept: Kept) -> EventLog:
         """Its events. Raises ``NotFound`` where they are gone."""
         if kept.log is None:

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from casemate.errors import InvalidArgument
-from casemate.execution.record import called_by
+from casemate.errors import Fault, InvalidArgument
+from casemate.model.caller import called_by
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Most, Principal, operation
@@ -27,7 +27,7 @@ from casemate.operations.terms import (
     Variables,
     Wait,
 )
-from casemate.operations.wire import Document, document
+from casemate.operations.wire import Document, document, error_document, error_of
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk
@@ -113,6 +113,8 @@ class Runs:
         limits: Limits | None = None,
         allowed_domains: Names | None = None,
         metadata: Metadata | None = None,
+        program_name: Name | None = None,
+        arguments: Names = (),
         wait: Wait = 0.0,
         principal: Principal,
     ) -> RunState:
@@ -123,17 +125,21 @@ class Runs:
         the workspace first, by name. ``env``: variables of the program. ``secrets``: names in the vault, whose values
         it gets as variables. ``stdin``: what it reads as standard input. ``timeout``: seconds that it may take, not
         counted while it waits for an approval. ``limits``: narrow those in force. ``allowed_domains``: hosts that it
-        may reach, of those that are allowed at all. ``metadata``: carried along, and kept on record. ``wait``: seconds
-        to wait for its end, or until it waits for an approval, before this answers.
+        may reach, of those that are allowed at all. ``metadata``: carried along, and kept on record. ``program_name``:
+        the file name that tracebacks show. ``arguments``: its command line. ``wait``: seconds to wait for its end, or
+        until it waits for an approval, before this answers.
 
-        In a session that exists, env, secrets, limits and allowed_domains are those that it was opened with.
+        In a session that exists, env, secrets, limits and allowed_domains are those that it was opened with. A step has
+        no program_name and no arguments.
         """
         with called_by(principal.name):
             step: dict[str, Any] = {"timeout": timeout, "stdin": stdin, "metadata": metadata}
             cell = {"env": env, "secrets": secrets, "limits": limits, "allowed_domains": allowed_domains}
+            named = {"program_name": program_name, "arguments": arguments}
             if session is None:
-                going = await self._alone(code, language, {**step, **cell, "files": files}, principal)
+                going = await self._alone(code, language, {**step, **cell, **named, "files": files}, principal)
             else:
+                _check_nothing(named)
                 if session == "new":
                     opened = await self._desk.sessions.open(language, files=files, **cell, principal=principal)  # type: ignore[arg-type]
                     session = opened.session
@@ -176,6 +182,21 @@ class Runs:
         already: only another one ends the waiting.
         """
         return await self._waited(self._kept.find(run, principal), seconds, told)
+
+    async def outcome(self, run: str, principal: Principal) -> Execution:
+        """What came of a run, once it is over; it is ended when the caller is cancelled. Raises why there is none."""
+        kept = self._kept.find(run, principal)
+        try:
+            while not kept.is_done:
+                await kept.news.wait()
+        except asyncio.CancelledError:
+            if kept.going is not None:
+                await kept.going.cancel()
+            raise
+        execution = await self._kept.execution(kept)
+        if execution is None:
+            raise error_of(kept.head["error"] or error_document(Fault("the outcome is no longer kept")))
+        return execution
 
     async def _waited(self, kept: Kept, seconds: float, told: Sequence[str]) -> RunState:
         if seconds > 0:
@@ -282,4 +303,6 @@ class Runs:
 def _check_nothing(cell: dict[str, Any]) -> None:
     for name, given in cell.items():
         if given not in (None, (), []):
-            raise InvalidArgument(name, "is set when a session is opened; leave it out here, or open another session")
+            raise InvalidArgument(
+                name, "is not for a step of this session: leave it out; some of that is set when a session is opened"
+            )

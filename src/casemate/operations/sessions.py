@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
-from casemate.execution.record import called_by
 from casemate.execution.request import Content
+from casemate.model.caller import called_by
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.operations.terms import Files, Language, Metadata, Name, Names, Path, Seconds, Variables
@@ -85,9 +85,9 @@ class Sessions:
         ``language``: that its programs are written in. ``name``: by which it can be found, too. ``secrets``: names in
         the vault, whose values its programs get as variables. ``env``: variables of its programs. ``limits``: narrow
         those in force. ``allowed_domains``: hosts that it may reach, of those that are allowed at all. ``files``: put
-        into its workspace first, by name. ``cwd``: the folder of the workspace where its first run begins. ``restore_cwd``:
-        each run begins there. ``idle_timeout``: seconds without use after which it ends. ``lifetime``: seconds after
-        which it ends in any case. ``metadata``: carried along, and kept on record.
+        into its workspace first, by name. ``cwd``: the folder of the workspace where its first run begins.
+        ``restore_cwd``: each run begins there. ``idle_timeout``: seconds without use after which it ends. ``lifetime``:
+        seconds after which it ends in any case. ``metadata``: carried along, and kept on record.
         """
         self._check(name, principal)
         secrets_held = await self._desk.sandbox.vault.resolved(secrets)
@@ -186,6 +186,11 @@ class Sessions:
         for known in [known for known, one in self._open.items() if one.session.is_closed]:
             del self._open[known]
         return tuple(self._open.values())
+
+    @property
+    def count(self) -> int:
+        """How many are open, in whoever's name."""
+        return len(self._all())
 
     async def close_all(self) -> None:
         """End all of them."""

@@ -14,7 +14,19 @@ from casemate.model.events import Display, ErrorEvent, Event, Output, ResultEven
 from casemate.model.result import ProgramError, Result
 
 Answerer = Callable[[str], Callable[[Decision], bool]]  # how a request, by its id, is answered
-_OF_A_REQUEST = ("id", "kind", "summary", "namespace", "session", "run", "arguments", "hash", "server", "tool")
+_OF_A_REQUEST = [
+    "id",
+    "kind",
+    "summary",
+    "namespace",
+    "session",
+    "run",
+    "arguments",
+    "hash",
+    "server",
+    "tool",
+    "caller",
+]
 
 
 class Tape:

@@ -1,0 +1,95 @@
+"""What every test of operations has: an event loop, a sandbox and a desk per file, and callers of several kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casemate import Limits, Sandbox
+from casemate.model.operation import Audience, Principal
+from casemate.operations.desk import Desk
+from casemate.operations.invoke import Invoke, local
+
+_SECONDS = 90  # for a test that waits for ever
+
+AGENT = Principal("first", Audience.AGENT)
+OTHER = Principal("second", Audience.AGENT)
+APPROVER = Principal("third", Audience.AGENT, may_approve=True)
+OPERATOR = Principal("user", Audience.OPERATOR)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in the loop of its file."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def run() -> None:
+        async with asyncio.timeout(_SECONDS):
+            await test(**arguments)
+
+    runner = pyfuncitem.funcargs["runner"]
+    assert isinstance(runner, asyncio.Runner)
+    runner.run(run())
+    return True
+
+
+@pytest.fixture(scope="module", autouse=True)
+def runner() -> Iterator[asyncio.Runner]:
+    """The event loop of a file."""
+    with asyncio.Runner() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the record of a file's sandbox lies."""
+    return tmp_path_factory.mktemp("audit") / "audit.db"
+
+
+RULES = {"rules": [{"ask": "shell"}]}  # commands of sessions
+
+
+@pytest.fixture(scope="module")
+def sandbox(runner: asyncio.Runner, audit: Path) -> Iterator[Sandbox]:
+    """One for all tests of a file."""
+    one = Sandbox(audit=audit, limits=Limits(wall=300, memory="1GiB"), policy=RULES)
+    try:
+        yield one
+    finally:
+        runner.run(one.close())
+
+
+@pytest.fixture(scope="module")
+def desk(runner: asyncio.Runner, sandbox: Sandbox) -> Iterator[Desk]:
+    """One for all tests of a file."""
+
+    async def opened() -> Desk:
+        return await Desk(sandbox).load()
+
+    one = runner.run(opened())
+    try:
+        yield one
+    finally:
+        runner.run(one.close())
+
+
+@pytest.fixture
+def agent(desk: Desk) -> Invoke:
+    return local(desk, AGENT)
+
+
+@pytest.fixture
+def other(desk: Desk) -> Invoke:
+    return local(desk, OTHER)
+
+
+@pytest.fixture
+def operator(desk: Desk) -> Invoke:
+    return local(desk, OPERATOR)
