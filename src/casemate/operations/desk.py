@@ -137,6 +137,7 @@ class Desk:
 
     async def close(self) -> None:
         """End all sessions and runs. Harmless when repeated."""
+        self.kept.shut()
         await self.sessions.close_all()
         await self.kept.close()
         await self.uploads.close()

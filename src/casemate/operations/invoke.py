@@ -9,7 +9,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from casemate.errors import Denied, InvalidArgument, NotFound
+from casemate.errors import Denied, InvalidArgument, NotFound, Unavailable
 from casemate.model.caller import called_by
 from casemate.model.limits import Limits
 from casemate.operations.wire import Document, document
@@ -39,7 +39,10 @@ class Invoke(Protocol):
 
 
 def local(desk: Desk, principal: Principal) -> Invoke:
-    """Operations called on ``desk`` by ``principal``. Raises ``Denied`` for those that are not for it."""
+    """Operations called on ``desk`` by ``principal``, which is of its namespace. They raise ``Denied`` where they are
+    not for it."""
+    if principal.namespace != desk.sandbox.namespace:
+        raise InvalidArgument("namespace", f"{principal.name!r} is of another namespace than this desk")
     return _Local(desk, principal)
 
 
@@ -58,7 +61,10 @@ class _Local:
                 value = found.method(self._owner(found), **given)
                 if inspect.isawaitable(value):
                     value = await value
-        return document(value)
+        try:
+            return document(value)
+        except RecursionError:
+            raise Unavailable(f"what {operation} gives is nested too deep for JSON") from None
 
     async def stream(
         self, operation: str, arguments: Mapping[str, Any] = _NOTHING, *, cursor: int | None = None

@@ -30,6 +30,7 @@ MOST_KEPT_BYTES = 2 << 30  # of their events and files
 MOST_GOING = 200  # runs of one caller that are not over
 _MOST_ALL = 2000  # runs that are over, of all callers
 _LOADED = 32  # executions that need not be read again
+_MOST_LOADED = 4 << 20  # characters of such a one
 _EVENTS = "events.jsonl"
 _INTERRUPTED = "casemate was ended while it ran"
 
@@ -98,12 +99,13 @@ class KeptRuns:
                 head |= {"is_done": True, "error": lost, "ended": time.time()}
                 await asyncio.to_thread(self._store.end, head["run"], head, None)
             self._runs[head["run"]] = Kept(head, None)
+        for owner in {kept.owner for kept in self._runs.values()}:
+            await self._drop_oldest(owner)
 
     async def add(self, begin: Callable[[], Run], principal: Principal, session: str | None, language: str) -> Kept:
         """Begin a run of ``principal``'s, and follow it. Raises ``Unavailable`` where too many go on, and as ``begin``
         does."""
-        if self._is_closed:
-            raise SandboxClosed("the desk was closed")
+        self.check_open()
         if sum(not one.is_done and one.owner == principal.name for one in self._runs.values()) >= MOST_GOING:
             raise Unavailable(
                 f"{MOST_GOING} runs of {principal.name!r} go on already",
@@ -170,7 +172,9 @@ class KeptRuns:
         return StoredFile(self._store.folder(run) / f"file-{_names(told).index(name)}")
 
     def _remember(self, execution: Execution) -> Execution:
-        self._loaded[execution.id] = execution
+        shown = sum(len(one) for result in execution.results for one in result.values() if isinstance(one, str))
+        if len(execution.stdout) + len(execution.stderr) + len(execution.text) + shown <= _MOST_LOADED:
+            self._loaded[execution.id] = execution
         while len(self._loaded) > _LOADED:
             self._loaded.pop(next(iter(self._loaded)))
         return execution
@@ -247,9 +251,18 @@ class KeptRuns:
             self._loaded.pop(one.run, None)
             await finishing(self._store.drop, one.run)
 
+    def check_open(self) -> None:
+        """Raises ``SandboxClosed``."""
+        if self._is_closed:
+            raise SandboxClosed("the desk was closed")
+
+    def shut(self) -> None:
+        """Nothing more begins."""
+        self._is_closed = True
+
     async def close(self) -> None:
         """End all that goes on, and the store."""
-        self._is_closed = True
+        self.shut()
         for kept in list(self._runs.values()):
             if kept.going is not None:
                 await kept.going.cancel()

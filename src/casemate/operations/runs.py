@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from casemate.errors import Fault, InvalidArgument
@@ -30,7 +31,9 @@ from casemate.operations.terms import (
 from casemate.operations.wire import Document, document, error_document, error_of
 
 if TYPE_CHECKING:
+    from casemate.execution.request import Content
     from casemate.operations.desk import Desk
+    from casemate.operations.sessions import SessionState
     from casemate.sessions.long_run import Run
 
 Status = Literal["queued", "running", "waiting", "done"]
@@ -139,15 +142,29 @@ class Runs:
             if session is None:
                 going = await self._alone(code, language, {**step, **cell, **named, "files": files}, principal)
             else:
-                _check_nothing(named)
-                if session == "new":
-                    opened = await self._desk.sessions.open(language, files=files, **cell, principal=principal)  # type: ignore[arg-type]
-                    session = opened.session
-                else:
-                    _check_nothing(cell)
-                    await self._desk.sessions.give(session, files or {}, principal)
-                going = await self._in_session(code, session, step, principal)
-            return await self._waited(going, wait, ())
+                _check_nothing(named if session == "new" else {**named, **cell})
+                opening = partial(self._desk.sessions.open, language, files=files, **cell)  # type: ignore[arg-type]
+                going = await self._step(code, session, step, opening, files or {}, principal)
+        return await self._waited(going, wait, ())
+
+    async def _step(
+        self,
+        code: str,
+        session: str,
+        step: dict[str, Any],
+        opening: Callable[..., Awaitable[SessionState]],
+        files: Mapping[str, Content],
+        principal: Principal,
+    ) -> Kept:
+        if session != "new":
+            await self._desk.sessions.give(session, files, principal)
+            return await self._in_session(code, session, step, principal)
+        opened = await opening(principal=principal)
+        try:
+            return await self._in_session(code, opened.session, step, principal)
+        except BaseException:
+            await self._desk.sessions.close(opened.session, principal=principal)
+            raise
 
     async def _alone(self, code: str, language: str, given: dict[str, Any], principal: Principal) -> Kept:
         sandbox, limits = self._desk.sandbox, self._desk.limits_for(principal, given["limits"])
@@ -190,8 +207,7 @@ class Runs:
             while not kept.is_done:
                 await kept.news.wait()
         except asyncio.CancelledError:
-            if kept.going is not None:
-                await kept.going.cancel()
+            await self._ended(kept)
             raise
         execution = await self._kept.execution(kept)
         if execution is None:
@@ -254,11 +270,14 @@ class Runs:
         ``run``: its handle.
         """
         kept = self._kept.find(run, principal)
+        await self._ended(kept)
+        return await self._state(kept)
+
+    async def _ended(self, kept: Kept) -> None:
         if kept.going is not None:
             await kept.going.cancel()
         while not kept.is_done:
             await kept.news.wait()
-        return await self._state(kept)
 
     @operation(audience=Audience.AGENT)
     async def list(self, *, principal: Principal) -> list[RunState]:

@@ -25,6 +25,7 @@ from casemate.model.result import Result
 
 _STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 _MOST_TEXT = 90 << 20  # characters of a file's content: 64 MiB as base64
+_MOST = {True: 8 << 20, False: 10_000}  # characters of a text; entries of anything else
 _PLAIN = (str, int, float, bool, type(None), Any)
 
 
@@ -69,11 +70,15 @@ class LimitsGiven(BaseModel):
     open_files: int | None = Field(None, description="Open files of each process.")
 
 
-def given_type(annotation: Any) -> Any:
-    """The type of a parameter's JSON value. Raises ``TypeError`` for what cannot be given as JSON."""
+def given_type(annotation: Any, *, is_bounded: bool = False) -> Any:
+    """The type of a parameter's JSON value; texts, lists and mappings have bounds also where none is written
+    (``is_bounded``: one is). Raises ``TypeError`` for what cannot be given as JSON."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return Annotated[given_type(arguments[0]), *(_bound(one) for one in arguments[1:])]
+        has_bound = any(isinstance(one, Most) for one in arguments[1:])
+        return Annotated[given_type(arguments[0], is_bounded=has_bound), *(_bound(one) for one in arguments[1:])]
+    if not is_bounded and (annotation is str or origin in (Sequence, list, tuple, Mapping, dict)):
+        return Annotated[given_type(annotation, is_bounded=True), Field(max_length=_MOST[annotation is str])]
     if annotation in _PLAIN or origin is Literal:
         return annotation
     if annotation is Limits:

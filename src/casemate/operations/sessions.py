@@ -102,6 +102,7 @@ class Sessions:
         return opened.state
 
     def _check(self, name: str | None, principal: Principal) -> None:
+        self._desk.kept.check_open()
         own = [one for one in self._all() if one.owner == principal.name]
         if len(own) >= MOST_OPEN:
             raise Unavailable(f"{MOST_OPEN} sessions are open already", remediation="Close some of them.")

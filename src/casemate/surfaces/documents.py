@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from casemate.errors import CasemateError
-from casemate.model.artifact import Artifact
 from casemate.model.diagnosis import Diagnosis
 from casemate.model.execution import Execution
 from casemate.model.plan import Bind, Entry, Link, Place, Plan
+from casemate.operations import wire
 
 Document = dict[str, Any]
 
 
 def text_of(document: Document) -> str:
     """``document`` as JSON in ASCII: nothing in it can be invalid or act upon a terminal."""
-    return json.dumps(_sound(document), indent=2, allow_nan=False)
+    return json.dumps(wire.sound(document), indent=2, allow_nan=False)
 
 
 def execution_document(execution: Execution) -> Document:
     """Everything of an execution but the contents of its files."""
-    document = {field.name: _value(getattr(execution, field.name)) for field in fields(execution)}
-    document["ok"] = execution.ok
-    document["results"] = [_bundle(dict(result)) for result in execution.results]
-    return document
+    told: Document = wire.document(execution)
+    return told
 
 
 def error_document(error: CasemateError) -> Document:
@@ -86,40 +84,3 @@ def mount_document(entry: Entry) -> Document:
 
 def _content(content: bytes | Path) -> str:
     return str(content) if isinstance(content, Path) else f"{len(content)} bytes"
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, Artifact):
-        return {name: getattr(value, name) for name in ("name", "size", "sha256", "media_type")}
-    if isinstance(value, tuple):
-        return [_value(one) for one in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return value
-
-
-def _bundle(bundle: Document) -> Document:
-    """A displayed object, without what is nested deeper than JSON can be written."""
-    kept = {}
-    for media_type, data in bundle.items():
-        try:
-            json.dumps(_sound(data))
-        except RecursionError:
-            continue
-        kept[media_type] = data
-    return kept
-
-
-def _sound(value: Any) -> Any:
-    """``value`` without what JSON has no words for: lone surrogates, infinities, keys that are not text."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {_sound(str(key)): _sound(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_sound(one) for one in value]
-    if value is None or isinstance(value, bool | int):
-        return value
-    return _sound(str(value))
