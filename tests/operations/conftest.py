@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import Iterator
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from casemate import Limits, Sandbox
 from casemate.model.operation import Audience, Principal
+from casemate.operations.catalogue import catalogue
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
 
@@ -53,13 +59,16 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("audit") / "audit.db"
 
 
-RULES = {"rules": [{"ask": "shell"}]}  # commands of sessions
+@pytest.fixture(scope="module")
+def policy() -> dict[str, Any] | None:
+    """That of a file's sandbox."""
+    return None
 
 
 @pytest.fixture(scope="module")
-def sandbox(runner: asyncio.Runner, audit: Path) -> Iterator[Sandbox]:
+def sandbox(runner: asyncio.Runner, audit: Path, policy: dict[str, Any] | None) -> Iterator[Sandbox]:
     """One for all tests of a file."""
-    one = Sandbox(audit=audit, limits=Limits(wall=300, memory="1GiB"), policy=RULES)
+    one = Sandbox(audit=audit, limits=Limits(wall=300, memory="1GiB"), policy=policy)
     try:
         yield one
     finally:
@@ -80,16 +89,47 @@ def desk(runner: asyncio.Runner, sandbox: Sandbox) -> Iterator[Desk]:
         runner.run(one.close())
 
 
+class Checked:
+    """Calls as another does, and looks whether each answer is JSON, and as its schema says."""
+
+    def __init__(self, invoke: Invoke) -> None:
+        self._invoke = invoke
+
+    async def __call__(self, operation: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        value = await self._invoke(operation, arguments or {})
+        _check(operation, value)
+        return value
+
+    async def stream(
+        self, operation: str, arguments: Mapping[str, Any] | None = None, *, cursor: int | None = None
+    ) -> AsyncGenerator[dict[str, Any]]:
+        async with contextlib.aclosing(self._invoke.stream(operation, arguments or {}, cursor=cursor)) as events:
+            async for event in events:
+                _check(operation, event)
+                yield event
+
+
+@cache
+def _validator(operation: str) -> Any:
+    schema = catalogue()[operation].result_schema()
+    return jsonschema_rs.Draft202012Validator(schema)
+
+
+def _check(operation: str, value: Any) -> None:
+    json.dumps(value, allow_nan=False).encode("ascii")
+    _validator(operation).validate(value)
+
+
 @pytest.fixture
 def agent(desk: Desk) -> Invoke:
-    return local(desk, AGENT)
+    return Checked(local(desk, AGENT))
 
 
 @pytest.fixture
 def other(desk: Desk) -> Invoke:
-    return local(desk, OTHER)
+    return Checked(local(desk, OTHER))
 
 
 @pytest.fixture
 def operator(desk: Desk) -> Invoke:
-    return local(desk, OPERATOR)
+    return Checked(local(desk, OPERATOR))

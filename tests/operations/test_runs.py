@@ -29,6 +29,12 @@ print("refused")
 """
 
 
+@pytest.fixture(scope="module")
+def policy() -> dict[str, Any]:
+    """Commands of sessions ask."""
+    return {"rules": [{"ask": "shell"}]}
+
+
 async def ended(invoke: Invoke, run: str) -> dict[str, Any]:
     """How a run stands once it is over."""
     state: dict[str, Any] = {"status": ""}

@@ -140,4 +140,5 @@ def _documented(text: str) -> tuple[str, dict[str, str]]:
             kept.append(pieces[0].strip())
         for name, about in zip(pieces[1::2], pieces[2::2], strict=True):
             said[name] = about[:1].upper() + about[1:].strip()
-    return "\n\n".join(kept), said
+    said = {name: about.replace("``", "`") for name, about in said.items()}
+    return "\n\n".join(kept).replace("``", "`"), said

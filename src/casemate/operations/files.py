@@ -196,7 +196,8 @@ def _text_of(data: bytes, *, is_last: bool) -> str | None:
         return None
     for cut in range(1 if is_last else min(4, len(data) + 1)):
         try:
-            return data[: len(data) - cut].decode()
+            text = data[: len(data) - cut].decode()
+            return text if text or not data else None  # a page goes on by a byte at least
         except UnicodeDecodeError:
             continue
     return None

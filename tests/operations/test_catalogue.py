@@ -1,0 +1,225 @@
+"""The catalogue: what is described of each operation, and that arguments are refused before its method runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operations.conftest import AGENT, OPERATOR
+
+from casemate.errors import Denied, InvalidArgument, NotFound
+from casemate.model.operation import Audience, Principal, operation
+from casemate.operations import reference
+from casemate.operations.catalogue import Operation, catalogue
+from casemate.operations.desk import Desk
+from casemate.operations.invoke import Invoke, local
+
+ROOT = Path(__file__).resolve().parents[2]
+OPERATIONS = sorted(catalogue())
+AGENTS = {
+    "artifacts.list", "artifacts.read", "files.list", "files.read", "files.remove", "files.write", "packages.install",
+    "packages.list", "run", "runs.cancel", "runs.get", "runs.list", "runs.read", "runs.start", "runs.stream",
+    "runs.wait", "sessions.bridge", "sessions.close", "sessions.get", "sessions.interrupt", "sessions.list",
+    "sessions.open", "sessions.reset", "sessions.set", "sessions.variables", "set_limits", "tools.describe",
+    "tools.list", "tools.problems", "tools.register", "tools.search",
+}  # fmt: skip
+
+
+async def called(invoke: Invoke, name: str, arguments: dict[str, Any]) -> object:
+    if not catalogue()[name].streams:
+        return await invoke(name, arguments)
+    return [event async for event in invoke.stream(name, arguments)]
+
+
+class Never:
+    """A desk on which nothing may be called."""
+
+    sandbox: Any
+
+    def __init__(self, desk: Desk) -> None:
+        self.sandbox = desk.sandbox
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} of the desk was used")
+
+
+@pytest.fixture
+def strict(desk: Desk) -> Invoke:
+    """Operations whose methods fail the test when they are called."""
+    return local(Never(desk), OPERATOR)  # type: ignore[arg-type]
+
+
+def values(schema: dict[str, Any], whole: dict[str, Any]) -> Any:
+    """A value that a schema allows."""
+    if "$ref" in schema:
+        return values(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
+    if "anyOf" in schema:
+        return values(schema["anyOf"][0], whole)
+    if "enum" in schema:
+        return schema["enum"][0]
+    match schema.get("type"):
+        case "integer":
+            return max(1, schema.get("minimum", 1))
+        case "number":
+            return max(1.0, schema.get("minimum", 1.0))
+        case "boolean":
+            return True
+        case "array":
+            return []
+        case "object":
+            return {name: values(schema["properties"][name], whole) for name in schema.get("required", [])}
+    return "x"
+
+
+def good(name: str) -> dict[str, Any]:
+    schema = catalogue()[name].params_schema()
+    return {wanted: values(schema["properties"][wanted], schema) for wanted in schema.get("required", [])}
+
+
+def bounds(name: str) -> list[tuple[str, Any]]:
+    """Values just outside of what each argument may be."""
+    found: list[tuple[str, Any]] = []
+    schema = catalogue()[name].params_schema()
+    for argument, about in schema["properties"].items():
+        for one in about.get("anyOf", [about]):
+            found += [(argument, one["minimum"] - 1)] if "minimum" in one else []
+            found += [(argument, one["maximum"] * 2)] if "maximum" in one else []
+            found += [(argument, "x" * (one["maxLength"] + 1))] if one.get("maxLength", 1 << 30) <= 1 << 20 else []
+            found += [(argument, ["x"] * (one["maxItems"] + 1))] if "maxItems" in one else []
+            found += (
+                [(argument, {str(n): {} for n in range(one["maxProperties"] + 1)})] if "maxProperties" in one else []
+            )
+            found += [(argument, "no such word")] if "enum" in one else []
+        if "anyOf" not in about or all(one.get("type") != "boolean" for one in about["anyOf"]):
+            found += [(argument, {"an": {"object": 1}})] if about.get("type") in ("string", "number", "integer") else []
+    return found
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_an_argument_that_is_not_known_is_refused_before_anything_is_done(strict: Invoke, name: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await called(strict, name, {**good(name), "unknown": 1})
+    assert refused.value.argument == "unknown"
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_nobody_says_for_himself_who_calls(strict: Invoke, name: str) -> None:
+    for argument in ("principal", "desk", "self"):
+        with pytest.raises(InvalidArgument):
+            await called(strict, name, {**good(name), argument: {"name": "user", "audience": "operator"}})
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "value"),
+    [
+        pytest.param(name, *pair, id=f"{name}-{pair[0]}-{n}")
+        for name in OPERATIONS
+        for n, pair in enumerate(bounds(name))
+    ],
+)
+async def test_a_value_out_of_bounds_is_refused_before_anything_is_done(
+    strict: Invoke, name: str, argument: str, value: Any
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await called(strict, name, {**good(name), argument: value})
+    assert refused.value.argument == argument
+    assert len(refused.value.message) < 1000
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_an_agent_may_call_exactly_what_is_for_agents(desk: Desk, name: str) -> None:
+    agent = local(Never(desk), AGENT)  # type: ignore[arg-type]
+    expected = AssertionError if name in AGENTS else Denied
+    with pytest.raises(expected) as raised:
+        await called(agent, name, good(name))
+    if expected is Denied:
+        assert name in str(raised.value)
+        assert "operator" in str(raised.value)
+
+
+async def test_what_is_wanted_and_missing_is_named(strict: Invoke) -> None:
+    for name in OPERATIONS:
+        for wanted in good(name):
+            arguments = {**good(name)}
+            del arguments[wanted]
+            with pytest.raises(InvalidArgument) as refused:
+                await called(strict, name, arguments)
+            assert refused.value.argument in good(name)
+
+
+async def test_an_operation_that_there_is_not_is_not_found(agent: Invoke) -> None:
+    for name in ("nothing", "runs.__init__", "runs._state", "sandbox.close", "kept.close", "", "run.", "close"):
+        with pytest.raises(NotFound):
+            await agent(name)
+
+
+async def test_a_stream_is_not_called_and_a_call_not_streamed(agent: Invoke) -> None:
+    with pytest.raises(InvalidArgument):
+        await agent("runs.stream", {"run": "x"})
+    with pytest.raises(InvalidArgument):
+        await anext(agent.stream("runs.list"))
+
+
+def test_a_principal_of_another_namespace_has_no_desk_here(desk: Desk) -> None:
+    with pytest.raises(InvalidArgument):
+        local(desk, Principal("user", Audience.OPERATOR, "elsewhere"))
+
+
+@pytest.mark.parametrize("one", catalogue().values(), ids=OPERATIONS)
+def test_everything_is_described_and_bounded(one: Operation) -> None:
+    assert one.summary
+    assert "``" not in one.description
+    schema = one.params_schema()
+    assert schema["additionalProperties"] is False
+    for name, about in schema["properties"].items():
+        assert about["description"], name
+        for kind in about.get("anyOf", [about]):
+            if "enum" in kind or "$ref" in kind or kind.get("type") in ("boolean", "null", None):
+                continue
+            limit = {"string": "maxLength", "array": "maxItems", "object": "maxProperties"}.get(kind["type"], "maximum")
+            assert limit in kind, name
+
+
+def test_what_is_not_marked_is_no_operation() -> None:
+    class Room:
+        async def hidden(self) -> None:
+            """Not marked."""
+
+        @operation()
+        async def shown(self) -> None:
+            """Marked."""
+
+    from casemate.model.operation import mark_of
+
+    assert mark_of(Room.hidden) is None
+    mark = mark_of(Room.shown)
+    assert mark is not None
+    assert mark.audience is Audience.OPERATOR
+
+
+def test_the_lock_file_is_current() -> None:
+    written = json.loads((ROOT / reference.LOCK).read_text(encoding="utf-8"))
+    assert written == json.loads(reference.lock()), "the interface has changed: run python -m casemate.operations"
+
+
+def test_the_reference_is_current() -> None:
+    assert (ROOT / reference.PAGE).read_text(encoding="utf-8") == reference.page()
+
+
+def test_both_are_written_by_one_command(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    subprocess.run([sys.executable, "-m", "casemate.operations", str(tmp_path)], check=True)
+    assert (tmp_path / reference.LOCK).read_text() == (ROOT / reference.LOCK).read_text()
+
+
+def test_documents_and_desks_load_no_pydantic() -> None:
+    program = (
+        "import sys, casemate.operations.wire, casemate.operations.desk, casemate.operations.invoke;"
+        "print('pydantic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

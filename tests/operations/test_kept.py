@@ -1,0 +1,163 @@
+"""Runs that are over: for how long they are kept, and that a desk finds what another has left."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.operations.conftest import AGENT, OTHER, Checked
+from tests.operations.test_runs import SLOW, until_begun
+
+from casemate import Execution, Sandbox
+from casemate.errors import NotFound, Unavailable
+from casemate.operations import kept
+from casemate.operations.desk import Desk
+from casemate.operations.invoke import Invoke, local
+from casemate.operations.store import FolderStore
+from casemate.operations.wire import document, event_of, execution_of
+
+PROGRAM = """
+import sys
+open("left.bin", "wb").write(bytes(range(256)) * 10)
+display({"text/html": "<b>x</b>", "text/plain": "x"}, raw=True)
+print("ä" * 1000)
+print("wrong", file=sys.stderr)
+raise ValueError("over")
+"""
+
+
+async def test_a_desk_finds_the_runs_that_another_has_kept(sandbox: Sandbox, tmp_path: Path) -> None:
+    async with Desk(sandbox, FolderStore(tmp_path / "runs")) as first:
+        agent = Checked(local(first, AGENT))
+        before = await agent("runs.start", {"code": PROGRAM, "wait": 60})
+        run = before["run"]
+        text = await agent("runs.read", {"run": run})
+        events = [one async for one in agent.stream("runs.stream", {"run": run})]
+    async with Desk(sandbox, FolderStore(tmp_path / "runs")) as second:
+        agent = Checked(local(second, AGENT))
+        assert await agent("runs.get", {"run": run}) == before
+        assert await agent("runs.read", {"run": run}) == text
+        assert [one async for one in agent.stream("runs.stream", {"run": run}, cursor=1)] == events[1:]
+        chunks = second.files.chunks("left.bin", run=run, principal=AGENT)
+        assert b"".join([one async for one in chunks]) == bytes(range(256)) * 10
+        with pytest.raises(NotFound):
+            await local(second, OTHER)("runs.get", {"run": run})
+
+
+async def test_a_run_that_went_on_when_its_desk_died_is_over_and_says_so(sandbox: Sandbox, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "runs")
+    async with Desk(sandbox, store) as first:
+        run = (await local(first, AGENT)("runs.start", {"code": SLOW}))["run"]
+        await until_begun(local(first, AGENT), run)
+        async with Desk(sandbox, FolderStore(tmp_path / "runs")) as second:  # as if the first were no longer there
+            state = await Checked(local(second, AGENT))("runs.get", {"run": run})
+            assert (state["status"], state["execution"], state["error"]["kind"]) == ("done", None, "closed")
+            assert (await local(second, AGENT)("runs.read", {"run": run}))["text"] == "begun\n"
+
+
+async def test_only_so_many_runs_of_a_caller_are_kept(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MOST_KEPT", 2)
+    async with Desk(sandbox, FolderStore(tmp_path / "runs")) as desk:
+        agent, other = local(desk, AGENT), local(desk, OTHER)
+        foreign = (await other("runs.start", {"code": "print(0)", "wait": 60}))["run"]
+        runs = [(await agent("runs.start", {"code": "print(1)", "wait": 60}))["run"] for _ in range(4)]
+        await settled(agent, 2)
+        assert [one["run"] for one in await agent("runs.list")] == runs[2:]
+        with pytest.raises(NotFound):
+            await agent("runs.get", {"run": runs[0]})
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {foreign, *runs[2:]}
+
+
+async def settled(agent: Invoke, count: int) -> None:
+    while len(await agent("runs.list")) > count:
+        await asyncio.sleep(0)
+
+
+async def test_only_so_many_bytes_of_a_caller_are_kept_but_always_the_last_run(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MOST_KEPT_BYTES", 5000)
+    async with Desk(sandbox, FolderStore(tmp_path / "runs")) as desk:
+        agent = local(desk, AGENT)
+        code = "open('x', 'w').write('x' * 4000)"
+        runs = [(await agent("runs.start", {"code": code, "wait": 60}))["run"] for _ in range(3)]
+        await settled(agent, 1)
+        assert [one["run"] for one in await agent("runs.list")] == runs[2:]
+
+
+async def test_only_so_many_runs_of_a_caller_go_on(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST_GOING", 1)
+    async with Desk(sandbox) as desk:
+        agent, other = local(desk, AGENT), local(desk, OTHER)
+        run = (await agent("runs.start", {"code": SLOW}))["run"]
+        with pytest.raises(Unavailable):
+            await agent("runs.start", {"code": "1"})
+        assert (await other("runs.start", {"code": "1", "wait": 60}))["outcome"] == "ok"
+        assert desk.activity().runs == 1
+        await agent("runs.cancel", {"run": run})
+        await desk.idle()
+        assert desk.activity().runs == 0
+
+
+async def test_what_is_kept_in_temporary_files_is_gone_with_the_desk(sandbox: Sandbox) -> None:
+    desk = Desk(sandbox)
+    run = (await local(desk, AGENT)("runs.start", {"code": "open('a', 'w').write('b')", "wait": 60}))["run"]
+    (artifact,) = await desk.artifacts.of(run, AGENT)
+    assert artifact.read_bytes() == b"b"
+    await desk.close()
+    with pytest.raises(OSError):
+        artifact.read_bytes()
+
+
+async def test_an_execution_comes_back_from_its_document(sandbox: Sandbox) -> None:
+    execution = await sandbox.run(PROGRAM, metadata={"a": [1]})
+    contents = {artifact.name: artifact.content for artifact in execution.artifacts}
+    asked: list[tuple[str, str]] = []
+
+    def fetch(run: str, name: str) -> kept.StoredFile:
+        asked.append((run, name))
+        return contents[name]  # type: ignore[return-value]
+
+    again = execution_of(document(execution), fetch)
+    assert isinstance(again, Execution)
+    assert again == execution
+    assert again.results[0].html == "<b>x</b>"
+    assert again.artifacts[0].read_bytes() == execution.artifacts[0].read_bytes()
+    assert asked == [(execution.id, "left.bin")]
+
+
+async def test_events_come_back_from_their_documents(sandbox: Sandbox, desk: Desk) -> None:
+    agent = local(desk, AGENT)
+    run = (await agent("runs.start", {"code": PROGRAM, "wait": 60}))["run"]
+    told = [one async for one in agent.stream("runs.stream", {"run": run})]
+    events = [event_of(one, lambda run, name: kept.StoredFile(Path(name))) for one in told]
+    assert [type(one).__name__ for one in events][-1] == "Done"
+    assert {type(one).__name__ for one in events} >= {"Output", "Display", "ErrorEvent", "Done"}
+
+
+async def test_a_run_in_the_background_of_a_sandbox_goes_on_and_is_ended_with_it(audit: Path) -> None:
+    async with Sandbox(audit=audit) as sandbox:
+        run = sandbox.start("print('begun', flush=True)\nprint(input())", stdin="given")
+        execution = await run.wait()
+        assert (execution.text, run.is_done, execution.id) == ("begun\ngiven", True, run.id)
+        slow = sandbox.start(SLOW)
+        async for _ in slow.stream():
+            break
+        await slow.cancel()
+        assert (await slow.wait()).status == "cancelled"
+        left = sandbox.start(SLOW)
+        async for _ in left.stream():
+            break
+    assert left.is_done
+
+
+def test_the_same_without_await(audit: Path) -> None:
+    from casemate.sync import Sandbox as Blocking
+
+    with Blocking(audit=audit) as sandbox:
+        run = sandbox.start("print(1)")
+        assert [type(event).__name__ for event in run.stream()] == ["Output", "Done"]
+        assert run.wait().text == "1"

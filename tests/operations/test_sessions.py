@@ -1,0 +1,224 @@
+"""Sessions by handle, and the files of their workspaces."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operations.conftest import AGENT, OTHER
+
+from casemate import Sandbox
+from casemate.errors import InvalidArgument, NotFound, Unavailable
+from casemate.operations import sessions, uploads
+from casemate.operations.desk import Desk
+from casemate.operations.invoke import Invoke, local
+
+
+async def opened(invoke: Invoke, **arguments: Any) -> str:
+    return str((await invoke("sessions.open", arguments))["session"])
+
+
+async def step(invoke: Invoke, session: str, code: str, **more: Any) -> dict[str, Any]:
+    state = await invoke("runs.start", {"code": code, "session": session, "wait": 60, **more})
+    assert state["status"] == "done", state
+    execution: dict[str, Any] = state["execution"]
+    return execution
+
+
+@pytest.mark.parametrize(
+    ("language", "first", "second"),
+    [("python", "x = 20", "x + 1"), ("node", "const x = 20", "x + 1"), ("shell", "x=20", "echo $((x + 1))")],
+)
+async def test_a_session_keeps_its_state_between_runs(agent: Invoke, language: str, first: str, second: str) -> None:
+    session = await opened(agent, language=language)
+    await step(agent, session, first)
+    assert (await step(agent, session, second))["text"] == "21"
+    (state,) = [one for one in await agent("sessions.list") if one["session"] == session]
+    assert (state["steps"], state["is_busy"], state["language"], state["owner"]) == (2, False, language, AGENT.name)
+    await agent("sessions.close", {"session": session})
+    assert session not in {one["session"] for one in await agent("sessions.list")}
+
+
+async def test_variables_are_listed_read_bound_and_copied(agent: Invoke) -> None:
+    one, two = await opened(agent), await opened(agent, language="node")
+    await agent("sessions.set", {"session": one, "name": "data", "value": {"a": [1, None, "ä"]}})
+    assert (await step(agent, one, "data['a'][2]"))["text"] == "'ä'"
+    assert "data" in {found["name"] for found in await agent("sessions.variables", {"session": one})}
+    copied = await agent("sessions.bridge", {"name": "data", "source": one, "target": two})
+    assert copied == {"a": [1, None, "ä"]}
+    assert await agent("sessions.get", {"session": two, "name": "data"}) == copied
+    await agent("sessions.reset", {"session": one})
+    with pytest.raises(InvalidArgument):
+        await agent("sessions.get", {"session": one, "name": "data"})
+    for session in (one, two):
+        await agent("sessions.close", {"session": session})
+
+
+async def test_a_value_that_is_nested_too_deep_is_an_error_that_says_so(agent: Invoke) -> None:
+    session = await opened(agent)
+    await step(agent, session, "deep = []\nfor _ in range(900): deep = [deep]")
+    with pytest.raises((Unavailable, InvalidArgument)):
+        await agent("sessions.get", {"session": session, "name": "deep"})
+    await agent("sessions.close", {"session": session})
+
+
+FOREIGN: dict[str, dict[str, Any]] = {
+    "sessions.close": {}, "sessions.reset": {}, "sessions.interrupt": {}, "sessions.variables": {},
+    "sessions.get": {"name": "x"}, "sessions.set": {"name": "x", "value": 1}, "files.list": {},
+    "files.read": {"path": "a.txt"}, "files.write": {"path": "a.txt", "text": "b"}, "files.remove": {"path": "a.txt"},
+    "runs.start": {"code": "1"}, "packages.install": {"packages": ["six"]}, "packages.list": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+async def test_another_s_session_is_refused_as_one_that_there_is_not(agent: Invoke, other: Invoke, name: str) -> None:
+    session = await opened(agent, name="mine", files={"a.txt": {"text": "A"}})
+    for handle in (session, "mine", "f" * 32):
+        with pytest.raises(NotFound) as refused:
+            await other(name, {"session": handle, **FOREIGN[name]})
+        assert refused.value.message == f"session: there is no session {handle!r}, or it has ended"
+    assert (await agent("files.read", {"session": session, "path": "a.txt"}))["text"] == "A"
+    await agent("sessions.close", {"session": session})
+
+
+async def test_names_are_each_caller_s_own(agent: Invoke, other: Invoke, operator: Invoke) -> None:
+    mine, others = await opened(agent, name="work"), await opened(other, name="work")
+    assert mine != others
+    assert len({mine, others} & {one["session"] for one in await operator("sessions.list")}) == 2
+    with pytest.raises(InvalidArgument):
+        await opened(agent, name="work")
+    with pytest.raises(InvalidArgument):
+        await opened(agent, name="new")
+    await agent("sessions.close", {"session": "work"})
+    with pytest.raises(NotFound):
+        await agent("sessions.close", {"session": "work"})
+    await operator("sessions.close", {"session": "work"})
+    assert await other("sessions.list") == []
+
+
+async def test_a_caller_has_so_many_sessions_at_most(
+    agent: Invoke, other: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_OPEN", 2)
+    held = [await opened(agent), await opened(agent)]
+    with pytest.raises(Unavailable):
+        await opened(agent)
+    await other("sessions.close", {"session": await opened(other)})
+    for session in held:
+        await agent("sessions.close", {"session": session})
+
+
+async def test_a_session_that_could_not_be_begun_with_is_not_left_open(agent: Invoke) -> None:
+    with pytest.raises(InvalidArgument):
+        await agent("runs.start", {"code": "  ", "session": "new"})
+    assert await agent("sessions.list") == []
+
+
+async def test_a_desk_s_idle_sessions_end_by_themselves(sandbox: Sandbox) -> None:
+    desk = Desk(sandbox, idle_timeout=0.2)
+    agent = local(desk, AGENT)
+    session = await opened(agent)
+    await step(agent, session, "1")
+    while await agent("sessions.list"):
+        await asyncio.sleep(0)  # its timer is of the same loop
+    with pytest.raises(NotFound):
+        await agent("sessions.variables", {"session": session})
+    await desk.close()
+
+
+async def test_files_are_written_listed_read_and_removed(agent: Invoke) -> None:
+    session = await opened(agent, files={"given.txt": {"text": "gegeben: ä"}})
+    await agent(
+        "files.write", {"session": session, "path": "data/a.bin", "base64": base64.b64encode(b"\xff\0").decode()}
+    )
+    info = await agent("files.write", {"session": session, "path": "data/b.txt", "text": "b" * 10})
+    assert (info["name"], info["size"], info["kind"]) == ("data/b.txt", 10, "file")
+    assert {one["name"] for one in await agent("files.list", {"session": session, "path": "data"})} == {
+        "data/a.bin", "data/b.txt",
+    }  # fmt: skip
+    read = await agent("files.read", {"session": session, "path": "data/a.bin"})
+    assert (read["text"], base64.b64decode(read["base64"]), read["size"]) == (None, b"\xff\0", 2)
+    assert (await step(agent, session, "print(open('data/b.txt').read())"))["text"] == "b" * 10
+    await agent("files.remove", {"session": session, "path": "data/b.txt"})
+    with pytest.raises(InvalidArgument):
+        await agent("files.read", {"session": session, "path": "data/b.txt"})
+    with pytest.raises(InvalidArgument):
+        await agent("files.read", {"session": session, "path": "../etc/passwd"})
+    await agent("sessions.close", {"session": session})
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 7, 1000])
+async def test_a_text_is_read_page_by_page_without_a_broken_character(agent: Invoke, limit: int) -> None:
+    text = "aä€🚀\n" * 20
+    session = await opened(agent, files={"t.txt": {"text": text}})
+    data, offset = b"", 0
+    while offset is not None:
+        page = await agent("files.read", {"session": session, "path": "t.txt", "offset": offset, "limit": limit})
+        assert page["text"] is not None or limit < 4
+        data += page["text"].encode() if page["text"] is not None else base64.b64decode(page["base64"])
+        offset = page["next"]
+    assert data.decode() == text
+    await agent("sessions.close", {"session": session})
+
+
+async def pieces(*data: bytes) -> AsyncIterator[bytes]:
+    for one in data:
+        yield one
+
+
+async def test_an_upload_is_given_to_runs_and_sessions_by_its_handle(desk: Desk, agent: Invoke, other: Invoke) -> None:
+    handle = await desk.uploads.put(pieces(b"ab", b"\0", b"c"), AGENT)
+    execution = await agent("run", {"code": "print(open('f', 'rb').read())", "files": {"f": {"handle": handle}}})
+    assert execution["text"] == "b'ab\\x00c'"
+    session = await opened(agent, files={"first": {"handle": handle}})
+    await agent("files.write", {"session": session, "path": "second", "handle": handle})
+    assert (await step(agent, session, "open('first').read() == open('second').read()"))["text"] == "True"
+    assert (await step(agent, session, "len(open('third').read())", files={"third": {"handle": handle}}))["text"] == "4"
+    for wrong in (handle, "nothing"):
+        with pytest.raises(NotFound):
+            await other("run", {"code": "1", "files": {"f": {"handle": wrong}}})
+    await agent("sessions.close", {"session": session})
+
+
+async def test_an_upload_that_is_too_large_leaves_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "MOST_BYTES", 10)
+    with pytest.raises(InvalidArgument):
+        await desk.uploads.put(pieces(b"x" * 8, b"y" * 8), OTHER)
+    monkeypatch.setattr(uploads, "MOST_OF_ONE", 15)
+    await desk.uploads.put(pieces(b"x" * 8), OTHER)
+    with pytest.raises(InvalidArgument):
+        await desk.uploads.put(pieces(b"x" * 8), OTHER)
+
+
+async def test_uploads_are_forgotten_after_their_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "SECONDS", -1.0)
+    handle = await desk.uploads.put(pieces(b"x"), OTHER)
+    await desk.uploads.put(pieces(b"x"), OTHER)
+    with pytest.raises(NotFound), desk.uploads.using(handle, OTHER):
+        pass
+
+
+@pytest.mark.parametrize("content", [{"path": "/etc/passwd"}, "/etc/passwd", {"text": "a", "base64": ""}, {}, None])
+async def test_a_file_of_the_host_s_cannot_be_named(agent: Invoke, content: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await agent("run", {"code": "1", "files": {"f": content}})
+    assert refused.value.argument == "files"
+
+
+async def test_limits_of_a_caller_are_only_ever_narrowed_and_hold_for_its_runs(
+    desk: Desk, agent: Invoke, other: Invoke
+) -> None:
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    assert (await agent("set_limits", {"limits": {"open_files": 100}}))["open_files"] == 100
+    again = await agent("set_limits", {"limits": {"open_files": 500, "memory": "256MiB"}})
+    assert (again["open_files"], again["memory"]) == (100, 256 << 20)
+    assert (await agent("run", {"code": code, "limits": {"open_files": 300}}))["text"] == "100"
+    session = await opened(agent)
+    assert (await step(agent, session, code))["text"] == "100"
+    await agent("sessions.close", {"session": session})
+    assert (await other("run", {"code": code}))["text"] == "1024"
+    desk._limits.clear()
