@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ MOST_KEPT_BYTES = 2 << 30  # of their events and files
 MOST_GOING = 200  # runs of one caller that are not over
 _MOST_ALL = 2000  # runs that are over, of all callers
 _LOADED = 32  # executions that need not be read again
+_SMALL = 1 << 16  # characters of one that is kept without another thread
 _MOST_LOADED = 4 << 20  # characters of such a one
 _EVENTS = "events.jsonl"
 _INTERRUPTED = "casemate was ended while it ran"
@@ -117,7 +119,7 @@ class KeptRuns:
             "started": time.time(), "ended": None, "is_done": False, "outcome": None, "error": None, "bytes": 0,
         }  # fmt: skip
         try:
-            log = await finishing(self._begun, head)
+            log = self._begun(head)  # which takes no longer than handing it to a thread
         except BaseException:
             await going.cancel()
             raise
@@ -172,8 +174,7 @@ class KeptRuns:
         return StoredFile(self._store.folder(run) / f"file-{_names(told).index(name)}")
 
     def _remember(self, execution: Execution) -> Execution:
-        shown = sum(len(one) for result in execution.results for one in result.values() if isinstance(one, str))
-        if len(execution.stdout) + len(execution.stderr) + len(execution.text) + shown <= _MOST_LOADED:
+        if _length(execution) <= _MOST_LOADED:
             self._loaded[execution.id] = execution
         while len(self._loaded) > _LOADED:
             self._loaded.pop(next(iter(self._loaded)))
@@ -211,7 +212,9 @@ class KeptRuns:
     async def _end(self, kept: Kept, execution: Execution | None, error: CasemateError | None) -> None:
         if execution is not None:
             try:
-                self._remember(await finishing(self._stored, kept.head, execution))
+                is_small = not execution.artifacts and not execution.full_output and _length(execution) <= _SMALL
+                work = partial(self._stored, kept.head, execution)
+                self._remember(work() if is_small else await finishing(work))
                 return
             except OSError as failed:
                 error = Unavailable(f"its outcome cannot be kept: {failed.strerror or failed}")
@@ -269,6 +272,12 @@ class KeptRuns:
         if followers := [kept.follower for kept in self._runs.values() if kept.follower]:
             await asyncio.wait(followers)
         await finishing(self._store.close)
+
+
+def _length(execution: Execution) -> int:
+    """About how many characters it has."""
+    shown = sum(len(str(one)) for result in execution.results for one in result.values())
+    return len(execution.stdout) + len(execution.stderr) + len(execution.text) + shown
 
 
 def _names(told: Document) -> list[Any]:

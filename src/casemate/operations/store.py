@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -107,8 +106,8 @@ def _write(path: Path, told: Document) -> None:
     """At once, or not at all."""
     made = path.with_suffix(".new")
     fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with contextlib.closing(os.fdopen(fd, "w", encoding="ascii")) as file:
-        json.dump(told, file)
+    with os.fdopen(fd, "wb") as file:
+        file.write(json.dumps(told).encode("ascii"))
     made.replace(path)
 
 

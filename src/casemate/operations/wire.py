@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import PurePath
 from typing import Any
 
@@ -24,6 +25,7 @@ from casemate.model.isolation import IsolationReport, Mechanism, Proof
 from casemate.model.result import ProgramError, Result
 
 Document = dict[str, Any]
+_AS_THEY_ARE = (bool, int, type(None))
 Fetch = Callable[[str, str], Content]  # the content of a file, by the id of its execution and its name
 
 
@@ -47,10 +49,19 @@ def document(value: Any) -> Any:
 
 
 def _of_fields(value: Any) -> Document:
-    told = {field.name: document(getattr(value, field.name)) for field in fields(value) if field.repr}
-    if isinstance(getattr(type(value), "ok", None), property):
-        told["ok"] = value.ok
+    told: Document = {}
+    kind: type = type(value)
+    for name in _told(kind):
+        one = getattr(value, name)
+        told[name] = one if type(one) in _AS_THEY_ARE else document(one)
     return told
+
+
+@cache
+def _told(kind: type) -> tuple[str, ...]:
+    """What a document of a dataclass has."""
+    names = tuple(field.name for field in fields(kind) if field.repr)
+    return (*names, "ok") if isinstance(getattr(kind, "ok", None), property) else names
 
 
 def bundle(shown: Mapping[str, Any]) -> Document:

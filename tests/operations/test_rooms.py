@@ -1,0 +1,98 @@
+"""The rooms of operators and agents besides sessions and runs: the vault, tools, approvals, doctor."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operations.conftest import AGENT
+
+from casemate.errors import Denied, InvalidArgument
+from casemate.operations.invoke import Invoke
+
+SERVER = Path(__file__).parents[1] / "brokered" / "witness_server.py"
+
+
+@pytest.fixture(scope="module")
+def policy() -> dict[str, Any]:
+    return {"rules": [{"ask": "shell"}]}
+
+
+async def test_secrets_go_in_and_are_given_to_programs_and_nothing_gives_them_back(
+    agent: Invoke, operator: Invoke
+) -> None:
+    await operator("vault.set", {"name": "KEY", "value": "hunter2-hunter2"})
+    await operator("vault.set", {"name": "API", "value": "hunter3-hunter3", "hosts": ["api.example.test"]})
+    names = {one["name"]: one["inject"] for one in await operator("vault.names")}
+    assert names["KEY"] is None
+    assert names["API"]["hosts"] == ["api.example.test"]
+    program = "import os; print(len(os.environ['KEY']), os.environ['KEY'])"
+    execution = await agent("run", {"code": program, "secrets": ["KEY"]})
+    assert execution["stdout"].startswith("15 ")
+    assert "hunter" not in str(execution)
+    with pytest.raises(InvalidArgument) as refused:
+        await operator("vault.set", {"name": "KEY", "value": "short"})
+    assert "short" not in str(refused.value)
+    with pytest.raises(InvalidArgument) as refused:
+        await operator("vault.set", {"name": "KEY", "value": ["hunter4-hunter4"]})
+    assert "hunter4" not in str(refused.value)
+    for name in ("KEY", "API"):
+        await operator("vault.delete", {"name": name})
+    assert await operator("vault.names") == []
+
+
+async def pending(operator: Invoke) -> dict[str, Any]:
+    while not (waiting := await operator("approvals.pending")):
+        await asyncio.sleep(0)
+    found: dict[str, Any] = waiting[0]
+    return found
+
+
+@pytest.mark.parametrize("allow", [False, True])
+async def test_a_server_that_an_agent_registers_is_there_only_when_somebody_allows_it(
+    agent: Invoke, operator: Invoke, allow: bool
+) -> None:
+    definition = {"command": sys.executable, "args": [str(SERVER)]}
+    asking = asyncio.ensure_future(agent("tools.register", {"name": "witness", "definition": definition}))
+    request = await pending(operator)
+    assert (request["kind"], request["server"], request["caller"]) == ("server", "witness", AGENT.name)
+    assert request["arguments"]["command"] == sys.executable
+    await operator("approvals.decide", {"request": request["id"], "allow": allow, "reason": "no"})
+    if not allow:
+        with pytest.raises(Denied):
+            await asking
+        with pytest.raises(InvalidArgument):
+            await operator("tools.remove", {"name": "witness"})
+    else:
+        await asking
+        await operator("tools.remove", {"name": "witness"})
+
+
+async def test_a_server_with_secrets_of_the_host_s_is_refused_unasked(agent: Invoke, operator: Invoke) -> None:
+    definition = {"command": "true", "env": {"A": "${HOME}"}}
+    with pytest.raises(Denied):
+        await agent("tools.register", {"name": "thief", "definition": definition})
+    assert await operator("approvals.pending") == []
+
+
+async def test_all_that_waits_is_refused_at_once_and_of_one_session_alone(agent: Invoke, operator: Invoke) -> None:
+    runs = [await agent("runs.start", {"code": "!echo x", "session": "new", "wait": 60}) for _ in range(3)]
+    assert await operator("approvals.deny_all", {"reason": "later", "session": runs[0]["session"]}) == 1
+    assert len(await operator("approvals.pending")) == 2
+    assert await operator("approvals.deny_all") == 2
+    for state in runs:
+        assert (await agent("runs.wait", {"run": state["run"]}))["status"] == "done"
+        await agent("sessions.close", {"session": state["session"]})
+
+
+async def test_doctor_says_what_this_machine_can_do(operator: Invoke) -> None:
+    assert (await operator("doctor"))["ok"] is True
+
+
+async def test_nothing_is_installed_unless_somebody_allows_it(agent: Invoke) -> None:
+    assert await agent("packages.list") == []
+    with pytest.raises(InvalidArgument):
+        await agent("packages.install", {"packages": ["--index-url=http://example.test"]})
