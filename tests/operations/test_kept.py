@@ -50,10 +50,13 @@ async def test_a_run_that_went_on_when_its_desk_died_is_over_and_says_so(sandbox
     async with Desk(sandbox, store) as first:
         run = (await local(first, AGENT)("runs.start", {"code": SLOW}))["run"]
         await until_begun(local(first, AGENT), run)
+        with (tmp_path / "runs" / run / "events.jsonl").open("ab") as file:
+            file.write(b'{"event": "output", "te')  # where its writer was ended
         async with Desk(sandbox, FolderStore(tmp_path / "runs")) as second:  # as if the first were no longer there
             state = await Checked(local(second, AGENT))("runs.get", {"run": run})
             assert (state["status"], state["execution"], state["error"]["kind"]) == ("done", None, "closed")
             assert (await local(second, AGENT)("runs.read", {"run": run}))["text"] == "begun\n"
+            assert [one["cursor"] for one in await local(second, AGENT)("runs.list")] == [6]
 
 
 async def test_only_so_many_runs_of_a_caller_are_kept(

@@ -34,10 +34,12 @@ class EventLog:
 
     @classmethod
     def reopened(cls, path: Path, *, is_step: bool) -> EventLog:
-        """One that was written before. Raises ``OSError`` and ``ValueError``."""
+        """One that was written before, up to where its writer was ended. Raises ``OSError``."""
         log = cls(path, is_step=is_step)
         with path.open("rb") as file:
             for line in file:
+                if not line.endswith(b"\n"):
+                    break
                 log._note(json.loads(line), len(line))
         log.close()
         return log

@@ -201,7 +201,7 @@ class KeptRuns:
             error = Unavailable(f"its events cannot be kept: {raised.strerror or raised}")
         finally:
             log.close()
-            kept.head |= {"outcome": execution.status if execution else None, "ended": time.time()}
+            kept.head |= {"outcome": execution.status if execution else None, "ended": time.time(), "chars": log.chars}
             await self._end(kept, execution, error or (None if execution else Fault("the run came to no end")))
             going.forget()
             kept.going = None

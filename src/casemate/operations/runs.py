@@ -288,12 +288,12 @@ class Runs:
         status = self._status(kept)
         execution = await self._kept.execution(kept) if status == "done" and not brief else None
         head = kept.head
-        if kept.log is None and not brief:
+        if "chars" not in head and kept.log is None:  # its desk ended before it did
             await self._kept.log_of(kept)
         return RunState(
             run=kept.run, session=head["session"], status=status, execution=execution,
             approvals=self._asked_by(kept) if status == "waiting" else (),
-            cursor=kept.log.chars if kept.log else 0,
+            cursor=kept.log.chars if kept.log else head["chars"],
             language=head["language"], owner=kept.owner, started=head["started"], ended=head["ended"],
             outcome=head["outcome"],
             error=Failure(**{name: head["error"][name] for name in ("kind", "message", "remediation")})
