@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from casemate.model.limits import Limits
     from casemate.model.packages import Installed, InstalledPackage
     from casemate.model.result import Image, ProgramError, Result
+    from casemate.model.validation import Fix, Issue, Validation
     from casemate.policy.inject import Inject
     from casemate.program_plan import PlannedCall, ProgramPlan
     from casemate.sandbox import Sandbox
@@ -59,6 +60,7 @@ _HOME = {
     "casemate.model.limits": "Limits",
     "casemate.model.packages": "Installed InstalledPackage",
     "casemate.model.result": "Image ProgramError Result",
+    "casemate.model.validation": "Fix Issue Validation",
     "casemate.policy.inject": "Inject",
     "casemate.program_plan": "PlannedCall ProgramPlan",
     "casemate.sandbox": "Sandbox",
@@ -88,12 +90,14 @@ __all__ = [
     "ExecutionFailed",
     "Fault",
     "FileInfo",
+    "Fix",
     "Image",
     "Inject",
     "Installed",
     "InstalledPackage",
     "InvalidArgument",
     "IsolationReport",
+    "Issue",
     "Limits",
     "Mechanism",
     "NotFound",
@@ -116,6 +120,7 @@ __all__ = [
     "ToolUnavailable",
     "Unavailable",
     "Usage",
+    "Validation",
     "Variable",
     "VaultUnavailable",
     "WallUnavailable",

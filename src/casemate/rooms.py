@@ -34,9 +34,8 @@ from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.runtimes.catalogue import launch_probe, runtime_for
 
 if TYPE_CHECKING:
-    import asyncio
-
     from casemate.approvals.approvals import Approvals
+    from casemate.execution.tally import Slots
     from casemate.model.plan import Network
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
@@ -59,7 +58,7 @@ class Rooms:
     # Made when first wanted.
     _packages: Packages | None = None
     _vault: Vault | None = None
-    _slots: asyncio.Semaphore | None = None
+    _slots: Slots | None = None
     _sessions: Sessions | None = None
     _background: Background | None = None
     _approvals: Approvals | None = None
@@ -222,12 +221,12 @@ class Rooms:
         """Packages, where they could be allowed."""
         return self.packages.offers() if self.approvals.may_ask("package", stream=stream) else ()
 
-    def slot(self) -> asyncio.Semaphore:
+    def slot(self) -> Slots:
         """One of the cells that may run at once. asyncio loads while the supervisor starts, so not before."""
-        import asyncio
+        from casemate.execution.tally import Slots
 
         if self._slots is None:
-            self._slots = asyncio.Semaphore(self._concurrency)
+            self._slots = Slots(self._concurrency)
         return self._slots
 
     def check_open(self) -> None:

@@ -14,6 +14,7 @@ from casemate.execution.given import check_files, checked_cwd, checked_folder
 from casemate.execution.request import Content, check_timeout, make_request
 from casemate.model.limits import Limits
 from casemate.model.secrets import NO_SECRETS, Secrets
+from casemate.oversight import Oversight
 from casemate.rooms import Rooms
 from casemate.runtimes.catalogue import examples, language_of, runtime_for
 
@@ -41,7 +42,7 @@ _NOTHING_MORE: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Sandbox:
+class Sandbox(Oversight):
     """Runs code that nobody has read, each program in a cell of its own.
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Use one sandbox in one

@@ -18,6 +18,7 @@ from casemate.runtimes.runtime import Environment, Runtime
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.approvals.asker import Asker
+    from casemate.model.execution import Execution
 
 
 class Log(Protocol):
@@ -52,7 +53,7 @@ class House:
     itself, now, and ``step_offers`` besides in a step of a session (given whether its events are followed); ``layer``:
     the folders of packages that all cells see, each with its place there; ``ready``: waits for those that the
     sandbox was asked for; ``asks``: somebody may be asked, else only rules decide; ``keeps``: what a run changes in the
-    caller's folder is applied to it."""
+    caller's folder is applied to it; ``finished``: is told of each execution that came to its end."""
 
     wall: Wall
     log: Log
@@ -72,6 +73,7 @@ class House:
     ready: Callable[[], Awaitable[None]] = _at_once
     asks: bool = True
     keeps: bool = True
+    finished: Callable[[Execution], None] = lambda _: None
 
     def admit(self, request: Request, *, stream: bool) -> Admitted:
         """Whether ``request`` may run, and within which bounds. ``stream``: its events are followed, so that whoever

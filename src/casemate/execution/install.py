@@ -77,7 +77,7 @@ async def install(order: Order, house: House, gateway: Gateway, asker: Asker) ->
     """
     report = await house.wall.prove()
     request, plan = _planned(order, house, asker.session)
-    async with recording(house.log, request, plan) as record:
+    async with recording(house, request, plan) as record:
         finished = await _run(plan, house, gateway)
         try:
             execution = seal(

@@ -32,7 +32,7 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     admitted = house.admit(request, stream=emitter is not None)
     plan = make_plan(admitted, house)
     redaction = await prepared(redaction_of(request.secrets))
-    async with recording(house.log, request, plan, redaction) as record:
+    async with recording(house, request, plan, redaction) as record:
         before = await _output_before(plan)
         asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started
         async with asking(house, request, emitter, redaction) as asker:

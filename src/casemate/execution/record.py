@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
 from casemate.execution.finishing import finishing
-from casemate.execution.house import Log
 from casemate.model.caller import caller
 from casemate.model.execution import Execution
 from casemate.model.plan import Plan
 from casemate.model.request import Request
 
 if TYPE_CHECKING:
+    from casemate.execution.house import House
     from casemate.execution.seal import Sealed
     from casemate.redaction.redaction import Redaction
 
@@ -29,6 +29,7 @@ class Record:
 
     def __init__(self) -> None:
         self.outcome: dict[str, Any] | None = None
+        self.execution: Execution | None = None
 
     def finished(self, sealed: Sealed) -> Execution:
         """Note the outcome; it is written when the execution leaves the record."""
@@ -36,16 +37,17 @@ class Record:
 
     def noted(self, execution: Execution) -> Execution:
         """The same for an execution that is one step of a session."""
-        self.outcome = _outcome(execution)
+        self.outcome, self.execution = _outcome(execution), execution
         return execution
 
 
 @asynccontextmanager
 async def recording(
-    log: Log, request: Request, plan: Plan, redaction: Redaction | None = None
+    house: House, request: Request, plan: Plan, redaction: Redaction | None = None
 ) -> AsyncIterator[Record]:
-    """Write the intent, then exactly one outcome. Raises ``RecordUnavailable``: then nothing has run."""
-    record = Record()
+    """Write the intent, then exactly one outcome, and tell ``house`` of it. Raises ``RecordUnavailable``: then nothing
+    has run."""
+    log, record = house.log, Record()
     intent = _intent(request, plan)
     try:
         await _write(log.intent, request.id, request.namespace, _redacted(intent, redaction) if redaction else intent)
@@ -64,6 +66,8 @@ async def recording(
     finally:
         outcome = record.outcome or {"status": "error", "kind": "fault"}
         await _write(log.outcome, request.id, request.namespace, outcome)
+    if record.execution is not None:
+        house.finished(record.execution)
 
 
 async def _write(row: Callable[..., bool], *arguments: object) -> None:

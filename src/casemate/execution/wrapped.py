@@ -115,7 +115,7 @@ async def execute(
         started(cell)
         return cell
 
-    async with recording(house.log, request, plan, redaction) as record:
+    async with recording(house, request, plan, redaction) as record:
         async with asking(house, request, None, redaction) as asker:
             note = noting(house.log, request, redaction)
             doorway_of = partial(house.outside.doorway, within, note=note, offers=())

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
 from casemate.execution.asking import asking
-from casemate.execution.capture import Capture
 from casemate.execution.house import House
 from casemate.execution.network import noting
 from casemate.execution.record import recording
 from casemate.execution.redact import redacted_crossings, redaction_of
 from casemate.execution.stream import events
+from casemate.execution.tally import Tally
 from casemate.model.crossing import Crossing, since
 from casemate.model.events import Done, Event
 from casemate.model.execution import Execution
-from casemate.model.limits import Limits
 from casemate.model.request import Request
+from casemate.sessions.capturing import capture_of
 from casemate.sessions.commands import Commands
 from casemate.sessions.files import SessionFiles
 from casemate.sessions.inbox import Heard
@@ -40,8 +40,6 @@ from casemate.sessions.variables import Variable, variable_of
 if TYPE_CHECKING:
     from casemate.approvals.asker import Asker
     from casemate.execution.emitter import Emitter
-    from casemate.isolation.wall import Reason
-    from casemate.redaction.redaction import Redaction
     from casemate.sessions.protocol import Reply
 
 _RUNS_KEPT = 32  # that are over; each holds a file
@@ -61,8 +59,9 @@ class Session:
         self.language = terms.admitted.request.language
         self._redaction = redaction_of(terms.admitted.request.secrets)
         self.files = SessionFiles(self._workspace, self._redaction)
+        self.tally = Tally()  # of its steps
         self._terms = terms
-        self._house = house
+        self._house = replace(house, finished=self.tally.before(house.finished))
         self._slot = slot
         self._turn = asyncio.Lock()
         self._lives = Lives(terms.admitted, house, self._redaction)
@@ -240,8 +239,8 @@ class Session:
         plan = replace(life.plan, code=request.code, deadline=self._terms.deadline(request), network=network)
         life.doorway.note = noting(self._house.log, request, self._redaction)
         self._interrupted, self._running = False, request.id
-        async with recording(self._house.log, request, plan, self._redaction) as record:
-            heard = Heard(life.next_number(), _capture(life, plan.limits, emitter, self._redaction), emitter)
+        async with recording(self._house, request, plan, self._redaction) as record:
+            heard = Heard(life.next_number(), capture_of(life, plan.limits, emitter, self._redaction), emitter)
             try:
                 end = await self._asked_and_over(life, heard, request, plan.deadline)
             finally:
@@ -382,16 +381,3 @@ class Session:
     def _check_open(self) -> None:
         if self._closed:
             raise SandboxClosed(self._closed)
-
-
-def _capture(life: InterpreterCell, limits: Limits, emitter: Emitter | None, redaction: Redaction | None) -> Capture:
-    """What takes in a step's output; too much of it interrupts the step, and its state is kept."""
-    capture = Capture(limits, emitter, redaction)
-
-    def too_much(_reason: Reason) -> None:
-        life.cell.interrupt(GRACE)
-
-    capture.kill = too_much
-    if emitter:
-        emitter.on_room = life.cell.resume
-    return capture

@@ -1,0 +1,61 @@
+"""How many executions came to their end, and how; and how many of them wait for their turn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from casemate.model.execution import Execution
+
+
+class Tally:
+    """Counts executions: ``by_status``, and ``cpu_seconds`` and ``peak_memory`` (bytes, of the largest) of all. Used in
+    one event loop. ``since``: Unix time."""
+
+    def __init__(self) -> None:
+        self.since = time.time()
+        self.by_status: Counter[str] = Counter()
+        self.cpu_seconds = 0.0
+        self.peak_memory = 0
+
+    def add(self, execution: Execution) -> None:
+        """One more that came to its end."""
+        self.by_status[execution.status] += 1
+        self.cpu_seconds += execution.usage.cpu_seconds
+        self.peak_memory = max(self.peak_memory, execution.usage.peak_memory)
+
+    def before(self, further: Callable[[Execution], None]) -> Callable[[Execution], None]:
+        """What is told of an execution, counts it and tells ``further``."""
+
+        def told(execution: Execution) -> None:
+            self.add(execution)
+            further(execution)
+
+        return told
+
+
+class Slots(asyncio.Semaphore):
+    """Lets so many executions go on at once, and knows how many do and how many ``waiting`` would."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.running = self.waiting = 0
+
+    async def acquire(self) -> Literal[True]:
+        """As of :class:`asyncio.Semaphore`."""
+        self.waiting += 1
+        try:
+            await super().acquire()
+        finally:
+            self.waiting -= 1
+        self.running += 1
+        return True
+
+    def release(self) -> None:
+        """As of :class:`asyncio.Semaphore`."""
+        super().release()
+        self.running -= 1

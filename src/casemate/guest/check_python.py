@@ -1,0 +1,193 @@
+"""Looks at a Python program without running it, in a cell: standard input is a line of JSON and then the program.
+
+Parsers can be made to overflow, to take very long or to take all memory: whatever happens to this process says so to
+the host. What it finds is one JSON document on standard output.
+"""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+_MOST = 100  # issues of each kind
+_LONGEST = 300  # characters of a message
+_RUFF_WITHIN = 6
+_IN_SESSIONS = "F401,F403,F405,F704,F811,F821"  # names of other steps
+_ROOTS = re.compile(r"\brm\s+(?:-\w+\s+|--[\w-]+\s+)*(?:/|~|\$HOME|/\*|\*)(?:\s|$)")
+_CALLS = {
+    "eval": ("dangerous-eval", "eval() runs whatever text it is given"),
+    "exec": ("dangerous-exec", "exec() runs whatever text it is given"),
+    "builtins.eval": ("dangerous-eval", "eval() runs whatever text it is given"),
+    "builtins.exec": ("dangerous-exec", "exec() runs whatever text it is given"),
+    "__import__": ("dangerous-import", "__import__() loads whatever module it is given"),
+    "pickle.load": ("dangerous-pickle", "reading a pickle runs its author's code"),
+    "pickle.loads": ("dangerous-pickle", "reading a pickle runs its author's code"),
+    "marshal.loads": ("dangerous-pickle", "reading marshalled data can crash the interpreter"),
+}
+_SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
+_RUNNERS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")}
+
+
+def main() -> None:
+    """Read what is asked for, look, and say what was found."""
+    head, _, code = sys.stdin.buffer.read().partition(b"\n")
+    asked = json.loads(head)
+    said: "dict[str, Any]" = {"issues": [], "fixes": [], "notes": []}
+    tree = parsed(code, asked["session"], said)
+    if tree is not None:
+        said["issues"] += hints(tree)
+        if asked["ruff"] and "magic" not in said:
+            ask_ruff(asked, code, said)
+    said.pop("magic", None)
+    text = json.dumps(said)
+    sys.stdout.write(text + "\n")
+
+
+def parsed(code: bytes, is_step: bool, said: "dict[str, Any]") -> "ast.Module | None":
+    """The tree of a program that compiles, else None and why in ``said``."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if is_step else 0
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always")
+        try:
+            source: "str | bytes" = as_step(code, said) if is_step else code
+            tree: ast.Module = compile(source, "main.py", "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+            compile(source, "main.py", "exec", flags, dont_inherit=True)
+        except SyntaxError as error:  # IndentationError and TabError are some, too
+            place = error.lineno or 0, error.offset or 0
+            said["issues"].append(issue(*place, error.msg or "invalid syntax", "error", "syntax"))
+            return None
+        except (RecursionError, MemoryError):
+            said["issues"].append(issue(0, 0, "it is nested too deeply to be read", "error", "too-deep"))
+            return None
+        except (ValueError, UnicodeError, OverflowError) as error:
+            said["issues"].append(issue(0, 0, str(error), "error", "syntax"))
+            return None
+    for doubt in doubts[:_MOST]:
+        if issubclass(doubt.category, SyntaxWarning | DeprecationWarning):
+            said["issues"].append(issue(doubt.lineno, 0, str(doubt.message), "warning", "syntax-warning"))
+    return tree
+
+
+def as_step(code: bytes, said: "dict[str, Any]") -> str:
+    """The Python that a session makes of a step: magics and shell commands are calls there."""
+    text = code.decode("utf-8")
+    try:
+        from IPython.core.inputtransformer2 import TransformerManager
+    except ImportError:
+        said["notes"].append("IPython is not in the environment, so %magics and !commands were not understood.")
+        return text
+    plain = TransformerManager().transform_cell(text)
+    if plain.strip() != text.strip():
+        said["magic"] = True
+        said["notes"].append("It has %magics or !commands, so ruff did not look at it.")
+    return str(plain)
+
+
+def issue(line: int, column: int, message: object, severity: str, code: str) -> "dict[str, Any]":
+    """One thing that was found."""
+    return {"line": line, "column": column, "message": str(message)[:_LONGEST], "severity": severity, "code": code}
+
+
+def hints(tree: ast.Module) -> "list[dict[str, Any]]":
+    """What may do harm, as the tree has it; names are followed through imports, and no further."""
+    names: "dict[str, str]" = {}
+    found: "list[dict[str, Any]]" = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(
+                (one.asname or one.name.partition(".")[0], one.name if one.asname else "") for one in node.names
+            )
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.update((one.asname or one.name, f"{node.module}.{one.name}") for one in node.names)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (what := of_call(node, called(node.func, names))):
+            found.append(issue(node.lineno, node.col_offset + 1, f"Hint: {what[1]}.", "hint", what[0]))
+            if len(found) == _MOST:
+                break
+    return found
+
+
+def called(function: ast.AST, names: "dict[str, str]") -> str:
+    """The dotted name of what is called, empty where it has none."""
+    parts = []
+    while isinstance(function, ast.Attribute):
+        parts.append(function.attr)
+        function = function.value
+    if isinstance(function, ast.Name):
+        return ".".join([names.get(function.id) or function.id, *reversed(parts)])
+    if isinstance(function, ast.Call) and isinstance(function.func, ast.Name):
+        return ".".join([function.func.id + "()", *reversed(parts)])
+    return ""
+
+
+def of_call(call: ast.Call, name: str) -> "tuple[str, str] | None":
+    """Why a call may do harm, or None."""
+    first = call.args[0] if call.args else None
+    text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+    if name in _CALLS and not (name == "__import__" and text is not None):
+        return _CALLS[name]
+    if name == "shutil.rmtree" and (text in ("/", "~", ".", "..") or text is None):
+        return "dangerous-remove", "shutil.rmtree() removes a whole folder"
+    runs = name in _SHELLS or name in _RUNNERS or name == "get_ipython().system"
+    if runs and _ROOTS.search(words(first, text)):
+        return "dangerous-remove", "this removes everything that it can"
+    if name in _SHELLS:
+        return "dangerous-shell", f"{name}() has a shell read its text"
+    if name in _RUNNERS and any(is_shell(one) for one in call.keywords):
+        return "dangerous-shell", f"{name}(shell=True) has a shell read its text"
+    return None
+
+
+def words(first: "ast.AST | None", text: "str | None") -> str:
+    """A command as text, as far as it is written out."""
+    if isinstance(first, ast.List | ast.Tuple):
+        return " ".join(str(one.value) for one in first.elts if isinstance(one, ast.Constant))
+    return text or ""
+
+
+def is_shell(keyword: ast.keyword) -> bool:
+    """Whether it is ``shell=`` anything but a plain no."""
+    return keyword.arg == "shell" and not (isinstance(keyword.value, ast.Constant) and not keyword.value.value)
+
+
+# --- ruff ------------------------------------------------------------------------------------------------------------
+
+
+def ask_ruff(asked: "dict[str, Any]", code: bytes, said: "dict[str, Any]") -> None:
+    """What ruff's checks of names and of formats find; and its text where that was asked for."""
+    version = f"py{sys.version_info[0]}{sys.version_info[1]}"
+    rules = ["--select", "E9,F", "--target-version", version]
+    if asked["session"]:
+        rules += ["--ignore", _IN_SESSIONS]
+    try:
+        found = json.loads(ruff(asked["ruff"], [*rules, "--output-format", "json"], code))
+        for one in found[:_MOST]:
+            place = one["location"]["row"], one["location"]["column"]
+            said["issues"].append(issue(*place, one["message"], "warning", one["code"]))
+            if one.get("fix") and one["fix"]["applicability"] == "safe":
+                said["fixes"].append({"message": one["fix"]["message"], "line": place[0], "code": one["code"]})
+        if asked["fix"] and said["fixes"]:
+            fixed = ruff(asked["ruff"], [*rules, "--fix", "--quiet"], code)
+            if fixed != code:
+                flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if asked["session"] else 0
+                compile(fixed, "main.py", "exec", flags, dont_inherit=True)
+                said["fixed"] = fixed.decode("utf-8")
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, SyntaxError) as error:
+        said["fixes"].clear()
+        said["notes"].append(f"ruff could not look at it: {type(error).__name__}.")
+
+
+def ruff(program: str, options: "list[str]", code: bytes) -> bytes:
+    """What it prints of ``code``, which it is given as standard input."""
+    argv = [program, "check", "--isolated", "--no-cache", "--exit-zero", *options, "--stdin-filename", "main.py", "-"]
+    env = {"RAYON_NUM_THREADS": "1", "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
+    return subprocess.run(
+        argv, input=code, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, timeout=_RUFF_WITHIN, check=False
+    ).stdout
+
+
+main()
