@@ -8,6 +8,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
+    from casemate.audit.chain import Verdict
+    from casemate.audit.reading import AuditRow
     from casemate.errors import (
         CasemateError,
         Denied,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         VaultUnavailable,
         WallUnavailable,
     )
+    from casemate.execution.egress_request import EgressAnswer
     from casemate.model.approval import ApprovalRequest, Decision, allow_all
     from casemate.model.artifact import Artifact
     from casemate.model.crossing import Crossing
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Cause, Execution, SkippedFile, Usage
     from casemate.model.isolation import IsolationReport, Mechanism, Proof
     from casemate.model.limits import Limits
+    from casemate.model.overview import Inspection, InUse, RuntimeInfo, Stats, Totals, VariableInfo
     from casemate.model.packages import Installed, InstalledPackage
     from casemate.model.result import Image, ProgramError, Result
     from casemate.model.validation import Fix, Issue, Validation
@@ -61,6 +65,10 @@ _HOME = {
     "casemate.model.packages": "Installed InstalledPackage",
     "casemate.model.result": "Image ProgramError Result",
     "casemate.model.validation": "Fix Issue Validation",
+    "casemate.audit.chain": "Verdict",
+    "casemate.audit.reading": "AuditRow",
+    "casemate.execution.egress_request": "EgressAnswer",
+    "casemate.model.overview": "Inspection InUse RuntimeInfo Stats Totals VariableInfo",
     "casemate.policy.inject": "Inject",
     "casemate.program_plan": "PlannedCall ProgramPlan",
     "casemate.sandbox": "Sandbox",
@@ -77,6 +85,7 @@ __all__ = [
     "Answer",
     "ApprovalRequest",
     "Artifact",
+    "AuditRow",
     "CasemateError",
     "Cause",
     "Crossing",
@@ -84,6 +93,7 @@ __all__ = [
     "Denied",
     "Display",
     "Done",
+    "EgressAnswer",
     "ErrorEvent",
     "Event",
     "Execution",
@@ -92,7 +102,9 @@ __all__ = [
     "FileInfo",
     "Fix",
     "Image",
+    "InUse",
     "Inject",
+    "Inspection",
     "Installed",
     "InstalledPackage",
     "InvalidArgument",
@@ -111,18 +123,23 @@ __all__ = [
     "Result",
     "ResultEvent",
     "Run",
+    "RuntimeInfo",
     "RuntimeMissing",
     "Sandbox",
     "SandboxClosed",
     "Session",
     "SkippedFile",
+    "Stats",
     "ToolSummary",
     "ToolUnavailable",
+    "Totals",
     "Unavailable",
     "Usage",
     "Validation",
     "Variable",
+    "VariableInfo",
     "VaultUnavailable",
+    "Verdict",
     "WallUnavailable",
     "__version__",
     "allow_all",

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,8 +27,10 @@ from casemate.execution.given import (
 )
 from casemate.execution.house import House
 from casemate.execution.interception import Interceptions
+from casemate.execution.limits_in_force import Cap
 from casemate.execution.network import Offer, Outside
 from casemate.execution.request import check_timeout
+from casemate.execution.tally import Tally
 from casemate.isolation.native.wall import NativeWall
 from casemate.model.limits import Limits
 from casemate.model.secrets import NO_SECRETS, Secrets
@@ -35,7 +38,13 @@ from casemate.runtimes.catalogue import launch_probe, runtime_for
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
-    from casemate.execution.tally import Slots
+    from casemate.artifacts.kept import Artifacts
+    from casemate.audit.reading import Audit
+    from casemate.execution.egress_request import Egress
+    from casemate.execution.overview import Load
+    from casemate.execution.slots import Slots
+    from casemate.model.execution import Execution
+    from casemate.model.packages import InstalledPackage
     from casemate.model.plan import Network
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
@@ -43,6 +52,7 @@ if TYPE_CHECKING:
     from casemate.runtimes.runtime import Environment
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Background, Sessions
+    from casemate.sessions.session import Session
     from casemate.tools.broker import Broker
     from casemate.tools.connections.listing import ServerTools
     from casemate.tools.connections.servers import Servers
@@ -64,6 +74,7 @@ class Rooms:
     _approvals: Approvals | None = None
     _tools: Tools | None = None
     _broker: Broker | None = None
+    _artifacts: Artifacts | None = None
     _closed = False
 
     def __init__(
@@ -121,10 +132,10 @@ class Rooms:
             workspace=folder, workspace_mode=bound.workspace_mode, output_dir=output_folder,
             outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts,
-            offers=self._offers,
-            step_offers=self._step_offers, ready=self._ready,
+            offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._finished,
             layer=lambda: () if self._packages is None else self._packages.shared(),
         )  # fmt: skip
+        self._cap, self._tally = Cap(bound.limits, bound.policy), Tally()
         self._making = threading.Lock()  # of approvals, vault and tools: other threads may ask for them
 
     @property
@@ -223,11 +234,62 @@ class Rooms:
 
     def slot(self) -> Slots:
         """One of the cells that may run at once. asyncio loads while the supervisor starts, so not before."""
-        from casemate.execution.tally import Slots
+        from casemate.execution.slots import Slots
 
         if self._slots is None:
             self._slots = Slots(self._concurrency)
         return self._slots
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """What the last runs left."""
+        from casemate.artifacts.kept import Artifacts
+
+        self._artifacts = self._artifacts or Artifacts()
+        return self._artifacts
+
+    @property
+    def audit(self) -> Audit:
+        """The record, for reading."""
+        from casemate.audit.reading import Audit
+
+        return Audit(self.log, self.namespace)
+
+    @property
+    def egress(self) -> Egress:
+        """Hosts that are asked for ahead."""
+        from casemate.execution.egress_request import Egress
+
+        async def session_id(id_or_name: str) -> str:
+            return (await self.sessions.get(id_or_name)).id
+
+        self.check_open()
+        return Egress(lambda: self.house, self.namespace, session_id)
+
+    def _finished(self, execution: Execution) -> None:
+        self._tally.add(execution)
+        if execution.artifacts or execution.full_output is not None:
+            self.artifacts.keep(execution)
+
+    async def load(self) -> Load:
+        """What goes on now."""
+        from casemate.execution.overview import Load
+
+        slots = self.slot()
+        sessions = 0 if self._sessions is None else len(await self._sessions.list())
+        approvals = 0 if self._approvals is None else self._approvals.waiting
+        return Load(slots.running, slots.waiting, self._concurrency, sessions, approvals, self._tally)
+
+    async def packages_of(self, session: Session) -> tuple[InstalledPackage, ...]:
+        """What was installed for it, or for all."""
+        if self._packages is None or session.language not in ("python", "node"):
+            return ()
+        return await self._packages.list(language=session.language, session=session)
+
+    def set_limits(self, given: Mapping[str, Any]) -> Limits:
+        """Those of later runs. Raises ``InvalidArgument``."""
+        self.house = replace(self.house, limits=self._cap.changed(self.house.limits, given))
+        return self.house.limits
 
     def check_open(self) -> None:
         """Raises ``SandboxClosed``."""
@@ -241,6 +303,8 @@ class Rooms:
 
         async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others
             closing.callback(self.log.close)
+            if self._artifacts is not None:
+                closing.callback(self._artifacts.close)
             if self._packages is not None:
                 closing.push_async_callback(finishing, self._packages.close)
             if self._approvals is not None:

@@ -80,6 +80,11 @@ class Approvals:
         """Requests that wait for an answer, the oldest first: at most sixteen of each session, the others follow."""
         return self._plane().pending()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for an answer, also those whose turn to be shown has not come."""
+        return 0 if self._made is None else len(self._made.all_pending(None))
+
     def decide(
         self,
         request_id: str,
@@ -116,10 +121,18 @@ class Approvals:
             if self._held.close():
                 self.left(self._held)
 
-    def asker(self, of: Of, stream: Channel | None, redaction: Redaction | None = None, *, asks: bool = True) -> Asker:
+    def asker(
+        self,
+        of: Of,
+        stream: Channel | None,
+        redaction: Redaction | None = None,
+        *,
+        asks: bool = True,
+        ahead: bool = False,
+    ) -> Asker:
         """The way to the plane of one run or step, begun in the event loop that runs. Without ``asks`` only rules
-        decide."""
-        return Asker(self._plane, of, stream, asyncio.get_running_loop(), redaction, asks=asks)
+        decide. ``ahead``: what is allowed is for later runs or steps, and remembered for them."""
+        return Asker(self._plane, of, stream, asyncio.get_running_loop(), redaction, asks=asks, ahead=ahead)
 
     def grant(self, questions: Sequence[Question], by: str) -> None:
         """Somebody has allowed exactly these, of a run that has not begun: each as often as it is there, without being
@@ -136,6 +149,8 @@ class Approvals:
         somebody = stream or self._approve is not None or self._held.is_there
         if not somebody and not self._has_rules:
             return False
+        if any(rule.kind == kind and rule.effect == "allow" for rule in self.rules.answers):
+            return True  # what was allowed ahead, for one
         rules = self.rules.rules
         written = [rule for rule in rules.written if rule.kind == kind]
         if any(rule.effect == "allow" for rule in written):

@@ -36,7 +36,7 @@ class Asker:
     """One run's or step's way to the plane, which is made when the first of all asks.
 
     ``stream``: where its events are followed; ``loop``: where it was begun; ``redaction``: of its secrets, if any;
-    ``asks``: somebody may be asked, else only rules decide.
+    ``asks``: somebody may be asked, else only rules decide; ``ahead``: for what later runs or steps will ask.
     """
 
     def __init__(
@@ -48,8 +48,9 @@ class Asker:
         redaction: Redaction | None = None,
         *,
         asks: bool = True,
+        ahead: bool = False,
     ) -> None:
-        self.asks = asks
+        self.asks, self.ahead = asks, ahead
         self.namespace, self.session, self.run = of.namespace, of.session, of.run
         self.queue = of.session or of.run
         self.caller = caller()

@@ -256,7 +256,9 @@ class Plane:
 
     def _answered(self, request: str, decision: Decision, by: str, note: str) -> None:
         case = self._close_case(request)
-        verdict = Verdict(decision.allow is True, by, decision.reason, decision.content)
+        verdict = Verdict(
+            decision.allow is True, by, decision.reason, decision.content, decision.scope, decision.expires
+        )
         if verdict.allow:
             verdict = self._after_all(case, decision, by) or verdict
         self._finish(case, verdict, decision=decision, note=note)
@@ -273,7 +275,8 @@ class Plane:
         now = time.monotonic()
         if self.rules.judge(case.question, now)[0] == "deny":
             return self.rules.verdict(case.question, now)
-        self.rules.remember(decision, case.question, now, by)
+        keep = self.rules.promise if case.asker.ahead else self.rules.remember
+        keep(decision, case.question, now, by)
         return None
 
     def _close_case(self, request: str) -> Case:

@@ -51,6 +51,11 @@ class Verdict:
     reason: str = ""
 
     @property
+    def rows(self) -> int:
+        """How many good rows there are, from the first on."""
+        return self.head.count
+
+    @property
     def ok(self) -> bool:
         """Whether every row is as it was written and none is missing."""
         return self.first_bad is None
@@ -79,7 +84,11 @@ def hash_of(row: Row) -> str:
 
 def verify(rows: Iterable[Row], head: Head | None = None) -> Verdict:
     """Whether ``rows``, in the order they are kept, form an unbroken chain from the first row on, up to ``head``."""
-    good = EMPTY
+    return verified(rows, EMPTY, head)
+
+
+def verified(rows: Iterable[Row], good: Head, head: Head | None = None) -> Verdict:
+    """The same for rows that follow ``good``, which was verified before."""
     for row in rows:
         reason = _problem(row, good)
         if reason:

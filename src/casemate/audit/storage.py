@@ -66,7 +66,7 @@ def open_database(path: str, patience: float) -> sqlite3.Connection:
     try:
         _make_file(path)
         database = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
-        database.text_factory = _text
+        database.text_factory = text_of
         _write_ahead(database, patience)
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("PRAGMA wal_autocheckpoint = 0")  # it writes to the disk, which a commit must not wait for
@@ -184,6 +184,6 @@ def _is_ready(database: sqlite3.Connection) -> bool:
     return True
 
 
-def _text(raw: bytes) -> str:
+def text_of(raw: bytes) -> str:
     """Text of a column, also when somebody wrote other bytes there: verifying must not stumble over it."""
     return raw.decode("utf-8", "surrogateescape")

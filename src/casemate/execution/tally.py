@@ -1,12 +1,11 @@
-"""How many executions came to their end, and how; and how many of them wait for their turn."""
+"""How many executions came to their end, and how."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from casemate.model.execution import Execution
@@ -36,26 +35,3 @@ class Tally:
             further(execution)
 
         return told
-
-
-class Slots(asyncio.Semaphore):
-    """Lets so many executions go on at once, and knows how many do and how many ``waiting`` would."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
-        self.running = self.waiting = 0
-
-    async def acquire(self) -> Literal[True]:
-        """As of :class:`asyncio.Semaphore`."""
-        self.waiting += 1
-        try:
-            await super().acquire()
-        finally:
-            self.waiting -= 1
-        self.running += 1
-        return True
-
-    def release(self) -> None:
-        """As of :class:`asyncio.Semaphore`."""
-        super().release()
-        self.running -= 1

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from casemate.errors import Fault
 from casemate.model.isolation import IsolationReport
+from casemate.model.overview import InUse
 from casemate.model.plan import Entry, Listener, Plan
 from casemate.model.warmth import Warmth
 
@@ -288,6 +289,10 @@ class Wall(Protocol):
 
     def warmth(self) -> Warmth:
         """What is kept ready."""
+        ...
+
+    def in_use(self) -> InUse:
+        """What its cells use now. Blocks for a moment."""
         ...
 
     async def close(self) -> None:

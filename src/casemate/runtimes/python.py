@@ -81,13 +81,14 @@ class PythonRuntime:
             fuller_cost=_COST_PRELOADED,
         )
 
-    def installed(self) -> Installed:
-        """The interpreter that casemate runs on."""
+    def installed(self, environment: Environment = None) -> Installed:
+        """The interpreter that casemate runs on, or that of an environment."""
         try:
-            found = _found(None)
+            found = _found(environment)
         except CasemateError as error:
             return Installed(self.language, missing=error.message, remedy="python3 -m venv ~/casemate-python")
-        return Installed(self.language, version=found.version, path=str(found.executable))
+        source = "casemate's own interpreter" if environment is None else "the sandbox's environment"
+        return Installed(self.language, version=found.version, path=str(found.executable), source=source)
 
 
 def _unfit(asked: Asked) -> str:

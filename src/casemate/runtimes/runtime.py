@@ -27,13 +27,15 @@ Environment = str | PathLike[str] | Sequence[str] | None
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What this machine has for a language: ``version`` and ``path``, or ``missing`` and the ``remedy``, a command."""
+    """What this machine has for a language: ``version`` and ``path``, or ``missing`` and the ``remedy``, a command.
+    ``source``: whose it is, in words."""
 
     language: str
     version: str = ""
     path: str = ""
     missing: str = ""
     remedy: str = ""
+    source: str = ""
 
 
 class Runtime(Protocol):
@@ -86,8 +88,8 @@ class Runtime(Protocol):
         """How a process of this language waits for such a program, or why it could not be begun in one."""
         ...
 
-    def installed(self) -> Installed:
-        """What there is when no ``environment`` is given. Raises nothing."""
+    def installed(self, environment: Environment = None) -> Installed:
+        """What there is, found out without starting it each time. Raises nothing."""
         ...
 
 

@@ -73,12 +73,12 @@ class ShellRuntime:
         env = {**asked.base_env, "BASH_ENV": _WAIT}
         return Waiting((program, *rest), env, order, asked.most, _COST)
 
-    def installed(self) -> Installed:
+    def installed(self, environment: Environment = None) -> Installed:  # noqa: ARG002 - only Python has any
         """The shell that is used."""
         shell = _find()
         if shell is None:
             return Installed(self.language, missing="neither bash nor sh was found", remedy=_REMEDY)
-        return Installed(self.language, version=_version(shell), path=str(shell))
+        return Installed(self.language, version=_version(shell), path=str(shell), source="the system's")
 
 
 def _exports(asked: Asked) -> bytes:
@@ -95,8 +95,16 @@ def _find() -> Path | None:
     return None
 
 
-@functools.cache
 def _version(shell: Path) -> str:
+    try:
+        status = shell.stat()
+    except OSError:
+        return ""
+    return _version_in(shell, status.st_ino, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _version_in(shell: Path, inode: int, changed: int) -> str:  # noqa: ARG001 - they are part of the key
     """Read from the program file: a shell is not worth starting for its version. Empty when it does not say."""
     try:
         match = re.search(rb"version (\d+\.\d+\.\d+)", shell.read_bytes())

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 class Lifetime:
     """Calls ``over``, with what is over, when nobody used the session for ``idle`` seconds, or nobody uses it ``total``
-    seconds after its making. It begins with the first use."""
+    seconds after its making. It begins with the first use. ``began``, ``last_used``: of the monotonic clock."""
 
     def __init__(self, idle: float | None, total: float | None, over: Callable[[str], None]) -> None:
+        self.began = self.last_used = time.monotonic()
         self._idle = idle
         self._end = None if total is None else time.monotonic() + total
         self._over = over
@@ -31,6 +32,7 @@ class Lifetime:
             yield
         finally:
             self._users -= 1
+            self.last_used = time.monotonic()
             if not self._users and not self._is_over:
                 self._rest()
 

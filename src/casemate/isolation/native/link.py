@@ -92,6 +92,11 @@ class Link:
             poll.register(self._socket, select.POLLHUP)
             return not poll.poll(0)
 
+    def cells(self) -> tuple[int, list[RunningCell]]:
+        """The supervisor's process id, 0 where it is gone, and the cells that there are."""
+        with self._lock:
+            return (self._supervisor.pid if self.alive else 0), list(self._cells.values())
+
     def call(self, function: Any, *arguments: Any) -> None:
         """Have the pump thread call ``function``."""
         self._calls.append((function, arguments))
@@ -338,14 +343,14 @@ class Link:
         if message["op"] in ("ready", "refused"):
             self.hello.set_result(message)
         elif message["op"] == "listening":
-            cell = self._cell(message["id"])
+            cell = self._cells.get(message["id"])
             if cell is None or not cell.take_listeners(message, fds):
                 close_all(fds)
         elif message["op"] in ("zygote", "zygote ended"):
             if self.keeper:
                 self.keeper.hear(message)
         elif message["op"] in ("opened", "pipes", "step over", "frozen", "thawed", "shown"):
-            self.sessions.hear(self._cell(message["id"]), message, fds)
+            self.sessions.hear(self._cells.get(message["id"]), message, fds)
         elif flags & socket.MSG_CTRUNC:
             lost = {"op": "unlaunched", "stage": "descriptors", "errno": errno.EMFILE}
             self._finish({**message, **lost, "detail": "no descriptor is left"}, fds)
@@ -353,12 +358,8 @@ class Link:
             self._finish(message, fds)
         return True
 
-    def _cell(self, cell_id: str) -> RunningCell | None:
-        with self._lock:
-            return self._cells.get(cell_id)
-
     def _finish(self, message: dict[str, Any], fds: list[int]) -> None:
-        cell = self._cell(message["id"])
+        cell = self._cells.get(message["id"])
         if cell is None:
             close_all(fds)
             return

@@ -17,7 +17,6 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from dataclasses import fields
 from functools import partial
 from os import PathLike
 from types import TracebackType
@@ -30,17 +29,19 @@ from casemate.model.diagnosis import Diagnosis
 from casemate.model.events import Event
 from casemate.model.execution import Execution
 from casemate.model.plan import Plan
+from casemate.sync.rooms import ApprovalRequest, Approvals, Blocking, ProgramPlan, Vault, Wait, blocking, plain
 
 if TYPE_CHECKING:
-    from casemate import program_plan as asynchronous_plan
-    from casemate.approvals import approvals as asynchronous_approvals
-    from casemate.policy.inject import Inject
+    from casemate.model.limits import Limits
+    from casemate.model.overview import Inspection, RuntimeInfo, Stats
+    from casemate.model.validation import Validation
     from casemate.sessions import long_run as asynchronous_run
     from casemate.sessions import session as asynchronous_session
     from casemate.sessions.variables import Variable
 
+__all__ = ["ApprovalRequest", "Approvals", "Blocking", "ProgramPlan", "Run", "Sandbox", "Session", "Sessions", "Vault"]
+
 T = TypeVar("T")
-Wait = Callable[[Any], Any]
 _JOIN_TIMEOUT = 10.0  # seconds the loop's thread has to end
 
 
@@ -87,6 +88,28 @@ class Sandbox:
         """See :meth:`casemate.Sandbox.explain`."""
         return self._wait(self._sandbox.explain(code, **arguments))
 
+    def validate(
+        self, code: str | bytes, language: str = "python", fix: bool = False, *, session: bool = False
+    ) -> Validation:
+        """See :meth:`casemate.Sandbox.validate`."""
+        return self._wait(self._sandbox.validate(code, language, fix, session=session))
+
+    def runtimes(self) -> list[RuntimeInfo]:
+        """See :meth:`casemate.Sandbox.runtimes`."""
+        return self._wait(self._sandbox.runtimes())
+
+    def stats(self) -> Stats:
+        """See :meth:`casemate.Sandbox.stats`."""
+        return self._wait(self._sandbox.stats())
+
+    def inspect(self, session: str | Session) -> Inspection:
+        """See :meth:`casemate.Sandbox.inspect`."""
+        return self._wait(self._sandbox.inspect(plain(session)))
+
+    def set_limits(self, **limits: Any) -> Limits:
+        """See :meth:`casemate.Sandbox.set_limits`."""
+        return self._wait(self._sandbox.set_limits(**limits))
+
     def doctor(self) -> Diagnosis:
         """See :meth:`casemate.Sandbox.doctor`."""
         return self._wait(self._sandbox.doctor())
@@ -128,6 +151,21 @@ class Sandbox:
     def tools(self) -> Blocking:
         """See :attr:`casemate.Sandbox.tools`."""
         return Blocking(self._sandbox.tools, self._wait)
+
+    @property
+    def artifacts(self) -> Blocking:
+        """See :attr:`casemate.Sandbox.artifacts`."""
+        return Blocking(self._sandbox.artifacts, self._wait)
+
+    @property
+    def audit(self) -> Blocking:
+        """See :attr:`casemate.Sandbox.audit`."""
+        return Blocking(self._sandbox.audit, self._wait)
+
+    @property
+    def egress(self) -> Blocking:
+        """See :attr:`casemate.Sandbox.egress`."""
+        return Blocking(self._sandbox.egress, self._wait)
 
     def close(self) -> None:
         """End every cell and the sandbox's own thread. Harmless when repeated."""
@@ -182,7 +220,7 @@ class Session:
     def __init__(self, session: asynchronous_session.Session, wait: Wait) -> None:
         self.id, self.name, self.language = session.id, session.name, session.language
         self.files = Blocking(session.files, wait)
-        self._session = session
+        self.asynchronous = self._session = session
         self._wait = wait
 
     def __repr__(self) -> str:
@@ -259,24 +297,6 @@ class Run:
         self._wait(self._run.cancel())
 
 
-class Blocking:
-    """Something of a sandbox's whose methods block instead of being awaited: ``session.files``, ``sandbox.packages``,
-    ``sandbox.tools``. Their names, arguments, results and errors are the same."""
-
-    def __init__(self, of: object, wait: Wait) -> None:
-        self._of = of
-        self._wait = wait
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = getattr(self._of, name)
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            given = {key: one._session if isinstance(one, Session) else one for key, one in named.items()}
-            return self._wait(function(*arguments, **given))
-
-        return call
-
-
 class Sessions:
     """``sandbox.sessions`` with blocking methods."""
 
@@ -294,87 +314,15 @@ class Sessions:
 
     def bridge(self, name: str, source: str | Session, target: str | Session) -> Any:
         """See :meth:`casemate.sessions.registry.Sessions.bridge`."""
-        giving, taking = (one if isinstance(one, str) else one._session for one in (source, target))
+        giving, taking = (plain(one) for one in (source, target))
         return self._wait(self._sessions.bridge(name, giving, taking))
-
-
-class ApprovalRequest(asynchronous_request.ApprovalRequest):
-    """``casemate.ApprovalRequest`` with blocking methods: what streams here have, and ``approvals.pending()``."""
-
-    __slots__ = ()
-
-    def approve(self, **arguments: Any) -> bool:  # type: ignore[override]
-        """See :meth:`casemate.ApprovalRequest.approve`."""
-        return self._decide(asynchronous_request.Decision(True, **arguments))
-
-    def deny(self, reason: str = "") -> bool:  # type: ignore[override]
-        """See :meth:`casemate.ApprovalRequest.deny`."""
-        return self._decide(asynchronous_request.Decision(reason=reason))
-
-
-class Approvals:
-    """``sandbox.approvals``; its methods do not wait anyway, but its requests are those of this module."""
-
-    def __init__(self, approvals: asynchronous_approvals.Approvals) -> None:
-        self._approvals = approvals
-
-    def pending(self) -> list[ApprovalRequest]:
-        """See :meth:`casemate.approvals.approvals.Approvals.pending`."""
-        return [_blocking(request) for request in self._approvals.pending()]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._approvals, name)
-
-
-def _blocking(request: asynchronous_request.ApprovalRequest) -> ApprovalRequest:
-    return ApprovalRequest(*(getattr(request, field.name) for field in fields(request)))
-
-
-class Vault:
-    """``sandbox.vault`` with blocking methods."""
-
-    def __init__(self, sandbox: asynchronous.Sandbox, wait: Wait) -> None:
-        self._vault = sandbox.vault
-        self._wait = wait
-
-    def set(self, name: str, value: str, *, inject: Inject | None = None) -> None:
-        """See :meth:`casemate.vault.vault.Vault.set`."""
-        self._wait(self._vault.set(name, value, inject=inject))
-
-    def delete(self, name: str) -> None:
-        """See :meth:`casemate.vault.vault.Vault.delete`."""
-        self._wait(self._vault.delete(name))
-
-    def names(self) -> tuple[str, ...]:
-        """See :meth:`casemate.vault.vault.Vault.names`."""
-        return cast("tuple[str, ...]", self._wait(self._vault.names()))
-
-    def injects(self) -> dict[str, Inject | None]:
-        """See :meth:`casemate.vault.vault.Vault.injects`."""
-        return cast("dict[str, Inject | None]", self._wait(self._vault.injects()))
-
-
-class ProgramPlan:
-    """``casemate.ProgramPlan`` with a blocking method."""
-
-    def __init__(self, plan: asynchronous_plan.ProgramPlan, wait: Wait) -> None:
-        self.calls, self.execution = plan.calls, plan.execution
-        self._plan = plan
-        self._wait = wait
-
-    def __repr__(self) -> str:
-        return repr(self._plan)
-
-    def run(self) -> Execution:
-        """See :meth:`casemate.ProgramPlan.run`."""
-        return cast("Execution", self._wait(self._plan.run()))
 
 
 def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:
     """Events one by one; leaving early closes their stream."""
     try:
         while (event := wait(anext(events, None))) is not None:
-            yield _blocking(event) if isinstance(event, asynchronous_request.ApprovalRequest) else event
+            yield blocking(event) if isinstance(event, asynchronous_request.ApprovalRequest) else event
     finally:
         with contextlib.suppress(SandboxClosed):  # which has closed it
             wait(events.aclose())

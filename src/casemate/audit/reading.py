@@ -1,0 +1,163 @@
+"""``sandbox.audit``: the record, read beside its writers.
+
+Each reading has a connection of its own, which only reads and is closed at its end: in SQLite's write-ahead log readers
+and writers do not wait for each other (https://www.sqlite.org/wal.html). A reading takes so long at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from casemate.audit.chain import EMPTY, Head, Row, Verdict, verified
+from casemate.audit.storage import text_of, transaction, unavailable
+from casemate.errors import InvalidArgument, RecordUnavailable
+from casemate.model.operation import Audience, operation
+
+if TYPE_CHECKING:
+    from casemate.audit.log import AuditLog
+
+MOST_ROWS = 1000  # of one answer
+_MOST_BYTES = 4 << 20  # of their details
+_BATCH = 2000  # rows that are verified before others may do something
+_SECONDS = 10.0  # of one look at the file
+_STEPS = 20_000  # of SQLite's machine between two looks at the clock
+_COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One row of the record. ``time``: Unix time; ``kind``: ``"intent"``, ``"outcome"``, ``"decision"``,
+    ``"crossing"`` or what else was noted; ``run``: the execution that it is about, or empty; ``detail``: JSON values.
+    ``hash``: of everything else in the row, and of the row before it, whose hash is ``previous``."""
+
+    sequence: int
+    time: float
+    kind: str
+    run: str
+    namespace: str
+    hash: str
+    previous: str
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+class Audit:
+    """The record of one ``namespace``. Every method may be called from any thread."""
+
+    def __init__(self, log: AuditLog, namespace: str) -> None:
+        self._log = log
+        self._namespace = namespace
+
+    @operation(audience=Audience.AGENT)
+    async def tail(
+        self, limit: int = 50, *, since: float | None = None, kind: str | None = None, run: str | None = None
+    ) -> list[AuditRow]:
+        """The newest rows of the sandbox's namespace, the newest first; fewer where they are large.
+
+        ``limit``: how many, at most 1000. ``since``: only those from then on, in Unix time. ``kind``: only these.
+        ``run``: only those about one execution, by its id. Raises ``InvalidArgument`` and ``RecordUnavailable``.
+        """
+        if type(limit) is not int or not 1 <= limit <= MOST_ROWS:
+            raise InvalidArgument("limit", f"{limit!r} is not a whole number from 1 to {MOST_ROWS}")
+        asked: list[tuple[str, str | float]] = [("namespace = ?", self._namespace)]
+        if since is not None:
+            asked.append(("wall / 1e9 >= ?", _seconds(since)))  # as `AuditRow.time` is made
+        for name, column, value in (("kind", "kind", kind), ("run", "execution_id", run)):
+            if value is not None and (not isinstance(value, str) or not value.isprintable()):
+                raise InvalidArgument(name, f"{value!r} is not a plain text")
+            if value is not None:
+                asked.append((f"{column} = ?", value))
+        return await asyncio.to_thread(self._tail, limit, asked)
+
+    def _tail(self, limit: int, asked: list[tuple[str, str | float]]) -> list[AuditRow]:
+        where = " AND ".join(condition for condition, _ in asked)
+        query = f"SELECT {_COLUMNS} FROM record WHERE {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608 - constants
+        found: list[AuditRow] = []
+        size = 0
+        with self._opened() as database, closing(database.execute(query, [v for _, v in asked] + [limit])) as rows:
+            for row in (Row(*one) for one in rows):
+                size += len(row.detail)
+                if found and size > _MOST_BYTES:
+                    break
+                found.append(_told(row))
+        return found
+
+    @operation()
+    async def verify(self) -> Verdict:
+        """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing.
+
+        Raises ``RecordUnavailable``.
+        """
+        head, there = await asyncio.to_thread(self._ends)
+        good = EMPTY
+        while good.count < there.count:
+            verdict = await asyncio.to_thread(self._verified, good, there.count)
+            if not verdict.ok:
+                return verdict
+            good = verdict.head
+        return verified((), good, head)
+
+    def _ends(self) -> tuple[Head, Head]:
+        """What the head says, and the last row that there is, at one moment."""
+        with self._opened() as database, transaction(database, "BEGIN"):
+            head = database.execute("SELECT count, last FROM head").fetchone()
+            last = database.execute("SELECT sequence, hash FROM record ORDER BY sequence DESC LIMIT 1").fetchone()
+        if head is None:
+            raise unavailable(self._log.path, sqlite3.DatabaseError("its head is missing"))
+        return Head(*head), EMPTY if last is None else Head(*last)
+
+    def _verified(self, good: Head, last: int) -> Verdict:
+        """The rows after ``good``, so many of them."""
+        query = f"SELECT {_COLUMNS} FROM record WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT {_BATCH}"  # noqa: S608 - constants
+        with self._opened() as database, closing(database.execute(query, (good.count, last))) as rows:
+            verdict = verified((Row(*row) for row in rows), good)
+        if verdict.ok and verdict.head == good:
+            return Verdict(good, good.count + 1, f"row {good.count + 1} is missing")
+        return verdict
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        path, ends = self._log.path, time.monotonic() + _SECONDS
+        try:
+            with closing(
+                sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=_SECONDS, isolation_level=None)
+            ) as database:
+                database.text_factory = text_of
+                database.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
+                yield database
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
+                raise RecordUnavailable(
+                    f"reading the audit record {path} took longer than {_SECONDS:g} s",
+                    remediation="Ask for fewer rows, or only since some time.",
+                ) from None
+            raise unavailable(path, error) from error
+
+
+def _seconds(since: object) -> float:
+    try:
+        time = math.nan if isinstance(since, bool) or not isinstance(since, int | float) else float(since)
+    except OverflowError:
+        time = math.inf
+    if not math.isfinite(time):
+        raise InvalidArgument("since", "is not a time in seconds since the epoch")
+    return time
+
+
+def _told(row: Row) -> AuditRow:
+    try:
+        detail = json.loads(row.detail)
+    except (ValueError, RecursionError):
+        detail = None
+    kept = detail if isinstance(detail, dict) else {"unreadable": str(row.detail)[:1000]}
+    return AuditRow(
+        row.sequence, row.wall / 1e9, row.kind, row.execution_id, row.namespace, row.hash, row.previous, kept
+    )

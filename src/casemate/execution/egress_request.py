@@ -1,0 +1,115 @@
+"""``sandbox.egress``: a host is asked for ahead, before any program connects to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from casemate.approvals.asker import Of
+from casemate.errors import InvalidArgument
+from casemate.model.approval import Question
+from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from casemate.execution.house import House
+    from casemate.sessions.session import Session
+
+_MOST_REASON = 500  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class EgressAnswer:
+    """What was decided about a host. ``domain``: its canonical name.
+
+    ``scope``: for what it holds: ``"rule"`` as long as the rules that were written say so, ``"once"`` for the next
+    connection, ``"session"`` for all of the session, ``"namespace"`` for all runs and sessions of the sandbox; empty
+    where it was denied. ``expires``: Unix time, None for the whole scope. ``by``: the rule or the channel.
+    """
+
+    domain: str
+    port: int
+    allowed: bool
+    scope: str
+    expires: float | None
+    by: str
+    reason: str
+
+
+class Egress:
+    """Asks on the sandbox's approval plane."""
+
+    def __init__(self, house: Callable[[], House], namespace: str, session_id: Callable[[str], Awaitable[str]]) -> None:
+        """``session_id``: of an open session, by its id or name. Raises ``InvalidArgument``."""
+        self._house = house
+        self._namespace = namespace
+        self._session_id = session_id
+
+    async def request(
+        self, domain: str, *, port: int = 443, reason: str = "", session: Session | str | None = None
+    ) -> EgressAnswer:
+        """Ask whether programs may connect to ``domain``, wait for the answer, and give it.
+
+        ``domain``: a host name. ``port``: of the connection. ``reason``: shown to whoever is asked, as the asker's own
+        words. ``session``: an open one, or its id or name: the answer is for it alone; without one it is for all runs
+        and sessions of the sandbox. An answer once, or for a run, is good for one connection; one for a session holds
+        as long as the session, or the sandbox. Nothing is connected or resolved here. Without anybody to ask it is
+        denied at once.
+
+        Raises ``InvalidArgument`` for what is no host name, and as ``Sandbox.run``.
+        """
+        name = _name(domain)
+        if type(port) is not int or not 1 <= port <= MOST_PORT:
+            raise InvalidArgument("port", f"{port!r} is not a port from 1 to {MOST_PORT}")
+        if not isinstance(reason, str):
+            raise InvalidArgument("reason", f"{reason!r} is not a str")
+        house = self._house()
+        if (known := _known(house, name, port)) is not None:
+            return known
+        named = session if session is None or isinstance(session, str) else session.id
+        whose = None if named is None else await self._session_id(named)
+        asker = house.approvals().asker(Of(self._namespace, whose, os.urandom(16).hex()), None, ahead=True)
+        try:
+            verdict = await asyncio.wrap_future(asker.decide(_question(name, port, reason, whose)))
+        finally:
+            await asker.end()
+        if not verdict.allow:
+            return EgressAnswer(name, port, False, "", None, verdict.by, verdict.reason)
+        wide = "namespace" if whose is None else "session"
+        scope = {"": "rule", "session": wide}.get(verdict.scope, "once")
+        expires = None if verdict.expires is None else time.time() + verdict.expires
+        return EgressAnswer(name, port, True, scope, expires, verdict.by, verdict.reason)
+
+
+def _known(house: House, name: str, port: int) -> EgressAnswer | None:
+    """What needs no question: no rule of the network can be changed by an answer."""
+    if house.hosts is None:
+        return EgressAnswer(name, port, False, "", None, "network", "this sandbox has network='none'")
+    if house.hosts.denies(name, port):
+        return EgressAnswer(name, port, False, "", None, "denied_domains", "a rule of the network denies it")
+    if house.hosts.allows(name, port):
+        return EgressAnswer(name, port, True, "rule", None, "allowed_domains", "")
+    return None
+
+
+def _question(name: str, port: int, reason: str, session: str | None) -> Question:
+    """As the network's door asks it, so that the answer is found again; in the summary what is different."""
+    whom = "all runs and sessions" if session is None else "this session"
+    plain = "".join(character if character.isprintable() else " " for character in reason[:_MOST_REASON]).strip()
+    words = f", they say: {plain}" if plain else ""
+    summary = f"let programs of {whom} connect to {name}, port {port}, asked for ahead{words}"
+    return Question("egress", summary, {"host": name, "port": port})
+
+
+def _name(domain: object) -> str:
+    """The canonical name. Raises ``InvalidArgument``."""
+    name = canonical(domain) if isinstance(domain, str) else None
+    if name is None or name == LOCAL_NAME or "." not in name or name.endswith(".casemate.internal"):
+        raise InvalidArgument(
+            "domain", f"{str(domain)[:300]!r} is no host that may be asked for; give a full name, such as 'example.org'"
+        )
+    return name

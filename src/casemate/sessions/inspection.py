@@ -1,0 +1,63 @@
+"""What a session is and has, told without its secrets' values."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from casemate.errors import CasemateError
+from casemate.execution.plan import network_of
+from casemate.model.execution import Usage
+from casemate.model.overview import Inspection, VariableInfo
+from casemate.model.plan import WORKSPACE
+
+if TYPE_CHECKING:
+    from casemate.model.packages import InstalledPackage
+    from casemate.sessions.session import Session
+
+MASK = "***REDACTED***"  # in place of a secret's value
+_ANSWERS_WITHIN = 5.0  # seconds that an interpreter has to tell its names
+
+
+async def inspect(session: Session, packages: tuple[InstalledPackage, ...]) -> Inspection:
+    """``packages``: what was installed for it. An interpreter that is busy, or does not answer, is not waited for."""
+    terms, lifetime, tally = session._terms, session._lifetime, session.tally
+    admitted, is_busy = terms.admitted, session.is_busy
+    network = network_of(admitted)
+    return Inspection(
+        id=session.id,
+        name=session.name,
+        language=session.language,
+        is_busy=is_busy,
+        age=time.monotonic() - lifetime.began,
+        idle=0.0 if is_busy else time.monotonic() - lifetime.last_used,
+        idle_timeout=terms.idle_timeout,
+        cwd=terms.cwd or WORKSPACE,
+        env=_env(session),
+        limits=admitted.limits,
+        network=network,
+        allowed_domains=tuple(map(str, admitted.through.allowed)) if admitted.through else (),
+        packages=packages,
+        variables=None if is_busy else await _variables(session),
+        runs=tuple(session._runs),
+        steps=dict(tally.by_status),
+        usage=Usage(tally.cpu_seconds, tally.peak_memory, 0),
+    )
+
+
+def _env(session: Session) -> dict[str, str]:
+    request, redaction = session._terms.admitted.request, session._redaction
+    given = {name: redaction.text(value) if redaction else value for name, value in request.env.items()}
+    return {**given, **dict.fromkeys(request.secrets.names, MASK)}
+
+
+async def _variables(session: Session) -> tuple[VariableInfo, ...] | None:
+    life = session._lives.current
+    if life is None or not life.is_alive:
+        return None
+    with contextlib.suppress(TimeoutError, CasemateError):
+        async with asyncio.timeout(_ANSWERS_WITHIN):
+            return tuple(VariableInfo(one.name, one.type) for one in await session.variables())
+    return None
