@@ -75,6 +75,7 @@ class Rooms:
     _tools: Tools | None = None
     _broker: Broker | None = None
     _artifacts: Artifacts | None = None
+    _egress: Egress | None = None
     _closed = False
 
     def __init__(
@@ -264,7 +265,8 @@ class Rooms:
             return (await self.sessions.get(id_or_name)).id
 
         self.check_open()
-        return Egress(lambda: self.house, self.namespace, session_id)
+        self._egress = self._egress or Egress(lambda: self.house, self.namespace, session_id)
+        return self._egress
 
     def _finished(self, execution: Execution) -> None:
         self._tally.add(execution)

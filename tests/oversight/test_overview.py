@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from casemate import InvalidArgument, Limits, Sandbox, SandboxClosed
+from casemate import InvalidArgument, Limits, Sandbox, SandboxClosed, WallUnavailable
+from casemate.isolation.native.wall import NativeWall
 from casemate.runtimes import node as node_runtime
 from casemate.runtimes import shell as shell_runtime
 from casemate.runtimes.shell import ShellRuntime
@@ -43,6 +44,18 @@ async def test_a_language_that_is_missing_says_what_would_help(
     assert [found[language].available for language in ("python", "node", "shell")] == [True, False, False]
     assert found["node"].remedy == "pip install 'casemate[node]'"
     assert found["shell"].problem
+
+
+async def test_without_a_wall_no_language_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(_: NativeWall) -> None:
+        raise WallUnavailable("no namespaces here", reason="user_namespaces", remediation="sysctl it")
+
+    monkeypatch.setattr(NativeWall, "prove", refused)
+    async with Sandbox(audit=tmp_path / "audit.db") as sandbox:
+        found = await sandbox.runtimes()
+    assert [(one.available, one.wall, one.proofs) for one in found] == [(False, "", ())] * 3
+    assert {(one.problem, one.remedy) for one in found} == {("no namespaces here", "sysctl it")}
+    assert all(one.executable for one in found)
 
 
 async def test_the_environment_of_the_sandbox_is_the_one_that_is_told(tmp_path: Path) -> None:

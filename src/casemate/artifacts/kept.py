@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from casemate.model.artifact import Artifact
     from casemate.model.execution import Execution
 
-MOST_RUNS = 128  # with artifacts; each holds a descriptor at most for its files and one for its output
+MOST_RUNS = 64  # with artifacts; each holds a descriptor at most for its files and one for its output
 MOST_BYTES = 256 << 20  # of all of them
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.sessions.session import Session
 
+_MOST_AT_ONCE = 16  # questions that wait for an answer; others are asked when these are answered
 _MOST_REASON = 500  # characters
 
 
@@ -48,6 +49,7 @@ class Egress:
         self._house = house
         self._namespace = namespace
         self._session_id = session_id
+        self._turns = asyncio.Semaphore(_MOST_AT_ONCE)
 
     async def request(
         self, domain: str, *, port: int = 443, reason: str = "", session: Session | str | None = None
@@ -72,11 +74,12 @@ class Egress:
             return known
         named = session if session is None or isinstance(session, str) else session.id
         whose = None if named is None else await self._session_id(named)
-        asker = house.approvals().asker(Of(self._namespace, whose, os.urandom(16).hex()), None, ahead=True)
-        try:
-            verdict = await asyncio.wrap_future(asker.decide(_question(name, port, reason, whose)))
-        finally:
-            await asker.end()
+        async with self._turns:
+            asker = house.approvals().asker(Of(self._namespace, whose, os.urandom(16).hex()), None, ahead=True)
+            try:
+                verdict = await asyncio.wrap_future(asker.decide(_question(name, port, reason, whose)))
+            finally:
+                await asker.end()
         if not verdict.allow:
             return EgressAnswer(name, port, False, "", None, verdict.by, verdict.reason)
         wide = "namespace" if whose is None else "session"

@@ -6,6 +6,7 @@ What comes back is hostile, too: bounded, and read strictly.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -74,7 +75,7 @@ async def validate(
         return Validation(runtime.language, False, "reject", (Issue(0, 0, why, "error", "not-a-program"),))
     look = _Look(runtime, house, namespace, session)
     first = await look.at(text, fix=fix)
-    hints = hints_of(text, runtime.language)
+    hints = await asyncio.to_thread(hints_of, text, runtime.language)
     if first.is_valid:
         whole = replace(first, issues=(*first.issues, *hints))
         return _validation(runtime.language, whole, valid=True)
@@ -92,7 +93,7 @@ async def _mended(look: _Look, text: str, first: Found, *, fix: bool) -> tuple[F
     fixes: tuple[Fix, ...] = ()
     found = first
     for _ in range(_ROUNDS):
-        text, more = repaired(text, look.runtime.language, found.issues)
+        text, more = await asyncio.to_thread(repaired, text, look.runtime.language, found.issues)
         if not more:
             return None, ()
         fixes += more
