@@ -27,7 +27,6 @@ from casemate.execution.given import (
 )
 from casemate.execution.house import House
 from casemate.execution.interception import Interceptions
-from casemate.execution.limits_in_force import Cap
 from casemate.execution.network import Offer, Outside
 from casemate.execution.request import check_timeout
 from casemate.execution.tally import Tally
@@ -136,7 +135,7 @@ class Rooms:
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._finished,
             layer=lambda: () if self._packages is None else self._packages.shared(),
         )  # fmt: skip
-        self._cap, self._tally = Cap(bound.limits, bound.policy), Tally()
+        self._most, self._tally = bound.limits, Tally()
         self._making = threading.Lock()  # of approvals, vault and tools: other threads may ask for them
 
     @property
@@ -290,7 +289,9 @@ class Rooms:
 
     def set_limits(self, given: Mapping[str, Any]) -> Limits:
         """Those of later runs. Raises ``InvalidArgument``."""
-        self.house = replace(self.house, limits=self._cap.changed(self.house.limits, given))
+        from casemate.execution.limits_in_force import Cap
+
+        self.house = replace(self.house, limits=Cap(self._most, self._policy).changed(self.house.limits, given))
         return self.house.limits
 
     def check_open(self) -> None:

@@ -43,6 +43,7 @@ _PROGRAMS = {
     "node": f"require('{GUEST}/check_node.cjs');\n",
     "shell": 'cat > /tmp/main.sh && exec "${BASH:-sh}" -n /tmp/main.sh\n',
 }
+_WITH_IPYTHON = "# IPython\n"  # named so that it gets a cell that has it loaded
 _OF_SHELL = re.compile(r"/tmp/main\.sh: (?:line )?(\d{1,9}): (.*)")  # bash, and dash
 _DOUBTS = ("warning: ",)
 _ENDED = {
@@ -145,8 +146,9 @@ class _Look:
         ruff, shown, note = self._ruff()
         asked = {"session": self.session, "fix": fix, "ruff": ruff}
         given = text if language == "shell" else f"{json.dumps(asked)}\n{text}"
+        program = _PROGRAMS[language] + (_WITH_IPYTHON if self.session and language == "python" else "")
         request = make_request(
-            _PROGRAMS[language], runtime=self.runtime, timeout=SECONDS, limits=_LIMITS, env=None, files=None,
+            program, runtime=self.runtime, timeout=SECONDS, limits=_LIMITS, env=None, files=None,
             stdin=given, namespace=self.namespace,
             metadata={"validate": language, "sha256": hashlib.sha256(text.encode()).hexdigest()},
         )  # fmt: skip

@@ -8,10 +8,12 @@ import ast
 import json
 import os
 import re
-import subprocess
 import sys
 import warnings
-from typing import Any
+
+TYPE_CHECKING = False  # importing typing takes as long as a look
+if TYPE_CHECKING:
+    from typing import Any
 
 _MOST = 100  # issues of each kind
 _LONGEST = 300  # characters of a message
@@ -159,6 +161,8 @@ def is_shell(keyword: ast.keyword) -> bool:
 
 def ask_ruff(asked: "dict[str, Any]", code: bytes, said: "dict[str, Any]") -> None:
     """What ruff's checks of names and of formats find; and its text where that was asked for."""
+    import subprocess
+
     version = f"py{sys.version_info[0]}{sys.version_info[1]}"
     rules = ["--select", "E9,F", "--target-version", version]
     if asked["session"]:
@@ -183,6 +187,8 @@ def ask_ruff(asked: "dict[str, Any]", code: bytes, said: "dict[str, Any]") -> No
 
 def ruff(program: str, options: "list[str]", code: bytes) -> bytes:
     """What it prints of ``code``, which it is given as standard input."""
+    import subprocess
+
     argv = [program, "check", "--isolated", "--no-cache", "--exit-zero", *options, "--stdin-filename", "main.py", "-"]
     env = {"RAYON_NUM_THREADS": "1", "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
     return subprocess.run(

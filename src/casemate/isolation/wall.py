@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from casemate.errors import Fault
 from casemate.model.isolation import IsolationReport
-from casemate.model.overview import InUse
 from casemate.model.plan import Entry, Listener, Plan
 from casemate.model.warmth import Warmth
+
+if TYPE_CHECKING:
+    from casemate.model.overview import InUse
 
 Stream = Literal["stdout", "stderr"]
 

@@ -43,9 +43,9 @@ class _Process:
     pages: int
 
 
-def used_by(link: Link) -> InUse:
-    """What the supervisor of ``link`` and its cells use."""
-    pid, cells = link.cells()
+def used_by(link: Link | None) -> InUse:
+    """What the supervisor of ``link`` and its cells use; nothing where there is none."""
+    pid, cells = (0, []) if link is None else link.cells()
     if not pid:
         return InUse()
     ready = sum(_is_ready(cell) for cell in cells)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from casemate.errors import Fault, SandboxClosed
 from casemate.isolation.native import launch, refusal, tree
 from casemate.isolation.native.carrying import close_all
-from casemate.isolation.native.in_use import used_by
 from casemate.isolation.native.link import Link
 from casemate.isolation.native.memory import memory_file, seal
 from casemate.isolation.native.piped import Silent, copies_of
@@ -22,7 +21,6 @@ from casemate.isolation.native.unlaunched import explained, why_unlaunched
 from casemate.isolation.native.warm import Turn, Warm
 from casemate.isolation.wall import CellMissed, Ending, Reason, SessionSink, Sink, Standard
 from casemate.model.isolation import IsolationReport
-from casemate.model.overview import InUse
 from casemate.model.plan import Entry, Listener, Plan, Waiting
 from casemate.model.warmth import Warmth
 from casemate.supervisor import wire
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from casemate.isolation.native.selftest import LaunchProgram
+    from casemate.model.overview import InUse
 
 S = TypeVar("S", Sink, SessionSink)
 
@@ -145,9 +144,11 @@ class NativeWall:
         return self._warm.states() if self._warm else Warmth()
 
     def in_use(self) -> InUse:
+        from casemate.isolation.native.in_use import used_by
+
         with self._lock:
             link = self._link
-        return InUse() if link is None else used_by(link)
+        return used_by(link)
 
     def _prepared(self, root: str, plan: Plan, files: dict[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
         """The request for a cell of its own for ``plan``, and its descriptors; ``files`` are given away."""
