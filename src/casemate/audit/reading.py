@@ -20,7 +20,6 @@ from urllib.parse import quote
 from casemate.audit.chain import EMPTY, Head, Row, Verdict, verified
 from casemate.audit.storage import text_of, transaction, unavailable
 from casemate.errors import InvalidArgument, RecordUnavailable
-from casemate.model.operation import Audience, operation
 
 if TYPE_CHECKING:
     from casemate.audit.log import AuditLog
@@ -56,7 +55,6 @@ class Audit:
         self._log = log
         self._namespace = namespace
 
-    @operation(audience=Audience.AGENT)
     async def tail(
         self, limit: int = 50, *, since: float | None = None, kind: str | None = None, run: str | None = None
     ) -> list[AuditRow]:
@@ -90,7 +88,6 @@ class Audit:
                 found.append(_told(row))
         return found
 
-    @operation()
     async def verify(self) -> Verdict:
         """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing.
 

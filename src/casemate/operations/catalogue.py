@@ -17,7 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from casemate.model.operation import Audience, Mark, Principal, mark_of
 from casemate.operations.approvals import Approvals
+from casemate.operations.audit import Audit
 from casemate.operations.desk import Desk
+from casemate.operations.egress import Egress
 from casemate.operations.files import Artifacts, Files
 from casemate.operations.packages import Packages
 from casemate.operations.runs import Runs
@@ -39,6 +41,8 @@ _ROOMS: tuple[tuple[str, str, type], ...] = (
     ("files", "files", Files),
     ("artifacts", "artifacts", Artifacts),
     ("approvals", "approvals", Approvals),
+    ("audit", "audit", Audit),
+    ("egress", "egress", Egress),
     ("packages", "packages", Packages),
     ("tools", "tools", Tools),
     ("vault", "vault", Vault),

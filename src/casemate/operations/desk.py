@@ -11,8 +11,11 @@ from casemate.model.diagnosis import Diagnosis
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Principal, operation
+from casemate.model.overview import Inspection
 from casemate.operations import terms
 from casemate.operations.approvals import Approvals
+from casemate.operations.audit import Audit
+from casemate.operations.egress import Egress
 from casemate.operations.files import Artifacts, Files
 from casemate.operations.kept import KeptRuns
 from casemate.operations.packages import Packages
@@ -56,6 +59,8 @@ class Desk:
         self.files = Files(self)
         self.artifacts = Artifacts(self)
         self.approvals = Approvals(self)
+        self.audit = Audit(self)
+        self.egress = Egress(self)
         self.packages = Packages(self)
         self.tools = Tools(self)
         self.vault = Vault(self)
@@ -106,6 +111,14 @@ class Desk:
     async def doctor(self) -> Diagnosis:
         """What this machine offers, as proved by self-tests."""
         return await self.sandbox.doctor()
+
+    @operation(audience=Audience.AGENT)
+    async def inspect(self, session: Name, *, principal: Principal) -> Inspection:
+        """What a session is and has: its limits, its variables' names, what it used. Values of secrets are masked.
+
+        ``session``: its handle or name.
+        """
+        return await self.sandbox.inspect(self.sessions.find(session, principal).session)
 
     @operation(audience=Audience.AGENT)
     async def set_limits(self, limits: Limits, *, principal: Principal) -> Limits:
