@@ -185,6 +185,16 @@ WORKS: dict[str, str] = {
     "print(pickle.loads(pickle.dumps(A(5))).n, copy.deepcopy(A(6)).n, A.__module__)",
     "no trace of casemate": "import sys\nprint([m for m in sys.modules if m.startswith('casemate')],"
     " [p for p in sys.path if 'casemate' in p], [k for k in sys.path_importer_cache if 'casemate' in k])",
+    "no tools before they are imported": "import sys\nprint([m for m in sys.modules if m.startswith('mcptools')],"
+    " [getattr(f, '__name__', f) for f in sys.meta_path][1:])",
+    "the package of tools": "import importlib, inspect, sys\nimport mcptools\nfrom mcptools import _wire\n"
+    "print(mcptools, mcptools.__spec__, mcptools.__spec__.loader is mcptools.__loader__, mcptools.__path__, _wire,\n"
+    "    mcptools._wire is _wire is sys.modules['mcptools._wire'], inspect.getsource(mcptools.search),\n"
+    "    [getattr(f, '__name__', f) for f in sys.meta_path][1:])\n"
+    "for again in (importlib.reload(mcptools), importlib.reload(_wire)): print(again, again.__spec__)\n"
+    "for name in [name for name in sys.modules if name.startswith('mcptools')]: del sys.modules[name]\n"
+    "import mcptools as new\nprint(new is not mcptools, new)\n"
+    "try: import mcptools.nothing\nexcept ModuleNotFoundError as error: print(error)",
     "a module of its own": "import own\nprint(own.__file__, own.value, own.__spec__.cached)",
     "a package of its own": "import package.inner\nprint(package.inner.__file__, package.__path__)",
     "a module that it writes": "open('late.py', 'w').write('x = 5')\nimport late\nprint(late.x)",

@@ -19,18 +19,19 @@ from casemate.supervisor import cell, kernel, rehearsal, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from types import CodeType
+    from types import CodeType, ModuleType
     from typing import Any
 
 SOCKET = 3
 PACKAGES = "/run"  # where casemate lies in a zygote
 GUEST = "/opt/casemate/python"
+MODULES = "/opt/casemate/modules"
 _SIGINT = 2
 _hidden: list[object] = []
 _MAX_ENDS = 8  # descriptors of one unborn cell: channel, status, doors
 # What a program's start, its pictures and its end need; the guest's own come below.
-_NEEDED = ("atexit", "binascii", "encodings.utf_8", "fcntl", "io", "json", "linecache", "stat", "termios", "time",
-           "tokenize", "traceback", "types")  # fmt: skip
+_NEEDED = ("__future__", "atexit", "binascii", "encodings.utf_8", "fcntl", "io", "json", "linecache", "stat",
+           "termios", "time", "tokenize", "traceback", "types")  # fmt: skip
 _GUEST_MODULES = ("leaving", "fresh", "bundles", "channel", "failure", "patches", "show")
 
 
@@ -78,8 +79,27 @@ def _begin_of_programs() -> CodeType:
         __import__(f"_casemate.{name}")
     for name in _NEEDED:
         __import__(name)
+    vars(package)["ready"] = _tools_for_later()
     with open(f"{GUEST}/sitecustomize.py", encoding="utf-8") as file:
         return compile(file.read(), file.name, "exec")
+
+
+def _tools_for_later() -> dict[str, ModuleType]:
+    """The package `mcptools`, loaded for programs that import it, while others do not find it loaded: see
+    guest/python/sitecustomize.py. Its first import would take longer than a call of a tool."""
+    sys.path.insert(0, MODULES)
+    before = list(sys.meta_path)
+    try:
+        __import__("mcptools._running")
+    finally:
+        sys.path.remove(MODULES)
+        sys.meta_path[:] = before
+        for place in [place for place in sys.path_importer_cache if place.startswith(MODULES)]:
+            del sys.path_importer_cache[place]
+    names = [name for name in sys.modules if name.partition(".")[0] == "mcptools"]
+    ready = {name: sys.modules.pop(name) for name in names}
+    _hidden.append(dict(ready))  # no program frees what all share
+    return ready
 
 
 def _preload(names: list[str], *, optional: bool) -> str | None:

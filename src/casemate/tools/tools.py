@@ -192,7 +192,8 @@ class Tools:
         server = await self._server_of(name)
         if server is None:
             return None
-        found: tuple[str, bool] | None = await aside((await self.catalogue(server)).source, name)
+        catalogue = await self.catalogue(server)
+        found: tuple[str, bool] | None = catalogue.made(name) or await aside(catalogue.source, name)
         return found
 
     def close(self) -> None:

@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MODULES = os.path.join(os.path.dirname(_HERE), "modules")
@@ -39,14 +41,43 @@ class LazyPatches:
     def find_spec(name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
         """The real finder's answer with a patch attached, for the few modules that need one; and casemate's own."""
         if name == "mcptools":
-            own: ModuleSpec | None = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, [_MODULES])
-            return own
+            return _spec_of_tools(name)
         if name not in _PATCHED_WHEN_IMPORTED:
             return None
         from _casemate.patches import patched_spec  # type: ignore[import-not-found]
 
         spec: ModuleSpec | None = patched_spec(name, path, target, LazyPatches)
         return spec
+
+
+class ReadyTools:
+    """Gives the package of tools to the program that imports it, where the warm interpreter has loaded it already."""
+
+    def __init__(self, modules: "dict[str, ModuleType]") -> None:
+        self._modules = modules
+
+    def create_module(self, spec: "ModuleSpec") -> "ModuleType":
+        """The package, as it was loaded."""
+        package = self._modules[spec.name]
+        self._spec = package.__spec__
+        return package
+
+    def exec_module(self, module: "ModuleType") -> None:
+        """Its modules are there from now on, and what others it has is asked for."""
+        module.__spec__ = self._spec
+        sys.modules.update(self._modules)
+        sys.modules[f"{module.__name__}._finding"].install()
+
+
+def _spec_of_tools(name: str) -> "ModuleSpec | None":
+    """Where the package of tools is found, or that it was loaded ahead: once, whoever wants it anew has it read."""
+    ready = vars(sys.modules["_casemate"]).pop("ready", None)
+    if ready is None:
+        found: ModuleSpec | None = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, [_MODULES])
+        return found
+    make: Any = type(sys.__spec__)  # ModuleSpec, without importing what imports it
+    spec: ModuleSpec = make(name, ReadyTools(ready), origin=ready[name].__file__, is_package=True)
+    return spec
 
 
 def _leave_the_search_path() -> None:

@@ -35,6 +35,7 @@ class Catalogue:
         self.problems: list[tuple[str, Problem]] = []
         self._validators: dict[tuple[str, str], Validator] = {}
         self._sources: dict[int, str] = {}  # by what was read of a tool, which is kept
+        self._made: dict[str, tuple[str, bool]] = {}
         by_server: dict[str, dict[str, Tool]] = {}
         for tool in tools:
             known = by_server.setdefault(tool.server, {})
@@ -49,8 +50,18 @@ class Catalogue:
             found[self._packages[server]] = {module: one for module, one in readable.items() if one is not None}
         self._found = found
 
+    def made(self, module: str) -> tuple[str, bool] | None:
+        """As :meth:`source`, at once: None, too, where it was not asked for before."""
+        return self._made.get(module)
+
     def source(self, module: str) -> tuple[str, bool] | None:
         """The source of ``module``, and whether it is a package; None where there is none of that name."""
+        found = self._source_of(module)
+        if found is not None:
+            self._made[module] = found
+        return found
+
+    def _source_of(self, module: str) -> tuple[str, bool] | None:
         root, _, rest = module.partition(".")
         package, _, name = rest.partition(".")
         if root != PACKAGE or package not in self._found:
