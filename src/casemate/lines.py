@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from casemate.errors import InvalidArgument
@@ -27,6 +27,11 @@ class Client(Protocol):
 
     def taken(self, count: int | None = None) -> bytes:
         """The first ``count`` bytes of ``ahead``, which are then used."""
+        ...
+
+    def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
+        """Call ``gone``, once, when the client has gone. Bytes that it sends are appended to ``ahead``; with more than
+        ``most`` there it is looked at no longer. What is given ends the watching; nobody fills ``ahead`` before."""
         ...
 
     async def send(self, data: bytes) -> None:
@@ -68,28 +73,23 @@ def line_of(value: Mapping[str, Any]) -> bytes:
 
 async def while_there(client: Client, work: Awaitable[Made]) -> Made | None:
     """What comes of ``work``; None where the client goes before, which ends it. Raises what ``work`` does."""
-    working = asyncio.ensure_future(work)  # noqa: TID251 - ended here in every case
-    watching = asyncio.ensure_future(_gone(client))  # noqa: TID251 - the same
+    task = asyncio.current_task()
+    assert task is not None
+    before, is_gone = task.cancelling(), False
+
+    def gone() -> None:
+        nonlocal is_gone
+        is_gone = True
+        task.cancel()
+
+    stop = client.watch(gone, _MOST_AHEAD)
     try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if watching.done() and not working.done() and watching.result():
+        return await work
+    except asyncio.CancelledError:
+        if is_gone and task.cancelling() <= before + 1:
             return None
-        return await working
+        raise
     finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.wait((working, watching))  # unlike awaiting them it lets our own cancellation through
-        for task in (working, watching):
-            if not task.cancelled():
-                task.exception()  # it is told above, or nobody is there to be told
-
-
-async def _gone(client: Client) -> bool:
-    """Wait until the client is gone; False where it sends more than it may, and is looked at no longer."""
-    try:
-        while await client.fill():
-            if len(client.ahead) > _MOST_AHEAD:
-                return False
-    except OSError:
-        return True
-    return True
+        stop()
+        if is_gone:
+            task.uncancel()

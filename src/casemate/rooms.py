@@ -194,7 +194,7 @@ class Rooms:
         return (self._broker,)
 
     def _note_call(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
-        self.log.crossing(run, namespace, detail, wait=False)
+        self.log.crossing(run, namespace, detail)
 
     @property
     def sessions(self) -> Sessions:

@@ -16,6 +16,7 @@ import pytest
 from tests.brokered.conftest import Opened, Witness
 
 from casemate import ApprovalRequest, Decision, Done, InvalidArgument, Sandbox, ToolUnavailable
+from casemate.audit.log import AuditLog
 from casemate.vault.store import MemoryStore
 
 # A client that says whatever it likes: nobody has to use the modules that casemate gives.
@@ -430,6 +431,16 @@ async def test_what_becomes_of_a_call_is_on_record(opened: Opened, tmp_path: Pat
         assert execution.ok
     outcomes = [row["outcome"] for row in rows(tmp_path / "audit.db", kind="tool", server="w") if "outcome" in row]
     assert outcomes == ["ok", "error"]
+
+
+async def test_what_becomes_of_a_call_is_on_record_before_its_step_is(opened: Opened, tmp_path: Path) -> None:
+    async with opened(policy=ALLOW) as sandbox, sandbox.session() as session:
+        await session.run(RAW)
+        for _ in range(20):
+            assert (await session.run("call(text='x')")).ok
+    told = [(row.kind, json.loads(row.detail)) for row in AuditLog(tmp_path / "audit.db").tail(1000)]
+    steps = [kind for kind, detail in told if kind in ("intent", "outcome") or detail.get("kind") == "tool"]
+    assert steps == ["intent", "outcome", *["intent", "decision", "crossing", "outcome"] * 20]
 
 
 async def test_fifty_calls_at_once_are_made_at_once(opened: Opened) -> None:

@@ -67,6 +67,7 @@ class Asker:
         self._pausing: Pausing | None = None
         self._cell: Pausable | None = None
         self._over: list[str] = []
+        self._has_more = False
 
     def attach(self, cell: Pausable) -> None:
         """Its cell, which stands still while it only waits for answers."""
@@ -103,6 +104,13 @@ class Asker:
             plane.refuse(self, own, future, str(error))
         return future
 
+    def afterwards(self, step: Callable[[], object]) -> None:
+        """Have ``step``, which must not raise, called in the plane's thread, after what was asked before. `end` waits
+        for what came before it. From any thread."""
+        self._has_more = True
+        if not self._asking().clockwork.soon(step):
+            step()
+
     def without_secrets(self, question: Question) -> Question:
         """What of ``question`` anybody may be told. Its hash stays that of the whole."""
         if (redaction := self._redaction) is None:
@@ -135,6 +143,8 @@ class Asker:
         if self._over and self._plane:
             for channel in self._plane.channels:
                 await channel.ended(set(self._over), _END_WITHIN)
+        if self._has_more and self._plane:
+            await self._plane.clockwork.caught_up(_END_WITHIN)
 
     def _asking(self) -> Plane:
         from casemate.approvals.pausing import Pausing

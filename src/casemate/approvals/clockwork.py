@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import heapq
 import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 _END_WITHIN = 10.0  # seconds that the thread has to do what was asked of it before the end
@@ -33,13 +36,13 @@ class Clockwork:
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
         self._changed = threading.Condition()
-        self._now: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._later: list[tuple[float, int, Later, Callable[..., None], tuple[Any, ...]]] = []
+        self._now: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._later: list[tuple[float, int, Later, Callable[..., object], tuple[Any, ...]]] = []
         self._count = itertools.count()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    def soon(self, do: Callable[..., None], *arguments: Any) -> bool:
+    def soon(self, do: Callable[..., object], *arguments: Any) -> bool:
         """Have ``do`` called after what was asked for before; False when it was closed. From any thread."""
         with self._changed:
             if self._is_closed:
@@ -57,6 +60,14 @@ class Clockwork:
                 heapq.heappush(self._later, (when, next(self._count), handle, do, arguments))
                 self._run()
         return handle
+
+    async def caught_up(self, seconds: float) -> None:
+        """Wait until all is done that was asked for to be done now; no longer than ``seconds``."""
+        done: Future[None] = Future()
+        if self.soon(done.set_result, None):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await asyncio.shield(asyncio.wrap_future(done))
 
     @property
     def is_running(self) -> bool:
@@ -87,7 +98,7 @@ class Clockwork:
             except Exception as error:  # noqa: BLE001 - whatever goes wrong, the thread goes on; what waits is denied
                 self._failed(error)
 
-    def _next(self) -> tuple[Callable[..., None], tuple[Any, ...]] | None:
+    def _next(self) -> tuple[Callable[..., object], tuple[Any, ...]] | None:
         with self._changed:
             while True:
                 if self._now:

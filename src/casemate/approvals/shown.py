@@ -35,7 +35,7 @@ def shown(question: Question) -> Shown:
         raise Unshowable("its arguments are not a mapping")
     try:
         text = canonical(question.arguments)
-        digest = fingerprint(question)
+        digest = fingerprint(question, text)
     except InvalidArgument as error:
         raise Unshowable(str(error)) from None
     if len(text) > MOST_BYTES:

@@ -38,6 +38,29 @@ class Stream:
             self.ahead += data
             return bool(data)
 
+    def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
+        """Call ``gone``, once, when the other side has ended or is lost. Bytes that come are put into ``ahead``; with
+        more than ``most`` there it is looked at no longer. What is given ends the watching; nobody reads before."""
+
+        def look() -> None:
+            try:
+                data = self.socket.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            self.ahead += data
+            if not data or len(self.ahead) > most:
+                stop()
+            if not data:
+                gone()
+
+        def stop() -> None:
+            self._loop.remove_reader(self.socket)
+
+        self._loop.add_reader(self.socket, look)
+        return stop
+
     def receive_into(self, room: memoryview) -> int:
         """Put what has come into ``room``; how many bytes, 0 at the end. Raises ``BlockingIOError`` and ``OSError``."""
         return self.socket.recv_into(room)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from casemate.errors import InvalidArgument
@@ -72,17 +73,19 @@ def digest(value: Any, argument: str = "arguments") -> str:
     return hashlib.sha256(canonical(value, argument)).hexdigest()
 
 
-def fingerprint(question: Question) -> str:
+def fingerprint(question: Question, arguments: bytes | None = None) -> str:
     """The hash that an answer binds to: of the kind, the server, the tool, its definition and the arguments; not of
-    who asks. Raises as :func:`canonical`."""
-    asked = {
-        "kind": question.kind,
-        "server": question.server,
-        "tool": question.tool,
-        "schema": question.schema,
-        "arguments": dict(question.arguments),
-    }
-    return digest(asked)
+    who asks. It is the digest of an object of these. ``arguments``: their one text, where that is there already.
+    Raises as :func:`canonical`."""
+    first = canonical(question.arguments) if arguments is None else arguments
+    rest = _named(question.kind, question.schema, question.server, question.tool)
+    return hashlib.sha256(b'{"arguments":' + first + b"," + rest[1:]).hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _named(kind: str, schema: str, server: str, tool: str) -> bytes:
+    """All of that object but the arguments, whose name sorts first."""
+    return canonical({"kind": kind, "schema": schema, "server": server, "tool": tool})
 
 
 def _decoded(text: str | bytes, argument: str) -> str:

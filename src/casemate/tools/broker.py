@@ -78,15 +78,18 @@ class ToolService:
                 line = await read_line(client)
                 if line is None:
                     return
-                answer = await while_there(client, self._answer(line, client))
+                goes_on = await while_there(client, self._answered(line, client))
             except InvalidArgument as error:
                 await client.send(line_of(Refused("invalid", str(error)).answer))
                 return
-            if answer is None:
+            if not goes_on:
                 return
-            await self._send(client, answer)
-            if answer.is_text:
-                return
+
+    async def _answered(self, line: bytes, client: Client) -> bool:
+        """Answer it; whether another may follow. Sent by who has it, as each turn of the loop takes its time."""
+        answer = await self._answer(line, client)
+        await self._send(client, answer)
+        return not answer.is_text
 
     async def _send(self, client: Client, answer: Said) -> None:
         """Send it as fast as it is read; something short in its place where the cell lets too much wait already."""

@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -60,6 +61,19 @@ def test_one_connection_serves_many_calls(mcptools: Any, peer: Peer) -> None:
     for n in range(20):
         run(b=n)
     assert peer.connections == 1
+
+
+def test_a_place_where_nobody_answers_any_more_is_looked_for_anew(mcptools: Any, peer: Peer) -> None:
+    run, wire = tool("echo").run, sys.modules["mcptools._wire"]
+    run(b=1)
+    [name] = wire._places
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        wire._places[name] = (*wire._places[name][:4], gone.getsockname())
+    for connection in wire._kept.pop(os.getpid()):
+        connection.close()
+    run(b=2)
+    assert [call["arguments"] for call in peer.calls] == [{"b": 1}, {"b": 2}]
+    assert wire._places[name][4][1] == name[1]
 
 
 def test_null_is_sent_and_what_is_unset_is_not(mcptools: Any, peer: Peer) -> None:

@@ -544,3 +544,30 @@ async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_fo
     finally:
         go.set()
         desk.approvals.close()
+
+
+@running
+async def test_the_end_of_a_run_waits_for_what_is_to_be_done_after_its_calls() -> None:
+    desk, go = Desk(lambda _: True), threading.Event()
+    asker, done = desk.asker(), list[bool]()
+    await verdict(asker.decide(question()))
+    asker.afterwards(lambda: done.append(go.wait(PATIENCE)))
+    ending = asyncio.ensure_future(asker.end())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not ending.done()
+    go.set()
+    await ending
+    assert done == [True]
+    desk.approvals.close()
+
+
+@running
+async def test_what_is_to_be_done_after_a_call_is_done_also_when_the_sandbox_is_closed() -> None:
+    desk, done = Desk(lambda _: True), list[bool]()
+    asker = desk.asker()
+    await verdict(asker.decide(question()))
+    desk.approvals.close()
+    asker.afterwards(lambda: done.append(True))
+    assert done == [True]
+    await asker.end()

@@ -29,6 +29,9 @@ class Pieces:
         del self.ahead[: len(data)]
         return data
 
+    def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
+        raise AssertionError(most)
+
     async def send(self, data: bytes) -> None:
         raise AssertionError(data)
 
@@ -88,62 +91,96 @@ def test_a_value_is_one_line_of_ascii() -> None:
     assert line_of({"text": "ä\n\u2028\ud800"}) == b'{"text":"\\u00e4\\n\\u2028\\ud800"}\n'
 
 
-class Slow(Pieces):
-    """A client that says nothing; when it is watched no longer, ``leaving`` is called."""
+class Watched(Pieces):
+    """A client that goes when ``goes`` is set. ``watching``: how often it is watched."""
 
-    def __init__(self, leaving: Callable[[], object]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._leaving = leaving
+        self.goes = asyncio.Event()
+        self.watching = 0
 
-    async def fill(self) -> bool:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self._leaving()
-            await asyncio.sleep(0)
-        return True
+    def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
+        async def look() -> None:
+            await self.goes.wait()
+            gone()
+
+        looking = asyncio.ensure_future(look())
+        self.watching += 1
+
+        def stop() -> None:
+            looking.cancel()
+            self.watching -= 1
+
+        return stop
 
 
-async def _done() -> str:
-    await asyncio.sleep(0)
-    return "done"
+async def _never(ended: list[bool]) -> bool:
+    try:
+        return await asyncio.Event().wait()
+    finally:
+        ended.append(True)
 
 
 def test_what_comes_of_the_work_is_given_while_its_client_is_there() -> None:
-    assert asyncio.run(while_there(Slow(int), _done())) == "done"
-
-
-def test_work_ends_when_its_client_goes() -> None:
-    has_ended = []
-
-    async def work() -> bool:
-        try:
-            return await asyncio.Event().wait()
-        finally:
-            has_ended.append(True)
+    async def work() -> str:
+        await asyncio.sleep(0)
+        return "done"
 
     async def main() -> None:
-        assert await while_there(Pieces(b"more", b"and more"), work()) is None
-        assert has_ended
+        client = Watched()
+        assert await while_there(client, work()) == "done"
+        assert client.watching == 0
 
     asyncio.run(main())
 
 
-def test_what_work_raises_is_told() -> None:
-    async def work() -> None:
-        raise InvalidArgument("request", "is no good")
-
-    with pytest.raises(InvalidArgument, match="is no good"):
-        asyncio.run(while_there(Slow(int), work()))
-
-
-def test_a_cancellation_that_comes_last_of_all_is_not_lost() -> None:
+def test_work_ends_when_its_client_goes_and_whoever_asked_for_it_goes_on() -> None:
     async def main() -> None:
-        def leaving() -> None:
-            serving.cancel()
+        client, ended = Watched(), list[bool]()
+        asyncio.get_running_loop().call_soon(client.goes.set)
+        assert await while_there(client, _never(ended)) is None
+        assert (ended, client.watching) == ([True], 0)
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        await asyncio.sleep(0)
 
-        serving = asyncio.ensure_future(while_there(Slow(leaving), _done()))
+    asyncio.run(main())
+
+
+def test_what_work_raises_is_told_also_when_its_client_goes_meanwhile() -> None:
+    async def work(client: Watched) -> None:
+        client.goes.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise InvalidArgument("request", "is no good")
+
+    async def main() -> None:
+        client = Watched()
+        with pytest.raises(InvalidArgument, match="is no good"):
+            await while_there(client, work(client))
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("also_goes", [False, True])
+def test_a_cancellation_from_elsewhere_is_not_lost(also_goes: bool) -> None:
+    async def main() -> None:
+        client, ended = Watched(), list[bool]()
+        serving = asyncio.ensure_future(while_there(client, _never(ended)))
+        while not client.watching:
+            await asyncio.sleep(0)
+        if also_goes:
+            client.goes.set()
+            asyncio.get_running_loop().call_soon(serving.cancel)
+        else:
+            serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
+        assert (ended, client.watching) == ([True], 0)
 
     asyncio.run(main())

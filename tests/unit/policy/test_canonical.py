@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.policy.asked import question
 
 from casemate.errors import InvalidArgument
+from casemate.model.approval import Question
 from casemate.policy.canonical import canonical, digest, fingerprint, parse
 
 NUMBERS = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -131,3 +132,10 @@ def test_ap_07_an_answer_binds_to_everything_that_was_shown_and_to_nobody() -> N
         question(path="a", server="other"), question(path="a", schema=""), question("files", path="a"),
     ]  # fmt: skip
     assert len({fingerprint(one) for one in [plain, *others]}) == 7
+
+
+@pytest.mark.parametrize("arguments", [{}, {"path": "a"}, {"z": [1.5, {"b": None, "a": "\u00e4\n"}], "": True}])
+def test_the_hash_is_that_of_one_object_in_its_one_form(arguments: dict[str, Any]) -> None:
+    asked = Question("tool", "s", arguments, server='a"b', tool="t\u2028", schema="0" * 64)
+    whole = {"kind": "tool", "server": 'a"b', "tool": "t\u2028", "schema": "0" * 64, "arguments": arguments}
+    assert fingerprint(asked) == fingerprint(asked, canonical(arguments)) == digest(whole)

@@ -4,6 +4,7 @@ A connection serves one call at a time, so calls from threads and tasks run besi
 with connections of its own.
 """
 
+import _socket as sockets  # without the classes around it, which take longer to load than a call takes
 import json
 import os
 
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    Place = tuple[Any, ...]  # as getaddrinfo gives it
     Tell = Callable[[dict[str, Any]], object]
 
 HOST, PORT = "tools.casemate.internal", 7
 MOST_KEPT = 8
 LONGEST = 64 * 2**20  # bytes of an answer
 _kept: "dict[int, list[socket]]" = {}  # by process: a child must not speak on its parent's
+_places: "dict[tuple[str, int], Place]" = {}  # where the last connection led, by name and port
 
 
 def ask(request: "dict[str, Any]", timeout: "float | None" = None, tell: "Tell | None" = None) -> "dict[str, Any]":
@@ -105,8 +108,6 @@ def _address() -> "tuple[str, int]":
 
 def _taken() -> "socket":
     """A connection that is open still, or a new one."""
-    import _socket as sockets  # without the classes around it, which take longer to load than a call takes
-
     for process in [process for process in _kept if process != os.getpid()]:
         for inherited in _kept.pop(process, ()):
             inherited.close()
@@ -124,24 +125,44 @@ def _taken() -> "socket":
         except OSError:
             pass
         connection.close()  # the host closed it, or says what nobody asked for
+    return _opened()
+
+
+def _opened() -> "socket":
+    """A new connection: to where the last one led, while somebody is there, else to where the name leads now."""
+    host, port = name = _address()
+    if name in _places:
+        try:
+            return _connected(_places[name])
+        except (KeyError, OSError):  # another thread found that first, or nobody is there any more
+            _places.pop(name, None)
     error = OSError("no address")
     try:
-        host, port = _address()
         # As bytes: a text would have the codec of IDNA loaded, which takes longer than the answer.
         families = sockets.AF_INET if host == HOST else sockets.AF_UNSPEC  # one question instead of two
-        where = sockets.getaddrinfo(host.encode(), port, families, sockets.SOCK_STREAM)
-        for family, kind, protocol, _, address in where:
-            connection = sockets.socket(family, kind, protocol)
+        for place in sockets.getaddrinfo(host.encode(), port, families, sockets.SOCK_STREAM):
             try:
-                connection.connect(address)
-                connection.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
-                return connection
+                connection = _connected(place)
             except OSError as why:
                 error = why
-                connection.close()
+                continue
+            _places[name] = place
+            return connection
     except OSError as why:
         error = why
     raise _nobody(error)
+
+
+def _connected(place: "Place") -> "socket":
+    family, kind, protocol, _, address = place
+    connection = sockets.socket(family, kind, protocol)
+    try:
+        connection.connect(address)
+        connection.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _received(connection: "socket", tell: "Tell | None" = None) -> "dict[str, Any]":
