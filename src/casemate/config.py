@@ -1,14 +1,14 @@
-"""What a sandbox is configured with, from a file or from variables: read once, checked, and handed on as values."""
+"""A sandbox's arguments narrowed by its policy, which may be a file: read once, checked, and handed on as values."""
 
 from __future__ import annotations
 
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from casemate.errors import InvalidArgument
 from casemate.execution.request import domains_of
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from casemate.policy.rules import Rulebook
 
 _NETWORKS = get_args(Network)  # from the narrowest
-_PREFIX = "CASEMATE_"
-_LIMIT = "LIMITS_"
-_FOR_TESTS = "CASEMATE_TESTS_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,111 +100,23 @@ def policy_from(given: object) -> Policy:
     from casemate.policy import document, reading
 
     if isinstance(given, Mapping):
-        return reading.policy_of(document.of_mapping(given), os.getcwd(), _home())
+        return reading.policy_of(document.of_mapping(given), os.getcwd(), home())
     if not isinstance(given, str | os.PathLike):
         raise InvalidArgument("policy", f"{given!r} is neither a path nor a mapping")
-    read, folder = _document(given, "policy")
-    return reading.policy_of(read, folder, _home())
+    read, folder = document_in(given, "policy")
+    return reading.policy_of(read, folder, home())
 
 
 def policy_in(path: str | os.PathLike[str]) -> Policy:
     """The policy in a file for ``Sandbox.from_file``, with the further arguments. Raises as :func:`policy_from`."""
     from casemate.policy import reading
 
-    read, folder = _document(path, "policy")
-    return reading.policy_of(read, folder, _home(), arguments=True)
+    read, folder = document_in(path, "policy")
+    return reading.policy_of(read, folder, home(), arguments=True)
 
 
-def arguments_of_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Arguments of a ``Sandbox`` from a file that holds them as keys beside those of a policy.
-
-    Raises as :func:`policy_from`.
-    """
-    policy = policy_in(path)
-    return {**policy.arguments, "policy": policy}
-
-
-def arguments_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments of a ``Sandbox`` from variables ``CASEMATE_WORKSPACE``, ``CASEMATE_LIMITS_MEMORY`` and so on.
-
-    Lists have commas between their items. Raises ``InvalidArgument`` naming the variable, also for one that begins with
-    ``CASEMATE_`` and is not known, unless it begins with ``CASEMATE_SECRET_`` or
-    ``CASEMATE_INJECT_``.
-    """
-    from casemate.vault.store import INJECT_PREFIX, SECRET_PREFIX
-
-    given: dict[str, Any] = {}
-    limits: dict[str, Any] = {}
-    for variable in sorted(name for name in environ if name.startswith(_PREFIX)):
-        if variable.startswith((SECRET_PREFIX, INJECT_PREFIX, _FOR_TESTS)):
-            continue
-        name = variable.removeprefix(_PREFIX)
-        if name.startswith(_LIMIT) and name.removeprefix(_LIMIT).lower() in _LIMITS:
-            limit = name.removeprefix(_LIMIT).lower()
-            limits[limit] = _read(variable, environ[variable], _LIMITS[limit])
-        elif name.lower() in VARIABLES:
-            given[name.lower()] = _read(variable, environ[variable], VARIABLES[name.lower()])
-        else:
-            raise InvalidArgument(variable, "is no variable that casemate knows", remediation=f"Known are {_known()}.")
-    if limits:
-        try:
-            given["limits"] = Limits(**limits)
-        except InvalidArgument as error:
-            variable = f"{_PREFIX}{error.argument.upper().replace('.', '_')}"
-            raise InvalidArgument(variable, error.problem) from None
-    return given
-
-
-def _text(value: str) -> str:
-    if not value:
-        raise ValueError("is empty; give a value, or unset it")
-    return value
-
-
-def _texts(value: str) -> list[str]:
-    return [item.strip() for item in value.split(",") if item.strip()]
-
-
-def _ports(value: str) -> list[int]:
-    return [int(item) for item in _texts(value)]
-
-
-def _size(value: str) -> str | int:
-    return int(value) if value.isascii() and value.isdigit() else _text(value)
-
-
-VARIABLES: dict[str, Callable[[str], Any]] = {
-    "workspace": _text, "workspace_mode": _text, "output_dir": _text, "environment": _text, "preload": _texts,
-    "isolation": _text, "policy": _text, "network": _text, "allowed_domains": _texts, "allow_local": _ports,
-    "approval_timeout": float, "audit": _text, "namespace": _text, "concurrency": int,
-    "intercept": _texts, "trust": _text, "package_indexes": _texts, "tools": _text,
-}  # fmt: skip
-_WHOLE = ("processes", "inodes", "open_files")
-_SECONDS = ("cpus", "cpu_time", "wall")
-_LIMITS: dict[str, Callable[[str], Any]] = {
-    one.name: int if one.name in _WHOLE else float if one.name in _SECONDS else _size for one in fields(Limits)
-}
-
-
-def _read(variable: str, value: str, reader: Callable[[str], Any]) -> Any:
-    try:
-        return reader(value)
-    except ValueError as error:
-        problem = "is no number" if reader in (int, float, _ports) else str(error)
-        raise InvalidArgument(variable, f"{value[:80]!r} {problem}") from None
-
-
-def _known() -> str:
-    from casemate.vault.store import INJECT_PREFIX, SECRET_PREFIX
-
-    limits = (f"{_PREFIX}{_LIMIT}{name.upper()}" for name in _LIMITS)
-    return ", ".join(
-        [*(f"{_PREFIX}{name.upper()}" for name in VARIABLES), *limits, f"{SECRET_PREFIX}*", f"{INJECT_PREFIX}*"]
-    )
-
-
-def _document(path: str | os.PathLike[str], argument: str) -> tuple[Document, str]:
-    """A file's document, and the folder that it lies in."""
+def document_in(path: str | os.PathLike[str], argument: str) -> tuple[Document, str]:
+    """A file's document, and the folder that it lies in. Raises ``InvalidArgument`` for ``argument``."""
     from casemate.policy import document
 
     if not os.fspath(path) or "\0" in str(os.fspath(path)):
@@ -229,7 +138,8 @@ def _content(place: Path, argument: str, most: int) -> bytes:
         return file.read(most + 1)
 
 
-def _home() -> str:
+def home() -> str:
+    """What ``~`` is."""
     return os.path.expanduser("~")
 
 

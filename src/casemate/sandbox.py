@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from casemate.config import arguments_of_environment, arguments_of_file
 from casemate.errors import Unavailable
 from casemate.execution.given import check_files, checked_cwd, checked_folder
 from casemate.execution.request import Content, check_timeout, make_request
@@ -17,6 +16,7 @@ from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.oversight import Oversight
 from casemate.rooms import Rooms
 from casemate.runtimes.catalogue import examples, language_of, runtime_for
+from casemate.settings.arguments import arguments_of_environment, arguments_of_file
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
@@ -105,7 +105,7 @@ class Sandbox(Oversight):
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **arguments: Any) -> Self:
         """With the arguments and the policy in a file; ``arguments`` narrow it. Raises as the class."""
-        return cls(**{**arguments_of_file(path), **arguments})
+        return cls(**{**arguments_of_file(path, os.environ), **arguments})
 
     @classmethod
     def from_env(cls, **arguments: Any) -> Self:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from casemate import InvalidArgument, Limits, Sandbox, sync
-from casemate.config import Bounded, arguments_of_environment, bounded
+from casemate.config import Bounded, bounded
 from casemate.policy.hosts import HostRules
 
 UNSET: dict[str, Any] = {
@@ -168,42 +168,6 @@ def test_an_unknown_key_of_a_file_is_named_with_its_line(tmp_path: Path) -> None
     (tmp_path / "c.toml").write_text('namespace = "a"\nconcurency = 2\n')
     with pytest.raises(InvalidArgument, match=r"c\.toml:2: concurency: is no key"):
         Sandbox.from_file(tmp_path / "c.toml")
-
-
-def test_variables_are_arguments(tmp_path: Path) -> None:
-    given = arguments_of_environment({
-        "CASEMATE_WORKSPACE": str(tmp_path), "CASEMATE_ALLOWED_DOMAINS": "a.test, b.test", "CASEMATE_CONCURRENCY": "3",
-        "CASEMATE_LIMITS_MEMORY": "64MiB", "CASEMATE_LIMITS_DISK": "1048576", "CASEMATE_LIMITS_CPU_TIME": "2.5",
-        "CASEMATE_SECRET_TOKEN": "x", "CASEMATE_PRELOAD": "", "HOME": "/", "casemate_x": "y",
-    })  # fmt: skip
-    limits = given.pop("limits")
-    assert (limits.memory, limits.disk, limits.cpu_time) == (64 << 20, 1 << 20, 2.5)
-    assert given == {
-        "workspace": str(tmp_path),
-        "allowed_domains": ["a.test", "b.test"],
-        "concurrency": 3,
-        "preload": [],
-    }
-
-
-@pytest.mark.parametrize(("variable", "value"), [
-    ("CASEMATE_WORKSPCE", "x"), ("CASEMATE_", "x"), ("CASEMATE_CONCURRENCY", "many"), ("CASEMATE_WORKSPACE", ""),
-    ("CASEMATE_LIMITS_RAM", "1"), ("CASEMATE_LIMITS_WALL", "soon"), ("CASEMATE_LIMITS_WALL", "-1"),
-    ("CASEMATE_LIMITS_MEMORY", "lots"), ("CASEMATE_ALLOW_LOCAL", "80,x"),
-    ("CASEMATE_APPROVE", "x"), ("CASEMATE_VAULT", "x")])  # fmt: skip
-def test_a_variable_that_is_wrong_or_unknown_is_named(variable: str, value: str) -> None:
-    with pytest.raises(InvalidArgument) as raised:
-        arguments_of_environment({variable: value})
-    assert raised.value.argument == variable
-
-
-def test_a_sandbox_from_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CASEMATE_AUDIT", str(tmp_path / "audit.db"))
-    monkeypatch.setenv("CASEMATE_LIMITS_WALL", "3")
-    monkeypatch.setenv("CASEMATE_ALLOW_LOCAL", "80, 81")
-    assert arguments_of_environment(os.environ)["allow_local"] == [80, 81]
-    with sync.Sandbox.from_env() as sandbox:
-        assert sandbox.explain("1", timeout=None).limits.wall == 3
 
 
 def test_ports_of_the_hosts_loopback_are_narrowed_and_never_widened() -> None:

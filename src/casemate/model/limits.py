@@ -11,16 +11,16 @@ from casemate.model.sizes import format_size, parse_size
 _MIB = 2**20
 _WEEK = 7 * 86400.0
 
-# name: (smallest, largest); what lies outside is a mistake, not a wish.
-_SIZES = {
+# What a limit may be, as name: (smallest, largest); what lies outside is a mistake, not a wish.
+SIZES = {
     "memory": (16 * _MIB, 2**44),
     "output": (256, 2**30),
     "full_output": (256, 2**36),
     "disk": (2**16, 2**42),
 }
-_COUNTS = {"processes": (1, 32768), "inodes": (32, 10**8), "open_files": (16, 2**20)}
-_SECONDS = {"cpu_time": (0.01, _WEEK), "wall": (0.01, _WEEK)}
-_CPUS = (0.01, 4096.0)
+COUNTS = {"processes": (1, 32768), "inodes": (32, 10**8), "open_files": (16, 2**20)}
+SECONDS = {"cpu_time": (0.01, _WEEK), "wall": (0.01, _WEEK)}
+CPUS = (0.01, 4096.0)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -65,9 +65,9 @@ class Limits:
         counts = {"processes": processes, "inodes": inodes, "open_files": open_files}
         values: dict[str, Any] = {name: _size(name, value) for name, value in sizes.items()}
         values |= {name: _count(name, value) for name, value in counts.items()}
-        values["cpus"] = _number("cpus", cpus, *_CPUS)
-        values["wall"] = _number("wall", wall, *_SECONDS["wall"])
-        values["cpu_time"] = None if cpu_time is None else _number("cpu_time", cpu_time, *_SECONDS["cpu_time"])
+        values["cpus"] = _number("cpus", cpus, *CPUS)
+        values["wall"] = _number("wall", wall, *SECONDS["wall"])
+        values["cpu_time"] = None if cpu_time is None else _number("cpu_time", cpu_time, *SECONDS["cpu_time"])
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -83,7 +83,7 @@ class Limits:
 
 
 def _size(name: str, value: str | int) -> int:
-    low, high = _SIZES[name]
+    low, high = SIZES[name]
     try:
         size = parse_size(value)
     except ValueError as error:
@@ -96,7 +96,7 @@ def _size(name: str, value: str | int) -> int:
 
 
 def _count(name: str, value: int) -> int:
-    low, high = _COUNTS[name]
+    low, high = COUNTS[name]
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidArgument(f"limits.{name}", f"{value!r} is not a whole number from {low} to {high}")
     return value

@@ -10,6 +10,7 @@ from casemate.errors import InvalidArgument
 from casemate.model.plan import Network
 from casemate.policy.document import Document
 from casemate.policy.hosts import MOST_PORT
+from casemate.policy.nearest import meant
 
 Size = StrictStr | StrictInt
 Number = StrictInt | StrictFloat
@@ -65,15 +66,17 @@ class SandboxKeys(PolicyKeys):
     """The further arguments of a ``Sandbox``, in a file for ``Sandbox.from_file``."""
 
     output_dir: StrictStr | None = None
-    environment: StrictStr | None = None
+    environment: StrictStr | Names | None = None
     preload: Names | None = None
     approval_timeout: Number | None = None
     audit: StrictStr | None = None
     namespace: StrictStr | None = None
     concurrency: StrictInt | None = None
+    package_indexes: Names | None = None
     tools: StrictStr | dict[StrictStr, dict[StrictStr, Any]] | None = None
 
 
+_MAY_BE_SECRET = ("package_indexes", "tools")  # addresses with passwords, headers: not in messages
 ARGUMENTS_ONLY = tuple(name for name in SandboxKeys.model_fields if name not in PolicyKeys.model_fields)
 
 
@@ -101,7 +104,10 @@ def _told(error: Any, path: tuple[str | int, ...]) -> str:
     if error["type"] == "extra_forbidden":
         below: dict[object, type[BaseModel]] = {"limits": LimitKeys, "requests": RequestKeys}
         known = below.get(path[0], SandboxKeys) if len(path) > 1 else SandboxKeys
-        return f"is no key that casemate knows; the keys here are {', '.join(known.model_fields)}"
+        likely = meant(str(path[-1]), known.model_fields)
+        return f"is no key that casemate knows{likely or ';'} the keys here are {', '.join(known.model_fields)}"
+    if path[0] in _MAY_BE_SECRET:
+        return f"{error['msg'][0].lower()}{error['msg'][1:]}"
     given = (
         error["input"] if isinstance(error["input"], str | int | float | bool | None) else type(error["input"]).__name__
     )

@@ -22,6 +22,7 @@ _COMMANDS = {
     "wrap": ("casemate.surfaces.wrap_command:wrap", "Run any command, as a tool server, behind a wall."),
     "doctor": ("casemate.surfaces.commands:doctor", "Say what this machine can do, and what would help."),
     "policy": ("casemate.surfaces.policy_commands:policy", "Show what a policy permits, and from which line."),
+    "config": ("casemate.surfaces.config_command:app", "Show what is configured, and where it came from."),
     "packages": ("casemate.surfaces.packages:app", "Install Python packages ahead, in a cell."),
     "tools": ("casemate.surfaces.tools:app", "Keep MCP servers for programs, and call their tools."),
     "vault": ("casemate.surfaces.vault:app", "Keep secrets for programs."),

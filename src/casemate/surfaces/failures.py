@@ -67,6 +67,9 @@ _OPTION_OF_ARGUMENT = {
     "folder": "FOLDER",
     "headers": "--header",
     "args": "ARGS",
+    "config": "the configuration",
+    "key": "KEY",
+    "client": "CLIENT",
 }
 
 
@@ -85,6 +88,8 @@ def exit_code_of_error(error: CasemateError) -> int:
 
 
 def option_of(argument: str) -> str:
-    """How the command line calls an argument of the facade's."""
+    """How the command line calls an argument of the facade's; a variable is called by its name."""
+    if argument.startswith("CASEMATE_"):
+        return argument
     name = argument.removeprefix("limits.").replace("_", "-")
     return _OPTION_OF_ARGUMENT.get(argument, f"--{name}")

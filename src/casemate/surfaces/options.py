@@ -6,13 +6,18 @@ import os
 import select
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.errors import InvalidArgument
 from casemate.model.limits import Limits
+from casemate.settings.finding import is_configured
 from casemate.surfaces.words import say
+
+if TYPE_CHECKING:
+    from casemate.policy.policy import Policy
+    from casemate.settings.settings import Settings
 
 _MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to be told that it is too long
 _MAX_STDIN = (256 << 20) + 1
@@ -22,53 +27,89 @@ _DEFAULT_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Options:
-    """The options of ``casemate run``, as given."""
+    """The options of ``casemate run``, as given; ``settings``: what is configured besides."""
 
     script: str
     arguments: tuple[str, ...] = ()
     language: str | None = None
-    timeout: float = _DEFAULT_TIMEOUT
+    timeout: float | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
-    namespace: str = "default"
+    namespace: str | None = None
     stdin: str | None = None
     output: str | None = None
     workspace: str | None = None
     workspace_mode: str | None = None
     environment: str | None = None
-    isolation: str = "auto"
+    isolation: str | None = None
     policy: str | None = None
     allow: tuple[str, ...] = ()
     tool_servers: tuple[str, ...] = ()
     explain: bool = False
     raw: bool = False
     format: Literal["text", "json"] = "text"
+    settings: Settings | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long the program may run."""
+        if self.timeout is not None:
+            return self.timeout
+        return _DEFAULT_TIMEOUT if self.settings is None else self.settings.timeout
+
+
+def with_configuration(options: Options) -> Options:
+    """The options, with what a file and variables say about the same. Raises ``InvalidArgument``."""
+    if not is_configured(os.environ):  # which is the rule, and quick
+        return options
+    from casemate.settings.settings import settings_of
+
+    settings = settings_of(os.environ, arguments={"policy": options.policy})
+    return replace(options, settings=settings, output=options.output or settings.value("output_dir"))
 
 
 def sandbox_arguments(options: Options) -> dict[str, Any]:
-    """What the sandbox is made with. Raises ``InvalidArgument``."""
+    """What the sandbox is made with: what is configured, and the options over it. Raises ``InvalidArgument``."""
+    configured: dict[str, Any] = {"policy": options.policy}
+    wall = max(_DEFAULT_TIMEOUT, options.seconds)
+    limits: dict[str, Any] = {}
+    if options.settings is not None:
+        configured, limits = options.settings.sandbox_arguments(os.environ), options.settings.limits
+        if options.timeout is not None and "wall" in limits:
+            limits["wall"] = max(limits["wall"], options.timeout)
     from casemate.config import policy_from
 
-    wall = max(_DEFAULT_TIMEOUT, options.timeout)
-    policy = policy_from(options.policy)
+    policy = policy_from(configured.get("policy"))
     for warning in policy.warnings:
         say(warning)
-    return {
+    given = {
         "workspace": options.workspace,
         "workspace_mode": options.workspace_mode,
         "output_dir": options.output,
         "environment": options.environment,
         "isolation": options.isolation,
         "namespace": options.namespace,
-        "vault": users_vault() if options.secrets or options.tool_servers else None,
-        "limits": Limits(**{"wall": wall, **policy.limits, **options.limits}),
-        "policy": policy,
-        "network": None if options.policy or options.allow else "none",
         "allowed_domains": options.allow,
         "tools": _servers(options.tool_servers),
     }
+    return {
+        "network": None if _may_reach_some(options, policy, configured) else "none",
+        "vault": users_vault() if options.secrets or options.tool_servers else None,
+        **configured,
+        **{name: value for name, value in given.items() if value not in (None, ())},
+        "limits": Limits(**{"wall": wall, **policy.limits, **limits, **options.limits}),
+        "policy": policy,
+    }
+
+
+def _may_reach_some(options: Options, policy: Policy, configured: Mapping[str, Any]) -> bool:
+    """Whether anybody said which hosts may be reached: else there is no network."""
+    if options.policy or options.allow or configured.get("allowed_domains") or configured.get("allow_local"):
+        return True
+    asked = policy.written.written if policy.written else ()
+    return bool(policy.network or policy.allowed or policy.local_ports) or any(one.kind == "egress" for one in asked)
 
 
 def run_arguments(options: Options, language: str) -> dict[str, Any]:
@@ -76,7 +117,7 @@ def run_arguments(options: Options, language: str) -> dict[str, Any]:
     return {
         "code": _code(options.script),
         "language": language,
-        "timeout": options.timeout,
+        "timeout": options.seconds,
         "env": env_of(options.env),
         "secrets": options.secrets,
         "files": _files(options.files),

@@ -13,8 +13,9 @@ from casemate.config import policy_in
 from casemate.model.approval import Kind
 from casemate.model.limits import Limits
 from casemate.model.sizes import format_size
-from casemate.policy.policy import NO_POLICY, Policy
+from casemate.policy.policy import Policy
 from casemate.policy.rules import DEFAULTS, Rule, Rules
+from casemate.settings.settings import settings_of
 from casemate.surfaces.words import say
 
 _BUILT_IN = "built in"
@@ -31,12 +32,12 @@ def show(*, file: str | None = None, as_json: Annotated[bool, Parameter(name="--
     Parameters
     ----------
     file
-        The policy file. Unless given, the one that CASEMATE_POLICY names, else what is built in.
+        The policy file. Unless given, what is configured: that of CASEMATE_POLICY, or of the user's configuration file;
+        else what is built in.
     as_json
         The same as one JSON object.
     """
-    path = file or os.environ.get("CASEMATE_POLICY")
-    found = policy_in(path) if path else NO_POLICY
+    found = policy_in(file) if file else settings_of(os.environ).policy
     if as_json:
         from casemate.surfaces import documents
 

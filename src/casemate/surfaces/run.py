@@ -12,7 +12,7 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.execution import Execution
 from casemate.sandbox import Sandbox
 from casemate.surfaces import failures
-from casemate.surfaces.options import Options, run_arguments, sandbox_arguments
+from casemate.surfaces.options import Options, run_arguments, sandbox_arguments, with_configuration
 from casemate.surfaces.words import say
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def run(options: Options) -> int:
 
 
 def _do(options: Options) -> int:
+    options = with_configuration(options)
     language = options.language or ("python" if options.script == "-" else _language_of(options.script))
     asking = _Asking(options)
     sandbox = Sandbox(**sandbox_arguments(options), approve=asking.approve)

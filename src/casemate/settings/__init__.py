@@ -1,0 +1,1 @@
+"""What casemate is configured with: defaults, a file, variables, arguments; and where each value came from."""
