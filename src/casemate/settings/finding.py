@@ -12,7 +12,7 @@ from casemate.errors import InvalidArgument
 _NAMES = ("config.yaml", "config.yml", "config.toml", "config.json")
 _NO_FILE = "none"
 # Variables for other things: secrets and where they go, and the project's own tests.
-LEFT_ALONE = ("CASEMATE_SECRET_", "CASEMATE_INJECT_", "CASEMATE_TESTS_")
+LEFT_ALONE = ("CASEMATE_SECRET_", "CASEMATE_INJECT_", "CASEMATE_TOKEN", "CASEMATE_TESTS_")
 
 
 def named_variables(environ: Mapping[str, str]) -> list[str]:

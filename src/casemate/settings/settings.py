@@ -33,13 +33,12 @@ _BOUND = ("network", "allowed_domains", "allow_local", "intercept", "trust", "wo
 class ServiceSettings:
     """How ``casemate service`` runs; None is what docs/configuration.md says. Times are seconds."""
 
-    socket: str | None
     host: str | None
     port: int
     allowed_hosts: tuple[str, ...]
     idle_stop: float | None
+    idle_timeout: float
     drain: float
-    keep: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,13 +145,7 @@ SANDBOX = (
 
 SERVICE = (
     Key(
-        "service.socket",
-        "path",
-        "the Unix socket that it listens on",
-        unset="casemate/service.sock in $XDG_RUNTIME_DIR",
-    ),
-    Key(
-        "service.host", "text", "an address that it also listens on, for callers with a token", unset="the socket alone"
+        "service.host", "text", "an address that it also listens on, for callers with a token", unset="its socket alone"
     ),
     Key("service.port", "whole", "the port there; 0 is any that is free", 7417, low=0, high=MOST_PORT),
     Key("service.allowed_hosts", "texts", "further names under which callers may reach it there (Host, Origin)"),
@@ -164,20 +158,20 @@ SERVICE = (
         high=_WEEK,
     ),
     Key(
+        "service.idle_timeout",
+        "seconds",
+        "seconds after which a session ends that nobody uses, and that was opened without such a bound",
+        3600.0,
+        low=1,
+        high=_WEEK,
+    ),
+    Key(
         "service.drain",
         "seconds",
         "seconds that what runs has to end when the service is told to",
-        30.0,
+        10.0,
         low=0,
         high=3600,
-    ),
-    Key(
-        "service.keep",
-        "seconds",
-        "seconds that the outcome and the files of a finished run are kept",
-        86400.0,
-        low=60,
-        high=365 * 86400.0,
     ),
 )
 

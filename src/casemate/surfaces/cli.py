@@ -23,6 +23,7 @@ _COMMANDS = {
     "doctor": ("casemate.surfaces.commands:doctor", "Say what this machine can do, and what would help."),
     "policy": ("casemate.surfaces.policy_commands:policy", "Show what a policy permits, and from which line."),
     "config": ("casemate.surfaces.config_command:app", "Show what is configured, and where it came from."),
+    "install": ("casemate.surfaces.install_command:install", "Make casemate known to an MCP client."),
     "packages": ("casemate.surfaces.packages:app", "Install Python packages ahead, in a cell."),
     "tools": ("casemate.surfaces.tools:app", "Keep MCP servers for programs, and call their tools."),
     "vault": ("casemate.surfaces.vault:app", "Keep secrets for programs."),

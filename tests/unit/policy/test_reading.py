@@ -142,7 +142,8 @@ def test_what_is_too_deep_or_too_long_is_refused(text: str, form: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("networks: none\n", "p.yaml:1: networks: is no key that casemate knows; did you mean network? the keys here are network, "),
+    ("networks: none\n",
+    "p.yaml:1: networks: is no key that casemate knows; did you mean network? the keys here are network, "),
     ("limits:\n  memory: 1GiB\n  ram: 1GiB\n",
     "p.yaml:3: limits.ram: is no key that casemate knows; the keys here are memory"),
     ("\nnetwork: some\n", "p.yaml:2: network: 'some': input should be 'none', 'listed' or 'public'"),

@@ -134,9 +134,9 @@ def test_a_toml_file_is_read_too_and_two_files_are_one_too_many(home: dict[str, 
 
 
 def test_relative_paths_in_a_file_are_relative_to_it(home: dict[str, str]) -> None:
-    file = Path(written(home, "service: {socket: s.sock}\nvault: ~/secrets\noutput_dir: out\n"))
+    file = Path(written(home, "trust: ca.pem\nvault: ~/secrets\noutput_dir: out\n"))
     found = settings_of(home)
-    assert found.service.socket == str(file.parent / "s.sock")
+    assert found.policy.trust == str(file.parent / "ca.pem")
     assert found.value("output_dir") == str(file.parent / "out")
     assert found.value("vault") == os.path.expanduser("~/secrets")
 

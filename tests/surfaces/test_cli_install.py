@@ -1,0 +1,224 @@
+"""``casemate install``: other programs' files get one entry, and are otherwise as they were."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.surfaces.conftest import Cli
+
+from casemate.surfaces.clients.known import CLIENTS, Client
+
+FILES = sorted(name for name in CLIENTS if name != "codex")
+
+
+def place(cli: Cli, name: str) -> Path:
+    client = CLIENTS[name]
+    return Path(cli.env["HOME"], ".config" if client.base == "config" else "", client.user)
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def command(entry: Any) -> list[str]:
+    return [entry["command"], *entry["args"]]
+
+
+def read(path: Path, client: Client) -> Any:
+    text = path.read_text()
+    return (tomllib.loads(text) if client.is_toml else json.loads(text))[client.key]
+
+
+@pytest.mark.parametrize("name", sorted(CLIENTS))
+def test_each_client_gets_a_command_that_works(cli: Cli, name: str) -> None:
+    client, path = CLIENTS[name], place(cli, name)
+    done = cli("install", name, "--yes", "--toolset", "full")
+    assert (done.code, path.stat().st_mode & 0o777) == (0, 0o600), done.stderr
+    entry = read(path, client)["casemate"]
+    argv = command(entry)
+    assert os.path.isabs(argv[0])
+    assert argv[-3:] == ["serve", "--toolset", "full"]
+    started = subprocess.run([*argv[:-3], "--version"], env=cli.env, capture_output=True, text=True, check=True)
+    assert started.stdout.startswith("casemate ")
+    again = cli("install", name, "--yes", "--toolset", "full")
+    assert (again.code, again.stdout) == (0, b"")
+    assert b"nothing to do" in again.stderr
+    assert cli("install", name, "--yes", "--remove").code == 0
+    assert "casemate" not in path.read_text()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_else_is_in_a_file_stays_as_it_was(cli: Cli, name: str) -> None:
+    client = CLIENTS[name]
+    before = '{\n  "theme": "dark",\n  "' + client.key + '": {\n    "other": {"command": "x"}\n  },\n  "n": 1.50\n}\n'
+    path = written(place(cli, name), before)
+    path.chmod(0o640)
+    assert cli("install", name, "--yes").code == 0
+    after = path.read_text()
+    assert list(read(path, client)) == ["other", "casemate"]
+    head = before.index('{"command": "x"}') + len('{"command": "x"}')
+    assert (after[:head], after[-len(before[head:]) :]) == (before[:head], before[head:])
+    assert path.stat().st_mode & 0o777 == 0o640
+    kept = path.with_name(path.name + ".before-casemate")
+    assert (kept.read_text(), kept.stat().st_mode & 0o777) == (before, 0o640)
+    assert cli("install", name, "--yes", "--remove").code == 0
+    assert path.read_text() == before
+    assert path.with_name(path.name + ".before-casemate.1").read_text() == after
+
+
+def test_comments_of_settings_stay(cli: Cli) -> None:
+    before = '// mine\n{\n  "vim_mode": true, // always\n  /* no servers yet */\n}\n'
+    path = written(place(cli, "zed"), before)
+    assert cli("install", "zed", "--yes").code == 0
+    for comment in ("// mine", "// always", "/* no servers yet */"):
+        assert comment in path.read_text()
+    assert '"source": "custom"' in path.read_text()
+
+
+def test_tables_of_codex_stay(cli: Cli) -> None:
+    before = '# mine\nmodel = "x" # this one\n\n[mcp_servers.other]\ncommand = "y"\n'
+    path = written(place(cli, "codex"), before)
+    assert cli("install", "codex", "--yes").code == 0
+    assert path.read_text().startswith(before)
+    assert cli("install", "codex", "--yes", "--toolset", "ipybox").code == 0
+    assert tomllib.loads(path.read_text())["mcp_servers"]["casemate"]["args"] == ["serve", "--toolset", "ipybox"]
+    assert cli("install", "codex", "--yes", "--remove").code == 0
+    assert path.read_text().strip() == before.strip()
+
+
+@pytest.mark.parametrize(("name", "text", "told"), [
+    ("cursor", '{\n  "mcpServers": {\n    "a": 1\n    "b": 2\n  }\n}', ":4:5: a comma or } is expected"),
+    ("cursor", '{"mcpServers": []}', ":1:16: an object is expected here"),
+    ("codex", 'a = 1\nb = = 2\n', ":2:5: "),
+])  # fmt: skip
+def test_a_broken_file_is_told_with_line_and_column_and_left_alone(cli: Cli, name: str, text: str, told: str) -> None:
+    path = written(place(cli, name), text)
+    done = cli("install", name, "--yes")
+    assert done.code == 2
+    assert f"{path}{told}".encode() in done.stderr
+    assert path.read_text() == text
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_link_is_followed_and_stays_a_link(cli: Cli) -> None:
+    real = written(Path(cli.env["HOME"], "dotfiles", "cursor.json"), "{}")
+    link = place(cli, "cursor")
+    link.parent.mkdir()
+    link.symlink_to(real)
+    assert cli("install", "cursor", "--yes").code == 0
+    assert link.is_symlink()
+    assert "casemate" in json.loads(real.read_text())["mcpServers"]
+
+
+def test_a_project_gets_its_own_file_and_its_links_lead_nowhere_else(cli: Cli) -> None:
+    assert cli("install", "vscode", "--scope", "project", "--yes").code == 0
+    path = cli.folder / ".vscode" / "mcp.json"
+    assert json.loads(path.read_text())["servers"]["casemate"]["type"] == "stdio"
+    secret = written(Path(cli.env["HOME"], "settings.json"), "{}")
+    path.unlink()
+    path.symlink_to(secret)
+    done = cli("install", "vscode", "--scope", "project", "--yes")
+    assert (done.code, secret.read_text()) == (2, "{}")
+    assert b"leads out of the project" in done.stderr
+    assert cli("install", "claude-desktop", "--scope", "project", "--yes").code == 2
+
+
+def test_print_shows_the_entry_and_writes_nothing(cli: Cli) -> None:
+    done = cli("install", "claude-desktop", "--print", "--name", "sandbox")
+    assert command(json.loads(done.stdout)["mcpServers"]["sandbox"])[-1] == "serve"
+    assert tomllib.loads(cli("install", "codex", "--print").stdout.decode())["mcp_servers"]["casemate"]
+    assert not place(cli, "claude-desktop").exists()
+
+
+def answered(cli: Cli, answer: bytes, *arguments: str) -> tuple[int, bytes]:
+    """On a terminal, where somebody types ``answer`` when asked."""
+    ours, theirs = pty.openpty()
+    try:
+        with cli.start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+            os.close(theirs)
+            shown = b""
+            with contextlib.suppress(OSError):
+                while data := os.read(ours, 1 << 16):
+                    shown += data
+                    if data.endswith(b"[y/N] "):
+                        os.write(ours, answer)
+        return process.returncode, shown
+    finally:
+        os.close(ours)
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 2), (b"\n", 2)])
+def test_what_changes_is_shown_and_asked_about(cli: Cli, answer: bytes, code: int) -> None:
+    path = written(
+        place(cli, "cursor"), '{\n  "mcpServers": {\n    "a": {"env": {"T": "hunter2"}},\n    "b": 1\n  }\n}\n'
+    )
+    before = path.read_text()
+    told = answered(cli, answer, "install", "cursor")
+    assert told[0] == code
+    assert b'+    "casemate": {' in told[1]
+    assert b"hunter2" not in told[1]
+    assert (path.read_text() == before) == (code != 0)
+
+
+def test_where_nobody_can_be_asked_nothing_changes(cli: Cli) -> None:
+    done = cli("install", "cursor")
+    assert done.code == 2
+    assert b"--yes" in done.stderr
+    assert not place(cli, "cursor").exists()
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    (("cursr",), b"did you mean cursor?"), (("cursor", "--name", "a b"), b"is no name"),
+    (("cursor", "--toolset", "all"), b"toolset"),
+])  # fmt: skip
+def test_what_is_wrong_is_named(cli: Cli, arguments: tuple[str, ...], told: bytes) -> None:
+    done = cli("install", *arguments, "--yes")
+    assert done.code == 2
+    assert told in done.stderr
+
+
+def test_claude_code_is_told_by_its_own_command_where_there_is_one(cli: Cli) -> None:
+    """A stand-in for `claude` on PATH writes down what it is called with; tests of the real one need its download."""
+    folder = Path(cli.env["HOME"], "bin")
+    program = written(
+        folder / "claude", f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open('argv', 'w'))\n"
+    )
+    program.chmod(0o755)
+    cli = Cli(cli.folder, {**cli.env, "PATH": f"{folder}:{cli.env['PATH']}"})
+    assert cli("install", "claude-code", "--yes").code == 0
+    argv = json.loads((cli.folder / "argv").read_text())
+    assert argv[:5] == ["mcp", "add-json", "--scope", "user", "casemate"]
+    assert command(json.loads(argv[5]))[-1] == "serve"
+    assert not place(cli, "claude-code").exists()
+    assert cli("install", "claude-code", "--yes", "--remove").code == 0
+    assert json.loads((cli.folder / "argv").read_text()) == ["mcp", "remove", "--scope", "user", "casemate"]
+    assert cli("install", "claude-code", "--yes", "--scope", "project").code == 0
+    assert "casemate" in json.loads((cli.folder / ".mcp.json").read_text())["mcpServers"]
+
+
+def test_an_installation_in_a_cache_is_started_by_uvx(cli: Cli, tmp_path: Path) -> None:
+    cached = tmp_path / "cache" / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", cached], check=True)
+    (tmp_path / "cache" / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55")
+    uvx = written(tmp_path / "tools" / "uvx", "#!/bin/sh\n")
+    uvx.chmod(0o755)
+    site = next(Path(cached, "lib").glob("python*/site-packages"))
+    site.joinpath("others.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    done = subprocess.run(
+        [cached / "bin" / "python", "-m", "casemate", "install", "cursor", "--print"],
+        env={**cli.env, "PATH": f"{uvx.parent}:{cli.env['PATH']}"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert command(json.loads(done.stdout)["mcpServers"]["casemate"]) == [str(uvx), "casemate", "serve"]
+    assert shutil.which("casemate", path=str(cached / "bin")) is None
