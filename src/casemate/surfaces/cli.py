@@ -10,11 +10,14 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from casemate import __version__
 from casemate.errors import CasemateError
 from casemate.surfaces import failures
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 _SUMMARY = "Run code that nobody has read, in real isolation, without root."
 _COMMANDS = {
@@ -23,6 +26,7 @@ _COMMANDS = {
     "doctor": ("casemate.surfaces.commands:doctor", "Say what this machine can do, and what would help."),
     "policy": ("casemate.surfaces.policy_commands:policy", "Show what a policy permits, and from which line."),
     "config": ("casemate.surfaces.config_command:app", "Show what is configured, and where it came from."),
+    "completion": ("casemate.surfaces.completion:completion", "Print completions for bash, zsh or fish."),
     "install": ("casemate.surfaces.install_command:install", "Make casemate known to an MCP client."),
     "packages": ("casemate.surfaces.packages:app", "Install Python packages ahead, in a cell."),
     "tools": ("casemate.surfaces.tools:app", "Keep MCP servers for programs, and call their tools."),
@@ -96,8 +100,9 @@ def _is_plain_run(given: list[str]) -> bool:
     return len(given) == 2 or given[2] == "--"
 
 
-def _parsed(given: list[str]) -> int:
-    from cyclopts import App, CycloptsError, Parameter
+def application() -> App:
+    """All commands as cyclopts' application; each is loaded when it is wanted."""
+    from cyclopts import App, Parameter
 
     app = App(
         name="casemate",
@@ -109,6 +114,13 @@ def _parsed(given: list[str]) -> int:
     )
     for name, (place, summary) in _COMMANDS.items():
         app.command(place, name=name, help=summary)
+    return app
+
+
+def _parsed(given: list[str]) -> int:
+    from cyclopts import CycloptsError
+
+    app = application()
     try:
         code = app(given, exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -121,7 +133,7 @@ def _parsed(given: list[str]) -> int:
 
 
 def _help() -> str:
-    commands = "".join(f"  {name:<9} {summary}\n" for name, (_, summary) in _COMMANDS.items())
+    commands = "".join(f"  {name:<10} {summary}\n" for name, (_, summary) in _COMMANDS.items())
     codes = "".join(f"  {code:>3}  {meaning}\n" for code, meaning in failures.MEANINGS)
     return (
         f"Usage: casemate COMMAND ...\n\n{_SUMMARY}\n\nCommands:\n{commands}\n"

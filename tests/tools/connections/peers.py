@@ -16,6 +16,7 @@ from tests.tools.connections.conftest import until
 PEERS = Path(__file__).resolve().parents[3] / ".peers"
 PACKAGES = ("server-everything@2026.8.31", "server-filesystem", "server-memory")
 SCOPE = "@modelcontextprotocol"
+OTHERS = ("@anthropic-ai/mcpb@2.1.2",)  # judges bundles of servers
 
 
 @pytest.fixture(scope="session")
@@ -30,11 +31,11 @@ def install() -> Path:
     with (PEERS / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stamp = PEERS / "installed"
-        if not stamp.exists() or stamp.read_text(encoding="utf-8") != repr(PACKAGES):
-            names = [f"{SCOPE}/{package}" for package in PACKAGES]
+        if not stamp.exists() or stamp.read_text(encoding="utf-8") != repr((PACKAGES, OTHERS)):
+            names = [*(f"{SCOPE}/{package}" for package in PACKAGES), *OTHERS]
             quiet = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(PEERS)]
             subprocess.run(["npm", "install", *quiet, *names], check=True, timeout=600, stdin=subprocess.DEVNULL)
-            stamp.write_text(repr(PACKAGES), encoding="utf-8")
+            stamp.write_text(repr((PACKAGES, OTHERS)), encoding="utf-8")
     return PEERS / "node_modules" / SCOPE
 
 
