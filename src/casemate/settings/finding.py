@@ -11,13 +11,15 @@ from casemate.errors import InvalidArgument
 
 _NAMES = ("config.yaml", "config.yml", "config.toml", "config.json")
 _NO_FILE = "none"
-# Variables for other things: secrets and where they go, and the project's own tests.
-LEFT_ALONE = ("CASEMATE_SECRET_", "CASEMATE_INJECT_", "CASEMATE_TOKEN", "CASEMATE_TESTS_")
+# Variables for other things: secrets and where they go, the project's own tests; and secrets that others read.
+LEFT_ALONE = ("CASEMATE_SECRET_", "CASEMATE_INJECT_", "CASEMATE_TESTS_")
+_TOKENS = ("CASEMATE_TOKEN", "CASEMATE_SERVE_TOKEN")
 
 
 def named_variables(environ: Mapping[str, str]) -> list[str]:
     """The variables that configure something, in order, known or not."""
-    return sorted(name for name in environ if name.startswith("CASEMATE_") and not name.startswith(LEFT_ALONE))
+    own = (name for name in environ if name.startswith("CASEMATE_") and not name.startswith(LEFT_ALONE))
+    return sorted(name for name in own if name not in _TOKENS)
 
 
 def is_configured(environ: Mapping[str, str]) -> bool:

@@ -17,7 +17,8 @@ _TITLES = {
 }
 _FORMS: dict[Form, str] = {
     "text": "text", "path": "path", "whole": "whole number", "number": "number", "seconds": "seconds",
-    "size": "size", "texts": "list", "ports": "list of ports", "in file": "see [policy.md](policy.md)",
+    "size": "size", "flag": "`true` or `false`", "texts": "list", "ports": "list of ports",
+    "in file": "see [policy.md](policy.md)",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from casemate.model.limits import Limits
 from casemate.policy.policy import NO_POLICY, Policy, Setting
 from casemate.settings.files import NOTHING, Configured, configured
 from casemate.settings.finding import check_owned, named_file, users_file
-from casemate.settings.table import CONFIG, KEYS, LIMITS, SANDBOX, SECTIONS, Key
+from casemate.settings.table import CONFIG, KEYS, LIMITS, SANDBOX, SECTIONS, SERVICE, Key
 from casemate.settings.values import checked
 from casemate.settings.variables import settings_in
 
@@ -31,26 +31,30 @@ _BOUND = ("network", "allowed_domains", "allow_local", "intercept", "trust", "wo
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """How ``casemate service`` runs; None is what docs/configuration.md says. Times are seconds."""
+    """How ``casemate service`` runs, as docs/configuration.md has it; ``idle_stop`` and ``drain`` are seconds."""
 
-    host: str | None
-    port: int
-    allowed_hosts: tuple[str, ...]
     idle_stop: float | None
-    idle_timeout: float
     drain: float
+    listen: tuple[str, ...]
+    tls_cert: str | None
+    tls_key: str | None
+    plain_http: bool
+    host_names: tuple[str, ...]
+    allow_origins: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """How ``casemate serve`` runs: ``wait`` in seconds, ``output`` in characters."""
+    """How ``casemate serve`` runs, as docs/configuration.md has it."""
 
     toolset: str
     transport: str
     host: str
     port: int
-    wait: float
-    output: int
+    token_file: str | None
+    may_approve: bool
+    embedded: bool
+    log_level: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,8 @@ class Settings:
     def service(self) -> ServiceSettings:
         """Of ``casemate service``."""
         values = {one.name: self.value(f"service.{one.name}") for one in fields(ServiceSettings)}
-        return ServiceSettings(**{**values, "allowed_hosts": tuple(values["allowed_hosts"] or ())})
+        lists = {key.name.partition(".")[2] for key in SERVICE if key.form == "texts"}
+        return ServiceSettings(**{**values, **{name: tuple(values[name] or ()) for name in lists}})
 
     @property
     def serve(self) -> ServeSettings:

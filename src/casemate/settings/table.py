@@ -13,7 +13,7 @@ from typing import Any, Literal
 from casemate.model.limits import COUNTS, CPUS, SECONDS, SIZES, Limits
 from casemate.policy.hosts import MOST_PORT
 
-Form = Literal["text", "path", "choice", "whole", "number", "seconds", "size", "texts", "ports", "in file"]
+Form = Literal["text", "path", "choice", "whole", "number", "seconds", "size", "flag", "texts", "ports", "in file"]
 
 PREFIX = "CASEMATE_"
 _WEEK = 7 * 86400.0
@@ -145,34 +145,22 @@ SANDBOX = (
 
 SERVICE = (
     Key(
-        "service.host", "text", "an address that it also listens on, for callers with a token", unset="its socket alone"
-    ),
-    Key("service.port", "whole", "the port there; 0 is any that is free", 7417, low=0, high=MOST_PORT),
-    Key("service.allowed_hosts", "texts", "further names under which callers may reach it there (Host, Origin)"),
-    Key(
         "service.idle_stop",
         "seconds",
-        "seconds without sessions, runs and callers after which it ends",
+        "seconds without sessions, runs and requests after which it ends",
         unset="never",
         low=1,
         high=_WEEK,
     ),
     Key(
-        "service.idle_timeout",
-        "seconds",
-        "seconds after which a session ends that nobody uses, and that was opened without such a bound",
-        3600.0,
-        low=1,
-        high=_WEEK,
+        "service.drain", "seconds", "seconds that what runs has when the service is told to end", 10.0, low=0, high=3600
     ),
-    Key(
-        "service.drain",
-        "seconds",
-        "seconds that what runs has to end when the service is told to",
-        10.0,
-        low=0,
-        high=3600,
-    ),
+    Key("service.listen", "texts", "addresses besides its socket, as HOST:PORT, for those who have a token"),
+    Key("service.tls_cert", "path", "the file of a certificate: what listens on TCP then speaks TLS"),
+    Key("service.tls_key", "path", "the file of its key"),
+    Key("service.plain_http", "flag", "listen without TLS beyond this machine's loopback", False),
+    Key("service.host_names", "texts", "further names by which requests may call it"),
+    Key("service.allow_origins", "texts", "origins of pages from which browsers may ask, as https://example.org"),
 )
 
 SERVE = (
@@ -184,10 +172,23 @@ SERVE = (
         choices=("default", "sandboxmcp", "ipybox", "full"),
     ),
     Key("serve.transport", "choice", "how clients speak to it", "stdio", choices=("stdio", "http", "sse")),
-    Key("serve.host", "text", "the address that it listens on, over http and sse", "127.0.0.1"),
-    Key("serve.port", "whole", "the port there; 0 is any that is free", 8000, low=0, high=MOST_PORT),
-    Key("serve.wait", "seconds", "seconds after which a call that still runs answers so", 45.0, low=1, high=3600),
-    Key("serve.output", "whole", "characters of text in one answer", 20_000, low=500, high=1_000_000),
+    Key("serve.host", "text", "the address that it listens at, with http and sse", "127.0.0.1"),
+    Key("serve.port", "whole", "the port there; 0 is any that is free", 8417, low=0, high=MOST_PORT),
+    Key(
+        "serve.token_file",
+        "path",
+        "a file with the token that clients must send there",
+        unset="one that is said at start",
+    ),
+    Key("serve.may_approve", "flag", "whoever uses a client there may approve what its agent asks for", False),
+    Key("serve.embedded", "flag", "run programs in its own process, without the service", False),
+    Key(
+        "serve.log_level",
+        "choice",
+        "what it writes to standard error",
+        "warning",
+        choices=("debug", "info", "warning", "error"),
+    ),
 )
 
 SECTIONS: Mapping[str, tuple[Key, ...]] = {

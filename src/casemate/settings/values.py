@@ -13,6 +13,7 @@ from casemate.settings.table import Form, Key
 
 _MOST_SHOWN = 80  # characters of a wrong value
 _HIDDEN = "***"
+_FLAGS = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 _WITH_PASSWORDS = "package_indexes"
 
 
@@ -26,6 +27,10 @@ def from_text(key: Key, text: str) -> Any:
         return checked(key, _number(int, text, text))
     if key.form in ("number", "seconds"):
         return checked(key, _number(float, text, text))
+    if key.form == "flag":
+        if text.lower() not in _FLAGS:
+            raise ValueError(f"{_cut(text)} is neither true nor false")
+        return _FLAGS[text.lower()]
     if key.form == "size" and text.isascii() and text.isdigit():
         return checked(key, int(text))
     return checked(key, text)
@@ -44,6 +49,8 @@ def shown(key: Key, value: Any) -> str:
     public = without_secrets(key.name, value)
     if key.form == "size" and isinstance(public, int):
         return format_size(public)
+    if isinstance(public, bool):
+        return str(public).lower()
     if isinstance(public, float):
         return f"{public:g}"
     if isinstance(public, list | tuple):
@@ -108,6 +115,11 @@ def _size(key: Key, value: Any) -> None:
         raise ValueError(f"{_cut(value)} is out of range; give {format_size(int(low))} to {format_size(int(high))}")
 
 
+def _flag(_: Key, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{_cut(value)} is neither true nor false")
+
+
 def _texts(key: Key, value: Any) -> None:
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
         told = "" if key.name == _WITH_PASSWORDS else f"{_cut(value)} "
@@ -128,7 +140,7 @@ def _anything(_: Key, __: Any) -> None:
 
 _CHECKS: Mapping[Form, Callable[[Key, Any], None]] = {
     "text": _text, "path": _text, "choice": _choice, "whole": _whole, "number": _real, "seconds": _real,
-    "size": _size, "texts": _texts, "ports": _ports, "in file": _anything,
+    "size": _size, "flag": _flag, "texts": _texts, "ports": _ports, "in file": _anything,
 }  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def test_without_anything_everything_is_the_default(home: dict[str, str]) -> Non
 def test_later_wins_and_each_value_says_where_it_is_from(home: dict[str, str]) -> None:
     file = written(home, FILE)
     environ = {**home, "CASEMATE_NAMESPACE": "of-the-variable", "CASEMATE_CONCURRENCY": "4", "CASEMATE_TIMEOUT": "30"}
-    found = settings_of(environ, arguments={"concurrency": 5, "serve.wait": 2.0, "namespace": None})
+    found = settings_of(environ, arguments={"concurrency": 5, "serve.port": 81, "namespace": None})
     values = in_force(found)
     assert values["approval_timeout"] == (9, f"{file}:7")
     assert values["namespace"] == ("of-the-variable", "CASEMATE_NAMESPACE")
@@ -69,7 +69,7 @@ def test_later_wins_and_each_value_says_where_it_is_from(home: dict[str, str]) -
     assert values["allowed_domains"] == ("pypi.org", f"{file}:1")
     assert values["limits.wall"] == (120, f"{file}:4")
     assert values["limits.disk"] == (256 << 20, "default")
-    assert (found.timeout, found.serve.wait, found.serve.toolset, found.service.idle_stop) == (30.0, 2.0, "full", 600)
+    assert (found.timeout, found.serve.port, found.serve.toolset, found.service.idle_stop) == (30.0, 81, "full", 600)
 
 
 def test_what_is_permitted_is_narrowed_and_never_widened(home: dict[str, str]) -> None:
@@ -108,8 +108,9 @@ def test_there_is_one_policy_the_last_that_is_named(home: dict[str, str], tmp_pa
     ("limits:\n  memry: 1\n", "2: limits.memry: is no key that casemate knows; did you mean memory?"),
     ("serve:\n  tool-set: a\n", "2: serve.tool-set: is no key that casemate knows; did you mean serve.toolset?"),
     ("serve:\n  toolset: fll\n", "2: serve.toolset: 'fll' is not known; did you mean full?"),
-    ("service:\n  port: 70000\n", "2: service.port: 70000 is out of range; give 0 to 65535"),
-    ("service:\n  port: '80'\n", "2: service.port: '80' is no whole number"),
+    ("serve:\n  port: 70000\n", "2: serve.port: 70000 is out of range; give 0 to 65535"),
+    ("serve:\n  port: '80'\n", "2: serve.port: '80' is no whole number"),
+    ("serve:\n  embedded: 1\n", "2: serve.embedded: 1 is neither true nor false"),
     ("service: 3\n", "1: service: is no mapping"),
     ("timeout: soon\n", "1: timeout: 'soon' is no number"),
     ("limits:\n  wall: -1\n", "2: limits.wall: -1 is not a number"),
@@ -170,7 +171,7 @@ def test_variables_are_read_by_the_form_of_their_keys(tmp_path: Path) -> None:
         "CASEMATE_WORKSPACE": str(tmp_path), "CASEMATE_ALLOWED_DOMAINS": "a.test, b.test", "CASEMATE_CONCURRENCY": "3",
         "CASEMATE_LIMITS_MEMORY": "64MiB", "CASEMATE_LIMITS_DISK": "1048576", "CASEMATE_LIMITS_CPU_TIME": "2.5",
         "CASEMATE_SECRET_TOKEN": "x", "CASEMATE_PRELOAD": "", "CASEMATE_ALLOW_LOCAL": "80, 81", "HOME": "/",
-        "casemate_x": "y", "CASEMATE_CONFIG": "none",
+        "casemate_x": "y", "CASEMATE_CONFIG": "none", "CASEMATE_TOKEN": "t", "CASEMATE_SERVE_TOKEN": "t",
     })  # fmt: skip
     assert {name: one.value for name, one in found.items()} == {
         "workspace": str(tmp_path), "allowed_domains": ["a.test", "b.test"], "concurrency": 3, "preload": [],
@@ -183,6 +184,7 @@ def test_variables_are_read_by_the_form_of_their_keys(tmp_path: Path) -> None:
     ("CASEMATE_LIMITS_RAM", "1"), ("CASEMATE_LIMITS_WALL", "soon"), ("CASEMATE_LIMITS_WALL", "-1"),
     ("CASEMATE_LIMITS_MEMORY", "lots"), ("CASEMATE_ALLOW_LOCAL", "80,x"), ("CASEMATE_APPROVE", "x"),
     ("CASEMATE_NETWORK", "privat"), ("CASEMATE_LIMITS_CPUS", "nan"), ("CASEMATE_SERVE_PORT", "1.5"),
+    ("CASEMATE_SERVE_EMBEDDED", "2"),
     ("CASEMATE_AUDIT", "memory"), ("CASEMATE_POLICY", "/nowhere/p.yaml"), ("CASEMATE_CONFIG", ""),
 ])  # fmt: skip
 def test_a_variable_that_is_wrong_or_unknown_is_named(home: dict[str, str], variable: str, value: str) -> None:
@@ -207,8 +209,10 @@ def test_of_a_variable_that_is_unknown_the_nearest_is_told(home: dict[str, str])
     ("CASEMATE_VAULT", "env", "vault", "memory"),
     ("CASEMATE_NETWORK", "none", "network", "none"),
     ("CASEMATE_TIMEOUT", "5", "timeout", 5.0),
+    ("CASEMATE_SERVE_EMBEDDED", "yes", "serve.embedded", True),
+    ("CASEMATE_SERVICE_LISTEN", "127.0.0.1:8, [::1]:8", "service.listen", ["127.0.0.1:8", "[::1]:8"]),
 ])  # fmt: skip
-def test_variables_of_sandboxmcp_mean_the_same_here(
+def test_variables_of_sandboxmcp_and_of_every_form_mean_what_they_say(
     home: dict[str, str], variable: str, value: str, key: str, expected: Any
 ) -> None:
     assert in_force(settings_of({**home, variable: value}))[key][0] == expected
@@ -223,7 +227,7 @@ def test_two_variables_that_say_the_same_are_one_too_many(home: dict[str, str]) 
     ("arguments", "named"),
     [
         ({"concurency": 1}, "concurency"),
-        ({"service.port": "80"}, "service.port"),
+        ({"serve.port": "80"}, "serve.port"),
         ({"limits.wall": 0.0}, "limits.wall"),
     ],
 )
