@@ -126,3 +126,15 @@ def test_secrets_come_from_the_namespace_and_the_vault_that_are_configured(cli: 
     cli = with_variables(cli, CASEMATE_NAMESPACE="team", CASEMATE_VAULT="env", CASEMATE_SECRET_TEAM_TOKEN="abcdefgh")
     done = cli("run", cli.program("import os; print(len(os.environ['TOKEN']))"), "--secret", "TOKEN")
     assert (done.code, done.stdout) == (0, b"8\n")
+
+
+def test_other_commands_take_what_is_configured_too(cli: Cli) -> None:
+    there = with_variables(cli, CASEMATE_NAMESPACE="team")
+    assert there("vault", "set", "TOKEN", stdin=b"abcdefgh").code == 0
+    assert (there("vault", "list").stdout, cli("vault", "list").stdout) == (b"TOKEN\n", b"")
+    done = there("run", there.program("import os; print(len(os.environ['TOKEN']))"), "--secret", "TOKEN")
+    assert (done.code, done.stdout) == (0, b"8\n")
+    done = with_variables(cli, CASEMATE_PACKAGE_INDEXES="ftp://u:hunter2@pypi.test/")("packages", "install", "x")
+    assert done.code == 2
+    assert b"package-indexes: an index is none" in done.stderr
+    assert b"hunter2" not in done.stderr

@@ -70,18 +70,31 @@ def with_configuration(options: Options) -> Options:
     return replace(options, settings=settings, output=options.output or settings.value("output_dir"))
 
 
+def configured(*names: str) -> dict[str, Any]:
+    """What a file and variables say of these arguments of a sandbox; what they say nothing of is left out.
+
+    Raises ``InvalidArgument``.
+    """
+    if not is_configured(os.environ):
+        return {}
+    from casemate.settings.settings import settings_of
+
+    said = settings_of(os.environ).sandbox_arguments(os.environ)
+    return {name: said[name] for name in names if name in said}
+
+
 def sandbox_arguments(options: Options) -> dict[str, Any]:
     """What the sandbox is made with: what is configured, and the options over it. Raises ``InvalidArgument``."""
-    configured: dict[str, Any] = {"policy": options.policy}
+    said: dict[str, Any] = {"policy": options.policy}
     wall = max(_DEFAULT_TIMEOUT, options.seconds)
     limits: dict[str, Any] = {}
     if options.settings is not None:
-        configured, limits = options.settings.sandbox_arguments(os.environ), options.settings.limits
+        said, limits = options.settings.sandbox_arguments(os.environ), options.settings.limits
         if options.timeout is not None and "wall" in limits:
             limits["wall"] = max(limits["wall"], options.timeout)
     from casemate.config import policy_from
 
-    policy = policy_from(configured.get("policy"))
+    policy = policy_from(said.get("policy"))
     for warning in policy.warnings:
         say(warning)
     given = {
@@ -95,18 +108,18 @@ def sandbox_arguments(options: Options) -> dict[str, Any]:
         "tools": _servers(options.tool_servers),
     }
     return {
-        "network": None if _may_reach_some(options, policy, configured) else "none",
+        "network": None if _may_reach_some(options, policy, said) else "none",
         "vault": users_vault() if options.secrets or options.tool_servers else None,
-        **configured,
+        **said,
         **{name: value for name, value in given.items() if value not in (None, ())},
         "limits": Limits(**{"wall": wall, **policy.limits, **limits, **options.limits}),
         "policy": policy,
     }
 
 
-def _may_reach_some(options: Options, policy: Policy, configured: Mapping[str, Any]) -> bool:
+def _may_reach_some(options: Options, policy: Policy, said: Mapping[str, Any]) -> bool:
     """Whether anybody said which hosts may be reached: else there is no network."""
-    if options.policy or options.allow or configured.get("allowed_domains") or configured.get("allow_local"):
+    if options.policy or options.allow or said.get("allowed_domains") or said.get("allow_local"):
         return True
     asked = policy.written.written if policy.written else ()
     return bool(policy.network or policy.allowed or policy.local_ports) or any(one.kind == "egress" for one in asked)

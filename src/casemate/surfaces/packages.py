@@ -14,6 +14,7 @@ from casemate.model.approval import ApprovalRequest
 from casemate.packages.environments import Environments
 from casemate.packages.store import default_folder
 from casemate.sandbox import Sandbox
+from casemate.surfaces.options import configured
 from casemate.surfaces.terminal import inert
 from casemate.surfaces.words import say
 
@@ -49,7 +50,9 @@ def install(
         return yes or _agreed()
 
     async def prepare() -> None:
-        async with Sandbox(environment=list(names), package_indexes=index, policy=policy, approve=approve) as sandbox:
+        said = configured("policy", "package_indexes", "audit", "namespace")
+        given = {name: value for name, value in (("package_indexes", index), ("policy", policy)) if value}
+        async with Sandbox(**{**said, **given, "environment": list(names), "approve": approve}) as sandbox:
             for one in await sandbox.packages.prepare():
                 sys.stdout.write(f"{inert(one.name)}=={inert(one.version)} sha256:{one.sha256}\n")
 

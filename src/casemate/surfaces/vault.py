@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 from casemate.errors import InvalidArgument
 from casemate.policy.inject import Inject
 from casemate.sandbox import Sandbox
+from casemate.surfaces.options import configured
 from casemate.vault.opening import default_path
 
 _MOST = 1 << 16  # bytes to read of a value: enough to be told that it is too long
@@ -27,7 +28,7 @@ def set_secret(
     name: Name,
     /,
     *,
-    namespace: str = "default",
+    namespace: str | None = None,
     inject_host: tuple[str, ...] = (),
     header: str | None = None,
     format: str | None = None,  # noqa: A002 - its name on the command line
@@ -41,7 +42,7 @@ def set_secret(
     name
         How programs find it in their environment: capital letters, digits and _.
     namespace
-        Whose it is; default unless given.
+        Whose it is; as configured, or default, unless given.
     inject_host
         The value is put into requests to this host, outside, and programs have a placeholder. May be repeated.
     header
@@ -56,13 +57,13 @@ def set_secret(
 
 
 @app.command(name="list")
-def list_secrets(*, namespace: str = "default") -> int:
+def list_secrets(*, namespace: str | None = None) -> int:
     """Print the names of the secrets that are kept, one in a line; and behind a tab, where each may be put in.
 
     Parameters
     ----------
     namespace
-        Whose; default unless given.
+        Whose; as configured, or default, unless given.
     """
     sandbox = _opened(namespace)
     for name, inject in asyncio.run(_closing(sandbox, sandbox.vault.injects())).items():
@@ -71,7 +72,7 @@ def list_secrets(*, namespace: str = "default") -> int:
 
 
 @app.command(name="delete")
-def delete_secret(name: Name, /, *, namespace: str = "default") -> int:
+def delete_secret(name: Name, /, *, namespace: str | None = None) -> int:
     """Forget a secret.
 
     Parameters
@@ -79,16 +80,19 @@ def delete_secret(name: Name, /, *, namespace: str = "default") -> int:
     name
         Its name.
     namespace
-        Whose it is; default unless given.
+        Whose it is; as configured, or default, unless given.
     """
     sandbox = _opened(namespace)
     asyncio.run(_closing(sandbox, sandbox.vault.delete(name)))
     return 0
 
 
-def _opened(namespace: str) -> Sandbox:
+def _opened(namespace: str | None) -> Sandbox:
     """A sandbox in which nothing is run: it has the vault, and the record of what is changed in it."""
-    return Sandbox(vault=default_path(os.environ), namespace=namespace)
+    said = configured("namespace", "audit", "vault")
+    path = said.pop("vault", None)
+    said["vault"] = path if isinstance(path, str) else default_path(os.environ)
+    return Sandbox(**{**said, **({"namespace": namespace} if namespace else {})})
 
 
 async def _closing(sandbox: Sandbox, work: Coroutine[Any, Any, T]) -> T:
