@@ -15,7 +15,7 @@ from casemate.model.caller import caller
 
 if TYPE_CHECKING:
     from casemate.approvals.callback import Approve
-    from casemate.approvals.channels import Channel
+    from casemate.approvals.channels import Channel, Keeper
     from casemate.approvals.plane import Plane, Record
     from casemate.policy.rules import Rulebook
     from casemate.redaction.redaction import Redaction
@@ -48,6 +48,7 @@ class Approvals:
         self._has_rules = has_rules
         self._rules: Rulebook | None = None
         self._held = HeldChannel()
+        self._keeper: Keeper | None = None
         self._lock = threading.Lock()  # of the plane
         self._made: Plane | None = None
         self._is_closed = False
@@ -70,6 +71,9 @@ class Approvals:
                 is_asked = self._approve is not allow_all
                 self._made = Plane(rules, self._record, self._timeout, asks=is_asked)
                 self._made.channels.append(self._held)
+                if self._keeper is not None:
+                    self._keeper.connect(self._made)
+                    self._made.channels.append(self._keeper)
                 if self._approve is not None and is_asked:
                     self._made.channels.append(_callback(self._approve, self._made))
                 if self._is_closed:
@@ -77,8 +81,12 @@ class Approvals:
             return self._made
 
     def pending(self) -> list[ApprovalRequest]:
-        """Requests that wait for an answer, the oldest first: at most sixteen of each session, the others follow."""
-        return self._plane().pending()
+        """Requests that wait for an answer, the oldest first: at most sixteen of each session, the others follow.
+
+        In a service also those whose cells have ended with it, and that can be answered still.
+        """
+        kept = self._keeper.open() if self._keeper is not None else []
+        return [*kept, *self._plane().pending()]
 
     @property
     def waiting(self) -> int:
@@ -102,7 +110,13 @@ class Approvals:
         request or it is over. Raises :class:`casemate.InvalidArgument`, and the request waits on.
         """
         decision = Decision(allow is True, scope, uses, expires, reason, content)
+        if self._keeper is not None and self._keeper.decide(str(request_id), decision):
+            return True
         return self._plane().answer(str(request_id), decision, "queue", _note())
+
+    def keep(self, keeper: Keeper) -> None:
+        """From now on, and before anything asks, ``keeper`` holds every request, also when what asked is gone."""
+        self._keeper = keeper
 
     def deny_all(self, reason: str = "", *, session: str | None = None) -> int:
         """Deny everything that waits, also what is not shown yet; of one session, or of all. How many that were."""

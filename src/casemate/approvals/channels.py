@@ -39,6 +39,22 @@ class Channel(Protocol):
         ...
 
 
+class Keeper(Channel, Protocol):
+    """A channel that holds requests also when what asked is gone, and what was answered then."""
+
+    def open(self) -> list[ApprovalRequest]:
+        """Requests whose cells are gone, and that can be answered."""
+        ...
+
+    def decide(self, request: str, decision: Decision) -> bool:
+        """Answer one of these; False where there is none."""
+        ...
+
+    def connect(self, desk: Desk) -> None:
+        """Whom it tells of answers that were given beforehand."""
+        ...
+
+
 class Desk(Protocol):
     """What a channel tells the plane. From any thread."""
 

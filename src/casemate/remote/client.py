@@ -1,0 +1,262 @@
+"""A running service as an ``Invoke``: operations by name, JSON values in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from casemate import __version__
+from casemate.errors import CasemateError, InvalidArgument, Unavailable
+from casemate.remote.address import Address, address_of
+from casemate.remote.environment import fingerprints, settings_of
+from casemate.operations.wire import error_of
+from casemate.remote.http import Answer, Http
+from casemate.remote.places import places_of
+from casemate.remote.sse import Reader
+from casemate.remote.starting import found, started
+
+_JSON = {"content-type": "application/json"}
+_ENDS_WITHIN = 10.0  # seconds that an idle service of another version has to end
+_RESUMES = 5  # times that a stream is taken up again without an event between
+
+
+class Remote:
+    """What ``connect`` gives: ``await remote(operation, arguments)`` and ``remote.stream(operation, arguments)``.
+
+    From one event loop. Raises what the service says, as the same classes, and ``Unavailable`` where it is gone.
+    """
+
+    def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
+        self.address = address
+        self._http = Http(address, headers)
+
+    def __repr__(self) -> str:
+        return f"<Remote {self.address}>"
+
+    async def __call__(self, operation: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """The result of ``operation``. Cancelling it cancels the operation."""
+        answer = await self.request("POST", path_of(operation), _body(arguments), **_JSON)
+        return _value(answer)
+
+    async def stream(
+        self, operation: str, arguments: Mapping[str, Any] | None = None, *, cursor: int = 0
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """What an operation that streams tells, from event number ``cursor`` on; a connection that is lost is taken up
+        again where it ended, as long as the operation permits it. Leaving early is told to the service."""
+        body, failures = _body(arguments), 0
+        while True:
+            try:
+                async with contextlib.aclosing(self._events(path_of(operation), body, cursor)) as events:
+                    async for event in events:
+                        if event.name == "end":
+                            return
+                        if event.name == "error":
+                            raise error_of(event.data)
+                        cursor, failures = int(event.id or cursor), 0
+                        yield event.data
+                raise Unavailable(f"{self.address} ended a stream without saying so")
+            except _Lost as lost:
+                failures += 1
+                if not operation.endswith(".stream") or "." not in operation or failures > _RESUMES:
+                    raise lost.error from None
+
+    async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+        """One request; its answer, whatever its status. Raises ``Unavailable`` where nobody answers."""
+        try:
+            return await self._http.request(method, path, body, **headers)
+        except ConnectionError as error:
+            raise _nobody(self.address, error) from error
+        except OSError as error:
+            raise _nobody(self.address, error) from error
+
+    async def upload(self, content: bytes) -> str:
+        """A handle for ``content``, which arguments may name for a short while. Raises as a call."""
+        handle: str = _value(await self.request("PUT", "/v1/uploads", content))["handle"]
+        return handle
+
+    async def download(self, *parts: str) -> bytes:
+        """The bytes of an artifact (``"artifacts", run, name``) or file (``"files", session, path``)."""
+        answer = await self.request("GET", "/v1/" + "/".join(quote(part) for part in parts))
+        if answer.status != 200:
+            raise error_of(_document(answer), answer.status)
+        return answer.body
+
+    async def health(self) -> dict[str, Any]:
+        """What the service says of itself: ``version``, ``status`` ("ok" or "draining"), ``is_idle`` and more."""
+        said: dict[str, Any] = _value(await self.request("GET", "/v1/health"))
+        return said
+
+    async def close(self) -> None:
+        """Close the connections; the service goes on. Harmless when repeated."""
+        await self._http.close()
+
+    async def _events(self, path: str, body: bytes, cursor: int) -> AsyncGenerator[Any]:
+        resumed = {"last-event-id": str(cursor)} if cursor else {}
+        headers = {**_JSON, "accept": "text/event-stream", **resumed}
+        reader, head = Reader(), None
+        try:
+            async with contextlib.aclosing(self._http.stream("POST", path, body, **headers)) as parts:
+                async for part in parts:
+                    if isinstance(part, Answer):
+                        head = part
+                        if head.status == 200:
+                            continue
+                        raise error_of(_parsed(b"".join([p async for p in parts if isinstance(p, bytes)])), head.status)
+                    for event in reader.feed(part):
+                        yield event
+        except ConnectionError as error:
+            raise _Lost(_nobody(self.address, error)) from error
+        except Unavailable as error:
+            if head is None or head.status == 200:
+                raise _Lost(error) from error
+            raise
+
+
+class _Lost(Exception):  # noqa: N818 - it is not raised to anybody
+    def __init__(self, error: CasemateError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def connect(
+    url: str | None = None,
+    token: str | None = None,
+    start: bool = True,
+    *,
+    namespace: str | None = None,
+    agent: str | None = None,
+    insecure: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Remote:
+    """A connection to the service at ``url``, or to the user's own, which is started unless it runs or ``start`` is
+    False.
+
+    ``token``: of a service on TCP. ``namespace``: on a Unix socket, which of the user's; a token has its own. ``agent``:
+    a name under which calls are those of an agent, which may do less and sees only its own. ``insecure``: permits http
+    to other machines. ``environ``: instead of this process's variables. Raises ``InvalidArgument`` and ``Unavailable``.
+    """
+    variables = os.environ if environ is None else environ
+    headers = _headers(token, namespace, agent)
+    if url is not None:
+        address = address_of(url, insecure=insecure)
+        if address.folder is None and token is None:
+            raise InvalidArgument("token", f"{address} wants one (casemate service token add)")
+        remote = Remote(address, headers)
+        await _checked(remote)
+        return remote
+    return await _own(headers, variables, start=start)
+
+
+def path_of(operation: str) -> str:
+    """The path of an operation's name: ``sessions.open`` is ``/v1/sessions/open``."""
+    return "/v1/" + quote(operation.replace(".", "/"))
+
+
+async def _own(headers: Mapping[str, str], environ: Mapping[str, str], *, start: bool) -> Remote:
+    places = places_of(environ)
+    for attempt in (1, 2):
+        address = await started(places, environ) if start else found(places)
+        if address is None:
+            raise Unavailable(
+                "no service of yours is running", remediation="Start it: casemate service, or systemctl --user start casemate"
+            )
+        remote = Remote(address, headers)
+        why = await _unfit(remote, environ)
+        if not why:
+            return remote
+        if attempt == 2 or not start or not await _ended(remote):
+            await remote.close()
+            raise Unavailable(
+                why, remediation="casemate service stop ends it, and what it runs; the next command starts a new one."
+            )
+    raise AssertionError("a service fits, or it does not")
+
+
+async def _unfit(remote: Remote, environ: Mapping[str, str]) -> str:
+    """Why the service that runs is not the one that this process would start; empty where it is."""
+    said = await remote.health()
+    if said.get("version") != __version__:
+        return f"the service that runs is casemate {said.get('version')}, and this is {__version__}"
+    theirs = said.get("settings") or {}
+    others = [name for name, mark in fingerprints(settings_of(environ)).items() if theirs.get(name) != mark]
+    if others:
+        return f"the service that runs was started with another value of {', '.join(sorted(others))}"
+    return ""
+
+
+async def _checked(remote: Remote) -> None:
+    said = await remote.health()
+    if said.get("version") not in (None, __version__):
+        await remote.close()
+        raise Unavailable(
+            f"the service at {remote.address} is casemate {said.get('version')}, and this is {__version__}",
+            remediation="Install the same version on both sides.",
+        )
+
+
+async def _ended(remote: Remote) -> bool:
+    """Have a service end in which nothing lives; whether it has."""
+    import asyncio
+
+    answer = await remote.request("POST", "/v1/service/stop", b'{"if_idle": true}', **_JSON)
+    await remote.close()
+    if answer.status != 200:
+        return False
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_ENDS_WITHIN):
+            while True:
+                try:
+                    await remote.request("GET", "/v1/health")
+                except Unavailable:
+                    return True
+                await asyncio.sleep(0.02)
+    return False
+
+
+def _headers(token: str | None, namespace: str | None, agent: str | None) -> dict[str, str]:
+    headers = {"user-agent": f"casemate/{__version__}"}
+    if token is not None:
+        if not token.isascii() or not token.isprintable():
+            raise InvalidArgument("token", "it holds characters that no token has")
+        headers["authorization"] = f"Bearer {token}"
+    if namespace is not None:
+        headers["casemate-namespace"] = quote(namespace)
+    if agent is not None:
+        headers["casemate-as"] = f"agent:{quote(agent)}"
+    return headers
+
+
+def _body(arguments: Mapping[str, Any] | None) -> bytes:
+    try:
+        return json.dumps(dict(arguments or {}), allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument("arguments", f"are no JSON values: {error}") from None
+
+
+def _value(answer: Answer) -> Any:
+    document = _document(answer)
+    if answer.status != 200:
+        raise error_of(document, answer.status)
+    return document
+
+
+def _document(answer: Answer) -> Any:
+    return _parsed(answer.body)
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _nobody(address: Address, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"nobody answers at {address}: {error.strerror or error}",
+        remediation="Start it (casemate service), or look into its log (casemate service logs).",
+    )

@@ -1,0 +1,174 @@
+"""HTTP to the service: h11 over a Unix socket or TCP, with connections that are kept for the next request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import h11
+
+from casemate.errors import Unavailable
+from casemate.remote.address import Address, connected
+
+_CONNECT_WITHIN = 10.0  # seconds
+_IDLE_MOST = 20.0  # seconds that a connection is kept; the service keeps it longer
+_KEPT = 16  # connections
+_CHUNK = 65536
+MOST_BODY = 256 * 2**20  # bytes of one answer
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``headers``: by their names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    http: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
+    used: float = 0.0
+
+    async def send(self, *events: Any) -> None:
+        for event in events:
+            if (data := self.http.send(event)) is not None:
+                self.writer.write(data)
+        await self.writer.drain()
+
+    async def next_event(self) -> Any:
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            self.http.receive_data(await self.reader.read(_CHUNK))
+        return event
+
+    @property
+    def is_usable(self) -> bool:
+        is_fresh = time.monotonic() - self.used < _IDLE_MOST
+        return is_fresh and not self.reader.at_eof() and not self.writer.is_closing()
+
+
+class Http:
+    """Requests to one address, from one event loop. ``headers`` go with each."""
+
+    def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
+        self.address = address
+        self.headers = {"host": address.host_header, **headers}
+        self._kept: list[_Connection] = []
+
+    async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+        """One request and its whole answer. Cancelling it closes its connection, which the service notices.
+
+        Raises ``ConnectionError`` where nobody listens, and ``Unavailable`` where the connection is lost.
+        """
+        async with self._exchange(method, path, body, headers) as (connection, answer):
+            parts = [part async for part in self._parts(connection)]
+        return Answer(answer.status_code, _plain(answer), b"".join(parts))
+
+    async def stream(
+        self, method: str, path: str, body: bytes = b"", **headers: str
+    ) -> AsyncGenerator[Answer | bytes]:
+        """The answer's head (without a body), then its body piece by piece. Leaving early closes the connection.
+
+        Raises as :meth:`request`.
+        """
+        async with self._exchange(method, path, body, headers) as (connection, answer):
+            yield Answer(answer.status_code, _plain(answer), b"")
+            async with contextlib.aclosing(self._parts(connection, most=None)) as parts:
+                async for part in parts:
+                    yield part
+
+    async def close(self) -> None:
+        """Close what is kept. Harmless when repeated."""
+        kept, self._kept = self._kept, []
+        for connection in kept:
+            await _end(connection)
+
+    @contextlib.asynccontextmanager
+    async def _exchange(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> AsyncGenerator[tuple[_Connection, h11.Response]]:
+        connection = self._take() or await self._connect()
+        is_whole = False
+        try:
+            sized = {**self.headers, **headers, "content-length": str(len(body))}
+            head = h11.Request(method=method, target=path, headers=list(sized.items()))
+            await connection.send(head, *([h11.Data(data=body)] if body else []), h11.EndOfMessage())
+            while not isinstance(answer := await connection.next_event(), h11.Response):
+                if isinstance(answer, h11.ConnectionClosed):
+                    raise ConnectionResetError("closed before it answered")
+            yield connection, answer
+            is_whole = connection.http.our_state is h11.DONE and connection.http.their_state is h11.DONE
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise lost(self.address, error) from error
+        finally:
+            if is_whole:
+                self._keep(connection)
+            else:
+                await _end(connection)
+
+    async def _parts(self, connection: _Connection, most: int | None = MOST_BODY) -> AsyncGenerator[bytes]:
+        seen = 0
+        while not isinstance(event := await connection.next_event(), h11.EndOfMessage):
+            if not isinstance(event, h11.Data):
+                raise ConnectionResetError("closed within its answer")
+            seen += len(event.data)
+            if most is not None and seen > most:
+                raise Unavailable(f"the answer of {self.address} is larger than {most} bytes")
+            yield bytes(event.data)
+
+    def _take(self) -> _Connection | None:
+        while self._kept:
+            connection = self._kept.pop()
+            if connection.is_usable:
+                return connection
+            connection.writer.close()
+        return None
+
+    def _keep(self, connection: _Connection) -> None:
+        connection.http.start_next_cycle()
+        connection.used = time.monotonic()
+        self._kept.append(connection)
+        if len(self._kept) > _KEPT:
+            self._kept.pop(0).writer.close()
+
+    async def _connect(self) -> _Connection:
+        address = self.address
+        try:
+            async with asyncio.timeout(_CONNECT_WITHIN):
+                if address.folder is not None:
+                    one = connected(address, _CONNECT_WITHIN)
+                    one.setblocking(False)
+                    reader, writer = await asyncio.open_unix_connection(sock=one, limit=_CHUNK * 4)
+                else:
+                    reader, writer = await asyncio.open_connection(
+                        address.host, address.port, ssl=True if address.tls else None, limit=_CHUNK * 4
+                    )
+        except TimeoutError:
+            raise ConnectionError(f"{address} does not accept a connection") from None
+        return _Connection(reader, writer)
+
+
+def lost(address: Address, error: Exception) -> Unavailable:
+    """The error that says that a service went away within a request."""
+    return Unavailable(
+        f"the connection to {address} was lost: {error}",
+        remediation="Its log says why (casemate service logs). What it had promised is still there once it runs again.",
+    )
+
+
+def _plain(answer: h11.Response) -> dict[str, str]:
+    return {name.decode("ascii"): value.decode("latin-1") for name, value in answer.headers}
+
+
+async def _end(connection: _Connection) -> None:
+    connection.writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(1):
+            await connection.writer.wait_closed()

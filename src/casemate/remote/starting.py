@@ -1,0 +1,135 @@
+"""Starting the user's service on demand: one, however many ask at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+
+from casemate.errors import Unavailable
+from casemate.remote.address import Address, connected
+from casemate.remote.environment import environment_of_service
+from casemate.remote.places import LOG, STARTING, Places, open_private, socket_folders
+
+IDLE_STOP = 900.0  # seconds without anything that lives, after which a service that was started on demand ends
+_START_WITHIN = 30.0  # seconds, on a machine that is busy
+_LOOK_EVERY = 0.01  # seconds
+_LAST_WORDS = 2000  # bytes of its log that an error quotes
+_started: list[int] = []  # processes that this one has started
+
+
+def found(places: Places) -> Address | None:
+    """Where a service answers now, or None. Raises ``Unavailable`` where somebody else's does."""
+    for folder in socket_folders(places):
+        address = Address(folder=folder)
+        with contextlib.suppress(OSError):  # nobody listens there
+            connected(address, 5.0).close()
+            return address
+    return None
+
+
+async def started(places: Places, environ: Mapping[str, str]) -> Address:
+    """Where the service answers, which is started unless it runs. Raises ``Unavailable`` where it does not start."""
+    if (address := found(places)) is not None:
+        return address
+    folder = open_private(places.state, make=True)
+    try:
+        async with _alone(folder):
+            if (address := found(places)) is not None:  # whoever was first has started it
+                return address
+            return await _answering(places, _spawn(folder, environ), folder)
+    finally:
+        os.close(folder)
+
+
+@contextlib.asynccontextmanager
+async def _alone(folder: int) -> AsyncGenerator[None]:
+    """Nobody else starts one meanwhile: flock(2), which ends with whoever holds it."""
+    lock = os.open(STARTING, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        deadline = time.monotonic() + 2 * _START_WITHIN
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if time.monotonic() > deadline:
+                raise Unavailable("another process has been starting the service for a minute, and it does not answer")
+            await asyncio.sleep(_LOOK_EVERY)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _spawn(folder: int, environ: Mapping[str, str]) -> int:
+    """The process of a new service: a session of its own, no terminal, and its words in its log."""
+    _reap()
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    log = os.open(LOG, flags, 0o600, dir_fd=folder)
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-m", "casemate", "service", "--on-demand", "--idle-stop", f"{IDLE_STOP:g}"],
+            environment_of_service(environ),
+            file_actions=[(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
+        )
+    finally:
+        os.close(null)
+        os.close(log)
+    _started.append(pid)
+    return pid
+
+
+async def _answering(places: Places, pid: int, folder: int) -> Address:
+    deadline = time.monotonic() + _START_WITHIN
+    while time.monotonic() < deadline:
+        if (address := found(places)) is not None:
+            return address
+        if _has_ended(pid):
+            raise _did_not_start("it ended at once", places.state, folder)
+        await asyncio.sleep(_LOOK_EVERY)
+    raise _did_not_start(f"it does not answer after {_START_WITHIN:g} s", places.state, folder)
+
+
+def _did_not_start(why: str, state: Path, folder: int) -> Unavailable:
+    words = ""
+    with contextlib.suppress(OSError):
+        fd = os.open(LOG, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        with os.fdopen(fd, "rb") as log:
+            log.seek(max(0, os.fstat(fd).st_size - _LAST_WORDS))
+            words = log.read(_LAST_WORDS).decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
+    message = f"the service could not be started: {why}" + (f": {words}" if words else "")
+    return Unavailable(message, remediation=f"Look into {state / LOG}, or try: casemate service")
+
+
+def _has_ended(pid: int) -> bool:
+    _reap()
+    return pid not in _started
+
+
+def _reap() -> None:
+    """Take note of those that have ended: a process that nobody waits for stays in the table."""
+    for pid in [*_started]:
+        try:
+            ended, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:  # the application reaps all children itself
+            ended = 0 if _lives(pid) else pid
+        if ended:
+            _started.remove(pid)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

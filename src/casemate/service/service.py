@@ -1,0 +1,213 @@
+"""The service: a desk for each namespace, made when it is first asked for, and when all of it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import SandboxClosed, Unavailable
+from casemate.execution.finishing import finishing
+from casemate.operations.desk import Desk
+from casemate.service.database import Database
+from casemate.service.keeper import KeepingChannel
+from casemate.service.kept_requests import KeptRequests
+from casemate.service.results import Results
+
+if TYPE_CHECKING:
+    from casemate.sandbox import Sandbox
+
+MOST_NAMESPACES = 64  # at once
+_LOOK_EVERY = 0.25  # seconds between two looks at whether anything lives
+_log = logging.getLogger("casemate.service")
+
+# What may still be asked of a service that ends: what tells of work, takes its results, or ends it.
+_WHILE_DRAINING = frozenset({
+    "runs.wait", "runs.get", "runs.read", "runs.stream", "runs.cancel", "runs.list", "sessions.list", "sessions.close",
+    "sessions.interrupt", "sessions.get", "sessions.variables", "approvals.pending", "approvals.decide",
+    "approvals.deny_all", "files.read", "files.list", "artifacts.list", "artifacts.read", "audit.tail", "audit.verify",
+    "stats", "inspect", "runtimes",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """``drain``: seconds that running runs have when the service is told to end; ``idle_stop``: seconds without
+    anything that lives after which it ends by itself, None for never; ``idle_timeout``: seconds after which a session
+    ends that nobody uses and that was opened without such a bound."""
+
+    drain: float = 10.0
+    idle_stop: float | None = None
+    idle_timeout: float | None = 3600.0
+
+
+@dataclass(slots=True)
+class _Namespace:
+    sandbox: Sandbox
+    desk: Desk
+    channel: KeepingChannel
+    results: Results
+
+
+@dataclass(slots=True)
+class _Making:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    made: _Namespace | None = None
+
+
+class Service:
+    """In one event loop. ``folder``: what it keeps, the user's alone; ``make_sandbox`` gives the sandbox of a namespace.
+
+    Raises ``RecordUnavailable`` where what it keeps cannot be read.
+    """
+
+    def __init__(self, folder: Path, make_sandbox: Callable[[str], Sandbox], terms: Terms) -> None:
+        self.terms = terms
+        self.connections = 0  # requests that are being answered, but for those that only ask how it is
+        self.is_draining = False
+        self._folder = folder
+        self._make_sandbox = make_sandbox
+        self._database = Database(folder)
+        self._requests = KeptRequests(self._database)
+        self._requests.reopen()
+        self._namespaces: dict[str, _Making] = {}
+        self._busy_at = time.monotonic()
+        self._ending = asyncio.Event()
+        self._at_once = asyncio.Event()
+
+    async def desk(self, namespace: str) -> Desk:
+        """The desk of a namespace. Raises what making its sandbox raises, and ``Unavailable`` for too many."""
+        making = self._namespaces.get(namespace)
+        if making is None:
+            if self.is_draining:
+                raise closing()
+            if len(self._namespaces) >= MOST_NAMESPACES:
+                raise Unavailable(f"{MOST_NAMESPACES} namespaces are in use already", remediation="Use one of them.")
+            making = self._namespaces[namespace] = _Making()
+        async with making.lock:
+            if making.made is None:
+                try:
+                    making.made = await self._make(namespace)
+                except BaseException:
+                    self._namespaces.pop(namespace, None)
+                    raise
+            return making.made.desk
+
+    def check_takes(self, operation: str) -> None:
+        """Whether an operation may still be asked for. Raises ``SandboxClosed`` for new work of a service that ends."""
+        if self.is_draining and operation not in _WHILE_DRAINING:
+            raise closing()
+
+    def activity(self) -> dict[str, int]:
+        """How many runs go on, wait for an approval, and how many sessions and requests there are."""
+        told = [one.made.desk.activity for one in self._namespaces.values() if one.made is not None]
+        return {
+            "runs": sum(one.runs for one in told),
+            "waiting": sum(one.waiting for one in told),
+            "sessions": sum(one.sessions for one in told),
+            "requests": self.connections,
+        }
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing lives in it."""
+        return not any(self.activity().values())
+
+    def stop(self) -> None:
+        """Begin to end: no new work, and what runs has its time. Again: end at once."""
+        (self._at_once if self._ending.is_set() else self._ending).set()
+        self.is_draining = True
+
+    async def until_stopped(self) -> str:
+        """Wait until somebody wants it to end, or it has been idle for long enough; which of these."""
+        while not self._ending.is_set():
+            now = time.monotonic()
+            if not self.is_idle:
+                self._busy_at = now
+            elif self.terms.idle_stop is not None and now - self._busy_at >= self.terms.idle_stop:
+                self.stop()
+                return "idle"
+            try:
+                async with asyncio.timeout(_LOOK_EVERY):
+                    await self._ending.wait()
+            except TimeoutError:
+                continue
+        return "told"
+
+    async def drain(self) -> None:
+        """Wait until no run goes on, as long as they are given, or until somebody wants it at once. What waits for an
+        approval is not waited for: it may be answered once the service runs again."""
+        self.is_draining = True
+        deadline = time.monotonic() + self.terms.drain
+        while time.monotonic() < deadline and not self._at_once.is_set():
+            told = self.activity()
+            if told["runs"] <= told["waiting"]:
+                return
+            try:
+                async with asyncio.timeout(_LOOK_EVERY / 5):
+                    await self._at_once.wait()
+            except TimeoutError:
+                continue
+
+    async def close(self) -> None:
+        """End everything; what there is of each run is kept, and what it waited for. Harmless when repeated."""
+        self.is_draining = True
+        for making in self._namespaces.values():
+            if making.made is not None:
+                making.made.channel.stop()
+                making.made.results.stop()
+        async with asyncio.TaskGroup() as ending:
+            for making in self._namespaces.values():
+                ending.create_task(_closed(making))
+        await finishing(self._requests.reopen)
+        await finishing(self._database.close)
+
+    async def _make(self, namespace: str) -> _Namespace:
+        sandbox = self._make_sandbox(namespace)
+        channel = KeepingChannel(self._requests, namespace, _log.error)
+        sandbox.approvals.keep(channel)
+        place = self._folder / "runs" / hashlib.sha256(namespace.encode()).hexdigest()[:32]
+        results = await asyncio.to_thread(Results, place, self._requests.waited)
+        desk = Desk(sandbox, results, idle_timeout=self.terms.idle_timeout)
+        try:
+            await desk.load()
+        except BaseException:
+            await desk.close()
+            await sandbox.close()
+            raise
+        return _Namespace(sandbox, desk, channel, results)
+
+
+async def _closed(making: _Making) -> None:
+    async with making.lock:
+        if making.made is None:
+            return
+        try:
+            await making.made.desk.close()
+        finally:
+            await making.made.sandbox.close()
+
+
+def closing() -> SandboxClosed:
+    """The error of whoever asks a service for work that ends."""
+    return SandboxClosed(
+        "the service is ending, and takes no new work", remediation="Ask again in a moment: the next command starts one."
+    )
+
+
+def describe(service: Service, settings: Mapping[str, str]) -> dict[str, Any]:
+    """What the service tells those who may ask it anything."""
+    from casemate import __version__
+
+    return {
+        "status": "draining" if service.is_draining else "ok",
+        "version": __version__,
+        "is_idle": service.is_idle,
+        "activity": service.activity(),
+        "settings": dict(settings),
+    }

@@ -1,0 +1,102 @@
+"""uvicorn on a socket: connections checked and bounded before anything of them is read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from casemate.remote.address import peer_of
+
+_MOST_CONNECTIONS = 2000  # at one place; 503 beyond
+_MOST_HEAD = 64 * 1024  # bytes of a request's head
+_KEPT_IDLE = 60  # seconds that a connection may be idle; clients keep theirs for less
+_HEAD_WITHIN = 15.0  # seconds until the first request is there
+_LAST_WORDS = 5  # seconds that answers under way have when the service ends
+
+
+class _Checked(H11Protocol):
+    """A connection of this very user where it comes over a Unix socket (unix(7)), and one that says something soon."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        one: Any = transport.get_extra_info("socket")
+        if one is not None and one.family == socket.AF_UNIX and peer_of(one) != os.geteuid():
+            transport.abort()
+            return
+        self._waiting = self.loop.call_later(_HEAD_WITHIN, self._hurry)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+        super().connection_lost(exc)
+
+    def _hurry(self) -> None:
+        if self.cycle is None:
+            self.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """One place where the service listens. Signals are the service's business."""
+
+    def __init__(self, app: Any, listening: socket.socket, tls: tuple[str, str] | None = None) -> None:
+        """``tls``: the files of a certificate and its key. Raises ``OSError`` and ``ssl.SSLError`` for bad ones."""
+        cert, key = tls or (None, None)
+        if cert is not None:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)  # an error before it listens
+        self._listening = listening
+        config = uvicorn.Config(
+            app,
+            http=_Checked,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            h11_max_incomplete_event_size=_MOST_HEAD,
+            timeout_keep_alive=_KEPT_IDLE,
+            timeout_graceful_shutdown=_LAST_WORDS,
+            ssl_certfile=cert,
+            ssl_keyfile=key,
+        )
+        super().__init__(config)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals alone."""
+        yield
+
+    async def until_ended(self) -> None:
+        """Answer requests until :meth:`end`."""
+        await self.serve(sockets=[self._listening])
+
+    def end(self) -> None:
+        """Take no more connections; answers under way are finished."""
+        self.should_exit = True
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A TCP socket at an address of this machine. Raises ``OSError``."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(1024)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made

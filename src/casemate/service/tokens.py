@@ -1,0 +1,185 @@
+"""Tokens of those who come over TCP: shown once, kept as hashes, looked up anew whenever their file has changed."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from casemate.errors import InvalidArgument, Unavailable
+from casemate.files.beneath import Attributes, write_file
+from casemate.model.operation import Audience, Principal
+from casemate.remote.places import open_private
+
+_FILE, _LOCK = "tokens.json", "tokens.lock"
+_BEGIN = "casemate"
+_ID_BYTES, _SECRET_BYTES = 6, 32  # of which the second is 256 bits, so that a fast hash of it tells nobody anything
+_MOST = 1000  # tokens
+_MOST_BYTES = 2**20
+_MOST_NAME = 100  # characters
+_NOBODY = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is kept of a token: ``hash`` is the SHA-256 of the whole; ``created``, ``expires``: Unix seconds."""
+
+    id: str
+    name: str
+    audience: str
+    namespace: str
+    may_approve: bool
+    created: float
+    expires: float | None
+    hash: str
+
+    @property
+    def principal(self) -> Principal:
+        """Who comes with it."""
+        return Principal(f"token:{self.name}", Audience(self.audience), self.namespace, self.may_approve)
+
+
+class Tokens:
+    """The tokens in a folder that is the user's alone. ``today`` gives Unix time.
+
+    Several processes may use it. Raises ``Unavailable`` where the folder or the file cannot be trusted.
+    """
+
+    def __init__(self, folder: Path, today: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._today = today
+        self._seen: tuple[int, int, int] | None = None
+        self._known: dict[str, Token] = {}
+
+    def add(
+        self,
+        name: str,
+        *,
+        audience: str = "agent",
+        namespace: str = "default",
+        may_approve: bool = False,
+        expires_in: float | None = None,
+    ) -> str:
+        """A new token, which nobody can be told again. ``expires_in``: seconds, None for no end.
+
+        ``may_approve``: whoever comes with it may answer what waits to be approved; an agent's only what its own runs ask
+        for, which is for surfaces that show a person these questions. Raises ``InvalidArgument``, also for a name that is
+        taken.
+        """
+        _check(name, audience, namespace, expires_in)
+        token_id = secrets.token_hex(_ID_BYTES)
+        text = f"{_BEGIN}_{token_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+        now = self._today()
+        expires = None if expires_in is None else now + expires_in
+        made = Token(token_id, name, audience, namespace, may_approve, now, expires, _hash(text))
+        with self._changed() as known:
+            if any(one.name == name for one in known.values()):
+                raise InvalidArgument("name", f"there is a token {name!r} already; remove it, or take another name")
+            if len(known) >= _MOST:
+                raise InvalidArgument("name", f"there are {_MOST} tokens; remove some")
+            known[token_id] = made
+        return text
+
+    def list(self) -> list[Token]:
+        """All of them, the oldest first; those that have expired, too."""
+        return sorted(self._read().values(), key=lambda one: one.created)
+
+    def remove(self, name: str) -> bool:
+        """No longer let in whoever comes with this one; whether there was such a token."""
+        with self._changed() as known:
+            found = [one.id for one in known.values() if one.name == name]
+            for token_id in found:
+                del known[token_id]
+        return bool(found)
+
+    def principal_of(self, text: str) -> Principal | None:
+        """Who comes with the token ``text``; None for one that is unknown, or has expired."""
+        parts = text.split("_", 2)
+        known = self._read().get(parts[1]) if len(parts) == 3 and parts[0] == _BEGIN else None
+        is_right = hmac.compare_digest(_hash(text), known.hash if known else _NOBODY)
+        if known is None or not is_right or (known.expires is not None and self._today() >= known.expires):
+            return None
+        return known.principal
+
+    @contextmanager
+    def _changed(self) -> Iterator[dict[str, Token]]:
+        folder = open_private(self._folder, make=True)
+        lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = dict(self._read())
+            yield known
+            text = json.dumps([asdict(one) for one in known.values()], indent=1)
+            write_file(folder, _FILE, [text.encode()], Attributes(mode=0o600), flush=True)
+        finally:
+            os.close(lock)
+            os.close(folder)
+
+    def _read(self) -> dict[str, Token]:
+        try:
+            folder = open_private(self._folder)
+        except FileNotFoundError:
+            return {}
+        try:
+            fd = os.open(_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        except FileNotFoundError:
+            self._seen, self._known = None, {}
+            return {}
+        finally:
+            os.close(folder)
+        with os.fdopen(fd, "rb") as file:
+            status = os.fstat(fd)
+            if status.st_mode & 0o077 or status.st_uid != os.geteuid():
+                raise Unavailable(
+                    f"the tokens in {self._folder / _FILE} are open to other users",
+                    remediation="Remove the file, and make new tokens.",
+                )
+            seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if seen != self._seen:
+                self._known = _parsed(file.read(_MOST_BYTES), self._folder)
+                self._seen = seen
+        return self._known
+
+
+def _parsed(raw: bytes, folder: Path) -> dict[str, Token]:
+    try:
+        made = [_token_of(one) for one in json.loads(raw)]
+    except (ValueError, TypeError, KeyError) as error:
+        raise Unavailable(
+            f"the tokens in {folder / _FILE} cannot be read: {error}",
+            remediation="Remove the file, and make new tokens.",
+        ) from None
+    return {one.id: one for one in made}
+
+
+def _token_of(one: Any) -> Token:
+    made = Token(**one)
+    Audience(made.audience)
+    texts = (made.id, made.name, made.namespace, made.hash)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(made.may_approve, bool):
+        raise ValueError("it holds a token of another form")
+    return made
+
+
+def _check(name: str, audience: str, namespace: str, expires_in: float | None) -> None:
+    if not 0 < len(name) <= _MOST_NAME or not name.isprintable():
+        raise InvalidArgument("name", f"{name!r} is not a printable name of 1 to {_MOST_NAME} characters")
+    if audience not in (Audience.AGENT, Audience.OPERATOR):
+        raise InvalidArgument("audience", f"{audience!r} is not known; choose agent or operator")
+    if not 0 < len(namespace) <= _MOST_NAME or not namespace.isprintable():
+        raise InvalidArgument("namespace", f"{namespace!r} is not a printable name of 1 to {_MOST_NAME} characters")
+    if expires_in is not None and not 0 < expires_in < float("inf"):
+        raise InvalidArgument("expires", f"{expires_in!r} is not a positive number of seconds")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,227 @@
+"""The service as an ASGI application: who asks, what for, and the answer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import CasemateError, Denied, Fault, InvalidArgument, NotFound
+from casemate.model.operation import Audience, Principal
+from casemate.operations.catalogue import catalogue
+from casemate.operations.invoke import local
+from casemate.operations.uploads import MOST_BYTES
+from casemate.operations.wire import error_document
+from casemate.service.service import describe
+from casemate.surfaces.http.exchange import Exchange, Gone, Receive, Scope, Send
+from casemate.surfaces.http.identity import Heard, Listener, Refused, check_place, heard, principal_of
+from casemate.surfaces.http.openapi import document_of
+from casemate.surfaces.http.statuses import RETRY_AFTER, status_of
+from casemate.surfaces.http.streaming import send_events
+
+if TYPE_CHECKING:
+    from casemate.service.service import Service
+
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+_log = logging.getLogger("casemate.service")
+_VERSION = "v1"
+_ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})  # what only those may do who may approve
+
+
+class Front:
+    """What listens at one place. ``known`` looks a token up; ``settings``: hashes of what the service was set by;
+    ``mounts``: other applications by the first part of their paths, which find ``casemate.principal`` and
+    ``casemate.desk`` (an awaitable) in their scope."""
+
+    def __init__(
+        self,
+        service: Service,
+        listener: Listener,
+        known: Callable[[str], Principal | None],
+        settings: Mapping[str, str],
+        mounts: Mapping[str, Application] | None = None,
+    ) -> None:
+        self._service = service
+        self._listener = listener
+        self._known = known
+        self._settings = settings
+        self._mounts = mounts or {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request (ASGI 3)."""
+        if scope["type"] != "http":
+            return
+        began = time.monotonic()
+        exchange = Exchange(scope, receive, send, Heard({}))
+        name = ""
+        try:
+            exchange.head = heard(scope["headers"])
+            check_place(exchange.head, self._listener)
+            name = await self._admit(exchange, scope, receive, send)
+        except Gone:
+            exchange.status = exchange.status or 499
+        except Refused as refused:
+            told = {"kind": "denied" if refused.status in (401, 403, 421) else "invalid", "message": refused.message}
+            await _failed(exchange, refused.status, {**told, "remediation": refused.remediation})
+        except CasemateError as error:
+            await _failed(exchange, status_of(error), error_document(error))
+        except Exception:
+            _log.exception("a request failed", extra={"event": "fault", "path": _known_path(exchange.path)})
+            fault = Fault("casemate itself failed; its log has more", remediation="casemate service logs")
+            await _failed(exchange, 500, error_document(fault))
+            raise
+        finally:
+            if exchange.status >= 400:
+                told = {"method": exchange.method, "path": _known_path(exchange.path), "status": exchange.status}
+                spent = round(time.monotonic() - began, 4)
+                _log.info("request", extra={"event": "request", **told, "seconds": spent, "principal": name})
+
+    async def _admit(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> str:
+        """Who asks; the rest is for those who may. The name."""
+        if exchange.path == f"/{_VERSION}/health" and exchange.method == "GET" and self._is_stranger(exchange):
+            status = "draining" if self._service.is_draining else "ok"
+            await exchange.answer(503 if self._service.is_draining else 200, {"status": status})
+            return ""
+        principal = principal_of(exchange.head, self._listener, self._known)
+        mounted = self._mounts.get(exchange.path.split("/", 2)[1])
+        self._service.connections += not exchange.path.endswith("/health")
+        try:
+            if mounted is not None:
+                scope["casemate.principal"] = principal
+                scope["casemate.desk"] = lambda: self._service.desk(principal.namespace)
+                await mounted(scope, receive, send)
+            else:
+                await self._serve(exchange, principal)
+        finally:
+            self._service.connections -= not exchange.path.endswith("/health")
+        return principal.name
+
+    def _is_stranger(self, exchange: Exchange) -> bool:
+        """Whether somebody asks who has not said who it is: whether the service is there may be known to all."""
+        return self._listener.kind == "tcp" and exchange.head.get("authorization") is None
+
+    async def _serve(self, exchange: Exchange, principal: Principal) -> None:
+        version, _, path = exchange.path.removeprefix("/").partition("/")
+        match exchange.method, version, path:
+            case "GET", "openapi.json", "":
+                await exchange.answer(200, document_of(catalogue()))
+            case "GET", "v1", "health":
+                await exchange.answer(200, describe(self._service, self._settings_for(principal)))
+            case "POST", "v1", "service/stop":
+                await self._stop(exchange, principal)
+            case "PUT", "v1", "uploads":
+                await self._upload(exchange, principal)
+            case "GET", "v1", _ if path.startswith(("artifacts/", "files/")):
+                await self._file(exchange, principal, path)
+            case "POST", "v1", _:
+                await self._operation(exchange, principal, path.replace("/", "."))
+            case _:
+                raise NotFound("path", f"there is nothing at {exchange.method} {exchange.path[:100]!r}")
+
+    def _settings_for(self, principal: Principal) -> Mapping[str, str]:
+        return self._settings if self._listener.kind == "unix" and principal.audience is Audience.OPERATOR else {}
+
+    async def _operation(self, exchange: Exchange, principal: Principal, name: str) -> None:
+        operation = catalogue().get(name)
+        if operation is None:
+            raise NotFound("operation", f"there is no operation {name[:100]!r}")
+        if name in _ANSWERS and not principal.may_approve:
+            raise Denied(f"{principal.name!r} may not answer requests", remediation="It needs a token that may approve.")
+        arguments = _arguments(await exchange.body())
+        self._service.check_takes(name)
+        invoke = local(await self._service.desk(principal.namespace), principal)
+        if operation.streams:
+            cursor = _cursor(exchange.head)
+            takes = cursor is not None and "cursor" in operation.params.model_fields
+            await send_events(exchange, invoke.stream(name, arguments, cursor=cursor if takes else None))
+            return
+        value = await exchange.unless_gone(invoke(name, arguments))
+        await exchange.answer(200, value)
+
+    async def _upload(self, exchange: Exchange, principal: Principal) -> None:
+        self._service.check_takes("uploads")
+        desk = await self._service.desk(principal.namespace)
+        handle = await desk.uploads.put(exchange.pieces(MOST_BYTES), principal)
+        await exchange.answer(200, {"handle": handle})
+
+    async def _file(self, exchange: Exchange, principal: Principal, path: str) -> None:
+        """Bytes of what a run left, or of a session's workspace, as no page would show them."""
+        kind, _, rest = path.partition("/")
+        of, _, name = rest.partition("/")
+        desk = await self._service.desk(principal.namespace)
+        whose = {"run": of} if kind == "artifacts" else {"session": of}
+        chunks = desk.files.chunks(name, **whose, principal=principal)
+        try:
+            first = await anext(chunks, b"")
+            kind_of = {"content-type": "application/octet-stream", "content-disposition": "attachment"}
+            await exchange.begin(200, {**kind_of, "content-security-policy": "sandbox"})
+            if first:
+                await exchange.more(first)
+            async for chunk in chunks:
+                await exchange.more(chunk)
+            await exchange.end()
+        finally:
+            await chunks.aclose()
+
+    async def _stop(self, exchange: Exchange, principal: Principal) -> None:
+        """End the service: ``{"if_idle": true}`` only where nothing lives in it but this request."""
+        if self._listener.kind != "unix" or principal.audience is not Audience.OPERATOR:
+            raise Denied("the service is ended by its user, on its machine", remediation="casemate service stop")
+        wanted = _arguments(await exchange.body())
+        activity = self._service.activity()
+        if wanted.get("if_idle") is True and (any(activity.values()) and activity != _ALONE):
+            raise InvalidArgument("if_idle", f"it is not idle: {json.dumps(activity)}")
+        self._service.stop()
+        await exchange.answer(200, {"status": "draining"})
+
+
+_ALONE = {"runs": 0, "waiting": 0, "sessions": 0, "requests": 1}
+
+
+def _arguments(body: bytes) -> dict[str, Any]:
+    """The arguments in a body; none in an empty one."""
+    try:
+        found = json.loads(body or b"{}", parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument("body", f"is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument("body", "is no JSON object of arguments")
+    return found
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _cursor(head: Heard) -> int | None:
+    last = head.get("last-event-id")
+    if last is None:
+        return None
+    if not last.isascii() or not last.isdigit() or len(last) > 15:
+        raise Refused(400, "Last-Event-ID is none that this service has sent")
+    return int(last)
+
+
+async def _failed(exchange: Exchange, status: int, told: Mapping[str, Any]) -> None:
+    """The typed error body, unless the answer has begun."""
+    if exchange.status:
+        return
+    headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+    if (after := RETRY_AFTER.get(str(told.get("kind")))) is not None:
+        headers["retry-after"] = after
+    if status >= 400:
+        headers["connection"] = "close"  # what is left of the body is not read
+    try:
+        await exchange.answer(status, {"error": told}, headers)
+    except Gone:
+        return
+
+
+def _known_path(path: str) -> str:
+    """A path for the log: names of operations only, for others may hold anything."""
+    name = path.removeprefix(f"/{_VERSION}/").replace("/", ".")
+    return path if name in catalogue() else "/".join(path.split("/")[:3])[:60]
+
+

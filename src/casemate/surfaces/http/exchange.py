@@ -1,0 +1,191 @@
+"""One request and its answer over ASGI, bounded: in bytes, and in the time that the other end takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from typing import Any, TypeVar
+
+from casemate.surfaces.http.identity import Heard, Refused
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+T = TypeVar("T")
+
+MOST_BODY = 2 * 2**20  # bytes of arguments, as JSON: reading more would hold up everybody else. Files are uploaded.
+_BODY_WITHIN = 30.0  # seconds between two pieces of a body
+_TAKEN_WITHIN = 60.0  # seconds that the other end has to take a piece of an answer
+_PIECE = 256 * 1024  # bytes of JSON that are made at once
+
+_PLAIN = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+
+
+class Gone(Exception):  # noqa: N818 - named for what happened
+    """Whoever asked has closed the connection, or takes nothing."""
+
+
+class Exchange:
+    """``head``: the request's headers; what it sends is read with :meth:`body` or :meth:`pieces`, once."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, head: Heard) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.head = head
+        self.status = 0
+        self._receive = receive
+        self._send = send
+
+    async def body(self, most: int = MOST_BODY) -> bytes:
+        """All of it. Raises :class:`Refused` for too much, and :class:`Gone`."""
+        return b"".join([piece async for piece in self.pieces(most)])
+
+    async def pieces(self, most: int) -> AsyncIterator[bytes]:
+        """The body piece by piece; nothing of one that says that it is larger. Raises as :meth:`body`."""
+        said = self.head.get("content-length") or "0"
+        if not said.isdigit() or int(said) > most:
+            raise _too_large(most)
+        seen, is_more = 0, True
+        while is_more:
+            try:
+                async with asyncio.timeout(_BODY_WITHIN):
+                    message = await self._receive()
+            except TimeoutError:
+                raise Refused(408, f"nothing of the body came for {_BODY_WITHIN:g} s") from None
+            if message["type"] == "http.disconnect":
+                raise Gone
+            piece: bytes = message.get("body", b"")
+            seen += len(piece)
+            if seen > most:
+                raise _too_large(most)
+            yield piece
+            is_more = message.get("more_body", False)
+
+    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` gives, which is cancelled when whoever asked goes away. The body has been read.
+
+        Raises :class:`Gone`, and what it raises.
+        """
+        outcome: list[T] = []
+        gone = False
+
+        async def watch(doing: asyncio.Task[None]) -> None:
+            nonlocal gone
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            doing.cancel()
+
+        async def do() -> None:
+            outcome.append(await work)
+
+        doing = asyncio.ensure_future(do())  # noqa: TID251 - waited for below, whatever happens
+        watching = asyncio.ensure_future(watch(doing))  # noqa: TID251 - cancelled and waited for below
+        try:
+            await asyncio.wait([doing])
+        finally:
+            doing.cancel()
+            watching.cancel()
+            await asyncio.wait([doing, watching])
+        if gone and not outcome:
+            raise Gone
+        doing.result()
+        return outcome[0]
+
+    async def answer(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
+        """``value`` as JSON. Raises :class:`Gone`."""
+        pieces = [piece async for piece in json_pieces(value)]
+        size = sum(len(piece) for piece in pieces)
+        await self.begin(status, {"content-type": "application/json", "content-length": str(size), **(headers or {})})
+        for piece in pieces:
+            await self.more(piece)
+        await self.end()
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """The head of an answer. Raises :class:`Gone`."""
+        self.status = status
+        raw = [*_PLAIN, *((name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items())]
+        await self._give({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def more(self, piece: bytes) -> None:
+        """More of its body. Raises :class:`Gone` also where nobody takes it: nothing piles up here."""
+        await self._give({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end(self) -> None:
+        """The end of the answer. Raises :class:`Gone`."""
+        await self._give({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _give(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(_TAKEN_WITHIN):
+                await self._send(message)
+        except (TimeoutError, OSError):
+            raise Gone from None
+
+
+async def json_pieces(value: Any) -> AsyncGenerator[bytes]:
+    """``value`` as JSON, made piece by piece: others have their turn in between."""
+    if _is_small(value):
+        yield _dumped(value)
+        return
+    held: list[bytes] = []
+    size = 0
+    for part in _parts(value):
+        held.append(part)
+        size += len(part)
+        if size > _PIECE:
+            yield b"".join(held)
+            held, size = [], 0
+            await asyncio.sleep(0)
+    yield b"".join(held)
+
+
+def _is_small(value: Any) -> bool:
+    """Whether there can be no more than a piece of it, as far as a quick look tells."""
+    left = _PIECE // 8
+    waiting = [value]
+    while waiting and left > 0:
+        one = waiting.pop()
+        left -= 1
+        if isinstance(one, str):
+            left -= len(one) // 8
+        elif isinstance(one, dict):
+            left -= len(one)
+            waiting.extend(one.values() if left > 0 else ())
+        elif isinstance(one, list):
+            left -= len(one)
+            waiting.extend(one if left > 0 else ())
+    return left > 0
+
+
+def _parts(value: Any) -> Any:
+    """JSON of ``value`` in parts that are each made quickly: long texts are cut."""
+    if isinstance(value, dict) and not _is_small(value):
+        for number, (name, one) in enumerate(value.items()):
+            yield b"%s%s:" % (b"," if number else b"{", _dumped(name))
+            yield from _parts(one)
+        yield b"}"
+    elif isinstance(value, list) and not _is_small(value):
+        for number, one in enumerate(value):
+            yield b"," if number else b"["
+            yield from _parts(one)
+        yield b"]"
+    elif isinstance(value, str) and len(value) > _PIECE:
+        yield b'"'
+        for start in range(0, len(value), _PIECE):
+            yield _dumped(value[start : start + _PIECE])[1:-1]
+        yield b'"'
+    else:
+        yield _dumped(value)
+
+
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(413, f"the body is larger than {most} bytes", "Upload files first: PUT /v1/uploads.")
+
+

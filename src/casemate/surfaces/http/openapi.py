@@ -1,0 +1,134 @@
+"""The service described for others' clients: OpenAPI 3.1, made from the catalogue. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from casemate import __version__
+
+if TYPE_CHECKING:
+    from casemate.operations.catalogue import Operation
+
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["kind", "message", "remediation"],
+            "properties": {
+                "kind": {"type": "string", "description": "A stable word: what sort of error it is."},
+                "message": {"type": "string", "description": "What happened, to what, and why."},
+                "remediation": {"type": "string", "description": "What to do about it; empty for nothing."},
+                "argument": {"type": "string", "description": "Which argument is wrong, where one is."},
+            },
+        }
+    },
+}
+_FAILED = {
+    "description": "An error; its status is that of its kind.",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
+_BYTES = {"description": "Bytes.", "content": {"application/octet-stream": {}}}
+_made: dict[int, dict[str, Any]] = {}
+
+
+def document_of(catalogue: Mapping[str, Operation]) -> dict[str, Any]:
+    """The whole description; made once for a catalogue, which does not change."""
+    if id(catalogue) not in _made:
+        _made[id(catalogue)] = _document(catalogue)
+    return _made[id(catalogue)]
+
+
+def _document(catalogue: Mapping[str, Operation]) -> dict[str, Any]:
+    schemas: dict[str, Any] = {"Error": _ERROR}
+    paths = {f"/v1/{name.replace('.', '/')}": {"post": _post(one, schemas)} for name, one in catalogue.items()}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "casemate", "version": __version__, "summary": "Runs code that nobody has read."},
+        "security": [{"token": []}],
+        "paths": {**paths, **_OTHERS},
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _post(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    answer = _lifted(operation.result_schema(), schemas)
+    media = "text/event-stream" if operation.streams else "application/json"
+    said = "Events, each a data line of JSON; the last is named end or error." if operation.streams else "The result."
+    return {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": operation.description,
+        "tags": [operation.name.rpartition(".")[0] or "sandbox"],
+        "x-audience": str(operation.audience),
+        "requestBody": {"content": {"application/json": {"schema": _lifted(operation.params_schema(), schemas)}}},
+        "responses": {"200": {"description": said, "content": {media: {"schema": answer}}}, "default": _FAILED},
+    }
+
+
+def _lifted(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """A schema whose definitions are among the document's own."""
+    for name, one in schema.pop("$defs", {}).items():
+        schemas.setdefault(name, _pointed(one))
+    return dict(_pointed(schema))
+
+
+def _pointed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: one.replace("#/$defs/", "#/components/schemas/")
+            if name == "$ref" and isinstance(one, str) else _pointed(one)
+            for name, one in value.items()
+        }  # fmt: skip
+    if isinstance(value, list):
+        return [_pointed(one) for one in value]
+    return value
+
+
+def _in_path(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+_HANDLE = {"type": "object", "properties": {"handle": {"type": "string"}}, "required": ["handle"]}
+_OTHERS: dict[str, Any] = {
+    "/v1/uploads": {
+        "put": {
+            "operationId": "uploads.put",
+            "summary": "Send a file ahead; the handle names it in arguments for an hour.",
+            "requestBody": {"content": {"application/octet-stream": {}}},
+            "responses": {
+                "200": {"description": "Its handle.", "content": {"application/json": {"schema": _HANDLE}}},
+                "default": _FAILED,
+            },
+        }
+    },
+    "/v1/artifacts/{run}/{name}": {
+        "get": {
+            "operationId": "artifacts.get",
+            "summary": "The bytes of a file that a run has left.",
+            "parameters": _in_path("run", "name"),
+            "responses": {"200": _BYTES, "default": _FAILED},
+        }
+    },
+    "/v1/files/{session}/{path}": {
+        "get": {
+            "operationId": "files.get",
+            "summary": "The bytes of a file in a session's workspace.",
+            "parameters": _in_path("session", "path"),
+            "responses": {"200": _BYTES, "default": _FAILED},
+        }
+    },
+    "/v1/health": {
+        "get": {
+            "operationId": "health",
+            "summary": "Whether the service takes work; more for those who say who they are.",
+            "security": [{}, {"token": []}],
+            "responses": {"200": {"description": "It does."}, "503": {"description": "It is ending."}},
+        }
+    },
+}
