@@ -62,8 +62,8 @@ def observe(path: str) -> None:
     spawn = os.posix_spawn
 
     def spawn_observed(program: Any, argv: Any, env: Any, **options: Any) -> int:
-        if argv[0] == "casemate-supervisor":
-            argv = [*argv[:-1], boot]
+        if argv[-1] == "casemate-supervisor":
+            argv = [*argv[:-2], boot, argv[-1]]
         return spawn(program, argv, env, **options)
 
     os.posix_spawn = spawn_observed

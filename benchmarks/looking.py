@@ -22,7 +22,7 @@ class Process:
 
     @property
     def is_supervisor(self) -> bool:
-        return self.command.startswith(b"casemate-supervisor") and self.name not in ("casemate-init", "casemate-zygote")
+        return b"casemate-supervisor" in self.command and self.name not in ("casemate-init", "casemate-zygote")
 
     @property
     def is_zygote(self) -> bool:

@@ -57,12 +57,12 @@ def state(pid: int) -> str:
 
 def supervisors(host: int | None = None) -> list[int]:
     """The first process of each supervisor of ``host`` (this process when None)."""
-    return [pid for pid in children(host or os.getpid()) if command(pid).startswith(SUPERVISOR)]
+    return [pid for pid in children(host or os.getpid()) if SUPERVISOR in command(pid)]
 
 
 def serving(host: int | None = None) -> list[int]:
     """The process of each supervisor that is pid 1 of its namespace: the parent of cells."""
-    return [below for first in supervisors(host) for below in children(first) if command(below).startswith(SUPERVISOR)]
+    return [below for first in supervisors(host) for below in children(first) if SUPERVISOR in command(below)]
 
 
 def cells(host: int | None = None) -> list[int]:

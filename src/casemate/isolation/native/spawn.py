@@ -12,6 +12,10 @@ import sys
 _BOOT = (
     "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); from casemate.supervisor.main import main; main()"
 )
+_NAME = (
+    "casemate-supervisor"  # its last argument. The first must be the interpreter's own path: from any other name the
+)
+# interpreter looks for its library in the current folder and those above it, which may be anybody's (Modules/getpath.py)
 _LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
 _STOP_GRACE = 2.0  # seconds the supervisor has to end before it is killed
 
@@ -70,7 +74,7 @@ def _spawn(theirs: socket.socket, log: int) -> int:
     try:
         return os.posix_spawn(
             sys.executable,
-            ["casemate-supervisor", "-I", "-S", "-c", _BOOT],
+            [sys.executable, "-I", "-S", "-c", _BOOT, _NAME],
             {"CASEMATE_ROOT": package_root},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
