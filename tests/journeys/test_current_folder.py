@@ -1,4 +1,4 @@
-"""Where casemate is started from is nobody's business but the user's: the folder may hold anything."""
+"""What casemate is started with is nobody's business but the user's: any folder, and any umask."""
 
 from __future__ import annotations
 
@@ -34,3 +34,15 @@ def test_a_folder_that_looks_like_pythons_own_runs_no_code_on_the_host(tmp_path:
     ran = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert not witness.exists()
     assert (ran.stdout, ran.returncode) == ("hello\n", 0), ran.stderr
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_cells_can_be_made_with_any_umask(tmp_path: Path, umask: int) -> None:
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(casemate.__file__).parents[1])}
+    (tmp_path / "casemate").mkdir(mode=0o700)
+    code = "import os; open('mine', 'w').close(); print(oct(os.umask(0)), os.listdir('/dev/shm'))"
+    script = tmp_path / "show.py"
+    script.write_text(code)
+    command = [sys.executable, "-P", "-m", "casemate", "run", str(script)]
+    ran = subprocess.run(command, umask=umask, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.stdout, ran.returncode) == ("0o22 []\n", 0), ran.stderr

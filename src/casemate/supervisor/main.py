@@ -15,6 +15,7 @@ SOCKET = 0  # the host's socket is our standard input: nothing else needs a numb
 def main() -> None:
     """Run as ``python -I -S``: this process only waits for pid 1 of the new namespace, so that the host has a child."""
     kernel.close_from(3)
+    os.umask(0o022)  # what it makes is for cells, which are other users than the one who has made it
     socket = _socket.socket(fileno=os.dup(SOCKET))
     os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
     groups = cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
