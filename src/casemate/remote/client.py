@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from casemate import __version__
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
+from casemate.operations.wire import error_of
 from casemate.remote.address import Address, address_of
 from casemate.remote.environment import fingerprints, settings_of
-from casemate.operations.wire import error_of
 from casemate.remote.http import Answer, Http
 from casemate.remote.places import places_of
 from casemate.remote.sse import Reader
@@ -21,6 +24,8 @@ from casemate.remote.starting import found, started
 
 _JSON = {"content-type": "application/json"}
 _ENDS_WITHIN = 10.0  # seconds that an idle service of another version has to end
+_IS_ENDING = "the service that runs is ending"
+_RESUMABLE = frozenset({"runs.stream"})  # leaving these changes nothing
 _RESUMES = 5  # times that a stream is taken up again without an event between
 
 
@@ -32,15 +37,20 @@ class Remote:
 
     def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
         self.address = address
+        self._headers = headers
         self._http = Http(address, headers)
+        self._again: Callable[[], Awaitable[Remote]] | None = None
 
     def __repr__(self) -> str:
         return f"<Remote {self.address}>"
 
+    def on_end(self, again: Callable[[], Awaitable[Remote]]) -> None:
+        """``again`` gives another connection when the service has ended, such as by itself, having been idle."""
+        self._again = again
+
     async def __call__(self, operation: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """The result of ``operation``. Cancelling it cancels the operation."""
-        answer = await self.request("POST", path_of(operation), _body(arguments), **_JSON)
-        return _value(answer)
+        return _value(await self.request("POST", path_of(operation), _body(arguments), **_JSON))
 
     async def stream(
         self, operation: str, arguments: Mapping[str, Any] | None = None, *, cursor: int = 0
@@ -61,17 +71,22 @@ class Remote:
                 raise Unavailable(f"{self.address} ended a stream without saying so")
             except _Lost as lost:
                 failures += 1
-                if not operation.endswith(".stream") or "." not in operation or failures > _RESUMES:
+                if operation not in _RESUMABLE or failures > _RESUMES:
                     raise lost.error from None
 
     async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
         """One request; its answer, whatever its status. Raises ``Unavailable`` where nobody answers."""
-        try:
-            return await self._http.request(method, path, body, **headers)
-        except ConnectionError as error:
-            raise _nobody(self.address, error) from error
-        except OSError as error:
-            raise _nobody(self.address, error) from error
+        for is_last in (self._again is None, True):
+            try:
+                answer = await self._http.request(method, path, body, **headers)
+            except OSError as error:  # it was not even sent
+                if is_last:
+                    raise _nobody(self.address, error) from error
+            else:
+                if is_last or not _is_ending(answer):
+                    return answer
+            await self._revive()
+        raise AssertionError("the last attempt gives an answer, or raises")
 
     async def upload(self, content: bytes) -> str:
         """A handle for ``content``, which arguments may name for a short while. Raises as a call."""
@@ -82,13 +97,21 @@ class Remote:
         """The bytes of an artifact (``"artifacts", run, name``) or file (``"files", session, path``)."""
         answer = await self.request("GET", "/v1/" + "/".join(quote(part) for part in parts))
         if answer.status != 200:
-            raise error_of(_document(answer), answer.status)
+            raise _error(_document(answer), answer.status)
         return answer.body
 
     async def health(self) -> dict[str, Any]:
         """What the service says of itself: ``version``, ``status`` ("ok" or "draining"), ``is_idle`` and more."""
         said: dict[str, Any] = _value(await self.request("GET", "/v1/health"))
         return said
+
+    async def _revive(self) -> None:
+        """The service has ended, or is about to, and has done nothing of what was asked: another takes its place."""
+        assert self._again is not None
+        await self._http.close()
+        other = await self._again()
+        self.address, self._http = other.address, Http(other.address, self._headers)
+        await other.close()
 
     async def close(self) -> None:
         """Close the connections; the service goes on. Harmless when repeated."""
@@ -105,7 +128,8 @@ class Remote:
                         head = part
                         if head.status == 200:
                             continue
-                        raise error_of(_parsed(b"".join([p async for p in parts if isinstance(p, bytes)])), head.status)
+                        body = b"".join([one async for one in parts if isinstance(one, bytes)])
+                        raise _error(_parsed(body), head.status)
                     for event in reader.feed(part):
                         yield event
         except ConnectionError as error:
@@ -116,7 +140,7 @@ class Remote:
             raise
 
 
-class _Lost(Exception):  # noqa: N818 - it is not raised to anybody
+class _Lost(Exception):
     def __init__(self, error: CasemateError) -> None:
         super().__init__(str(error))
         self.error = error
@@ -135,9 +159,10 @@ async def connect(
     """A connection to the service at ``url``, or to the user's own, which is started unless it runs or ``start`` is
     False.
 
-    ``token``: of a service on TCP. ``namespace``: on a Unix socket, which of the user's; a token has its own. ``agent``:
-    a name under which calls are those of an agent, which may do less and sees only its own. ``insecure``: permits http
-    to other machines. ``environ``: instead of this process's variables. Raises ``InvalidArgument`` and ``Unavailable``.
+    ``token``: of a service on TCP. ``namespace``: on a Unix socket, which of the user's; a token has its own.
+    ``agent``: a name under which calls are those of an agent, which may do less and sees only its own. ``insecure``:
+    permits http to other machines. ``environ``: instead of this process's variables. Raises ``InvalidArgument`` and
+    ``Unavailable``.
     """
     variables = os.environ if environ is None else environ
     headers = _headers(token, namespace, agent)
@@ -148,7 +173,18 @@ async def connect(
         remote = Remote(address, headers)
         await _checked(remote)
         return remote
-    return await _own(headers, variables, start=start)
+    remote = await _own(headers, variables, start=start)
+    if start:
+        remote.on_end(partial(_own, headers, variables, start=True))
+    return remote
+
+
+async def attached(environ: Mapping[str, str]) -> Remote:
+    """A connection to the user's service that runs, of whatever version. Raises ``Unavailable`` where none does."""
+    address = found(places_of(environ))
+    if address is None:
+        raise _none_runs()
+    return Remote(address, _headers(None, None, None))
 
 
 def path_of(operation: str) -> str:
@@ -158,17 +194,17 @@ def path_of(operation: str) -> str:
 
 async def _own(headers: Mapping[str, str], environ: Mapping[str, str], *, start: bool) -> Remote:
     places = places_of(environ)
-    for attempt in (1, 2):
+    for attempt in (1, 2, 3):
         address = await started(places, environ) if start else found(places)
         if address is None:
-            raise Unavailable(
-                "no service of yours is running", remediation="Start it: casemate service, or systemctl --user start casemate"
-            )
+            raise _none_runs()
         remote = Remote(address, headers)
         why = await _unfit(remote, environ)
         if not why:
             return remote
-        if attempt == 2 or not start or not await _ended(remote):
+        if why == _IS_ENDING and start and attempt < 3 and await _gone(remote):
+            continue
+        if attempt > 1 or not start or not await _ended(remote):
             await remote.close()
             raise Unavailable(
                 why, remediation="casemate service stop ends it, and what it runs; the next command starts a new one."
@@ -178,7 +214,12 @@ async def _own(headers: Mapping[str, str], environ: Mapping[str, str], *, start:
 
 async def _unfit(remote: Remote, environ: Mapping[str, str]) -> str:
     """Why the service that runs is not the one that this process would start; empty where it is."""
-    said = await remote.health()
+    try:
+        said = await remote.health()
+    except Unavailable:  # it has gone since it was found
+        return _IS_ENDING
+    if said.get("status") == "draining":
+        return _IS_ENDING
     if said.get("version") != __version__:
         return f"the service that runs is casemate {said.get('version')}, and this is {__version__}"
     theirs = said.get("settings") or {}
@@ -200,20 +241,22 @@ async def _checked(remote: Remote) -> None:
 
 async def _ended(remote: Remote) -> bool:
     """Have a service end in which nothing lives; whether it has."""
-    import asyncio
-
     answer = await remote.request("POST", "/v1/service/stop", b'{"if_idle": true}', **_JSON)
+    return answer.status == 200 and await _gone(remote)
+
+
+async def _gone(remote: Remote) -> bool:
+    """Wait until nobody answers any more; whether that is so. Its connections are closed."""
     await remote.close()
-    if answer.status != 200:
-        return False
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_ENDS_WITHIN):
-            while True:
-                try:
-                    await remote.request("GET", "/v1/health")
-                except Unavailable:
-                    return True
-                await asyncio.sleep(0.02)
+    deadline = time.monotonic() + _ENDS_WITHIN
+    while time.monotonic() < deadline:
+        try:
+            await remote.health()
+        except Unavailable:
+            return True
+        finally:
+            await remote.close()
+        await asyncio.sleep(0.02)
     return False
 
 
@@ -237,10 +280,24 @@ def _body(arguments: Mapping[str, Any] | None) -> bytes:
         raise InvalidArgument("arguments", f"are no JSON values: {error}") from None
 
 
+def _error(document: Any, status: int) -> CasemateError:
+    """The error that an answer tells of."""
+    told = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(told, dict):
+        return Unavailable(f"the service answered with status {status}, and without saying why")
+    return error_of(told)
+
+
+def _is_ending(answer: Answer) -> bool:
+    """Whether a service says that it takes nothing any more, and has begun nothing of what was asked."""
+    told = (_document(answer) or {}).get("error") if answer.status == 503 else None
+    return isinstance(told, dict) and told.get("reason") == "ending"
+
+
 def _value(answer: Answer) -> Any:
     document = _document(answer)
     if answer.status != 200:
-        raise error_of(document, answer.status)
+        raise _error(document, answer.status)
     return document
 
 
@@ -253,6 +310,12 @@ def _parsed(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
+
+
+def _none_runs() -> Unavailable:
+    return Unavailable(
+        "no service of yours is running", remediation="Start it: casemate service, or systemctl --user start casemate"
+    )
 
 
 def _nobody(address: Address, error: OSError) -> Unavailable:

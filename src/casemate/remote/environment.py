@@ -35,4 +35,6 @@ def settings_of(environ: Mapping[str, str]) -> dict[str, str]:
 
 def fingerprints(settings: Mapping[str, str]) -> dict[str, str]:
     """Names with a hash of each value: enough to tell that two are the same."""
-    return {name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest() for name, value in settings.items()}
+    return {
+        name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest() for name, value in settings.items()
+    }

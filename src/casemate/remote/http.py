@@ -71,9 +71,7 @@ class Http:
             parts = [part async for part in self._parts(connection)]
         return Answer(answer.status_code, _plain(answer), b"".join(parts))
 
-    async def stream(
-        self, method: str, path: str, body: bytes = b"", **headers: str
-    ) -> AsyncGenerator[Answer | bytes]:
+    async def stream(self, method: str, path: str, body: bytes = b"", **headers: str) -> AsyncGenerator[Answer | bytes]:
         """The answer's head (without a body), then its body piece by piece. Leaving early closes the connection.
 
         Raises as :meth:`request`.

@@ -30,8 +30,8 @@ class Places:
 
 
 def places_of(environ: Mapping[str, str]) -> Places:
-    """Where the service of these variables lies: its socket in ``$XDG_RUNTIME_DIR/casemate`` where that is the user's own
-    folder, else with its state in ``$XDG_STATE_HOME/casemate/service`` (XDG Base Directory Specification).
+    """Where the service of these variables lies: its socket in ``$XDG_RUNTIME_DIR/casemate`` where that is the user's
+    own folder, else with its state in ``$XDG_STATE_HOME/casemate/service`` (XDG Base Directory Specification).
 
     Raises ``Unavailable`` where neither XDG_STATE_HOME nor HOME is set.
     """

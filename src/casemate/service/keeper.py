@@ -83,6 +83,4 @@ class KeepingChannel:
 
     def _request_of(self, kept: Kept) -> ApprovalRequest:
         given = {name: value for name, value in kept.document.items() if name in _KNOWN}
-        return ApprovalRequest(**given, _answer=partial(self.decide, kept.id), _caller=kept.owner)
-
-
+        return ApprovalRequest(**given, _answer=partial(self.decide, kept.id))

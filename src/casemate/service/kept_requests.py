@@ -76,7 +76,7 @@ class KeptRequests:
         """Answer an open one; whether there was such a one that could be answered."""
         given: tuple[Any, ...] = (request, namespace, self._today())
         whose, more = ("", ()) if owner is None else (" AND owner = ?", (owner,))
-        which = f"WHERE id = ? AND namespace = ? AND state = 'open' AND until > ?{whose}"  # noqa: S608 - constants
+        which = f"WHERE id = ? AND namespace = ? AND state = 'open' AND until > ?{whose}"
         if not allow:
             return self._database.write((f"DELETE FROM requests {which}", (*given, *more))) > 0  # noqa: S608
         until = self._today() + HOLDS_FOR

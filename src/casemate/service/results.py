@@ -72,7 +72,9 @@ class Results(FolderStore):
         waited = self._waited(run)
         if waited:
             why = f"the service was stopped while this waited for an approval: {waited}"
-            what = "Answer it (casemate approvals), and run the program again: an answer holds once for the same request."
+            what = (
+                "Answer it (casemate approvals), and run the program again: an answer holds once for the same request."
+            )
         else:
             why, what = "the service was stopped while this ran", "Run it again."
         return Cause(_CODE, why, what, retryable=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import SandboxClosed, Unavailable
 from casemate.execution.finishing import finishing
+from casemate.model.operation import Audience, Principal
 from casemate.operations.desk import Desk
 from casemate.service.database import Database
 from casemate.service.keeper import KeepingChannel
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_NAMESPACES = 64  # at once
 _LOOK_EVERY = 0.25  # seconds between two looks at whether anything lives
+_SELF = Principal("service", Audience.OPERATOR)
 _log = logging.getLogger("casemate.service")
 
 # What may still be asked of a service that ends: what tells of work, takes its results, or ends it.
@@ -61,7 +63,7 @@ class _Making:
 
 
 class Service:
-    """In one event loop. ``folder``: what it keeps, the user's alone; ``make_sandbox`` gives the sandbox of a namespace.
+    """In one event loop. ``folder``: what it keeps, the user's alone; ``make_sandbox`` gives that of a namespace.
 
     Raises ``RecordUnavailable`` where what it keeps cannot be read.
     """
@@ -85,7 +87,7 @@ class Service:
         making = self._namespaces.get(namespace)
         if making is None:
             if self.is_draining:
-                raise closing()
+                raise Ending
             if len(self._namespaces) >= MOST_NAMESPACES:
                 raise Unavailable(f"{MOST_NAMESPACES} namespaces are in use already", remediation="Use one of them.")
             making = self._namespaces[namespace] = _Making()
@@ -101,17 +103,13 @@ class Service:
     def check_takes(self, operation: str) -> None:
         """Whether an operation may still be asked for. Raises ``SandboxClosed`` for new work of a service that ends."""
         if self.is_draining and operation not in _WHILE_DRAINING:
-            raise closing()
+            raise Ending
 
     def activity(self) -> dict[str, int]:
         """How many runs go on, wait for an approval, and how many sessions and requests there are."""
-        told = [one.made.desk.activity for one in self._namespaces.values() if one.made is not None]
-        return {
-            "runs": sum(one.runs for one in told),
-            "waiting": sum(one.waiting for one in told),
-            "sessions": sum(one.sessions for one in told),
-            "requests": self.connections,
-        }
+        told = [_activity(one.made) for one in self._namespaces.values() if one.made is not None]
+        runs, waiting, sessions = (sum(column) for column in zip(*told, strict=True)) if told else (0, 0, 0)
+        return {"runs": runs, "waiting": waiting, "sessions": sessions, "requests": self.connections}
 
     @property
     def is_idle(self) -> bool:
@@ -183,6 +181,13 @@ class Service:
         return _Namespace(sandbox, desk, channel, results)
 
 
+def _activity(made: _Namespace) -> tuple[int, int, int]:
+    """How many runs go on, how many of them wait for an approval, and how many sessions are open."""
+    going = [one for one in made.desk.kept.of(_SELF) if not one.is_done]
+    pending = {one.run for one in made.sandbox.approvals.pending() if going} if going else set()
+    return len(going), sum(one.run in pending for one in going), len(made.desk.sessions.opened())
+
+
 async def _closed(making: _Making) -> None:
     async with making.lock:
         if making.made is None:
@@ -193,11 +198,16 @@ async def _closed(making: _Making) -> None:
             await making.made.sandbox.close()
 
 
-def closing() -> SandboxClosed:
-    """The error of whoever asks a service for work that ends."""
-    return SandboxClosed(
-        "the service is ending, and takes no new work", remediation="Ask again in a moment: the next command starts one."
-    )
+class Ending(SandboxClosed):
+    """The service takes no new work, and has begun nothing of what was asked; ``reason`` says so to clients."""
+
+    reason = "ending"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the service is ending, and takes no new work",
+            remediation="Ask again in a moment: the next command starts one.",
+        )
 
 
 def describe(service: Service, settings: Mapping[str, str]) -> dict[str, Any]:

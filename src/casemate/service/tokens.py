@@ -71,9 +71,9 @@ class Tokens:
     ) -> str:
         """A new token, which nobody can be told again. ``expires_in``: seconds, None for no end.
 
-        ``may_approve``: whoever comes with it may answer what waits to be approved; an agent's only what its own runs ask
-        for, which is for surfaces that show a person these questions. Raises ``InvalidArgument``, also for a name that is
-        taken.
+        ``may_approve``: whoever comes with it may answer what waits to be approved; an agent's only what its own runs
+        ask for, which is for surfaces that show a person these questions. Raises ``InvalidArgument``, also for a name
+        that is taken.
         """
         _check(name, audience, namespace, expires_in)
         token_id = secrets.token_hex(_ID_BYTES)

@@ -30,6 +30,7 @@ _COMMANDS = {
     "install": ("casemate.surfaces.install_command:install", "Make casemate known to an MCP client."),
     "packages": ("casemate.surfaces.packages:app", "Install Python packages ahead, in a cell."),
     "tools": ("casemate.surfaces.tools:app", "Keep MCP servers for programs, and call their tools."),
+    "service": ("casemate.surfaces.service:app", "Keep sessions, runs and approvals alive."),
     "vault": ("casemate.surfaces.vault:app", "Keep secrets for programs."),
 }
 _HELP = ("-h", "--help")

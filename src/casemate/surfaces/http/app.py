@@ -63,8 +63,8 @@ class Front:
         except Gone:
             exchange.status = exchange.status or 499
         except Refused as refused:
-            told = {"kind": "denied" if refused.status in (401, 403, 421) else "invalid", "message": refused.message}
-            await _failed(exchange, refused.status, {**told, "remediation": refused.remediation})
+            reason = {"kind": "denied" if refused.status in (401, 403, 421) else "invalid", "message": refused.message}
+            await _failed(exchange, refused.status, {**reason, "remediation": refused.remediation})
         except CasemateError as error:
             await _failed(exchange, status_of(error), error_document(error))
         except Exception:
@@ -74,7 +74,11 @@ class Front:
             raise
         finally:
             if exchange.status >= 400:
-                told = {"method": exchange.method, "path": _known_path(exchange.path), "status": exchange.status}
+                told: dict[str, Any] = {
+                    "method": exchange.method,
+                    "path": _known_path(exchange.path),
+                    "status": exchange.status,
+                }
                 spent = round(time.monotonic() - began, 4)
                 _log.info("request", extra={"event": "request", **told, "seconds": spent, "principal": name})
 
@@ -128,7 +132,9 @@ class Front:
         if operation is None:
             raise NotFound("operation", f"there is no operation {name[:100]!r}")
         if name in _ANSWERS and not principal.may_approve:
-            raise Denied(f"{principal.name!r} may not answer requests", remediation="It needs a token that may approve.")
+            raise Denied(
+                f"{principal.name!r} may not answer requests", remediation="It needs a token that may approve."
+            )
         arguments = _arguments(await exchange.body())
         self._service.check_takes(name)
         invoke = local(await self._service.desk(principal.namespace), principal)
@@ -223,5 +229,3 @@ def _known_path(path: str) -> str:
     """A path for the log: names of operations only, for others may hold anything."""
     name = path.removeprefix(f"/{_VERSION}/").replace("/", ".")
     return path if name in catalogue() else "/".join(path.split("/")[:3])[:60]
-
-

@@ -23,7 +23,7 @@ _PIECE = 256 * 1024  # bytes of JSON that are made at once
 _PLAIN = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
-class Gone(Exception):  # noqa: N818 - named for what happened
+class Gone(Exception):
     """Whoever asked has closed the connection, or takes nothing."""
 
 
@@ -187,5 +187,3 @@ def _dumped(value: Any) -> bytes:
 
 def _too_large(most: int) -> Refused:
     return Refused(413, f"the body is larger than {most} bytes", "Upload files first: PUT /v1/uploads.")
-
-

@@ -31,7 +31,7 @@ class Listener:
 UNIX = Listener("unix", _LOCAL)
 
 
-class Refused(Exception):  # noqa: N818 - named for what it is
+class Refused(Exception):
     """It may not come; ``status`` and why."""
 
     def __init__(self, status: int, message: str, remediation: str = "") -> None:
@@ -80,8 +80,8 @@ def check_place(head: Heard, listener: Listener) -> None:
 
 
 def principal_of(head: Heard, listener: Listener, known: Callable[[str], Principal | None]) -> Principal:
-    """Who sends it: the user, over a Unix socket; over TCP whoever has a token, which ``known`` looks up. ``Casemate-As``
-    only ever lowers it. Raises :class:`Refused`."""
+    """Who sends it: the user, over a Unix socket; over TCP whoever has a token, which ``known`` looks up.
+    ``Casemate-As`` only ever lowers it. Raises :class:`Refused`."""
     if listener.kind == "unix":
         principal = Principal("user", Audience.OPERATOR, _named(head, "casemate-namespace") or "default", True)
     else:

@@ -63,7 +63,9 @@ async def _begun(exchange: Exchange) -> None:
 async def _send(exchange: Exchange, event: dict[str, Any]) -> None:
     """One event; a large one, such as an outcome, in pieces."""
     cursor = event.get("cursor")
-    await exchange.more(f"{f'id: {cursor}' + chr(10) if cursor is not None else ''}event: event\ndata: ".encode("ascii"))
+    await exchange.more(
+        f"{f'id: {cursor}' + chr(10) if cursor is not None else ''}event: event\ndata: ".encode("ascii")
+    )
     async for piece in json_pieces(event):
         await exchange.more(piece)
     await exchange.more(b"\n\n")

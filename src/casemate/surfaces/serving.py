@@ -1,0 +1,140 @@
+"""The service put together: its places, its namespaces' sandboxes, and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from casemate.errors import InvalidArgument, Unavailable
+from casemate.remote.address import is_loopback
+from casemate.remote.environment import fingerprints, settings_of
+from casemate.remote.places import places_of
+from casemate.sandbox import Sandbox
+from casemate.service.holding import Held
+from casemate.service.living import live
+from casemate.service.logbook import begin
+from casemate.service.service import Service, Terms
+from casemate.service.serving import Server, listen
+from casemate.service.tokens import Tokens
+from casemate.surfaces.http.app import Application, Front
+from casemate.surfaces.http.identity import UNIX, Listener, hosts_of
+from casemate.surfaces.words import say
+
+MakeSandbox = Callable[[str], Sandbox]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Those of ``casemate service``."""
+
+    idle_stop: float | None = None
+    drain: float = 10.0
+    listen: tuple[str, ...] = ()
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    plain_http: bool = False
+    host_names: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    on_demand: bool = False
+
+
+def run(
+    options: Options,
+    environ: Mapping[str, str],
+    make_sandbox: MakeSandbox | None = None,
+    mounts: Mapping[str, Application] | None = None,
+) -> int:
+    """Serve until told to end; the exit code. ``make_sandbox`` gives that of a namespace; ``mounts``: other
+    applications by the first part of their paths. Raises ``InvalidArgument`` and ``Unavailable``."""
+    addresses = _checked(options)
+    os.umask(0o077)
+    gc.enable()  # the command line, which ends soon, goes without
+    places = places_of(environ)
+    held = Held(places)
+    try:
+        log = begin(places.state)
+        terms = Terms(drain=options.drain, idle_stop=options.idle_stop)
+        service = Service(places.state, make_sandbox or partial(sandbox_of, environ), terms)
+        fronts = _Fronts(service, options, addresses, Tokens(places.state), environ, mounts)
+
+        def ready() -> None:
+            log.info("listening", extra={"event": "listening", "address": str(places.sockets)})
+            if not options.on_demand:
+                say("; ".join(["serving at " + str(places.sockets), *options.listen]))
+
+        os.chdir("/")
+        asyncio.run(live(service, partial(fronts.servers, held), ready))
+    finally:
+        held.close()
+    return 0
+
+
+def sandbox_of(environ: Mapping[str, str], namespace: str) -> Sandbox:
+    """The sandbox of a namespace, as the user's variables set it, with the user's secrets. Raises as the class."""
+    from casemate.config import arguments_of_environment
+    from casemate.vault.opening import users_store
+
+    given = {"vault": users_store(environ), **arguments_of_environment(environ)}
+    return Sandbox(**{**given, "namespace": namespace})
+
+
+@dataclass(frozen=True, slots=True)
+class _Fronts:
+    service: Service
+    options: Options
+    addresses: Sequence[tuple[str, int]]
+    tokens: Tokens
+    environ: Mapping[str, str]
+    mounts: Mapping[str, Application] | None
+
+    def servers(self, held: Held) -> list[Server]:
+        """One for each place, each listening already; the Unix socket is the last, so that whoever finds it is served.
+        Raises ``Unavailable``."""
+        tls = (self.options.tls_cert, self.options.tls_key)
+        files = (tls[0], tls[1]) if tls[0] and tls[1] else None
+        made = []
+        for host, port in self.addresses:
+            try:
+                listening = listen(host, port)
+                names = hosts_of([(host, listening.getsockname()[1])], self.options.host_names, tls=files is not None)
+                origins = frozenset(origin.lower().rstrip("/") for origin in self.options.origins)
+                made.append(Server(self._front(Listener("tcp", names, origins)), listening, files))
+            except OSError as error:
+                raise Unavailable(f"{host}:{port} cannot be listened at: {error.strerror or error}") from None
+        made.append(Server(self._front(UNIX), held.listening()))
+        return made
+
+    def _front(self, listener: Listener) -> Front:
+        settings = fingerprints(settings_of(self.environ))
+        return Front(self.service, listener, self.tokens.principal_of, settings, self.mounts)
+
+
+def _checked(options: Options) -> list[tuple[str, int]]:
+    """The addresses to listen at. Raises ``InvalidArgument`` for those that would lay open what is said."""
+    for name, seconds in (("idle_stop", options.idle_stop), ("drain", options.drain)):
+        if seconds is not None and not (0 <= seconds < math.inf):
+            raise InvalidArgument(name, f"{seconds!r} is not a number of seconds")
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise InvalidArgument("tls_cert", "and tls_key belong together; give both")
+    addresses = [_address(text) for text in options.listen]
+    for host, port in addresses:
+        if not is_loopback(host) and not options.tls_cert and not options.plain_http:
+            raise InvalidArgument(
+                "listen",
+                f"{host}:{port} would send tokens, programs and results over the network for everybody to read",
+                remediation="Give --tls-cert and --tls-key; or --plain-http where that network is trusted.",
+            )
+    return addresses
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidArgument("listen", f"{text!r} is not HOST:PORT")
+    return ("127.0.0.1" if host == "localhost" else host), int(port)
