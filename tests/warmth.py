@@ -103,7 +103,7 @@ def is_casemates_own(pid: int) -> bool:
     with contextlib.suppress(OSError):
         parent = next(_ancestors(pid), 0)
         named = (
-            is_init(pid) or "casemate-zygote" in (_name(pid), _name(parent)) or _command(pid).startswith(_SUPERVISOR)
+            is_init(pid) or "casemate-zygote" in (_name(pid), _name(parent)) or _SUPERVISOR in _command(pid)
         )
         return named or os.readlink(f"/proc/{pid}/fd/0").startswith("/memfd:casemate-no-input")
     return False

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from casemate.connecting import Connecting
 from casemate.errors import Unavailable
 from casemate.execution.given import check_files, checked_cwd, checked_folder
 from casemate.execution.request import Content, check_timeout, make_request
@@ -42,7 +43,7 @@ _NOTHING_MORE: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Sandbox(Oversight):
+class Sandbox(Oversight, Connecting):
     """Runs code that nobody has read, each program in a cell of its own.
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Use one sandbox in one

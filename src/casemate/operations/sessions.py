@@ -193,10 +193,6 @@ class Sessions:
         """How many are open, in whoever's name."""
         return len(self._all())
 
-    def opened(self) -> tuple[Opened, ...]:
-        """All that are open, the oldest first."""
-        return self._all()
-
     async def close_all(self) -> None:
         """End all of them."""
         for one in self._all():

@@ -37,7 +37,7 @@ class Remote:
 
     def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
         self.address = address
-        self._headers = headers
+        self.headers = headers
         self._http = Http(address, headers)
         self._again: Callable[[], Awaitable[Remote]] | None = None
 
@@ -110,7 +110,7 @@ class Remote:
         assert self._again is not None
         await self._http.close()
         other = await self._again()
-        self.address, self._http = other.address, Http(other.address, self._headers)
+        self.address, self._http = other.address, Http(other.address, self.headers)
         await other.close()
 
     async def close(self) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import SandboxClosed, Unavailable
 from casemate.execution.finishing import finishing
-from casemate.model.operation import Audience, Principal
 from casemate.operations.desk import Desk
 from casemate.service.database import Database
 from casemate.service.keeper import KeepingChannel
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 MOST_NAMESPACES = 64  # at once
 _LOOK_EVERY = 0.25  # seconds between two looks at whether anything lives
-_SELF = Principal("service", Audience.OPERATOR)
 _log = logging.getLogger("casemate.service")
 
 # What may still be asked of a service that ends: what tells of work, takes its results, or ends it.
@@ -107,9 +105,13 @@ class Service:
 
     def activity(self) -> dict[str, int]:
         """How many runs go on, wait for an approval, and how many sessions and requests there are."""
-        told = [_activity(one.made) for one in self._namespaces.values() if one.made is not None]
-        runs, waiting, sessions = (sum(column) for column in zip(*told, strict=True)) if told else (0, 0, 0)
-        return {"runs": runs, "waiting": waiting, "sessions": sessions, "requests": self.connections}
+        told = [one.made.desk.activity() for one in self._namespaces.values() if one.made is not None]
+        return {
+            "runs": sum(one.runs for one in told),
+            "waiting": sum(one.waiting for one in told),
+            "sessions": sum(one.sessions for one in told),
+            "requests": self.connections,
+        }
 
     @property
     def is_idle(self) -> bool:
@@ -179,13 +181,6 @@ class Service:
             await sandbox.close()
             raise
         return _Namespace(sandbox, desk, channel, results)
-
-
-def _activity(made: _Namespace) -> tuple[int, int, int]:
-    """How many runs go on, how many of them wait for an approval, and how many sessions are open."""
-    going = [one for one in made.desk.kept.of(_SELF) if not one.is_done]
-    pending = {one.run for one in made.sandbox.approvals.pending() if going} if going else set()
-    return len(going), sum(one.run in pending for one in going), len(made.desk.sessions.opened())
 
 
 async def _closed(making: _Making) -> None:

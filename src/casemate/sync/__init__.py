@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from casemate import sandbox as asynchronous
+from casemate.connecting import connected_aside
 from casemate.errors import SandboxClosed
 from casemate.model import approval as asynchronous_request
 from casemate.model.diagnosis import Diagnosis
@@ -67,6 +68,11 @@ class Sandbox:
     def from_env(cls, **arguments: Any) -> Self:
         """See :meth:`casemate.Sandbox.from_env`."""
         return cls(_make=asynchronous.Sandbox.from_env, **arguments)
+
+    @classmethod
+    def connect(cls, url: str | None = None, token: str | None = None, **arguments: Any) -> Self:
+        """See :meth:`casemate.Sandbox.connect`."""
+        return cls(_make=partial(connected_aside, url, token), **arguments)
 
     def run(self, code: str | bytes, **arguments: Any) -> Execution:
         """See :meth:`casemate.Sandbox.run`. An interrupt (Ctrl-C) ends the cell."""

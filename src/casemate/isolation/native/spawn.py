@@ -12,10 +12,9 @@ import sys
 _BOOT = (
     "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); from casemate.supervisor.main import main; main()"
 )
-_NAME = (
-    "casemate-supervisor"  # its last argument. The first must be the interpreter's own path: from any other name the
-)
-# interpreter looks for its library in the current folder and those above it, which may be anybody's (Modules/getpath.py)
+# Its last argument. The first must be the interpreter's own path: from any other name the interpreter looks for its
+# library in the current folder and in those above it, which may be anybody's (Modules/getpath.py of CPython).
+_NAME = "casemate-supervisor"
 _LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
 _STOP_GRACE = 2.0  # seconds the supervisor has to end before it is killed
 

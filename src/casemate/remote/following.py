@@ -1,0 +1,166 @@
+"""Runs of a service, followed to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import InvalidArgument
+from casemate.model.approval import ApprovalRequest as LocalRequest
+from casemate.model.approval import Decision, Scope
+from casemate.model.events import Done, Event
+from casemate.operations.wire import error_of, event_of, execution_of, request_of
+from casemate.remote.blocking import Blocking, RemoteContent
+
+if TYPE_CHECKING:
+    from casemate.model.execution import Execution
+    from casemate.remote.client import Remote
+
+_EACH = 45.0  # seconds of one request that waits
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """To one service: ``remote`` for what is awaited, ``blocking`` for what is not."""
+
+    remote: Remote
+    blocking: Blocking
+
+    async def call(self, operation: str, **arguments: Any) -> Any:
+        """The result of an operation; None is what nobody gave. Raises what the service says."""
+        return await self.remote(operation, {name: one for name, one in arguments.items() if one is not None})
+
+    def content(self, run: str, name: str) -> RemoteContent:
+        """The content of a file that a run has left."""
+        return RemoteContent(self.blocking, ("artifacts", run, name))
+
+    def execution(self, told: Mapping[str, Any]) -> Execution:
+        """An execution from its document."""
+        return execution_of(told, self.content)
+
+    def request(self, told: Mapping[str, Any]) -> ApprovalRequest:
+        """A request for approval from its document, which can be answered."""
+        plain = request_of(told)
+        given = {name: getattr(plain, name) for name in LocalRequest.__slots__ if not name.startswith("_")}
+        return ApprovalRequest(**given, _answer=partial(self.decide, plain.id))
+
+    def decide(self, request: str, decision: Decision) -> bool:
+        """Answer a request; blocks. Raises what the service says."""
+        told = {name: getattr(decision, name) for name in Decision.__slots__}
+        told = {name: one for name, one in told.items() if one is not None}
+        answered: bool = self.blocking.call("approvals.decide", {"request": request, **told})
+        return answered
+
+
+class ApprovalRequest(LocalRequest):
+    """One of a service's. Answering it is a request to that: raises what the service says, such as ``Denied`` for those
+    who may not."""
+
+    __slots__ = ()
+
+    async def approve(
+        self,
+        *,
+        scope: Scope = "once",
+        uses: int | None = None,
+        expires: float | None = None,
+        reason: str = "",
+        content: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """See :meth:`casemate.ApprovalRequest.approve`."""
+        return await asyncio.to_thread(self._decide, Decision(True, scope, uses, expires, reason, content))
+
+    async def deny(self, reason: str = "") -> bool:
+        """See :meth:`casemate.ApprovalRequest.deny`."""
+        return await asyncio.to_thread(self._decide, Decision(reason=reason))
+
+
+class Run:
+    """A run that goes on in the service, whoever follows it. ``id`` is that of its execution."""
+
+    def __init__(self, run: str, ways: Ways) -> None:
+        self.id = run
+        self._ways = ways
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+    async def stream(self, cursor: int = 0) -> AsyncGenerator[Event]:
+        """Events from the one with number ``cursor`` on, counted from 0, as they happen; ``Done`` is the last. Leaving
+        changes nothing. Raises what the service says."""
+        if isinstance(cursor, bool) or not isinstance(cursor, int) or cursor < 0:
+            raise InvalidArgument("cursor", f"{cursor!r} is not the number of an event, counted from 0")
+        async with contextlib.aclosing(
+            self._ways.remote.stream("runs.stream", {"run": self.id, "cursor": cursor})
+        ) as events:
+            async for told in events:
+                if told["event"] == "approval":
+                    yield self._ways.request(told["request"])
+                else:
+                    yield event_of(told, self._ways.content)
+
+    async def wait(self) -> Execution:
+        """The outcome, once it is over. Raises what became of it, where it has none."""
+        told: list[str] = []
+        while True:
+            state = await self._ways.call("runs.wait", run=self.id, seconds=_EACH, told=told)
+            if state["status"] == "done":
+                return self._outcome(state)
+            told = [one["id"] for one in state["approvals"]]
+
+    async def cancel(self) -> None:
+        """End it, and wait for its end; a step is interrupted. Harmless when it is over."""
+        await self._ways.call("runs.cancel", run=self.id)
+
+    def _outcome(self, state: Mapping[str, Any]) -> Execution:
+        if state["execution"] is None:
+            raise error_of(state["error"] or {})
+        return self._ways.execution(state["execution"])
+
+
+async def run_to_end(start: Callable[[], Awaitable[Run]]) -> Execution:
+    """Begin a run and wait for it; being cancelled ends it, too."""
+    run = await _begun(start)
+    try:
+        return await run.wait()
+    except asyncio.CancelledError:
+        await _ended(run)
+        raise
+
+
+async def stream_to_end(start: Callable[[], Awaitable[Run]]) -> AsyncGenerator[Event]:
+    """Begin a run and follow its events; leaving early ends it."""
+    run = await _begun(start)
+    is_over = False
+    try:
+        async with contextlib.aclosing(run.stream()) as events:
+            async for event in events:
+                is_over = isinstance(event, Done)
+                yield event
+    finally:
+        if not is_over:
+            await _ended(run)
+
+
+async def _begun(start: Callable[[], Awaitable[Run]]) -> Run:
+    """The run, which is ended when nobody waits for its beginning any more."""
+    beginning = asyncio.ensure_future(start())  # noqa: TID251 - waited for below, whatever happens
+    try:
+        return await asyncio.shield(beginning)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            await _ended(await beginning)
+        raise
+
+
+async def _ended(run: Run) -> None:
+    """Have it end; a service that is gone has ended it itself."""
+    from casemate.errors import CasemateError
+
+    with contextlib.suppress(CasemateError):
+        async with asyncio.timeout(30):
+            await run.cancel()

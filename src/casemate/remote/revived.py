@@ -1,0 +1,38 @@
+"""Values from their documents, by the type that they had. Pure."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+
+def revived(kind: Any, told: Any) -> Any:
+    """``told`` as a ``kind``: a dataclass, a list, tuple or mapping of such, or whatever it is. What a newer service
+    says besides is left out."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if told is None or kind is Any:
+        return told
+    if isinstance(kind, type) and is_dataclass(kind) and isinstance(told, Mapping):
+        hints = get_type_hints(kind, globalns=vars(sys.modules[kind.__module__]))
+        known = [field for field in fields(kind) if field.init and field.repr and field.name in told]
+        return kind(**{field.name: revived(hints[field.name], told[field.name]) for field in known})
+    if origin in (Union, types.UnionType):
+        found = [one for one in arguments if isinstance(one, type) and is_dataclass(one)]
+        return revived(found[0], told) if found and isinstance(told, Mapping) else told
+    if origin in (list, Sequence) and isinstance(told, list):
+        return [revived(arguments[0], one) for one in told]
+    if origin is tuple and isinstance(told, list):
+        return tuple(revived(arguments[0], one) for one in told)
+    if origin in (dict, Mapping) and isinstance(told, Mapping):
+        return {name: revived(arguments[1], one) for name, one in told.items()}
+    return told
+
+
+def type_named(place: str) -> Any:
+    """The type that lies at ``module:name``, loaded when it is needed."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,214 @@
+"""A session of a service, as if it were here."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import AsyncGenerator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from casemate.errors import InvalidArgument, NotFound, SandboxClosed
+from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
+from casemate.remote.given import plain
+from casemate.remote.revived import revived
+from casemate.sessions.files import FileInfo
+from casemate.sessions.variables import Variable
+
+if TYPE_CHECKING:
+    from casemate.model.events import Event
+    from casemate.model.execution import Execution
+
+
+class Session:
+    """See :class:`casemate.Session`: the same methods, and they do the same; ``id`` is its handle."""
+
+    def __init__(self, state: Mapping[str, Any], ways: Ways) -> None:
+        self.id: str = state["session"]
+        self.name: str | None = state["name"]
+        self.language: str = state["language"]
+        self.files = Files(self.id, ways)
+        self._ways = ways
+        self._closed = False
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f"<Session{name} {self.language} {self.id}{' closed' if self._closed else ''}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed here; one that has ended by itself says so when it is used."""
+        return self._closed
+
+    async def run(
+        self,
+        code: str | bytes,
+        *,
+        timeout: float | None = 60.0,  # noqa: ASYNC109 - the step's, not the call's
+        stdin: str | bytes | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        wait: bool = True,
+    ) -> Execution:
+        """See :meth:`casemate.Session.run`. Cancelling interrupts the step."""
+        await self._check_wait(wait)
+        return await run_to_end(partial(self._start, code, timeout, stdin, metadata))
+
+    async def stream(
+        self,
+        code: str | bytes,
+        *,
+        timeout: float | None = 60.0,  # noqa: ASYNC109
+        stdin: str | bytes | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        wait: bool = True,
+    ) -> AsyncGenerator[Event]:
+        """See :meth:`casemate.Session.stream`. Leaving early interrupts the step."""
+        await self._check_wait(wait)
+        events = stream_to_end(partial(self._start, code, timeout, stdin, metadata))
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+
+    def start(
+        self,
+        code: str | bytes,
+        *,
+        timeout: float | None = 60.0,
+        stdin: str | bytes | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """See :meth:`casemate.Session.start`. Blocks for a round trip to the service."""
+        told = self._ways.blocking.call("runs.start", self._step(code, timeout, stdin, metadata))
+        return Run(told["run"], self._ways)
+
+    async def attach(self, run_id: str) -> Run:
+        """The run with this id of this session. Raises ``InvalidArgument`` where there is none."""
+        state = await self._ways.call("runs.get", run=run_id)
+        if state["session"] != self.id:
+            raise NotFound("run_id", f"this session has no run {run_id!r}")
+        return Run(run_id, self._ways)
+
+    def interrupt(self) -> None:
+        """See :meth:`casemate.Session.interrupt`. Blocks for a round trip to the service."""
+        self._ways.blocking.call("sessions.interrupt", {"session": self.id})
+
+    async def reset(self) -> None:
+        """See :meth:`casemate.Session.reset`."""
+        await self._ways.call("sessions.reset", session=self.id)
+
+    async def variables(self) -> list[Variable]:
+        """See :meth:`casemate.Session.variables`."""
+        told = await self._ways.call("sessions.variables", session=self.id)
+        return [revived(Variable, one) for one in told]
+
+    async def get(self, name: str) -> Any:
+        """See :meth:`casemate.Session.get`."""
+        return await self._ways.call("sessions.get", session=self.id, name=name)
+
+    async def set(self, name: str, value: Any) -> None:
+        """See :meth:`casemate.Session.set`."""
+        await self._ways.remote("sessions.set", {"session": self.id, "name": name, "value": value})
+
+    async def close(self) -> None:
+        """End it. Harmless when repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._ways.call("sessions.close", session=self.id)
+        except (NotFound, SandboxClosed):
+            return  # it has ended by itself
+
+    async def _start(
+        self, code: str | bytes, within: float | None, stdin: str | bytes | None, metadata: Mapping[str, Any] | None
+    ) -> Run:
+        told = await self._ways.remote("runs.start", self._step(code, within, stdin, metadata))
+        return Run(told["run"], self._ways)
+
+    def _step(
+        self, code: str | bytes, timeout: float | None, stdin: str | bytes | None, metadata: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        if self._closed:
+            raise SandboxClosed("the session was closed")
+        given = plain({"code": code, "stdin": stdin, "metadata": metadata})
+        return {**given, "session": self.id, "language": self.language, "timeout": timeout}
+
+    async def _check_wait(self, wait: bool) -> None:
+        """Raises ``InvalidArgument`` for a session that is busy, unless it may be waited for."""
+        if wait:
+            return
+        states = await self._ways.call("sessions.list")
+        if any(one["is_busy"] for one in states if one["session"] == self.id):
+            raise InvalidArgument("wait", "this session is busy; leave wait out to queue behind what it does")
+
+
+class Files:
+    """See :class:`casemate.sessions.files.SessionFiles`."""
+
+    def __init__(self, session: str, ways: Ways) -> None:
+        self._session = session
+        self._ways = ways
+
+    async def read_bytes(self, name: str) -> bytes:
+        """The content of a file."""
+        return await self._ways.remote.download("files", self._session, name)
+
+    async def read_text(self, name: str) -> str:
+        """The content of a file of UTF-8."""
+        data = await self.read_bytes(name)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise InvalidArgument("name", f"{name!r} is not UTF-8 text; use read_bytes") from None
+
+    async def write(self, name: str, content: bytes | str) -> None:
+        """Write a file, replacing what is there."""
+        if isinstance(content, str) and len(content) < _SMALL:
+            await self._ways.call("files.write", session=self._session, path=name, text=content)
+            return
+        data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else bytes(content)
+        handle = await self._ways.remote.upload(data)
+        await self._ways.call("files.write", session=self._session, path=name, handle=handle)
+
+    async def list(self, name: str = "") -> builtins.list[FileInfo]:
+        """What lies in a folder."""
+        told = await self._ways.call("files.list", session=self._session, path=name or ".")
+        return [revived(FileInfo, one) for one in told]
+
+    async def remove(self, name: str) -> None:
+        """Remove a file, a link or an empty folder."""
+        await self._ways.call("files.remove", session=self._session, path=name)
+
+    async def upload(self, source: str | os.PathLike[str], name: str | None = None) -> None:
+        """Copy a file of this machine into the workspace."""
+        import asyncio
+
+        path = Path(source)
+        try:
+            data = await asyncio.to_thread(path.read_bytes)
+        except OSError as error:
+            raise InvalidArgument("source", f"{os.fspath(source)!r}: {error.strerror}") from None
+        await self.write(path.name if name is None else name, data)
+
+    async def download(self, name: str, target: str | os.PathLike[str]) -> Path:
+        """Copy a file of the workspace to this machine; where it lies now."""
+        import asyncio
+
+        return await asyncio.to_thread(self._save, name, Path(target))
+
+    def _save(self, name: str, target: Path) -> Path:
+        path = target / Path(name).name if target.is_dir() else target
+        self._ways.blocking.save(("files", self._session, name), path)
+        return path
+
+
+_SMALL = 256 * 1024  # characters that travel with the arguments
