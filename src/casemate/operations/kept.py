@@ -15,6 +15,7 @@ from casemate.errors import CasemateError, Fault, NotFound, SandboxClosed, Unava
 from casemate.execution.finishing import finishing
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Done
+from casemate.model.execution import Cause
 from casemate.operations.event_log import EventLog
 from casemate.operations.wire import Document, document, error_document, event_document, execution_of
 
@@ -234,6 +235,7 @@ class KeptRuns:
         held = [replace(one, content=StoredFile(folder / f"file-{number}")) for number, one in enumerate(files)]
         return replace(
             execution,
+            cause=Cause(**told["cause"]) if told["cause"] else None,  # the store may know better
             artifacts=tuple(held[: len(execution.artifacts)]),
             full_output=held[-1] if execution.full_output else None,
         )

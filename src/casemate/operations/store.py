@@ -23,7 +23,7 @@ class Store(Protocol):
         ...
 
     def end(self, run: str, head: Document, execution: Document | None) -> None:
-        """A run is over: what is known of it now, and its execution."""
+        """A run is over: what is known of it now, and its execution, whose cause the store may put right."""
         ...
 
     def execution(self, run: str) -> Document | None:

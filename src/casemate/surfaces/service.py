@@ -21,6 +21,7 @@ app = App(name="service", help="Keep sessions, runs and approvals alive for the 
 tokens = App(name="token", help="Tokens for those who come over TCP.")
 app.command(tokens)
 _STOPS_WITHIN = 120.0  # seconds
+_MOST_DESCRIPTORS = 65536
 _LOG_TAIL = 64 * 1024  # bytes
 
 
@@ -60,6 +61,8 @@ def serve(
     allow_origin
         A page's origin, as https://example.org, from which browsers may ask. May be repeated.
     """
+    if on_demand:
+        os.closerange(3, _MOST_DESCRIPTORS)  # what whoever started it had open, such as a pipe that somebody waits on
     from casemate.surfaces.serving import Options, run
 
     options = Options(
@@ -187,7 +190,7 @@ def _line(token: Token) -> str:
         word = "expired" if token.expires <= time.time() else "expires"
         until = f"{word} {time.strftime('%Y-%m-%d %H:%M', time.gmtime(token.expires))} UTC"
     may = ", may approve" if token.may_approve else ""
-    return inert(f"{token.name}\t{token.audience} of {token.namespace}{may}\t{until}")
+    return f"{inert(token.name)}\t{token.audience} of {inert(token.namespace)}{may}\t{until}"
 
 
 async def _health() -> dict[str, Any]:

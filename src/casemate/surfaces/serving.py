@@ -120,7 +120,7 @@ def _checked(options: Options) -> list[tuple[str, int]]:
         if seconds is not None and not (0 <= seconds < math.inf):
             raise InvalidArgument(name, f"{seconds!r} is not a number of seconds")
     if bool(options.tls_cert) != bool(options.tls_key):
-        raise InvalidArgument("tls_cert", "and tls_key belong together; give both")
+        raise InvalidArgument("tls_cert", "--tls-cert and --tls-key belong together; give both")
     addresses = [_address(text) for text in options.listen]
     for host, port in addresses:
         if not is_loopback(host) and not options.tls_cert and not options.plain_http:

@@ -55,11 +55,10 @@ class Front:
             return
         began = time.monotonic()
         exchange = Exchange(scope, receive, send, Heard({}))
-        name = ""
         try:
             exchange.head = heard(scope["headers"])
             check_place(exchange.head, self._listener)
-            name = await self._admit(exchange, scope, receive, send)
+            await self._admit(exchange, scope, receive, send)
         except Gone:
             exchange.status = exchange.status or 499
         except Refused as refused:
@@ -80,15 +79,16 @@ class Front:
                     "status": exchange.status,
                 }
                 spent = round(time.monotonic() - began, 4)
-                _log.info("request", extra={"event": "request", **told, "seconds": spent, "principal": name})
+                _log.info("request", extra={"event": "request", **told, "seconds": spent, "principal": exchange.caller})
 
-    async def _admit(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> str:
-        """Who asks; the rest is for those who may. The name."""
+    async def _admit(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+        """Who asks; the rest is for those who may."""
         if exchange.path == f"/{_VERSION}/health" and exchange.method == "GET" and self._is_stranger(exchange):
             status = "draining" if self._service.is_draining else "ok"
             await exchange.answer(503 if self._service.is_draining else 200, {"status": status})
-            return ""
+            return
         principal = principal_of(exchange.head, self._listener, self._known)
+        exchange.caller = principal.name
         mounted = self._mounts.get(exchange.path.split("/", 2)[1])
         self._service.connections += not exchange.path.endswith("/health")
         try:
@@ -100,7 +100,6 @@ class Front:
                 await self._serve(exchange, principal)
         finally:
             self._service.connections -= not exchange.path.endswith("/health")
-        return principal.name
 
     def _is_stranger(self, exchange: Exchange) -> bool:
         """Whether somebody asks who has not said who it is: whether the service is there may be known to all."""
@@ -112,7 +111,7 @@ class Front:
             case "GET", "openapi.json", "":
                 await exchange.answer(200, document_of(catalogue()))
             case "GET", "v1", "health":
-                await exchange.answer(200, describe(self._service, self._settings_for(principal)))
+                await exchange.answer(200, describe(self._service, self._told()))
             case "POST", "v1", "service/stop":
                 await self._stop(exchange, principal)
             case "PUT", "v1", "uploads":
@@ -124,8 +123,9 @@ class Front:
             case _:
                 raise NotFound("path", f"there is nothing at {exchange.method} {exchange.path[:100]!r}")
 
-    def _settings_for(self, principal: Principal) -> Mapping[str, str]:
-        return self._settings if self._listener.kind == "unix" and principal.audience is Audience.OPERATOR else {}
+    def _told(self) -> Mapping[str, str]:
+        """Of how it was set, to its own user alone."""
+        return self._settings if self._listener.kind == "unix" else {}
 
     async def _operation(self, exchange: Exchange, principal: Principal, name: str) -> None:
         operation = catalogue().get(name)

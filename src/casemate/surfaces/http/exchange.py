@@ -35,6 +35,7 @@ class Exchange:
         self.path: str = scope["path"]
         self.head = head
         self.status = 0
+        self.caller = ""
         self._receive = receive
         self._send = send
 

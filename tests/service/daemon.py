@@ -1,0 +1,167 @@
+"""A service as a process of its own, in folders of its own, and what the tests ask of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import casemate
+from casemate.remote.client import Remote, connect
+from casemate.remote.places import Places, places_of, read_running
+
+PATIENCE = 30.0  # seconds until something that must happen is taken as not happening
+ASKS = '{"rules": [{"ask": "shell"}]}'  # commands of sessions
+
+
+def until(happened: Callable[[], Any], what: str = "it never happened") -> Any:
+    """Wait for something, bounded; what it gave."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := happened()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+    return found
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Variables of a user whose every folder is in ``folder``."""
+    places = {"HOME": folder / "home", "XDG_STATE_HOME": folder / "state", "XDG_RUNTIME_DIR": folder / "run"}
+    for place in places.values():
+        place.mkdir(mode=0o700, exist_ok=True)
+    root = str(Path(casemate.__file__).parents[1])
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": root, **{name: str(one) for name, one in places.items()}}
+
+
+def casemate_command(*words: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "casemate", *words]
+
+
+class Daemon:
+    """``env``: the user's variables; ``options``: of ``casemate service``."""
+
+    def __init__(self, env: Mapping[str, str], *options: str) -> None:
+        self.env = dict(env)
+        self.options = options
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def places(self) -> Places:
+        return places_of(self.env)
+
+    @property
+    def socket(self) -> Path:
+        return self.places.sockets / "service.sock"
+
+    def start(self) -> Daemon:
+        """Start it, and wait until it serves."""
+        self.process = subprocess.Popen(
+            casemate_command("service", *self.options), env=self.env, stderr=subprocess.PIPE, text=True, cwd="/"
+        )
+        assert self.process.stderr is not None
+        said = self.process.stderr.readline()
+        assert "serving at" in said, said + self.process.stderr.read()
+        return self
+
+    def send(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Wait for its end; its exit code."""
+        assert self.process is not None
+        code = self.process.wait(PATIENCE)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+    def stop(self) -> int:
+        self.send(signal.SIGTERM)
+        return self.ended()
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        self.ended()
+
+    async def connect(self, **given: Any) -> Remote:
+        return await connect(environ=self.env, start=False, **given)
+
+    def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """What ``casemate`` says, as this user."""
+        ran = subprocess.run(
+            casemate_command(*words), env=self.env, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        assert not check or ran.returncode == 0, ran.stderr
+        return ran
+
+    def token(self, name: str, *options: str) -> str:
+        return self.command("service", "token", "add", name, *options).stdout.strip()
+
+
+@contextmanager
+def serving(env: Mapping[str, str], *options: str) -> Iterator[Daemon]:
+    """A service that is ended whatever happens."""
+    daemon = Daemon(env, *options)
+    try:
+        yield daemon.start()
+    finally:
+        if daemon.process is not None and daemon.process.poll() is None:
+            daemon.kill()
+
+
+@contextmanager
+def on_demand(env: Mapping[str, str]) -> Iterator[Daemon]:
+    """The services that commands start themselves, ended whatever happens."""
+    daemon = Daemon(env)
+    try:
+        yield daemon
+    finally:
+        pid = read_running(daemon.places).get("pid")
+        if isinstance(pid, int) and is_service(pid):
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: not is_service(pid))
+
+
+def is_service(pid: int) -> bool:
+    """Whether this process is a service that lives."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return status != "Z" and b"casemate\0service" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, IndexError):
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def http(where: socket.socket, text: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+    """Send the lines of a request as they are, and read an answer with a length; its status, headers and body."""
+    head = text.strip().replace("\n", "\r\n") + f"\r\nContent-Length: {len(body)}\r\n\r\n"
+    where.settimeout(PATIENCE)
+    where.sendall(head.encode("latin-1") + body)
+    file = where.makefile("rb")
+    status = int(file.readline().split()[1])
+    headers = {}
+    while line := file.readline().strip():
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.lower()] = value.strip()
+    return status, headers, file.read(int(headers.get("content-length", "0")))
+
+
+def unix(daemon: Daemon) -> socket.socket:
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(str(daemon.socket))
+    return one
+
+
+def tcp(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), PATIENCE)

@@ -1,0 +1,327 @@
+"""What is promised across the end of a service: drained, told twice, or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.daemon import Daemon, serving, until
+
+from casemate.errors import NotFound, SandboxClosed, Unavailable
+from casemate.remote.client import Remote
+from casemate.remote.sse import Reader
+
+SLOW = "import time\nprint('begun', flush=True)\ntime.sleep(60)"
+ENDS = ("drained", "killed")
+
+
+def end(daemon: Daemon, how: str) -> None:
+    daemon.kill() if how == "killed" else daemon.stop()
+
+
+async def until_writes(remote: Remote, run: str, text: str = "begun") -> None:
+    while text not in (await remote("runs.read", {"run": run}))["text"]:
+        await asyncio.sleep(0.02)
+
+
+async def asking(remote: Remote, command: str = "echo hello", **given: Any) -> dict[str, Any]:
+    """The state of a step that waits for a command to be allowed."""
+    arguments = {"code": f"!{command}", "session": "new", "wait": 30.0, **given}
+    state: dict[str, Any] = await remote("runs.start", arguments)
+    return state
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_results_output_and_artifacts_are_there_after_a_restart(env: dict[str, str], how: str) -> None:
+    async def before(daemon: Daemon) -> str:
+        remote = await daemon.connect()
+        code = "open('left.bin', 'wb').write(bytes(range(256)) * 1000); print('said')"
+        state = await remote("runs.start", {"code": code, "wait": 30.0})
+        await remote.close()
+        return str(state["run"])
+
+    async def after(daemon: Daemon, run: str) -> None:
+        remote = await daemon.connect()
+        execution = (await remote("runs.get", {"run": run}))["execution"]
+        assert (execution["status"], execution["stdout"]) == ("ok", "said\n")
+        assert await remote.download("artifacts", run, "left.bin") == bytes(range(256)) * 1000
+        assert (await remote("runs.read", {"run": run}))["text"] == "said\n"
+        events = [event["event"] async for event in remote.stream("runs.stream", {"run": run})]
+        assert events == ["output", "done"]
+        await remote.close()
+
+    with serving(env) as daemon:
+        run = asyncio.run(before(daemon))
+        end(daemon, how)
+    with serving(env) as daemon:
+        asyncio.run(after(daemon, run))
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_run_that_the_service_ended_says_so_and_has_what_there_was(env: dict[str, str], how: str) -> None:
+    async def before(daemon: Daemon) -> str:
+        remote = await daemon.connect()
+        run = (await remote("runs.start", {"code": SLOW}))["run"]
+        await until_writes(remote, run)
+        await remote.close()
+        return str(run)
+
+    async def after(daemon: Daemon, run: str) -> None:
+        remote = await daemon.connect()
+        execution = (await remote("runs.get", {"run": run}))["execution"]
+        assert execution["status"] == ("killed" if how == "killed" else "cancelled")
+        assert execution["stdout"] == "begun\n"
+        assert execution["cause"]["code"] == "service_stopped"
+        assert "stopped while this ran" in execution["cause"]["message"]
+        assert execution["cause"]["retryable"] is True
+        await remote.close()
+
+    with serving(env, "--drain", "0.2") as daemon:
+        run = asyncio.run(before(daemon))
+        end(daemon, how)
+    with serving(env) as daemon:
+        asyncio.run(after(daemon, run))
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_what_waited_can_be_allowed_after_a_restart_and_that_holds_once_for_the_same(
+    asking_env: dict[str, str], how: str
+) -> None:
+    async def before(daemon: Daemon) -> tuple[str, str]:
+        remote = await daemon.connect(agent="one")
+        state = await asking(remote)
+        assert state["status"] == "waiting"
+        await remote.close()
+        return state["run"], state["approvals"][0]["id"]
+
+    async def after(daemon: Daemon, run: str, request: str) -> None:
+        operator, one, other = (
+            await daemon.connect(), await daemon.connect(agent="one"), await daemon.connect(agent="other")
+        )  # fmt: skip
+        execution = (await one("runs.get", {"run": run}))["execution"]
+        assert execution["cause"]["code"] == "service_stopped"
+        assert "waited for an approval" in execution["cause"]["message"]
+        assert execution["cause"]["retryable"] is True
+        [listed] = await operator("approvals.pending")
+        assert (listed["id"], listed["kind"], listed["run"]) == (request, "shell", run)
+        assert listed["arguments"]["command"] == "echo hello"
+        assert await operator("approvals.decide", {"request": request, "allow": True}) is True
+        assert await operator("approvals.pending") == []
+        assert await operator("approvals.decide", {"request": request, "allow": True}) is False
+        assert (await asking(other, wait=5.0))["status"] == "waiting"  # it was another's
+        assert (await asking(one, "echo other", wait=5.0))["status"] == "waiting"  # it was something else
+        done = await asking(one)
+        assert (done["status"], done["execution"]["stdout"]) == ("done", "hello\n")
+        assert (await asking(one, wait=5.0))["status"] == "waiting"  # it held once
+        for remote in (operator, one, other):
+            await remote.close()
+
+    with serving(asking_env) as daemon:
+        run, request = asyncio.run(before(daemon))
+        end(daemon, how)
+    with serving(asking_env) as daemon:
+        asyncio.run(after(daemon, run, request))
+
+
+def test_an_answer_survives_another_restart_and_a_denial_leaves_nothing(asking_env: dict[str, str]) -> None:
+    async def ask(daemon: Daemon, *commands: str) -> None:
+        remote = await daemon.connect(agent="one")
+        for command in commands:
+            assert (await asking(remote, command))["status"] == "waiting"
+        await remote.close()
+
+    async def answer(daemon: Daemon) -> None:
+        remote = await daemon.connect()
+        for listed in await remote("approvals.pending"):
+            allow = listed["arguments"]["command"] == "echo yes"
+            assert await remote("approvals.decide", {"request": listed["id"], "allow": allow})
+        await remote.close()
+
+    async def use(daemon: Daemon) -> None:
+        remote = await daemon.connect(agent="one")
+        assert (await asking(remote, "echo yes"))["execution"]["stdout"] == "yes\n"
+        assert (await asking(remote, "echo no", wait=5.0))["status"] == "waiting"
+        await remote.close()
+
+    for step in (lambda one: ask(one, "echo yes", "echo no"), answer, use):
+        with serving(asking_env) as daemon:
+            asyncio.run(step(daemon))
+            daemon.kill()
+
+
+def test_an_open_request_and_an_answer_expire(tmp_path: Path) -> None:
+    from casemate.service.database import Database
+    from casemate.service.kept_requests import HOLDS_FOR, OPEN_FOR, KeptRequests
+
+    now = [1000.0]
+    kept = KeptRequests(Database(tmp_path / "kept"), lambda: now[0])
+    for number in range(2):
+        told = {"id": f"r{number}", "namespace": "n", "run": "run", "hash": f"h{number}", "summary": "s"}
+        kept.asked("one", told)
+    assert kept.open("n") == []
+    kept.reopen()
+    assert kept.answer("r0", "elsewhere", allow=True) is False
+    assert kept.answer("r0", "n", allow=True) is True
+    assert [one.id for one in kept.open("n")] == ["r1"]
+    now[0] += HOLDS_FOR
+    assert kept.redeem("n", "one", "h0") is False
+    now[0] += OPEN_FOR
+    assert kept.open("n") == []
+    assert kept.answer("r1", "n", allow=True) is False
+
+
+def test_a_request_that_was_answered_is_not_listed_after_a_restart(asking_env: dict[str, str]) -> None:
+    async def before(daemon: Daemon) -> None:
+        remote = await daemon.connect()
+        state = await asking(remote)
+        assert await remote("approvals.decide", {"request": state["approvals"][0]["id"], "allow": True})
+        done = await remote("runs.wait", {"run": state["run"]})
+        assert done["execution"]["stdout"] == "hello\n"
+        await remote.close()
+
+    async def after(daemon: Daemon) -> None:
+        remote = await daemon.connect()
+        assert await remote("approvals.pending") == []
+        await remote.close()
+
+    with serving(asking_env) as daemon:
+        asyncio.run(before(daemon))
+        daemon.kill()
+    with serving(asking_env) as daemon:
+        asyncio.run(after(daemon))
+
+
+def test_a_service_that_drains_takes_no_new_work_and_lets_runs_end(env: dict[str, str]) -> None:
+    async def use(daemon: Daemon) -> None:
+        remote, other = await daemon.connect(), await daemon.connect()
+        session = (await remote("sessions.open"))["session"]
+        code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('done')"
+        run = (await remote("runs.start", {"code": code, "session": session}))["run"]
+        await until_writes(remote, run)
+        daemon.send(signal.SIGTERM)
+        while (await remote.health())["status"] != "draining":
+            await asyncio.sleep(0.02)
+        answer = await remote.request("POST", "/v1/runs/start", b'{"code": "1"}')
+        assert (answer.status, answer.headers["retry-after"]) == (503, "2")
+        with pytest.raises(SandboxClosed, match="no new work"):
+            await remote("sessions.open")
+        waiting = asyncio.ensure_future(other("runs.wait", {"run": run, "seconds": 30.0}))
+        with pytest.raises(SandboxClosed):
+            await remote("files.write", {"session": session, "path": "go", "text": ""})
+        await remote("sessions.interrupt", {"session": session})
+        assert (await waiting)["execution"]["stdout"] == "begun\n"
+        await remote.close()
+        await other.close()
+
+    with serving(env, "--drain", "60") as daemon:
+        asyncio.run(use(daemon))
+        assert daemon.ended() == 0
+
+
+def test_a_second_signal_ends_it_at_once(env: dict[str, str]) -> None:
+    async def begin(daemon: Daemon) -> str:
+        remote = await daemon.connect()
+        run = (await remote("runs.start", {"code": SLOW}))["run"]
+        await until_writes(remote, run)
+        daemon.send(signal.SIGTERM)
+        while (await remote.health())["status"] != "draining":
+            await asyncio.sleep(0.02)
+        daemon.send(signal.SIGTERM)
+        await remote.close()
+        return str(run)
+
+    async def after(daemon: Daemon, run: str) -> None:
+        remote = await daemon.connect()
+        assert (await remote("runs.get", {"run": run}))["execution"]["cause"]["code"] == "service_stopped"
+        await remote.close()
+
+    with serving(env, "--drain", "3600") as daemon:
+        run = asyncio.run(begin(daemon))
+        assert daemon.ended() == 0
+    with serving(env) as daemon:
+        asyncio.run(after(daemon, run))
+
+
+def test_a_stream_of_a_service_that_ends_tells_the_outcome_first(env: dict[str, str]) -> None:
+    events: list[dict[str, Any]] = []
+    begun = threading.Event()
+
+    async def follow(daemon: Daemon) -> None:
+        remote = await daemon.connect()
+        run = (await remote("runs.start", {"code": SLOW}))["run"]
+        async for event in remote.stream("runs.stream", {"run": run}):
+            events.append(event)
+            begun.set()
+        await remote.close()
+
+    with serving(env, "--drain", "0.1") as daemon:
+        thread = threading.Thread(target=lambda: asyncio.run(follow(daemon)))
+        thread.start()
+        assert begun.wait(30)
+        daemon.stop()
+        thread.join(30)
+    assert [event["event"] for event in events] == ["output", "done"]
+    assert events[1]["execution"]["cause"]["code"] == "service_stopped"
+
+
+def test_what_a_killed_service_ran_is_dead(env: dict[str, str]) -> None:
+    marker = f"casemate-{id(env)}"
+
+    async def begin(daemon: Daemon) -> None:
+        remote = await daemon.connect()
+        run = (await remote("runs.start", {"code": f"{SLOW} # {marker}", "language": "python"}))["run"]
+        await until_writes(remote, run)
+        await remote.close()
+
+    def below(pid: int) -> list[int]:
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(one) for one in found] + [deep for one in found for deep in below(int(one))]
+
+    with serving(env) as daemon:
+        asyncio.run(begin(daemon))
+        assert daemon.process is not None
+        cells = below(daemon.process.pid)
+        assert len(cells) >= 2
+        daemon.kill()
+        until(lambda: not any(Path(f"/proc/{one}").exists() for one in cells), "cells outlived their service")
+
+
+async def test_whoever_is_told_that_it_is_gone_is_told_what_to_do(env: dict[str, str]) -> None:
+    with serving(env) as daemon:
+        remote = await daemon.connect()
+        run = (await remote("runs.start", {"code": SLOW}))["run"]
+        waiting = asyncio.ensure_future(remote("runs.wait", {"run": run}))
+        other = await daemon.connect()
+        await until_writes(other, run)
+        await other.close()
+        daemon.kill()
+        with pytest.raises(Unavailable, match="was lost") as lost:
+            await waiting
+        assert "casemate service logs" in lost.value.remediation
+        with pytest.raises(Unavailable, match="nobody answers"):
+            await remote("runs.list")
+        await remote.close()
+
+
+def test_events_are_read_from_bytes_however_they_are_cut() -> None:
+    data = b'id: 7\nevent: event\ndata: {"a": 1}\n\n: \n\nevent: end\ndata: {}\n\n'
+    for cut in range(len(data)):
+        reader = Reader()
+        found = [*reader.feed(data[:cut]), *reader.feed(data[cut:])]
+        assert [(one.name, one.id, one.data) for one in found] == [("event", "7", {"a": 1}), ("end", "", {})]
+
+
+def test_a_handle_of_nobody_is_not_found_after_a_restart(env: dict[str, str]) -> None:
+    async def use(daemon: Daemon) -> None:
+        remote = await daemon.connect()
+        with pytest.raises(NotFound):
+            await remote("runs.get", {"run": "0" * 32})
+        await remote.close()
+
+    for _ in range(2):
+        with serving(env) as daemon:
+            asyncio.run(use(daemon))

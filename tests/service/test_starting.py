@@ -1,0 +1,232 @@
+"""Services that commands start when they need one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.service.daemon import PATIENCE, Daemon, casemate_command, is_service, on_demand, serving, until
+
+from casemate.errors import Unavailable
+from casemate.remote.client import connect
+from casemate.remote.environment import environment_of_service
+from casemate.remote.places import LOG, places_of, read_running
+
+ASK = """
+import asyncio, os
+from casemate.remote.client import connect
+async def main():
+    remote = await connect()
+    print((await remote.health())["status"], flush=True)
+    await remote.close()
+asyncio.run(main())
+"""
+
+
+def pid_of(env: dict[str, str]) -> int:
+    return int(read_running(places_of(env))["pid"])
+
+
+def test_many_commands_that_start_at_once_start_one_service(env: dict[str, str]) -> None:
+    with on_demand(env):
+        asking = [
+            subprocess.Popen([sys.executable, "-c", ASK], env=env, stdout=subprocess.PIPE, text=True) for _ in range(6)
+        ]
+        said = [one.communicate(timeout=2 * PATIENCE)[0] for one in asking]
+        assert said == ["ok\n"] * 6
+        log = (places_of(env).state / LOG).read_text()
+        assert log.count('"event": "listening"') == 1
+        assert is_service(pid_of(env))
+
+
+def test_the_service_outlives_whoever_started_it_and_has_no_terminal_of_its(env: dict[str, str]) -> None:
+    with on_demand(env):
+        subprocess.run([sys.executable, "-c", ASK], env=env, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
+        pid = pid_of(env)
+        assert is_service(pid)
+        assert os.getsid(pid) == pid
+        assert "ok" in Daemon(env).command("service", "status").stdout
+
+
+def test_nothing_that_a_command_had_open_stays_open_in_the_service(env: dict[str, str], tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    with on_demand(env):
+        subprocess.run([sys.executable, "-c", ASK], env=env, check=True, stdout=subprocess.DEVNULL, close_fds=False)
+        os.close(write)
+        assert is_service(pid_of(env))
+        assert os.read(read, 1) == b"", "the service holds what its starter's caller had open"
+    os.close(read)
+
+
+def test_the_service_gets_no_secret_of_the_shell_that_started_it(env: dict[str, str]) -> None:
+    secrets = {
+        "CASEMATE_SECRET_DEFAULT_TOKEN": "hidden-value", "AWS_SECRET_ACCESS_KEY": "hidden-value",
+        "HTTPS_PROXY": "http://user:hidden-value@proxy.test", "PIP_INDEX_URL": "https://u:hidden-value@index.test",
+        "SSH_AUTH_SOCK": "/hidden-value", "LD_PRELOAD": "/hidden-value", "PYTHONSTARTUP": "/hidden-value",
+    }  # fmt: skip
+    with on_demand(env):
+        shell = {**env, **secrets, "LD_PRELOAD": ""}
+        subprocess.run([sys.executable, "-c", ASK], env=shell, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
+        given = Path(f"/proc/{pid_of(env)}/environ").read_bytes()
+        assert b"hidden-value" not in given
+        assert b"XDG_STATE_HOME" in given
+    kept = environment_of_service({**env, **secrets, "LC_ALL": "C.UTF-8", "CASEMATE_NETWORK": "none"})
+    assert kept.keys() == {*env, "LC_ALL", "CASEMATE_NETWORK"}
+
+
+async def test_a_variable_that_is_wrong_is_told_to_whoever_uses_the_service(env: dict[str, str]) -> None:
+    wrong = {**env, "CASEMATE_LIMITS_MEMRY": "1GiB"}
+    with on_demand(env):
+        remote = await connect(environ=wrong)
+        with pytest.raises(Exception, match="CASEMATE_LIMITS_MEMRY"):
+            await remote("runs.list")
+        await remote.close()
+
+
+async def test_a_service_that_cannot_read_what_it_keeps_says_so_to_whoever_started_it(env: dict[str, str]) -> None:
+    state = places_of(env).state
+    state.mkdir(mode=0o700, parents=True)
+    (state / "state.db").write_text("no database" * 100)
+    with pytest.raises(Unavailable, match="state.db"):
+        await connect(environ=env)
+
+
+async def test_an_idle_service_of_another_version_is_replaced(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_demand(env):
+        await (await connect(environ=env)).close()
+        first = pid_of(env)
+        monkeypatch.setattr("casemate.remote.client.__version__", "99.0")
+        with pytest.raises(Unavailable, match=r"is casemate \d.*and this is 99.0"):  # which the new one is not, either
+            await connect(environ=env)
+        assert not is_service(first)
+
+
+async def test_a_service_of_another_version_in_which_something_lives_is_left_alone(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_demand(env):
+        remote = await connect(environ=env)
+        await remote("sessions.open")
+        first = pid_of(env)
+        monkeypatch.setattr("casemate.remote.client.__version__", "99.0")
+        with pytest.raises(Unavailable, match="casemate service stop"):
+            await connect(environ=env)
+        assert is_service(first)
+        assert len(await remote("sessions.list")) == 1
+        await remote.close()
+
+
+async def test_a_service_that_was_set_otherwise_is_not_used_as_if_it_were_not(env: dict[str, str]) -> None:
+    with serving(env) as daemon:
+        remote = await daemon.connect()
+        await remote("sessions.open")
+        with pytest.raises(Unavailable, match="another value of CASEMATE_NETWORK"):
+            await connect(environ={**env, "CASEMATE_NETWORK": "none"})
+        await remote.close()
+        await (await connect(environ={**env, "CASEMATE_SECRET_DEFAULT_X": "12345678"})).close()
+
+
+async def test_without_being_asked_to_nothing_is_started(env: dict[str, str]) -> None:
+    with pytest.raises(Unavailable, match="casemate service"):
+        await connect(environ=env, start=False)
+    assert not places_of(env).state.exists()
+    assert Daemon(env).command("service", "status", check=False).returncode == 69
+
+
+async def test_a_connection_goes_on_with_the_next_service_when_one_has_ended(env: dict[str, str]) -> None:
+    with on_demand(env):
+        remote = await connect(environ=env)
+        assert await remote("runs.list") == []
+        os.kill(first := pid_of(env), signal.SIGTERM)
+        state = await remote("runs.start", {"code": "print('again')", "wait": 30.0})
+        assert state["execution"]["stdout"] == "again\n"
+        assert pid_of(env) != first
+        await remote.close()
+
+
+def test_an_idle_service_ends_by_itself_and_one_with_a_session_does_not(env: dict[str, str]) -> None:
+    with serving(env, "--idle-stop", "0.5") as daemon:
+
+        async def busy() -> None:
+            remote = await daemon.connect()
+            opened = await remote("sessions.open")
+            await asyncio.sleep(1.5)
+            assert daemon.process is not None
+            assert daemon.process.poll() is None
+            await remote("sessions.close", {"session": opened["session"]})
+            await remote.close()
+
+        asyncio.run(busy())
+        assert daemon.ended() == 0
+        assert not daemon.socket.exists()
+
+
+def test_stop_ends_it_and_is_harmless_where_none_runs(env: dict[str, str]) -> None:
+    with serving(env) as daemon:
+        daemon.command("service", "stop")
+        assert daemon.ended() == 0
+        daemon.command("service", "stop")
+
+
+def test_its_log_holds_no_program_and_no_secret(env: dict[str, str]) -> None:
+    with serving(env) as daemon:
+
+        async def use() -> None:
+            remote = await daemon.connect()
+            await remote("vault.set", {"name": "TOKEN", "value": "a-secret-value"})
+            await remote("runs.start", {"code": "print('of-the-program')", "secrets": ["TOKEN"], "wait": 30.0})
+            for wrong in ({"code": "print('of-the-program')", "extra": "a-secret-value"}, {"cod": 1}):
+                with pytest.raises(Exception, match="argument|required"):
+                    await remote("runs.start", wrong)
+            await remote.request("POST", "/v1/of-the-program/x?y=a-secret-value", b"{}")
+            await remote.close()
+
+        asyncio.run(use())
+        text = daemon.command("service", "logs").stdout
+        assert len([json.loads(line) for line in text.splitlines()]) >= 3
+        assert "a-secret-value" not in text
+        assert '"runs/start"' in text or "/v1/runs/start" in text
+        assert "print(" not in text
+        assert daemon.process is not None
+
+
+def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import logging
+
+    from casemate.service import logbook
+
+    monkeypatch.setattr(logbook, "MOST_BYTES", 2000)
+    (tmp_path / "log").mkdir(mode=0o700)
+    book = logbook.Logbook(tmp_path / "log")
+    for number in range(300):
+        book.emit(logging.LogRecord("x", logging.INFO, "", 0, f"line {number}", None, None))
+    book.close()
+    files = sorted(one.name for one in (tmp_path / "log").iterdir())
+    assert files == ["service.log", "service.log.1"]
+    assert sum((tmp_path / "log" / one).stat().st_size for one in files) < 5000
+    assert "line 299" in (tmp_path / "log" / "service.log").read_text()
+
+
+def test_the_command_says_what_it_is_told_wrongly(env: dict[str, str]) -> None:
+    daemon = Daemon(env)
+    for words, said in (
+        (["--listen", "0.0.0.0:0"], "--plain-http"),
+        (["--listen", "somewhere"], "HOST:PORT"),
+        (["--tls-cert", "x.pem"], "--tls-key"),
+        (["--idle-stop", "-1"], "idle-stop"),
+    ):
+        ran = subprocess.run(
+            casemate_command("service", *words), env=env, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        assert ran.returncode == 2, ran.stderr
+        assert said in ran.stderr
+    assert until(lambda: not daemon.socket.exists())
