@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from casemate.sandbox import Sandbox
 
 MOST_NAMESPACES = 64  # at once
+_ENDED_WITHIN = 10.0  # seconds that runs have to end when they are told to; a step may ignore that for two
 _LOOK_EVERY = 0.25  # seconds between two looks at whether anything lives
 _log = logging.getLogger("casemate.service")
 
@@ -187,10 +189,23 @@ async def _closed(making: _Making) -> None:
     async with making.lock:
         if making.made is None:
             return
+        desk = making.made.desk
         try:
-            await making.made.desk.close()
+            await _runs_ended(desk)
+            await desk.close()
         finally:
             await making.made.sandbox.close()
+
+
+async def _runs_ended(desk: Desk) -> None:
+    """Every run that goes on is ended by itself first, so that there is an outcome with what it was until then: a
+    session that is closed takes its steps along."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_ENDED_WITHIN), asyncio.TaskGroup() as ending:
+            for kept in desk.kept.going():
+                if kept.going is not None:
+                    ending.create_task(kept.going.cancel())
+            ending.create_task(desk.idle())
 
 
 class Ending(SandboxClosed):
