@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -147,7 +148,8 @@ def http(where: socket.socket, text: str, body: bytes = b"") -> tuple[int, dict[
     """Send the lines of a request as they are, and read an answer with a length; its status, headers and body."""
     head = text.strip().replace("\n", "\r\n") + f"\r\nContent-Length: {len(body)}\r\n\r\n"
     where.settimeout(PATIENCE)
-    where.sendall(head.encode("latin-1") + body)
+    with contextlib.suppress(BrokenPipeError):  # it has answered, and reads no more
+        where.sendall(head.encode("latin-1") + body)
     file = where.makefile("rb")
     status = int(file.readline().split()[1])
     headers = {}

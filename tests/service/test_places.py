@@ -189,8 +189,7 @@ def test_whoever_connects_while_it_is_replaced_finds_one_or_the_other(env: dict[
 
     thread = threading.Thread(target=connecting)
     thread.start()
-    for _ in range(50):
-        listening.append(held.listening())
+    listening += [held.listening() for _ in range(50)]
     stopped.set()
     thread.join()
     for one in listening:

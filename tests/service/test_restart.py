@@ -199,8 +199,7 @@ def test_a_service_that_drains_takes_no_new_work_and_lets_runs_end(env: dict[str
     async def use(daemon: Daemon) -> None:
         remote, other = await daemon.connect(), await daemon.connect()
         session = (await remote("sessions.open"))["session"]
-        code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('done')"
-        run = (await remote("runs.start", {"code": code, "session": session}))["run"]
+        run = (await remote("runs.start", {"code": SLOW, "session": session}))["run"]
         await until_writes(remote, run)
         daemon.send(signal.SIGTERM)
         while (await remote.health())["status"] != "draining":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,7 +95,7 @@ async def test_a_service_that_cannot_read_what_it_keeps_says_so_to_whoever_start
     state = places_of(env).state
     state.mkdir(mode=0o700, parents=True)
     (state / "state.db").write_text("no database" * 100)
-    with pytest.raises(Unavailable, match="state.db"):
+    with pytest.raises(Unavailable, match=r"state\.db"):
         await connect(environ=env)
 
 
@@ -185,7 +186,7 @@ def test_its_log_holds_no_program_and_no_secret(env: dict[str, str]) -> None:
             await remote("vault.set", {"name": "TOKEN", "value": "a-secret-value"})
             await remote("runs.start", {"code": "print('of-the-program')", "secrets": ["TOKEN"], "wait": 30.0})
             for wrong in ({"code": "print('of-the-program')", "extra": "a-secret-value"}, {"cod": 1}):
-                with pytest.raises(Exception, match="argument|required"):
+                with pytest.raises(Exception, match=r"argument|required"):
                     await remote("runs.start", wrong)
             await remote.request("POST", "/v1/of-the-program/x?y=a-secret-value", b"{}")
             await remote.close()
@@ -230,3 +231,38 @@ def test_the_command_says_what_it_is_told_wrongly(env: dict[str, str]) -> None:
         assert ran.returncode == 2, ran.stderr
         assert said in ran.stderr
     assert until(lambda: not daemon.socket.exists())
+
+
+def test_the_example_of_the_documentation_does_what_it_says(env: dict[str, str]) -> None:
+    root = Path(__file__).resolve().parents[2]
+    example = root / "examples" / "service.py"
+    assert f"```python\n{example.read_text()}```\n" in (root / "docs" / "service.md").read_text()
+    with on_demand(env):
+        ran = subprocess.run(
+            [sys.executable, example], env=env, capture_output=True, text=True, timeout=2 * PATIENCE, check=False
+        )
+        assert (ran.stderr, ran.stdout) == ("", "4\n21\nstill here\n")
+
+
+def test_the_unit_is_one_that_systemd_understands(env: dict[str, str], tmp_path: Path) -> None:
+    text = Daemon(env).command("service", "unit").stdout
+    assert f"ExecStart={sys.executable} -P -m casemate service" in text
+    assert not any(line.startswith(("RestrictNamespaces", "PrivateUsers", "ProtectProc")) for line in text.splitlines())
+    verify = shutil.which("systemd-analyze")
+    if verify is None:
+        pytest.skip("needs systemd-analyze: apt-get install systemd")
+    (tmp_path / "casemate.service").write_text(text)
+    ran = subprocess.run(
+        [verify, "verify", "--user", tmp_path / "casemate.service"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "casemate.service" not in ran.stderr, ran.stderr
+
+
+def test_the_description_of_a_container_says_what_it_needs(env: dict[str, str]) -> None:
+    text = Daemon(env).command("service", "containerfile").stdout
+    assert "default Docker forbids" in text
+    assert "USER casemate" in text

@@ -134,13 +134,9 @@ async def test_a_token_opens_its_own_namespace_only(open_service: Open) -> None:
     with pytest.raises(NotFound):
         await there("runs.get", {"run": run})
     with pytest.raises(Denied, match="elsewhere"):
-        await (await _unchecked(open_service, open_service.elsewhere, namespace="default"))("runs.list")
+        await connect(open_service.url, open_service.elsewhere, namespace="default")
     await here.close()
     await there.close()
-
-
-async def _unchecked(open_service: Open, token: str, **given: str) -> object:
-    return await connect(open_service.url, token, **given)  # type: ignore[arg-type]
 
 
 async def test_only_a_token_that_may_approve_answers_requests(open_service: Open) -> None:
@@ -222,7 +218,8 @@ def test_a_name_is_given_once_and_a_file_that_others_can_read_is_not_believed(tm
 
 
 @pytest.mark.parametrize(("url", "why"), [
-    ("http://198.51.100.1:80", "for everybody to read"), ("ftp://x", "is not unix"), ("http://u@localhost:1", "is not unix"),
+    ("http://198.51.100.1:80", "for everybody to read"), ("ftp://x", "is not unix"),
+    ("http://u@localhost:1", "is not unix"),
     ("http://localhost:99999", "Port out of range"),
 ])  # fmt: skip
 async def test_a_token_is_not_sent_where_others_read_it(url: str, why: str) -> None:
@@ -232,7 +229,12 @@ async def test_a_token_is_not_sent_where_others_read_it(url: str, why: str) -> N
 
 def test_plain_http_beyond_this_machine_is_refused_unless_acknowledged(env: dict[str, str]) -> None:
     ran = subprocess.run(
-        casemate_command("service", "--listen", "0.0.0.0:1"), env=env, capture_output=True, text=True, timeout=PATIENCE
+        casemate_command("service", "--listen", "0.0.0.0:1"),
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert ran.returncode == 2
     assert "for everybody to read" in ran.stderr

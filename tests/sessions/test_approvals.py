@@ -541,11 +541,6 @@ def test_the_example_of_the_documentation_does_what_it_says(tmp_path: Path) -> N
     assert "only echo is allowed here" in ran.stdout
 
 
-@pytest.mark.parametrize("case", ["AP-04", "AP-27"])
-def test_cases_that_need_a_door_which_is_not_there_yet(case: str) -> None:
-    pytest.skip(f"{case} waits for the room: service")
-
-
 async def test_an_answer_is_for_the_command_itself_and_not_for_how_its_secrets_are_shown(audit: Path) -> None:
     shown: list[str] = []
 

@@ -21,8 +21,8 @@ class Cause:
 
     ``code`` is stable (``timeout``, ``memory_limit``, ``cpu_limit``, ``process_limit``,
     ``output_limit``, ``disk_limit``, ``inode_limit``, ``open_files_limit``, ``cancelled``, ``killed``,
-    ``interpreter_ended``, ``denied``); ``message`` names the limit and what was used; ``remediation`` says what
-    would help; ``retryable``: whether the same code may well succeed when simply run again.
+    ``interpreter_ended``, ``denied``, ``service_stopped``); ``message`` names the limit and what was used;
+    ``remediation`` says what would help; ``retryable``: whether the same code may well succeed when simply run again.
     """
 
     code: str

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
+from collections import deque
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from casemate.operations.wire import Document
 
 _EACH = 64  # events between two places that are known
 _SPAN = 1 << 16  # bytes likewise
+_RECENT = 256  # events that need not be read again
+_SMALL = 1 << 14  # bytes of one of these
 _BATCH = 1 << 20  # bytes of events that are given at once
 
 
@@ -31,6 +35,7 @@ class EventLog:
         self.events = self.chars = self.size = 0
         self._places: list[tuple[int, int, int]] = [(0, 0, 0)]  # event, character, byte
         self._is_open = True
+        self._recent: deque[Document] = deque(maxlen=_RECENT)
 
     @classmethod
     def reopened(cls, path: Path, *, is_step: bool) -> EventLog:
@@ -52,6 +57,10 @@ class EventLog:
         while view:
             view = view[os.write(self._fd, view) :]
         self._note(event, len(data), text)
+        if len(data) > _SMALL:
+            self._recent.clear()
+        else:
+            self._recent.append(event)
 
     def _note(self, event: Document, size: int, text: str | None = None) -> None:
         number, _, at = self._places[-1]
@@ -80,6 +89,11 @@ class EventLog:
         if not isinstance(text, str) or not text:
             return ""
         return ("" if self._ends_line else "\n") + text + ("" if text.endswith("\n") else "\n")
+
+    def recent(self, number: int) -> list[Document]:
+        """Events from ``number`` on where all of them are still at hand, else none. In the thread that writes."""
+        first = self.events - len(self._recent)
+        return list(islice(self._recent, number - first, None)) if number >= first else []
 
     def read(self, number: int) -> list[Document]:
         """Events from ``number`` on, about a megabyte of them; none where there are none yet. Raises ``OSError``."""

@@ -253,7 +253,7 @@ class Runs:
         while True:
             news, is_done = kept.news, kept.is_done
             while cursor < log.events:
-                for event in await asyncio.to_thread(log.read, cursor):
+                for event in log.recent(cursor) or await asyncio.to_thread(log.read, cursor):
                     cursor += 1
                     yield {"cursor": cursor, **event}
             if is_done:

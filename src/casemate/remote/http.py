@@ -97,7 +97,8 @@ class Http:
         try:
             sized = {**self.headers, **headers, "content-length": str(len(body))}
             head = h11.Request(method=method, target=path, headers=list(sized.items()))
-            await connection.send(head, *([h11.Data(data=body)] if body else []), h11.EndOfMessage())
+            with contextlib.suppress(ConnectionError):  # it may have answered already, and read no more
+                await connection.send(head, *([h11.Data(data=body)] if body else []), h11.EndOfMessage())
             while not isinstance(answer := await connection.next_event(), h11.Response):
                 if isinstance(answer, h11.ConnectionClosed):
                     raise ConnectionResetError("closed before it answered")

@@ -170,7 +170,7 @@ class Service:
         await finishing(self._database.close)
 
     async def _make(self, namespace: str) -> _Namespace:
-        sandbox = self._make_sandbox(namespace)
+        sandbox = await asyncio.to_thread(self._make_sandbox, namespace)  # it loads a good deal
         channel = KeepingChannel(self._requests, namespace, _log.error)
         sandbox.approvals.keep(channel)
         place = self._folder / "runs" / hashlib.sha256(namespace.encode()).hexdigest()[:32]

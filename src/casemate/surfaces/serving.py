@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.operations.catalogue import catalogue
 from casemate.remote.address import is_loopback
 from casemate.remote.environment import fingerprints, settings_of
 from casemate.remote.places import places_of
@@ -68,10 +69,21 @@ def run(
                 say("; ".join(["serving at " + str(places.sockets), *options.listen]))
 
         os.chdir("/")
+        _load()
         asyncio.run(live(service, partial(fronts.servers, held), ready))
     finally:
         held.close()
     return 0
+
+
+def _load() -> None:
+    """Everything that the first requests need: loading it later would hold up all that are there by then."""
+    import casemate.approvals.plane
+    import casemate.execution.pipeline
+    import casemate.execution.stream
+    import casemate.sessions.session  # noqa: F401 - loaded, not used
+
+    catalogue()
 
 
 def sandbox_of(environ: Mapping[str, str], namespace: str) -> Sandbox:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import CasemateError
 from casemate.operations.wire import error_document
 from casemate.remote.sse import PING, framed
-from casemate.surfaces.http.exchange import json_pieces
+from casemate.surfaces.http.exchange import Gone, json_pieces
 
 if TYPE_CHECKING:
     from casemate.surfaces.http.exchange import Exchange
 
 _PING_EVERY = 15.0  # seconds without an event
+_BEGUN_AFTER = 0.05  # seconds; what fails earlier is an error of the request
+_AT_ONCE = 64 * 1024  # bytes
 _HEAD = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 _END = framed("end", {})
 
@@ -30,42 +32,64 @@ async def send_events(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]
 
 
 async def _all(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]) -> None:
+    stream = _Stream(exchange)
     async with contextlib.aclosing(events):
-        waiting = asyncio.ensure_future(anext(events, None))  # noqa: TID251 - waited for below, whatever happens
+        alive = asyncio.ensure_future(stream.keep_alive())  # noqa: TID251 - cancelled and waited for below
         try:
-            while True:
-                if not (await asyncio.wait([waiting], timeout=_PING_EVERY if exchange.status else 0.05))[0]:
-                    await _begun(exchange)
-                    await exchange.more(PING)
-                    continue
-                event = waiting.result()
-                await _begun(exchange)
-                if event is None:
-                    await exchange.more(_END)
-                    break
-                await _send(exchange, event)
-                waiting = asyncio.ensure_future(anext(events, None))  # noqa: TID251 - as above
+            async for event in events:
+                await stream.give(event)
+            await stream.write(_END)
         except CasemateError as error:
             if not exchange.status:
                 raise
-            await exchange.more(framed("error", error_document(error)))
+            await stream.write(framed("error", error_document(error)))
         finally:
-            waiting.cancel()
-            await asyncio.wait([waiting])
+            alive.cancel()
+            await asyncio.wait([alive])
     await exchange.end()
 
 
-async def _begun(exchange: Exchange) -> None:
-    if not exchange.status:
-        await exchange.begin(200, _HEAD)
+class _Stream:
+    """One writer at a time, and a sign of life where there is nothing to write."""
 
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._turn = asyncio.Lock()
+        self._written = 0
 
-async def _send(exchange: Exchange, event: dict[str, Any]) -> None:
-    """One event; a large one, such as an outcome, in pieces."""
-    cursor = event.get("cursor")
-    await exchange.more(
-        f"{f'id: {cursor}' + chr(10) if cursor is not None else ''}event: event\ndata: ".encode("ascii")
-    )
-    async for piece in json_pieces(event):
-        await exchange.more(piece)
-    await exchange.more(b"\n\n")
+    async def give(self, event: dict[str, Any]) -> None:
+        """One event; a large one, such as an outcome, in pieces."""
+        cursor = event.get("cursor")
+        before = f"{f'id: {cursor}' + chr(10) if cursor is not None else ''}event: event\ndata: ".encode("ascii")
+        async with self._turn:
+            await self._begin()
+            held = before
+            async for piece in json_pieces(event):
+                if len(held) > _AT_ONCE:
+                    await self._exchange.more(held)
+                    held = b""
+                held += piece
+            await self._exchange.more(held + b"\n\n")
+
+    async def write(self, data: bytes) -> None:
+        """What is no event of the operation's."""
+        async with self._turn:
+            await self._begin()
+            await self._exchange.more(data)
+
+    async def keep_alive(self) -> None:
+        """Begin the answer soon, whether anything happens or not, and say something now and then."""
+        await asyncio.sleep(_BEGUN_AFTER)
+        while True:
+            before = self._written
+            await asyncio.sleep(0 if not self._exchange.status else _PING_EVERY)
+            if before == self._written:
+                try:
+                    await self.write(PING)
+                except Gone:
+                    return  # whoever writes next is told, too
+
+    async def _begin(self) -> None:
+        self._written += 1
+        if not self._exchange.status:
+            await self._exchange.begin(200, _HEAD)
