@@ -102,9 +102,7 @@ def is_casemates_own(pid: int) -> bool:
     that has not come to that yet, or what one runs: matplotlib asks for fonts when it is preloaded."""
     with contextlib.suppress(OSError):
         parent = next(_ancestors(pid), 0)
-        named = (
-            is_init(pid) or "casemate-zygote" in (_name(pid), _name(parent)) or _SUPERVISOR in _command(pid)
-        )
+        named = is_init(pid) or "casemate-zygote" in (_name(pid), _name(parent)) or _SUPERVISOR in _command(pid)
         return named or os.readlink(f"/proc/{pid}/fd/0").startswith("/memfd:casemate-no-input")
     return False
 

@@ -31,7 +31,7 @@ PLACES = {
         "code runs behind a wall; only walls, searches for interpreters, MCP servers and a question to pip start any",
     ),
     "os.environ": (
-        {"surfaces", "sandbox", "rooms", "isolation", "runtimes", "tools/connections"},
+        {"surfaces", "sandbox", "rooms", "isolation", "runtimes", "tools/connections", "remote"},
         "what a run depends on is read once, where it is configured, and handed on as a value; a server's keeper "
         "passes its own on",
     ),
@@ -41,7 +41,7 @@ PLACES = {
         {"supervisor", "isolation", "tools/connections"},
         "system calls are made where cells are made, and where an MCP server's processes are kept together",
     ),
-    "sqlite3": ({"audit"}, "the record has one writer"),
+    "sqlite3": ({"audit", "service"}, "the record has one writer, and so has what outlives the service"),
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -84,6 +84,7 @@ def _load() -> None:
     import casemate.sessions.session  # noqa: F401 - loaded, not used
 
     catalogue()
+    gc.freeze()  # no collection looks at all that again
 
 
 def sandbox_of(environ: Mapping[str, str], namespace: str) -> Sandbox:

@@ -20,6 +20,7 @@ from casemate.surfaces.http.identity import Heard, Listener, Refused, check_plac
 from casemate.surfaces.http.openapi import document_of
 from casemate.surfaces.http.statuses import RETRY_AFTER, status_of
 from casemate.surfaces.http.streaming import send_events
+from casemate.surfaces.http.turns import TURNS
 
 if TYPE_CHECKING:
     from casemate.service.service import Service
@@ -53,6 +54,7 @@ class Front:
         """One request (ASGI 3)."""
         if scope["type"] != "http":
             return
+        await TURNS.take()
         began = time.monotonic()
         exchange = Exchange(scope, receive, send, Heard({}))
         try:

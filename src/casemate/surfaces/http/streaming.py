@@ -11,6 +11,7 @@ from casemate.errors import CasemateError
 from casemate.operations.wire import error_document
 from casemate.remote.sse import PING, framed
 from casemate.surfaces.http.exchange import Gone, json_pieces
+from casemate.surfaces.http.turns import TURNS
 
 if TYPE_CHECKING:
     from casemate.surfaces.http.exchange import Exchange
@@ -37,6 +38,7 @@ async def _all(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]) -> No
         alive = asyncio.ensure_future(stream.keep_alive())  # noqa: TID251 - cancelled and waited for below
         try:
             async for event in events:
+                await TURNS.take()
                 await stream.give(event)
             await stream.write(_END)
         except CasemateError as error:
