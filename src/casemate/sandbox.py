@@ -66,8 +66,7 @@ class Sandbox(Oversight, Connecting):
     where packages come from, the first that knows a name being the only one for it; none given is the operator's pip's.
     ``tools``: MCP servers that there are from the start: names and definitions, or a file of them (docs/servers.md).
 
-    Raises :class:`casemate.InvalidArgument` naming the argument, and :class:`casemate.Unavailable` for what this
-    version or machine cannot do.
+    Raises ``InvalidArgument`` naming the argument, and ``Unavailable`` for what this version or machine cannot do.
     """
 
     def __init__(

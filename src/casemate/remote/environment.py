@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 
 _OWN = "CASEMATE_"
-_SECRET = ("CASEMATE_SECRET_", "CASEMATE_INJECT_", "CASEMATE_SERVICE_", "CASEMATE_TOKEN", "CASEMATE_TESTS_")
+_SECRET = ("CASEMATE_SECRET_", "CASEMATE_INJECT_", "CASEMATE_TOKEN", "CASEMATE_TESTS_")
 _NAMES = frozenset({
     "HOME", "USER", "LOGNAME", "PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR",
     "DBUS_SESSION_BUS_ADDRESS",  # of the keyring that has the vault's key

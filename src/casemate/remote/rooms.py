@@ -14,7 +14,7 @@ from casemate.policy.inject import Inject
 from casemate.remote.following import Ways
 from casemate.remote.revived import revived, type_named
 from casemate.remote.session import Session
-from casemate.tools.answers import ABSENT, Answer
+from casemate.tools.connections.answers import ABSENT, Answer
 from casemate.tools.tools import ToolSummary
 
 if TYPE_CHECKING:

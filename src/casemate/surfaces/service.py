@@ -29,7 +29,7 @@ _LOG_TAIL = 64 * 1024  # bytes
 def serve(
     *,
     idle_stop: float | None = None,
-    drain: float = 10.0,
+    drain: float | None = None,
     listen: tuple[str, ...] = (),
     tls_cert: str | None = None,
     tls_key: str | None = None,
@@ -65,11 +65,25 @@ def serve(
         os.closerange(3, _MOST_DESCRIPTORS)  # what whoever started it had open, such as a pipe that somebody waits on
     from casemate.surfaces.serving import Options, run
 
-    options = Options(
-        idle_stop=idle_stop, drain=drain, listen=listen, tls_cert=tls_cert, tls_key=tls_key, plain_http=plain_http,
-        host_names=host_name, origins=allow_origin, on_demand=on_demand,
-    )  # fmt: skip
-    return run(options, os.environ)
+    given = {
+        "idle_stop": idle_stop, "drain": drain, "listen": [*listen] or None, "tls_cert": tls_cert, "tls_key": tls_key,
+        "plain_http": plain_http or None, "host_names": [*host_name] or None, "origins": [*allow_origin] or None,
+    }  # fmt: skip
+    return run(Options(**_configured(given), on_demand=on_demand), os.environ)
+
+
+def _configured(given: dict[str, Any]) -> dict[str, Any]:
+    """The options as they are given, else as they are configured."""
+    from casemate.settings.settings import settings_of
+
+    settings = settings_of(os.environ)
+    found = {
+        name: one
+        if one is not None
+        else settings.value("service.allow_origins" if name == "origins" else f"service.{name}")
+        for name, one in given.items()
+    }
+    return {name: tuple(one) if isinstance(one, list) else one for name, one in found.items() if one is not None}
 
 
 @app.command

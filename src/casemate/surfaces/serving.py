@@ -88,11 +88,11 @@ def _load() -> None:
 
 
 def sandbox_of(environ: Mapping[str, str], namespace: str) -> Sandbox:
-    """The sandbox of a namespace, as the user's variables set it, with the user's secrets. Raises as the class."""
-    from casemate.config import arguments_of_environment
+    """The sandbox of a namespace, as the user has configured it, with the user's secrets. Raises as the class."""
+    from casemate.settings.settings import settings_of
     from casemate.vault.opening import users_store
 
-    given = {"vault": users_store(environ), **arguments_of_environment(environ)}
+    given = {"vault": users_store(environ), **settings_of(environ).sandbox_arguments(environ)}
     return Sandbox(**{**given, "namespace": namespace})
 
 
