@@ -1,0 +1,244 @@
+"""What a model is told: a text that is complete by itself, a structure that repeats none of it, pictures, links.
+
+The text holds what a program printed first, and what casemate has to say of it in lines at the end; both are bounded.
+What a program has made goes through as it is: a model's client shows it, and no terminal.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
+
+from casemate.policy.shown import shown
+from casemate.surfaces.mcp.links import file_uri, picture_name
+
+if TYPE_CHECKING:
+    from mcp_types import ContentBlock
+
+    from casemate.surfaces.mcp.work import Document, State
+
+MOST_TEXT = 20_000  # characters of one answer
+OUTPUT = 18_000  # of them, what is a program's; the rest is for what casemate says of it
+_MOST_IMAGE = 1_000_000  # bytes of one picture within an answer
+_MOST_IMAGES = 8
+_MOST_FILES = 20  # that an answer names
+_SHOWN_TYPES = ("image/png", "image/jpeg")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a run's output: ``cursor`` is the place behind it; ``is_whole``: nothing is left behind that, yet."""
+
+    text: str
+    cursor: int
+    is_whole: bool
+
+
+def told(text: str, structured: Mapping[str, Any] | None = None, *, is_error: bool = False) -> CallToolResult:
+    """An answer of one text, cut where it is too long."""
+    return CallToolResult(
+        content=[TextContent(type="text", text=cut(text, MOST_TEXT))],
+        structured_content=None if structured is None else dict(structured),
+        is_error=is_error,
+    )
+
+
+def failure(error: Exception) -> CallToolResult:
+    """A tool's error, for the model to read."""
+    return told(str(error), is_error=True)
+
+
+def cut(text: str, most: int) -> str:
+    """``text`` with at most so many characters; how many are missing is said."""
+    if len(text) <= most:
+        return text
+    note = f"\n[{len(text) - most + 60} more characters are not shown]"
+    return text[: most - 60] + note
+
+
+def ended(state: State, page: Page, session: str | None) -> CallToolResult:
+    """What came of a run that is over."""
+    run, execution = str(state.document["run"]), state.document["execution"]
+    failed = _failure_lines(execution, page)
+    lines = [_ending(execution), *failed, *_more(run, page)]
+    pictures, picture_lines, links = _pictures(run, execution)
+    files, file_lines, file_links = _files(run, execution)
+    if session:
+        lines.append(f'session: {session} (give session="{session}" to go on in it)')
+    if execution.get("state") == "lost":
+        names = ", ".join(execution.get("lost_names") or [])
+        lines.append(f"The session's state is lost{': ' + cut(names, 200) if names else ''}. Its files are there.")
+    text = _joined(page.text, [*lines, *picture_lines, *file_lines])
+    structured: Document = {
+        "run": run,
+        "session": session,
+        "status": execution["status"],
+        "exit_code": execution.get("exit_code"),
+        "duration": round(float(execution.get("duration") or 0.0), 6),
+        "cursor": page.cursor,
+        "is_whole": page.is_whole,
+        "images": len(pictures),
+        "files": files,
+        "cause": _cause(execution),
+    }
+    content: list[ContentBlock] = [TextContent(type="text", text=text), *pictures, *links, *file_links]
+    return CallToolResult(content=content, structured_content=structured, is_error=execution["status"] != "ok")
+
+
+def unfinished(state: State, handle: str, page: Page, session: str | None, can_answer: bool) -> CallToolResult:
+    """That something goes on, and what to call next. ``can_answer``: a person at this client may approve."""
+    next_call = f'read_output(run="{handle}", cursor={page.cursor})'
+    if state.status == "waiting":
+        lines = [f"waiting for an approval; nothing of it goes on until somebody has answered. run: {handle}"]
+        lines += [_question(one) for one in state.approvals]
+        lines.append("In a terminal: casemate approvals list, then casemate approvals approve ID (or deny ID).")
+        if can_answer:
+            lines.append("Or the user is asked here again with the next call.")
+        lines.append(f'Then call {next_call}, or give up with cancel_run(run="{handle}").')
+    else:
+        lines = [
+            f"{state.status}, and it goes on. run: {handle}",
+            f'Call {next_call} for what comes next, or cancel_run(run="{handle}") to end it.',
+        ]
+    if session:
+        lines.append(f"session: {session}")
+    structured: Document = {
+        "run": handle, "session": session, "status": state.status, "exit_code": None, "duration": None,
+        "cursor": page.cursor, "is_whole": page.is_whole, "images": 0, "files": [], "cause": None,
+    }  # fmt: skip
+    content: list[ContentBlock] = [TextContent(type="text", text=_joined(page.text, lines))]
+    return CallToolResult(content=content, structured_content=structured)
+
+
+def outcome_schema() -> dict[str, Any]:
+    """JSON Schema of the structured answer's parts, of a run."""
+    file = {"name": {"type": "string"}, "size": {"type": "integer"}, "media_type": {"type": "string"},
+            "uri": {"type": "string"}}  # fmt: skip
+    return {
+        "run": {"type": "string", "description": "Handle of the run, for read_output, cancel_run and read_file."},
+        "session": {"type": ["string", "null"], "description": "Handle of the session it ran in."},
+        "status": {
+            "type": "string",
+            "enum": ["ok", "failed", "timeout", "out_of_memory", "killed", "cancelled", "denied",
+                     "queued", "running", "waiting"],
+            "description": "How it ended; queued, running and waiting go on.",
+        },
+        "exit_code": {"type": ["integer", "null"]},
+        "duration": {"type": ["number", "null"], "description": "Seconds."},
+        "cursor": {"type": "integer", "description": "Where read_output goes on."},
+        "is_whole": {"type": "boolean", "description": "Whether the text holds all output from its start to the cursor "
+                     "and nothing is left behind it."},
+        "images": {"type": "integer", "description": "Pictures in this answer."},
+        "files": {"type": "array", "items": {"type": "object", "properties": file, "required": list(file)}},
+        "cause": {
+            "type": ["object", "null"],
+            "properties": {"code": {"type": "string"}, "message": {"type": "string"},
+                           "remediation": {"type": "string"}, "retryable": {"type": "boolean"}},
+            "description": "Which limit, rule or caller ended it.",
+        },
+    }  # fmt: skip
+
+
+def _ending(execution: Document) -> str:
+    parts = [f"status: {execution['status']}"]
+    if execution.get("exit_code") is not None:
+        parts.append(f"exit code {execution['exit_code']}")
+    parts.append(f"{float(execution.get('duration') or 0.0):.3f} s")
+    return ", ".join(parts)
+
+
+def _failure_lines(execution: Document, page: Page) -> list[str]:
+    """Why it did not end well, where the output does not say so itself."""
+    lines = []
+    error = execution.get("error")
+    if error and str(error.get("value", ""))[:200] not in page.text:
+        lines.append(cut(f"{error.get('name', '')}: {error.get('value', '')}", 1000))
+    if (cause := execution.get("cause")) is not None:
+        lines.append(cut(" ".join(filter(None, (cause["message"], cause.get("remediation")))), 600))
+    return lines
+
+
+def _more(run: str, page: Page) -> list[str]:
+    if page.is_whole:
+        return []
+    return [f'There is more output: read_output(run="{run}", cursor={page.cursor})']
+
+
+def _cause(execution: Document) -> Document | None:
+    cause = execution.get("cause")
+    if cause is None:
+        return None
+    return {name: cause.get(name) for name in ("code", "message", "remediation", "retryable")}
+
+
+def _question(one: Document) -> str:
+    what = f"{shown(str(one['server']))}.{shown(str(one['tool']))}" if one.get("tool") else shown(str(one["summary"]))
+    return f"- approval {one['id']}: {one['kind']} {cut(what, 200)}"
+
+
+def _pictures(run: str, execution: Document) -> tuple[list[ImageContent], list[str], list[ResourceLink]]:
+    """Those that fit, in their order; of the others, a line and a link each."""
+    blocks: list[ImageContent] = []
+    lines: list[str] = []
+    links: list[ResourceLink] = []
+    for place, result in enumerate(execution.get("results") or []):
+        media_type = next((one for one in _SHOWN_TYPES if isinstance(result.get(one), str)), None)
+        if media_type is None:
+            continue
+        size = _size(result[media_type])
+        if size is None:
+            continue
+        if size <= _MOST_IMAGE and len(blocks) < _MOST_IMAGES:
+            blocks.append(ImageContent(type="image", data=result[media_type], mime_type=media_type))
+        elif len(links) < _MOST_FILES:
+            name = picture_name(place, media_type)
+            lines.append(f'A picture of {size} bytes is not shown: read_file(run="{run}", path="{name}")')
+            links.append(_link(run, name, size, media_type))
+    return blocks, lines, links
+
+
+def _size(encoded: str) -> int | None:
+    """Bytes of base64 text; None for what is none."""
+    try:
+        return len(base64.b64decode(encoded, validate=True))
+    except (ValueError, binascii.Error):
+        return None
+
+
+def _files(run: str, execution: Document) -> tuple[list[Document], list[str], list[ResourceLink]]:
+    artifacts: Sequence[Document] = execution.get("artifacts") or []
+    named = artifacts[:_MOST_FILES]
+    files = [
+        {"name": one["name"], "size": one["size"], "media_type": one["media_type"], "uri": file_uri(run, one["name"])}
+        for one in named
+    ]
+    lines: list[str] = []
+    for one in named:
+        name = json.dumps(one["name"], ensure_ascii=False)
+        lines.append(f'file of {one["size"]} bytes: read_file(run="{run}", path={name})')
+    if len(artifacts) > len(named):
+        lines.append(f'{len(artifacts) - len(named)} more files: list_files(run="{run}")')
+    return files, lines, [_link(run, one["name"], one["size"], one["media_type"]) for one in named]
+
+
+def _link(run: str, name: str, size: int, media_type: str) -> ResourceLink:
+    return ResourceLink(
+        type="resource_link",
+        uri=file_uri(run, name),
+        name=name,
+        size=size,
+        mime_type=media_type,
+        description=f"read_file(run={json.dumps(run)}, path={json.dumps(name)}) gets it",
+    )
+
+
+def _joined(output: str, lines: Sequence[str]) -> str:
+    """A program's output, and casemate's own lines beneath it, all of them within the bound."""
+    said = cut("\n".join(f"[{line}]" for line in lines), MOST_TEXT - OUTPUT - 2)
+    return f"{output.rstrip()}\n\n{said}".lstrip("\n") if output.strip() else said

@@ -1,0 +1,135 @@
+"""Who calls a tool: an agent with a name of its own, and the person beside it where there is one.
+
+Sessions and runs are bound to a caller's name, so the name decides what a handle opens: over stdio it is random and of
+the process; over HTTP it is that of the token, and of the MCP session where the protocol has any (before 2026-07-28).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+
+from casemate.errors import CasemateError
+
+if TYPE_CHECKING:
+    from mcp.server.context import ServerRequestContext
+    from starlette.requests import Request
+
+    from casemate.surfaces.mcp.jobs import Job
+
+_MOST_CALLERS = 10_000  # as many as the SDK keeps MCP sessions
+_END_WITHIN = 5.0  # seconds for ending what a caller has left behind
+
+
+class Invoke(Protocol):
+    """Operations by name, for one principal: JSON values in and out. Raises ``casemate.CasemateError``."""
+
+    async def __call__(self, operation: str, arguments: Mapping[str, Any] = ...) -> Any:
+        """Carry out ``operation``, such as ``"runs.start"``."""
+        ...
+
+
+class Doors(Protocol):
+    """How callers reach the operations. ``request``: of HTTP; None over stdio."""
+
+    def who(self, request: Request | None) -> str:
+        """The name of whoever has authenticated, such as a token's."""
+        ...
+
+    def agent(self, name: str, request: Request | None) -> Invoke:
+        """The operations for agents, as the principal ``name``."""
+        ...
+
+    def person(self, name: str, request: Request | None) -> Invoke | None:
+        """The operations for the person beside that agent, who answers what it asks for (``approvals.pending`` and
+        ``approvals.decide``); None where nobody may answer through the agent's client."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """``invoke``: as the agent; ``person``: as whoever sits at the client, or None. ``session``: the handle of the
+    session that tools without a session use; ``jobs``: what was asked for and takes its time."""
+
+    name: str
+    invoke: Invoke
+    person: Invoke | None
+    session: str | None = None
+    jobs: dict[str, Job] = field(default_factory=dict)
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
+
+    async def end(self) -> None:
+        """End its runs and sessions, which nobody can reach any more. Bounded; what does not answer is left."""
+        with anyio.move_on_after(_END_WITHIN, shield=True):
+            await self._end_each("runs.list", "runs.cancel", "run")
+            await self._end_each("sessions.list", "sessions.close", "session")
+
+    async def _end_each(self, listing: str, ending: str, key: str) -> None:
+        with contextlib.suppress(CasemateError):
+            for one in await self.invoke(listing, {}):
+                if one.get("status") != "done":
+                    with contextlib.suppress(CasemateError):
+                        await self.invoke(ending, {key: one[key]})
+
+
+class Callers:
+    """The callers of one server, by name; the one that was not heard of for longest is forgotten first."""
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+        self._process = f"mcp:{secrets.token_hex(8)}"
+        self._known: OrderedDict[str, Caller] = OrderedDict()
+        self.tasks: anyio.abc.TaskGroup | None = None
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncGenerator[Callers]:
+        """As long as this is entered there can be jobs. Entered again within, as for each connection, it changes
+        nothing; at its end, what the client of this process has left behind is ended."""
+        if self.tasks is not None:
+            yield self
+            return
+        async with anyio.create_task_group() as self.tasks:
+            try:
+                yield self
+            finally:
+                self.tasks.cancel_scope.cancel()
+        self.tasks = None
+        await self.end()
+
+    async def end(self) -> None:
+        """End what the client of this process has left behind. Bounded."""
+        if (own := self._known.pop(self._process, None)) is not None:
+            await own.end()
+
+    def of(self, context: ServerRequestContext[Any, Any]) -> Caller:
+        """The caller of one request."""
+        request = context.request
+        name = self._name(request)
+        caller = self._known.get(name)
+        if caller is None:
+            caller = self._known[name] = Caller(
+                name, self._doors.agent(name, request), self._doors.person(name, request)
+            )
+            if len(self._known) > _MOST_CALLERS:
+                self._forget()
+        self._known.move_to_end(name)
+        return caller
+
+    def _name(self, request: Request | None) -> str:
+        if request is None:
+            return self._process
+        session = request.headers.get("mcp-session-id") or request.query_params.get("session_id")
+        name = f"mcp:{self._doors.who(request)}"
+        return f"{name}:{hashlib.sha256(session.encode()).hexdigest()[:16]}" if session else name
+
+    def _forget(self) -> None:
+        idle = next((name for name, one in self._known.items() if not one.jobs), None)
+        if idle is not None:
+            del self._known[idle]

@@ -1,0 +1,257 @@
+"""Tools for files: of a session's workspace, and of what a run has left. The same files as resources."""
+
+from __future__ import annotations
+
+import base64
+import json
+import mimetypes
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mcp_types import (
+    BlobResourceContents,
+    CallToolResult,
+    ImageContent,
+    ReadResourceResult,
+    TextContent,
+    TextResourceContents,
+)
+
+from casemate.errors import InvalidArgument
+from casemate.surfaces.mcp import answers
+from casemate.surfaces.mcp.call import Call, Refused
+from casemate.surfaces.mcp.links import file_uri, picture_of, place_of, session_uri
+from casemate.surfaces.mcp.tool import CHANGES, LOOKS, Definition, text, whole
+
+if TYPE_CHECKING:
+    from casemate.surfaces.mcp.callers import Caller, Invoke
+
+_BINARY_PAGE = 13_500  # bytes of a file in one answer: 18,000 characters of base64
+_MOST_IMAGE = 1_000_000  # bytes of a picture within an answer, and the most that is read at once
+_MOST_READ = 64 * 2**20  # bytes of a resource: no client's message takes more
+_MOST_LISTED = 500  # names in one answer
+_IMAGES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+
+
+async def read_file(call: Call) -> CallToolResult:
+    """One page of a file as text; a picture as a picture; other bytes as base64."""
+    given = call.arguments
+    where, path, offset = _where(given), str(given["path"]), int(given.get("offset", 0))
+    if "run" in where and (picture := picture_of(path)) is not None:
+        data, media_type = await _picture(call.caller.invoke, where["run"], picture)
+        return _binary(path, data, media_type, offset)
+    order = {**where, "path": path, "offset": offset}
+    content = await call.caller.invoke("files.read", {**order, "limit": _BINARY_PAGE})
+    if content["text"] is not None:
+        return _text(path, content)
+    data, size = base64.b64decode(content["base64"]), int(content["size"])
+    media_type = next((kind for start, kind in _IMAGES.items() if data.startswith(start)), "")
+    if media_type and not offset and size <= _MOST_IMAGE:
+        whole_file = await call.caller.invoke("files.read", {**order, "limit": _MOST_IMAGE, "encoding": "base64"})
+        return _image(path, base64.b64decode(whole_file["base64"]), media_type)
+    return _pieces(path, data, size, offset)
+
+
+async def write_file(call: Call) -> CallToolResult:
+    """Write a file of a session's workspace."""
+    given = call.arguments
+    if ("text" in given) == ("base64" in given):
+        raise InvalidArgument("text", "give either text or base64", remediation=WRITE_FILE.usage)
+    content = {name: given[name] for name in ("text", "base64") if name in given}
+    session, path = str(given["session"]), str(given["path"])
+    await call.caller.invoke("files.write", {"session": session, "path": path, **content})
+    uri = session_uri(session, path)
+    size = len(base64.b64decode(given["base64"])) if "base64" in given else len(given["text"].encode())
+    return answers.told(f"Wrote {size} bytes to {json.dumps(path)}.", {"path": path, "size": size, "uri": uri})
+
+
+async def list_files(call: Call) -> CallToolResult:
+    """The files of a folder, or all that a run has left."""
+    where = _where(call.arguments)
+    if "run" in where:
+        listed = await call.caller.invoke("artifacts.list", where)
+    else:
+        folder = str(call.arguments.get("path", "."))
+        listed = await call.caller.invoke("files.list", {**where, "path": folder})
+    entries = [_entry(where, one) for one in listed]
+    named = entries[:_MOST_LISTED]
+    handle = next(f'{name}="{value}"' for name, value in where.items())
+    lines = [f"{one['size']:>12} {json.dumps(one['name'], ensure_ascii=False)}{'/' if one['is_folder'] else ''}"
+             for one in named]  # fmt: skip
+    if len(entries) > len(named):
+        lines.append(f"[{len(entries) - len(named)} more: list a folder of it with path]")
+    if any(not one["is_folder"] for one in named):
+        lines.append(f"[read_file({handle}, path=...) gets one]")
+    return answers.told("\n".join(lines) or "There are no files.", {"files": named})
+
+
+async def get_artifacts(call: Call) -> CallToolResult:
+    """What a run has left, with hashes."""
+    run = str(call.arguments["request_id"])
+    state = await call.caller.invoke("runs.wait", {"run": run, "seconds": 0.0})
+    if state["status"] != "done" or state.get("execution") is None:
+        raise Refused(f"run {run} goes on: its files are taken when it is over")
+    files = [
+        {**{name: one[name] for name in ("name", "size", "sha256", "media_type")}, "uri": file_uri(run, one["name"])}
+        for one in state["execution"]["artifacts"]
+    ]
+    lines = [
+        f"{json.dumps(one['name'], ensure_ascii=False)} {one['size']} bytes sha256 {one['sha256']}: "
+        f'read_file(run="{run}", path={json.dumps(one["name"])})'
+        for one in files
+    ]
+    return answers.told("\n".join(lines) or "The run has left no files.", {"files": files[:_MOST_LISTED]})
+
+
+async def read_resource(caller: Caller, uri: str) -> ReadResourceResult | None:
+    """The file that an address names; None for an address that is none of casemate's. Raises ``CasemateError``."""
+    place = place_of(uri)
+    if place is None:
+        return None
+    if place.kind == "run" and (picture := picture_of(place.path)) is not None:
+        data, media_type = await _picture(caller.invoke, place.handle, picture)
+        return _blob(uri, data, media_type)
+    data = await _whole(caller.invoke, {place.kind: place.handle, "path": place.path})
+    guessed = mimetypes.guess_type(place.path)[0]
+    try:
+        content = data.decode()
+    except UnicodeDecodeError:
+        return _blob(uri, data, guessed or "application/octet-stream")
+    one = TextResourceContents(uri=uri, mime_type=guessed or "text/plain", text=content)
+    return ReadResourceResult(contents=[one])
+
+
+async def _whole(invoke: Invoke, order: Mapping[str, Any]) -> bytes:
+    """All bytes of a file. Raises :class:`Refused` for one that no client's message takes."""
+    parts: list[bytes] = []
+    offset: int | None = 0
+    while offset is not None:
+        part = await invoke("files.read", {**order, "offset": offset, "limit": _MOST_IMAGE, "encoding": "base64"})
+        if int(part["size"]) > _MOST_READ:
+            raise Refused(f"the file has {part['size']} bytes; {_MOST_READ} are the most that can be read at once")
+        parts.append(base64.b64decode(part["base64"]))
+        offset = part["next"]
+    return b"".join(parts)
+
+
+def _blob(uri: str, data: bytes, media_type: str) -> ReadResourceResult:
+    one = BlobResourceContents(uri=uri, mime_type=media_type, blob=base64.b64encode(data).decode())
+    return ReadResourceResult(contents=[one])
+
+
+def _where(given: Mapping[str, Any]) -> dict[str, str]:
+    """Of which run or session. Raises ``InvalidArgument`` unless it is exactly one."""
+    where = {name: str(given[name]) for name in ("run", "session") if given.get(name)}
+    if len(where) != 1:
+        raise InvalidArgument("run", "give either run or session: a handle of yours")
+    return where
+
+
+async def _picture(invoke: Invoke, run: str, wanted: tuple[int, str]) -> tuple[bytes, str]:
+    place, media_type = wanted
+    state = await invoke("runs.wait", {"run": run, "seconds": 0.0})
+    results = (state.get("execution") or {}).get("results") or []
+    encoded = results[place].get(media_type) if place < len(results) else None
+    if not isinstance(encoded, str):
+        raise Refused(f"run {run} has displayed no such picture")
+    return base64.b64decode(encoded), media_type
+
+
+def _binary(path: str, data: bytes, media_type: str, offset: int) -> CallToolResult:
+    if len(data) <= _MOST_IMAGE and not offset:
+        return _image(path, data, media_type)
+    return _pieces(path, data[offset : offset + _BINARY_PAGE], len(data), offset)
+
+
+def _text(path: str, content: Mapping[str, Any]) -> CallToolResult:
+    size, offset, following = int(content["size"]), int(content["offset"]), content["next"]
+    end = size if following is None else int(following)
+    told = {"path": path, "size": size, "offset": offset, "end": end, "encoding": "text"}
+    return answers.told(f"{content['text']}{_left(end, size)}" or "[the file is empty]", told)
+
+
+def _pieces(path: str, data: bytes, size: int, offset: int) -> CallToolResult:
+    end = offset + len(data)
+    told = {"path": path, "size": size, "offset": offset, "end": end, "encoding": "base64"}
+    encoded = base64.b64encode(data).decode()
+    return answers.told(f"[{len(data)} bytes as base64]\n{encoded}{_left(end, size)}", told)
+
+
+def _left(end: int, size: int) -> str:
+    return f"\n[{size - end} of {size} bytes are left: read_file with offset={end}]" if end < size else ""
+
+
+def _image(path: str, data: bytes, media_type: str) -> CallToolResult:
+    told = {"path": path, "size": len(data), "offset": 0, "end": len(data), "encoding": "image"}
+    return CallToolResult(
+        content=[
+            TextContent(type="text", text=f"[{json.dumps(path)}: a picture of {len(data)} bytes, {media_type}]"),
+            ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=media_type),
+        ],
+        structured_content=told,
+    )
+
+
+def _entry(where: Mapping[str, str], one: Mapping[str, Any]) -> dict[str, Any]:
+    name = str(one["name"])
+    uri = file_uri(where["run"], name) if "run" in where else session_uri(where["session"], name)
+    return {"name": name, "size": int(one.get("size") or 0), "is_folder": one.get("kind") == "folder", "uri": uri}
+
+
+_RUN = text("Handle of a run of yours: a file that it has left.")
+_SESSION = text("Handle of a session of yours: a file in its workspace.")
+_TEXT = {"type": "string"}
+_FILE = {"type": "object", "properties": {"name": _TEXT, "uri": _TEXT}, "required": ["name"]}
+_PLACE = {"path": {"type": "string"}, "size": {"type": "integer"}}
+
+READ_FILE = Definition(
+    "read_file",
+    "Read a file",
+    "Read a file that a run has left, or one in a session's workspace: text page by page, a picture as a picture, "
+    "other bytes as base64. Give run or session.",
+    {"path": text("Its name, as list_files or the run's answer says."), "run": _RUN, "session": _SESSION,
+     "offset": whole("Byte to begin at.", default=0)},
+    read_file,
+    required=("path",),
+    gives={**_PLACE, "offset": {"type": "integer"}, "end": {"type": "integer"}, "encoding": {"type": "string"}},
+    given_always=("path", "size", "offset", "end", "encoding"),
+    kind=LOOKS,
+)  # fmt: skip
+
+WRITE_FILE = Definition(
+    "write_file",
+    "Write a file",
+    "Write a file into a session's workspace, in place of what is there. Give text or base64. For a program in a "
+    "fresh cell give files to execute_code instead.",
+    {"session": _SESSION, "path": text("Its name, relative to the working directory."),
+     "text": text("Its content as text."), "base64": text("Its content as base64.")},
+    write_file,
+    required=("session", "path"),
+    gives={**_PLACE, "uri": {"type": "string"}},
+    given_always=("path", "size", "uri"),
+    kind=CHANGES,
+)  # fmt: skip
+
+LIST_FILES = Definition(
+    "list_files",
+    "List files",
+    "List the files of a folder in a session's workspace, or those that a run has left. Give run or session.",
+    {"run": text("Handle of a run of yours."), "session": text("Handle of a session of yours."),
+     "path": text("A folder.", default=".")},
+    list_files,
+    gives={"files": {"type": "array", "items": _FILE}},
+    given_always=("files",),
+    kind=LOOKS,
+)  # fmt: skip
+
+GET_ARTIFACTS = Definition(
+    "get_artifacts",
+    "Files of a run",
+    "The files that a run has left, with size and SHA-256, and how to read each.",
+    {"request_id": text("Handle of a run of yours.")},
+    get_artifacts,
+    required=("request_id",),
+    gives={"files": {"type": "array", "items": _FILE}},
+    given_always=("files",),
+    kind=LOOKS,
+)

@@ -1,0 +1,293 @@
+"""Tools that run programs, and those for what a run gives while it goes on and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from mcp_types import CallToolResult, InputRequiredResult
+
+from casemate.surfaces.mcp import answers
+from casemate.surfaces.mcp.answers import Page
+from casemate.surfaces.mcp.call import Call, Refused
+from casemate.surfaces.mcp.following import follow
+from casemate.surfaces.mcp.jobs import Job, is_job, job_of
+from casemate.surfaces.mcp.tool import CHANGES, ENDS, LOOKS, Definition, number, text, texts, whole
+from casemate.surfaces.mcp.work import Run, State, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+LANGUAGES = ["python", "node", "shell"]
+_FIRST = 1.0  # seconds in which a start cannot be cancelled: the handle is not known yet
+IDLE = 3600.0  # seconds without a step after which a session ends that a client has opened and forgotten
+_MOST_TIMEOUT = 3600.0
+_CELL_TIMEOUT = 120.0
+_CELL_CHARACTERS = 5000
+
+
+async def execute_code(call: Call) -> CallToolResult | InputRequiredResult:
+    """Run code in a fresh cell or a session."""
+    given = call.arguments
+    session = given.get("session")
+    if call.resumed is None and session == "new":
+        session = await opened(call, {"language": given.get("language", "python")})
+    order = {
+        "code": given["code"],
+        "language": given.get("language"),
+        "session": session,
+        "files": given.get("files"),
+        "allowed_domains": given.get("allowed_domains"),
+        "timeout": given.get("timeout_seconds"),
+    }
+    return await _run(call, order, answers.OUTPUT)
+
+
+async def execute_ipython_cell(call: Call) -> CallToolResult | InputRequiredResult:
+    """Run a step in the caller's own session, which is opened when it is first needed."""
+    order = {
+        "code": call.arguments["code"],
+        "session": None if call.resumed else await own_session(call),
+        "timeout": call.arguments.get("timeout", _CELL_TIMEOUT),
+    }
+    return await _run(call, order, min(int(call.arguments.get("max_output_chars", _CELL_CHARACTERS)), answers.OUTPUT))
+
+
+async def read_output(call: Call) -> CallToolResult | InputRequiredResult:
+    """What a run has printed from a cursor on, when it is done or the patience is over."""
+    handle, cursor = str(call.arguments["run"]), int(call.arguments.get("cursor", 0))
+    call.patience = min(call.patience, float(call.arguments.get("wait_seconds", call.patience)))
+    if is_job(handle):
+        job = job_of(call.caller, handle)
+        return await follow(call, job, partial(job_answer, call, job), ends=False)
+    run = Run(call.caller, handle)
+    first = state_of(await call.caller.invoke("runs.wait", {"run": handle, "seconds": 0.0}))
+    page = None if first.is_done else await _page(call, handle, cursor, answers.OUTPUT)
+    if page is not None and not page.is_whole and call.resumed is None:
+        return answers.unfinished(first, handle, page, first.document.get("session"), _can_answer(call))
+    return await follow(call, run, partial(_run_answer, call, cursor, answers.OUTPUT), first, ends=False)
+
+
+async def cancel_run(call: Call) -> CallToolResult | InputRequiredResult:
+    """End a run or a job."""
+    handle = str(call.arguments["run"])
+    if is_job(handle):
+        job = job_of(call.caller, handle)
+        await job.cancel()
+        return await follow(call, job, partial(job_answer, call, job), ends=False)
+    await call.caller.invoke("runs.cancel", {"run": handle})
+    state = await Run(call.caller, handle).wait(call.left, frozenset())
+    answer = await _run_answer(call, 0, answers.OUTPUT, state)
+    return answer.model_copy(update={"is_error": False})  # that it was cancelled is what was asked for
+
+
+async def reset(call: Call) -> CallToolResult:
+    """Clear the state of the caller's own session; its files, packages and tools stay."""
+    if call.caller.session is None:
+        return answers.told("There was nothing to reset: no cell has been executed yet.")
+    await call.caller.invoke("sessions.reset", {"session": call.caller.session})
+    return answers.told("The session is reset: all names are gone, files and packages are kept.")
+
+
+async def own_session(call: Call) -> str:
+    """The handle of the session that tools without a session use; opened where there is none, or none any more."""
+    caller = call.caller
+    async with caller.turn:
+        if caller.session is not None:
+            mine = await caller.invoke("sessions.list", {})
+            if caller.session not in [one["session"] for one in mine]:
+                caller.session = None
+        if caller.session is None:
+            caller.session = await opened(call, {"language": "python"})
+    return caller.session
+
+
+async def opened(call: Call, terms: Mapping[str, Any]) -> str:
+    """The handle of a new session."""
+    state = await call.caller.invoke("sessions.open", {"idle_timeout": IDLE, **terms})
+    return str(state["session"])
+
+
+async def follow_job(call: Call, start: Callable[[], Job]) -> CallToolResult | InputRequiredResult:
+    """A job from its beginning, or from where the call that comes back left it."""
+    job = start() if call.resumed is None else job_of(call.caller, call.resumed.work)
+    return await follow(call, job, partial(job_answer, call, job))
+
+
+async def job_answer(call: Call, job: Job, state: State) -> CallToolResult:
+    """What came of a job, or what to call next."""
+    if not state.is_done:
+        return answers.unfinished(state, job.handle, Page("", 0, True), None, _can_answer(call))
+    if job.error is not None:
+        return answers.failure(job.error)
+    said, is_error = job.told(job.result)
+    return answers.told(said, is_error=is_error)
+
+
+async def _run(call: Call, order: Mapping[str, Any], most: int) -> CallToolResult | InputRequiredResult:
+    answer: Callable[[State], Awaitable[CallToolResult]] = partial(_run_answer, call, 0, most)
+    if call.resumed is not None:
+        return await follow(call, Run(call.caller, call.resumed.work), answer)
+    given = {name: value for name, value in order.items() if value is not None}
+    with anyio.CancelScope(shield=True):  # bounded; without the handle nobody could cancel what was begun
+        wait = min(_FIRST, call.left)
+        first = state_of(await call.caller.invoke("runs.start", {**given, "wait": wait}))
+    return await follow(call, Run(call.caller, str(first.document["run"])), answer, first)
+
+
+async def _run_answer(call: Call, cursor: int, most: int, state: State) -> CallToolResult:
+    run, session = str(state.document["run"]), state.document.get("session")
+    if not state.is_done:
+        page = await _page(call, run, cursor, most)
+        return answers.unfinished(state, run, page, session, _can_answer(call))
+    execution = state.document.get("execution")
+    if execution is None:
+        raise Refused(str((state.document.get("error") or {}).get("message") or f"nothing is known of run {run}"))
+    whole = str(execution.get("text") or "")
+    if cursor == 0 and len(whole) <= most and not execution.get("truncated"):
+        page = Page(whole, len(whole), True)
+    else:
+        page = await _page(call, run, cursor, most)
+    return answers.ended(state, page, session)
+
+
+async def _page(call: Call, run: str, cursor: int, most: int) -> Page:
+    page = await call.caller.invoke("runs.read", {"run": run, "cursor": cursor, "limit": most})
+    is_whole = len(page["text"]) < most or bool(page.get("is_done"))
+    return Page(str(page["text"]), int(page["cursor"]), is_whole)
+
+
+def _can_answer(call: Call) -> bool:
+    return call.can_ask()
+
+
+async def close_session(call: Call) -> CallToolResult:
+    """End a session and every process in it."""
+    handle = str(call.arguments["session_id"])
+    await call.caller.invoke("sessions.close", {"session": handle})
+    if call.caller.session == handle:
+        call.caller.session = None
+    return answers.told(f"Session {handle} is closed.")
+
+
+async def create_session(call: Call) -> CallToolResult:
+    """Open a session."""
+    terms: dict[str, Any] = {"language": call.arguments.get("language", "python")}
+    if (seconds := call.arguments.get("timeout_seconds")) is not None:
+        terms["idle_timeout"] = float(seconds)
+    handle = await opened(call, terms)
+    return answers.told(
+        f'session: {handle}\nGive it as session="{handle}" to execute_code, in the language {terms["language"]}.',
+        {"session_id": handle, "language": terms["language"]},
+    )
+
+
+_OUTCOME = answers.outcome_schema()
+_ALWAYS = ("run", "status", "cursor", "is_whole", "files")
+_CODE = text("The program. Nothing of it is echoed; what it prints, displays and leaves as files is the answer.")
+_LANGUAGE = text("Language of the program.", enum=LANGUAGES, default="python")
+
+EXECUTE_CODE = Definition(
+    "execute_code",
+    "Run code",
+    "Run a program in an isolated cell: no network but the hosts in allowed_domains, no files of this machine. Without "
+    'session it is a fresh cell, without state afterwards; session="new" opens one that keeps its state, and says '
+    "its handle. Files that the program writes into its working directory can be read afterwards with read_file. In "
+    "Python, plots and display() give pictures, and tools of MCP servers are functions in mcptools (see search_tools).",
+    {
+        "code": _CODE,
+        "language": _LANGUAGE,
+        "session": text('Handle of a session of yours, or "new". Left out: a fresh cell.'),
+        "files": {
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+            "description": "Files to put into the working directory before: name to content.",
+        },
+        "allowed_domains": texts("Hosts that the program may reach, such as example.org or *.example.org. They only "
+                                 "narrow what the operator permits; others are asked about."),
+        "timeout_seconds": number("Seconds of running; waiting for an approval does not count.", exclusiveMinimum=0,
+                                  maximum=_MOST_TIMEOUT, default=60),
+    },
+    execute_code,
+    required=("code",),
+    gives=_OUTCOME,
+    given_always=_ALWAYS,
+)  # fmt: skip
+
+READ_OUTPUT = Definition(
+    "read_output",
+    "Read a run's output",
+    "What a run has printed from a cursor on, and how it ended. Waits until it is over, until there is a full page, or "
+    "for wait_seconds. Use it after an answer that says running, waiting or more output.",
+    {
+        "run": text("Handle of a run of yours."),
+        "cursor": whole("Where to go on: the cursor of the answer before.", default=0),
+        "wait_seconds": number("Seconds to wait at the most.", minimum=0, maximum=45, default=45),
+    },
+    read_output,
+    required=("run",),
+    kind=LOOKS,
+)
+
+CANCEL_RUN = Definition(
+    "cancel_run",
+    "End a run",
+    "End a run that goes on or waits. What it has printed until then is in the answer. A session stays open.",
+    {"run": text("Handle of a run of yours.")},
+    cancel_run,
+    required=("run",),
+    kind=ENDS,
+)
+
+CREATE_SESSION = Definition(
+    "create_session",
+    "Open a session",
+    "Open an interpreter that keeps its state between calls of execute_code, and give its handle.",
+    {
+        "language": _LANGUAGE,
+        "timeout_seconds": number("Seconds without a step after which it ends.", exclusiveMinimum=0, default=IDLE),
+    },
+    create_session,
+    gives={"session_id": {"type": "string"}, "language": {"type": "string"}},
+    given_always=("session_id", "language"),
+    kind=CHANGES,
+)
+
+TERMINATE_SESSION = Definition(
+    "terminate_session",
+    "Close a session",
+    "End a session and every process in it.",
+    {"session_id": text("Handle of a session of yours.")},
+    close_session,
+    required=("session_id",),
+    kind=ENDS,
+)
+
+EXECUTE_IPYTHON_CELL = Definition(
+    "execute_ipython_cell",
+    "Run an IPython cell",
+    "Run code in your IPython session, which keeps its state: variables, imports and functions. Shell commands (!), "
+    "magics (%) and top-level await work.",
+    {
+        "code": text("The code of the cell."),
+        "timeout": number("Seconds of running; waiting for an approval does not count.", exclusiveMinimum=0,
+                          maximum=_MOST_TIMEOUT, default=_CELL_TIMEOUT),
+        "max_output_chars": {"type": "integer", "minimum": 1, "default": _CELL_CHARACTERS,
+                             "description": "Characters of output in the answer; read_output gives the rest."},
+    },
+    execute_ipython_cell,
+    required=("code",),
+    gives=_OUTCOME,
+    given_always=_ALWAYS,
+)  # fmt: skip
+
+RESET = Definition(
+    "reset",
+    "Reset the IPython session",
+    "Clear the state of your IPython session: all names are gone. Files and packages are kept.",
+    {},
+    reset,
+    kind=ENDS,
+)

@@ -1,0 +1,126 @@
+"""The MCP server: the SDK's, with casemate's tools and files. One for all transports and protocol revisions.
+
+The lower of the SDK's two servers: schemas are written here, arguments are checked here, and every error of casemate's
+is an answer that a model can read. The SDK speaks the protocol, in the revisions from 2024-11-05 to 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
+
+from casemate import __version__
+from casemate.errors import CasemateError
+from casemate.surfaces.mcp.callers import Callers, Doors
+from casemate.surfaces.mcp.links import TEMPLATES
+
+Context = Any  # mcp.server.context.ServerRequestContext, whose parameters say nothing here
+PATIENCE = 45.0  # seconds until a call is answered that goes on; clients give up after 60
+_STATE_HOLDS = 86_400.0  # seconds that somebody may take to answer: longer than any approval waits
+_LISTS_HOLD = 3_600_000  # milliseconds: the tools of a server never change
+_NAME = "casemate"
+_INSTRUCTIONS = """\
+casemate runs code in isolated cells: execute_code for a program, with session="new" where state is to be kept.
+An answer that says running or waiting goes on by itself: call read_output with its run. Files that a program writes are
+read with read_file. What needs a person's permission is asked for by itself; do not try to get around a denial.\
+"""
+_log = logging.getLogger(__name__)
+
+
+def make_server(
+    doors: Doors, *, toolset: str = "default", patience: float = PATIENCE, state_key: bytes | None = None
+) -> Server[Callers]:
+    """A server for any number of connections. ``doors``: how callers reach the operations. ``patience``: seconds until
+    a call is answered that goes on. ``state_key``: at least 32 secret bytes that seal what clients hand back, for
+    servers that are to know each other's; none for a key of this one's. Raises ``InvalidArgument`` for an unknown toolset.
+    """
+    from casemate.surfaces.mcp.toolsets import check_toolset
+
+    check_toolset(toolset)
+    callers = Callers(doors)
+
+    @contextlib.asynccontextmanager
+    async def living(_server: Server[Callers]) -> AsyncGenerator[Callers]:
+        async with callers.open():
+            yield callers
+
+    server: Server[Callers] = Server(
+        _NAME, version=__version__, title="casemate", instructions=_INSTRUCTIONS, lifespan=living,
+        on_list_tools=_listing(toolset), on_call_tool=_calling(toolset, patience),
+        on_list_resources=_no_resources, on_list_resource_templates=_templates, on_read_resource=_read,
+    )  # fmt: skip
+
+    def bound(context: Context) -> str:
+        return callers.of(context).name
+
+    key = state_key or secrets.token_bytes(32)
+    security = RequestStateSecurity(keys=[key], ttl=_STATE_HOLDS, bind_principal=bound)
+    server.middleware.append(RequestStateBoundary(security, default_audience=_NAME))
+    return server
+
+
+def _listing(toolset: str) -> Callable[..., Any]:
+    async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        from casemate.surfaces.mcp.toolsets import tools_of
+
+        described = [one.described() for one in tools_of(toolset).values()]
+        return types.ListToolsResult(tools=described, ttl_ms=_LISTS_HOLD, cache_scope="public")
+
+    return list_tools
+
+
+def _calling(toolset: str, patience: float) -> Callable[..., Any]:
+    async def call_tool(
+        context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        from casemate.surfaces.mcp.answers import failure
+        from casemate.surfaces.mcp.call import Call
+        from casemate.surfaces.mcp.toolsets import tools_of
+
+        tool = tools_of(toolset).get(params.name)
+        if tool is None:
+            raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name[:200]}")
+        callers: Callers = context.lifespan_context
+        arguments = params.arguments or {}
+        try:
+            tool.check(arguments)
+            return await tool.run(Call(callers.of(context), callers, arguments, context, params, patience))
+        except CasemateError as error:
+            return failure(error)
+        except Exception as error:  # noqa: BLE001 - the SDK would hide it from the model and from the log
+            _log.exception("the tool %s failed", tool.name)
+            return failure(CasemateError(f"casemate itself failed: {type(error).__name__}"))
+
+    return call_tool
+
+
+async def _no_resources(_context: Context, _params: Any) -> types.ListResourcesResult:
+    """Files are named where they come up; nobody has use for a list of them all."""
+    return types.ListResourcesResult(resources=[])
+
+
+async def _templates(_context: Context, _params: Any) -> types.ListResourceTemplatesResult:
+    templates = [types.ResourceTemplate(uri_template=uri, name=name) for uri, name in TEMPLATES]
+    return types.ListResourceTemplatesResult(resource_templates=templates, ttl_ms=_LISTS_HOLD, cache_scope="public")
+
+
+async def _read(context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    from casemate.surfaces.mcp.files import read_resource
+
+    callers: Callers = context.lifespan_context
+    uri = str(params.uri)
+    try:
+        found = await read_resource(callers.of(context), uri)
+    except CasemateError as error:
+        raise MCPError(code=types.INVALID_PARAMS, message=str(error), data={"uri": uri}) from None
+    if found is None:
+        raise MCPError(code=types.INVALID_PARAMS, message="Resource not found", data={"uri": uri})
+    return found
