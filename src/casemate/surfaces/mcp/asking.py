@@ -110,17 +110,17 @@ class Question:
     def decision(self, answer: ElicitResult) -> dict[str, Any]:
         """The arguments of ``approvals.decide`` that an answer means."""
         content = answer.content if isinstance(answer.content, dict) else {}
-        denied: dict[str, Any] = {"request_id": self.id, "allow": False}
+        denied: dict[str, Any] = {"request": self.id, "allow": False}
         if answer.action != "accept":
             word = "declined" if answer.action == "decline" else "dismissed"
             return {**denied, "reason": f"{word} by the user"}
         if self._is_form:
-            return {"request_id": self.id, "allow": True, "content": content}
+            return {"request": self.id, "allow": True, "content": content}
         reason = content.get("reason")
         told = {"reason": reason[:_LONGEST_REASON]} if isinstance(reason, str) else {}
         chosen = content.get("answer")
         if chosen in _SCOPES and chosen in self.schema["properties"]["answer"]["enum"]:
-            return {"request_id": self.id, "allow": True, "scope": _SCOPES[str(chosen)], **told}
+            return {"request": self.id, "allow": True, "scope": _SCOPES[str(chosen)], **told}
         return {**denied, **told}
 
 

@@ -38,7 +38,7 @@ async def execute_code(call: Call) -> CallToolResult | InputRequiredResult:
         "code": given["code"],
         "language": given.get("language"),
         "session": session,
-        "files": given.get("files"),
+        "files": {name: {"text": content} for name, content in given["files"].items()} if given.get("files") else None,
         "allowed_domains": given.get("allowed_domains"),
         "timeout": given.get("timeout_seconds"),
     }

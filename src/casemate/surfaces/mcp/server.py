@@ -54,6 +54,7 @@ def make_server(
 
     server: Server[Callers] = Server(
         _NAME, version=__version__, title="casemate", instructions=_INSTRUCTIONS, lifespan=living,
+        get_tool_input_schema=_schemas(toolset),
         on_list_tools=_listing(toolset), on_call_tool=_calling(toolset, patience),
         on_list_resources=_no_resources, on_list_resource_templates=_templates, on_read_resource=_read,
     )  # fmt: skip
@@ -65,6 +66,16 @@ def make_server(
     security = RequestStateSecurity(keys=[key], ttl=_STATE_HOLDS, bind_principal=bound)
     server.middleware.append(RequestStateBoundary(security, default_audience=_NAME))
     return server
+
+
+def _schemas(toolset: str) -> Callable[[str], dict[str, Any] | None]:
+    def schema_of(name: str) -> dict[str, Any] | None:
+        from casemate.surfaces.mcp.toolsets import tools_of
+
+        tool = tools_of(toolset).get(name)
+        return None if tool is None else tool.input_schema
+
+    return schema_of
 
 
 def _listing(toolset: str) -> Callable[..., Any]:

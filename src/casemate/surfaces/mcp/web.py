@@ -36,7 +36,9 @@ class Mounted:
     living: contextlib.AbstractAsyncContextManager[None]
 
 
-def streamable(server: Server[Callers], hosts: Sequence[str], origins: Sequence[str] = (), path: str = "/mcp") -> Mounted:
+def streamable(
+    server: Server[Callers], hosts: Sequence[str], origins: Sequence[str] = (), path: str = "/mcp"
+) -> Mounted:
     """Streamable HTTP at ``path``. ``hosts``, ``origins``: what requests may name, with ``:*`` for any port."""
     manager = StreamableHTTPSessionManager(
         server, security_settings=_security(hosts, origins), session_idle_timeout=_IDLE, max_sessions=_MOST_SESSIONS,
