@@ -1,7 +1,7 @@
 """What the official conformance suite expects of a server under test: tools, resources and prompts with fixed names.
 
-They are added to casemate's own server, so that what answers, seals and checks is casemate's. The names, texts and schemas
-are the suite's.
+They are added to casemate's own server, so that what answers, seals and checks is casemate's. The names, texts and
+schemas are the suite's.
 """
 
 from __future__ import annotations
@@ -58,27 +58,27 @@ _IMAGE = types.ImageContent(type="image", data=_PNG, mime_type="image/png")
 
 
 @_tool()
-async def test_simple_text(_context: Any, _params: Any) -> Made:
+async def test_simple_text(context: Any, params: Any) -> Made:
     return _said("This is a simple text response for testing.")
 
 
 @_tool()
-async def test_image_content(_context: Any, _params: Any) -> Made:
+async def test_image_content(context: Any, params: Any) -> Made:
     return _gives(_IMAGE)
 
 
 @_tool()
-async def test_audio_content(_context: Any, _params: Any) -> Made:
+async def test_audio_content(context: Any, params: Any) -> Made:
     return _gives(types.AudioContent(type="audio", data=_WAV, mime_type="audio/wav"))
 
 
 @_tool()
-async def test_embedded_resource(_context: Any, _params: Any) -> Made:
+async def test_embedded_resource(context: Any, params: Any) -> Made:
     return _gives(_embedded("test://embedded-resource", "text/plain", "This is an embedded resource content."))
 
 
 @_tool()
-async def test_multiple_content_types(_context: Any, _params: Any) -> Made:
+async def test_multiple_content_types(context: Any, params: Any) -> Made:
     return _gives(
         types.TextContent(type="text", text="Multiple content types test:"),
         _IMAGE,
@@ -91,7 +91,7 @@ async def _log(context: Any, text: str) -> None:
 
 
 @_tool()
-async def test_tool_with_logging(context: Any, _params: Any) -> Made:
+async def test_tool_with_logging(context: Any, params: Any) -> Made:
     for text in ("Tool execution started", "Tool processing data", "Tool execution completed"):
         await _log(context, text)
         await anyio.sleep(0.02)
@@ -99,13 +99,13 @@ async def test_tool_with_logging(context: Any, _params: Any) -> Made:
 
 
 @_tool()
-async def test_logging_tool(context: Any, _params: Any) -> Made:
+async def test_logging_tool(context: Any, params: Any) -> Made:
     await _log(context, "only for who has asked for it")
     return _said("logged")
 
 
 @_tool()
-async def test_tool_with_progress(context: Any, _params: Any) -> Made:
+async def test_tool_with_progress(context: Any, params: Any) -> Made:
     for done in (0, 50, 100):
         await context.session.report_progress(done, 100, f"Completed step {done} of 100")
         await anyio.sleep(0.02)
@@ -133,7 +133,7 @@ async def test_elicitation(context: Any, params: Any) -> Made:
 
 
 @_tool()
-async def test_elicitation_sep1034_defaults(context: Any, _params: Any) -> Made:
+async def test_elicitation_sep1034_defaults(context: Any, params: Any) -> Made:
     properties = {
         "name": {**_TEXT, "default": "John Doe"},
         "age": {"type": "integer", "default": 30},
@@ -145,7 +145,7 @@ async def test_elicitation_sep1034_defaults(context: Any, _params: Any) -> Made:
 
 
 @_tool()
-async def test_elicitation_sep1330_enums(context: Any, _params: Any) -> Made:
+async def test_elicitation_sep1330_enums(context: Any, params: Any) -> Made:
     def titled(**titles: str) -> list[Json]:
         return [{"const": const, "title": title} for const, title in titles.items()]
 
@@ -166,18 +166,18 @@ async def test_elicitation_sep1330_enums(context: Any, _params: Any) -> Made:
 
 
 @_tool()
-async def test_error_handling(_context: Any, _params: Any) -> Made:
+async def test_error_handling(context: Any, params: Any) -> Made:
     text = types.TextContent(type="text", text="This tool intentionally returns an error for testing")
     return types.CallToolResult(content=[text], is_error=True)
 
 
 @_tool({"region": {**_TEXT, "x-mcp-header": "Region"}})
-async def test_x_mcp_header(_context: Any, params: Any) -> Made:
+async def test_x_mcp_header(context: Any, params: Any) -> Made:
     return _said(f"region={(params.arguments or {}).get('region')}")
 
 
 @_tool()
-async def test_missing_capability(context: Any, _params: Any) -> Made:
+async def test_missing_capability(context: Any, params: Any) -> Made:
     capabilities = context.session.client_capabilities
     if capabilities is None or capabilities.sampling is None:
         raise MCPError(
@@ -204,20 +204,20 @@ def _filled(params: Any, key: str, field: str) -> Any:
 
 
 @_tool()
-async def test_input_required_result_elicitation(_context: Any, params: Any) -> Made:
+async def test_input_required_result_elicitation(context: Any, params: Any) -> Made:
     if (name := _filled(params, "user_name", "name")) is not None:
         return _said(f"Hello, {name}!")
     return types.InputRequiredResult(input_requests={"user_name": _ask("What is your name?", "name")})
 
 
 @_tool()
-async def test_streaming_elicitation(context: Any, _params: Any) -> Made:
+async def test_streaming_elicitation(context: Any, params: Any) -> Made:
     await context.session.report_progress(1, 2, "asks")
     return types.InputRequiredResult(input_requests={"user_name": _ask("What is your name?", "name")})
 
 
 @_tool()
-async def test_input_required_result_sampling(_context: Any, params: Any) -> Made:
+async def test_input_required_result_sampling(context: Any, params: Any) -> Made:
     answer = (params.input_responses or {}).get("capital_question")
     if isinstance(answer, types.CreateMessageResult):
         return _said(f"Model said: {getattr(answer.content, 'text', '')}")
@@ -225,7 +225,7 @@ async def test_input_required_result_sampling(_context: Any, params: Any) -> Mad
 
 
 @_tool()
-async def test_input_required_result_list_roots(_context: Any, params: Any) -> Made:
+async def test_input_required_result_list_roots(context: Any, params: Any) -> Made:
     answer = (params.input_responses or {}).get("client_roots")
     if isinstance(answer, types.ListRootsResult):
         return _said(f"{len(answer.roots)} roots")
@@ -233,15 +233,15 @@ async def test_input_required_result_list_roots(_context: Any, params: Any) -> M
 
 
 @_tool()
-async def test_input_required_result_request_state(_context: Any, params: Any) -> Made:
+async def test_input_required_result_request_state(context: Any, params: Any) -> Made:
     if _filled(params, "confirm", "ok") is not None and params.request_state == "nonce":
         return _said("state-ok")
-    asked = {"confirm": _ask("Please confirm", "ok", "boolean")}
+    asked: Json = {"confirm": _ask("Please confirm", "ok", "boolean")}
     return types.InputRequiredResult(input_requests=asked, request_state="nonce")
 
 
 @_tool()
-async def test_input_required_result_multiple_inputs(_context: Any, params: Any) -> Made:
+async def test_input_required_result_multiple_inputs(context: Any, params: Any) -> Made:
     asked: Json = {
         "user_name": _ask("What is your name?", "name"),
         "greeting": _sample("Generate a greeting"),
@@ -253,27 +253,27 @@ async def test_input_required_result_multiple_inputs(_context: Any, params: Any)
 
 
 @_tool()
-async def test_input_required_result_multi_round(_context: Any, params: Any) -> Made:
+async def test_input_required_result_multi_round(context: Any, params: Any) -> Made:
     state = json.loads(params.request_state or '{"round": 0}')
     if state["round"] == 1 and (name := _filled(params, "step1", "name")) is not None:
-        asked = {"step2": _ask("Step 2: What is your favorite color?", "color")}
-        return types.InputRequiredResult(input_requests=asked, request_state=json.dumps({"round": 2, "name": name}))
+        second: Json = {"step2": _ask("Step 2: What is your favorite color?", "color")}
+        return types.InputRequiredResult(input_requests=second, request_state=json.dumps({"round": 2, "name": name}))
     if state["round"] == 2 and (colour := _filled(params, "step2", "color")) is not None:
         return _said(f"{state['name']} likes {colour}.")
-    asked = {"step1": _ask("Step 1: What is your name?", "name")}
+    asked: Json = {"step1": _ask("Step 1: What is your name?", "name")}
     return types.InputRequiredResult(input_requests=asked, request_state=json.dumps({"round": 1}))
 
 
 @_tool()
-async def test_input_required_result_tampered_state(_context: Any, params: Any) -> Made:
+async def test_input_required_result_tampered_state(context: Any, params: Any) -> Made:
     if params.request_state is not None:
         return _said("state-ok")
-    asked = {"confirm": _ask("Please confirm", "ok", "boolean")}
+    asked: Json = {"confirm": _ask("Please confirm", "ok", "boolean")}
     return types.InputRequiredResult(input_requests=asked, request_state="first")
 
 
 @_tool()
-async def test_input_required_result_capabilities(context: Any, _params: Any) -> Made:
+async def test_input_required_result_capabilities(context: Any, params: Any) -> Made:
     can = context.session.client_capabilities
     asked: Json = {}
     if can is not None and can.sampling is not None:
@@ -308,12 +308,12 @@ async def test_input_required_result_capabilities(context: Any, _params: Any) ->
         "additionalProperties": False,
     }
 )
-async def json_schema_2020_12_tool(_context: Any, _params: Any) -> Made:
+async def json_schema_2020_12_tool(context: Any, params: Any) -> Made:
     return _said("json_schema_2020_12_tool")
 
 
 @_tool()
-async def test_reconnection(context: Any, _params: Any) -> Made:
+async def test_reconnection(context: Any, params: Any) -> Made:
     if context.close_sse_stream is not None:
         await context.close_sse_stream()
     await anyio.sleep(0.2)
@@ -321,13 +321,13 @@ async def test_reconnection(context: Any, _params: Any) -> Made:
 
 
 @_tool()
-async def test_trigger_tool_change(_context: Any, _params: Any) -> Made:
+async def test_trigger_tool_change(context: Any, params: Any) -> Made:
     await _BUS.publish(ToolsListChanged())
     return _said("changed")
 
 
 @_tool()
-async def test_trigger_prompt_change(_context: Any, _params: Any) -> Made:
+async def test_trigger_prompt_change(context: Any, params: Any) -> Made:
     await _BUS.publish(PromptsListChanged())
     return _said("changed")
 
@@ -340,7 +340,7 @@ def _text(text: str) -> types.TextContent:
     return types.TextContent(type="text", text=text)
 
 
-async def _prompt(_context: Any, params: types.GetPromptRequestParams) -> Any:
+async def _prompt(context: Any, params: types.GetPromptRequestParams) -> Any:
     given = params.arguments or {}
     match params.name:
         case "test_simple_prompt":
@@ -353,10 +353,10 @@ async def _prompt(_context: Any, params: types.GetPromptRequestParams) -> Any:
         case "test_prompt_with_image":
             messages = _message(_IMAGE, _text("Please analyze the image above."))
         case "test_input_required_result_prompt":
-            if (context := _filled(params, "user_context", "context")) is None:
-                asked = {"user_context": _ask("What context should the prompt use?", "context")}
-                return types.InputRequiredResult(input_requests=asked)
-            messages = _message(_text(f"Use the following context: {context}"))
+            if (given_context := _filled(params, "user_context", "context")) is None:
+                request = _ask("What context should the prompt use?", "context")
+                return types.InputRequiredResult(input_requests={"user_context": request})
+            messages = _message(_text(f"Use the following context: {given_context}"))
         case _:
             raise MCPError(code=types.INVALID_PARAMS, message="Unknown prompt")
     return types.GetPromptResult(messages=messages)
@@ -386,7 +386,7 @@ def add_fixtures(server: Server[Any]) -> None:
     _add_resources(server)
     server.get_tool_input_schema = None  # the SDK then looks into the list of tools, where the fixtures are, too
 
-    async def prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
+    async def prompts(context: Any, params: Any) -> types.ListPromptsResult:
         listed = [
             types.Prompt(
                 name=name,
@@ -397,10 +397,10 @@ def add_fixtures(server: Server[Any]) -> None:
         ]
         return types.ListPromptsResult(prompts=listed)
 
-    async def nothing(_context: Any, _params: Any) -> types.EmptyResult:
+    async def nothing(context: Any, params: Any) -> types.EmptyResult:
         return types.EmptyResult()
 
-    async def completed(_context: Any, _params: Any) -> types.CompleteResult:
+    async def completed(context: Any, params: Any) -> types.CompleteResult:
         return types.CompleteResult(completion=types.Completion(values=[], total=0, has_more=False))
 
     server.add_request_handler("prompts/list", types.PaginatedRequestParams, prompts)
@@ -439,7 +439,7 @@ def _add_tools(server: Server[Any]) -> None:
 def _add_resources(server: Server[Any]) -> None:
     own_templates, own_read = _handler(server, "resources/templates/list"), _handler(server, "resources/read")
 
-    async def listed(_context: Any, _params: Any) -> types.ListResourcesResult:
+    async def listed(context: Any, params: Any) -> types.ListResourcesResult:
         return types.ListResourcesResult(resources=[types.Resource(uri=uri, name=uri) for uri in _RESOURCES])
 
     async def templates(context: Any, params: Any) -> types.ListResourceTemplatesResult:

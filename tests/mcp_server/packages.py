@@ -1,4 +1,4 @@
-"""Programs of npm's that judge casemate's MCP server, installed once: the official conformance suite and the inspector."""
+"""Programs of npm's that judge the MCP server, installed once: the official conformance suite and the inspector."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
 
 import uvicorn
 from mcp.server.lowlevel import Server
@@ -35,7 +36,7 @@ def by_http(make: Callable[[], contextlib.AbstractAsyncContextManager[Server[Cal
         async with making() as server:
             web = uvicorn.Server(uvicorn.Config(application(server), port=0, log_config=None, access_log=False))
             loop = asyncio.get_running_loop()
-            ending.append(lambda: loop.call_soon_threadsafe(setattr, web, "should_exit", True))
+            ending.append(partial(_end, loop, web))
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(web.serve())
                 while not web.started and not serving.done():
@@ -52,6 +53,10 @@ def by_http(make: Callable[[], contextlib.AbstractAsyncContextManager[Server[Cal
         for end in ending:
             end()
         thread.join(SECONDS)
+
+
+def _end(loop: asyncio.AbstractEventLoop, web: uvicorn.Server) -> None:
+    loop.call_soon_threadsafe(setattr, web, "should_exit", True)
 
 
 def application(server: Server[Callers]) -> Starlette:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SUMMARY = "Run code that nobody has read, in real isolation, without root."
 _COMMANDS = {
     "run": ("casemate.surfaces.commands:run", "Run a program in a cell of its own."),
+    "serve": ("casemate.surfaces.serve_command:serve", "Serve agents over MCP: tools that run code in cells."),
     "wrap": ("casemate.surfaces.wrap_command:wrap", "Run any command, as a tool server, behind a wall."),
     "doctor": ("casemate.surfaces.commands:doctor", "Say what this machine can do, and what would help."),
     "policy": ("casemate.surfaces.policy_commands:policy", "Show what a policy permits, and from which line."),
@@ -86,6 +87,11 @@ def _dispatch(given: list[str]) -> int:
         from casemate.isolation.native.spawn import start_early
 
         start_early()  # the supervisor starts while this process loads what it needs itself
+    if given[0] == "serve":
+        from casemate.surfaces.serve import plain, serve
+
+        if (options := plain(given[1:])) is not None:
+            return serve(options)
     if _is_plain_run(given):
         from casemate.surfaces.options import Options
         from casemate.surfaces.run import run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ PRINCIPAL = "casemate.principal"
 """The key of an ASGI scope under which whoever authenticates a request puts the principal's name."""
 
 
-class _Doors:
+class _Doors(ABC):
     """``may_approve``: whether the person at the client may answer what its agent asks for."""
 
     def __init__(self, may_approve: bool) -> None:
@@ -36,8 +37,8 @@ class _Doors:
         """The agent itself."""
         return self._invoke(name, may_approve=False)
 
-    def _invoke(self, name: str, *, may_approve: bool) -> Invoke:
-        raise TypeError
+    @abstractmethod
+    def _invoke(self, name: str, *, may_approve: bool) -> Invoke: ...
 
 
 class LocalDoors(_Doors):

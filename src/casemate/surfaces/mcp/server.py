@@ -40,7 +40,8 @@ def make_server(
 ) -> Server[Callers]:
     """A server for any number of connections. ``doors``: how callers reach the operations. ``patience``: seconds until
     a call is answered that goes on. ``state_key``: at least 32 secret bytes that seal what clients hand back, for
-    servers that are to know each other's; none for a key of this one's. Raises ``InvalidArgument`` for an unknown toolset.
+    servers that are to know each other's; none for a key of this one's. Raises ``InvalidArgument`` for an unknown
+    toolset.
     """
     from casemate.surfaces.mcp.toolsets import check_toolset
 

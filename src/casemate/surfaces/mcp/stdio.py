@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 async def serve_stdio(server: Server[Callers]) -> None:
-    """Serve until the client closes standard input. While this runs, whatever else is written to standard output goes to
-    standard error. A signal to end ends what the client has left behind, and the process: the thread that reads
+    """Serve until the client closes standard input. While this runs, whatever else is written to standard output goes
+    to standard error. A signal to end ends what the client has left behind, and the process: the thread that reads
     standard input cannot be woken.
     """
-    async with server.lifespan(server) as callers:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_end_by_signal, callers)
-            async with stdio_server() as (incoming, outgoing):
-                await server.run(incoming, outgoing, server.create_initialization_options())
-            tasks.cancel_scope.cancel()
+    async with server.lifespan(server) as callers, anyio.create_task_group() as tasks:
+        tasks.start_soon(_end_by_signal, callers)
+        async with stdio_server() as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+        tasks.cancel_scope.cancel()
 
 
 async def _end_by_signal(callers: Callers) -> None:

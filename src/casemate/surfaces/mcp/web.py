@@ -1,7 +1,7 @@
 """The server by HTTP: streamable HTTP at one path, and the SSE transport of old clients at two others.
 
-Whoever mounts these applications has authenticated the request before. Host and Origin are checked here, too, against what
-the operator has named: a page in the user's browser must not reach a server of the user's machine (DNS rebinding).
+Whoever mounts these applications has authenticated the request before. Host and Origin are checked here, too, against
+what the operator has named: a page in the user's browser must not reach a server of the user's machine (DNS rebinding).
 """
 
 from __future__ import annotations

@@ -1,0 +1,66 @@
+"""The options of ``casemate serve``, for help and for what is not simply ``--name value``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from casemate.surfaces.serve import Options
+from casemate.surfaces.serve import serve as serve_with
+
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+def serve(
+    *,
+    transport: Literal["stdio", "http", "sse"] = "stdio",
+    toolset: Literal["default", "sandboxmcp", "ipybox", "full"] = "default",
+    host: str = "127.0.0.1",
+    port: int = 8417,
+    token_file: str | None = None,
+    may_approve: Flag = False,
+    workspace: str | None = None,
+    policy: str | None = None,
+    settings: str | None = None,
+    embedded: Flag = False,
+    log_level: Literal["debug", "info", "warning", "error"] = "warning",
+) -> int:
+    """Serve agents over MCP: tools that run code in cells.
+
+    It joins your casemate service, or starts it, so that casemate approvals shows what its programs ask for.
+
+    casemate serve
+
+    casemate serve --transport http --port 8417 --token-file ~/.config/casemate/token
+
+    Parameters
+    ----------
+    transport
+        stdio, for a client that starts this command; http (streamable HTTP) or sse, for clients that connect.
+    toolset
+        default is a handful; sandboxmcp and ipybox add the tools of these systems by their names; full has all.
+    host
+        The address to listen at.
+    port
+        The port to listen at; 0 for a free one, which is said.
+    token_file
+        A file with the token that clients must send. Unless given: CASEMATE_SERVE_TOKEN, else a new one that is said.
+    may_approve
+        Whoever uses the client over HTTP may approve what its agent asks for. Over stdio the user may.
+    workspace
+        The folder that programs work in, with a sandbox of this command's own.
+    policy
+        A file of rules for programs, in casemate's keys, with a sandbox of this command's own.
+    settings
+        A file of rules for programs, in srt's keys, with a sandbox of this command's own.
+    embedded
+        Run programs in this process's own sandbox, without the service; only the client can then approve.
+    log_level
+        What is written to standard error.
+    """
+    return serve_with(
+        Options(
+            transport, toolset, host, port, token_file, may_approve, workspace, policy, settings, embedded, log_level
+        )
+    )
