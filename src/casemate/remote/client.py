@@ -153,6 +153,7 @@ async def connect(
     *,
     namespace: str | None = None,
     agent: str | None = None,
+    may_approve: bool = False,
     insecure: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Remote:
@@ -160,12 +161,12 @@ async def connect(
     False.
 
     ``token``: of a service on TCP. ``namespace``: on a Unix socket, which of the user's; a token has its own.
-    ``agent``: a name under which calls are those of an agent, which may do less and sees only its own. ``insecure``:
-    permits http to other machines. ``environ``: instead of this process's variables. Raises ``InvalidArgument`` and
-    ``Unavailable``.
+    ``agent``: a name under which calls are those of an agent, which may do less and sees only its own;
+    ``may_approve``: this one may answer what it asks for itself, since a person does that. ``insecure``: permits http
+    to other machines. ``environ``: instead of this process's variables. Raises ``InvalidArgument`` and ``Unavailable``.
     """
     variables = os.environ if environ is None else environ
-    headers = _headers(token, namespace, agent)
+    headers = _headers(token, namespace, agent, "agent+approver" if may_approve else "agent")
     if url is not None:
         address = address_of(url, insecure=insecure)
         if address.folder is None and token is None:
@@ -260,7 +261,7 @@ async def _gone(remote: Remote) -> bool:
     return False
 
 
-def _headers(token: str | None, namespace: str | None, agent: str | None) -> dict[str, str]:
+def _headers(token: str | None, namespace: str | None, agent: str | None, kind: str = "agent") -> dict[str, str]:
     headers = {"user-agent": f"casemate/{__version__}"}
     if token is not None:
         if not token.isascii() or not token.isprintable():
@@ -269,7 +270,7 @@ def _headers(token: str | None, namespace: str | None, agent: str | None) -> dic
     if namespace is not None:
         headers["casemate-namespace"] = quote(namespace)
     if agent is not None:
-        headers["casemate-as"] = f"agent:{quote(agent)}"
+        headers["casemate-as"] = f"{kind}:{quote(agent)}"
     return headers
 
 

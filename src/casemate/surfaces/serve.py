@@ -79,6 +79,11 @@ def plain(arguments: Sequence[str]) -> Options | None:
 def serve(options: Options) -> int:
     """Serve until the client leaves, or a signal ends it; the exit code. Raises ``CasemateError``."""
     _check(options)
+    early = None
+    if options.transport == "stdio":
+        from casemate.surfaces.mcp.early import Early
+
+        early = Early()
     if options.is_embedded:
         from casemate.isolation.native.spawn import start_early
 
@@ -96,10 +101,10 @@ def serve(options: Options) -> int:
     server = make_server(doors, toolset=options.toolset)
     gc.freeze()  # what is loaded stays
     gc.enable()
-    if options.transport == "stdio":
+    if early is not None:
         from casemate.surfaces.mcp.stdio import serve_stdio
 
-        asyncio.run(serve_stdio(server))
+        asyncio.run(serve_stdio(server, early))
         return 0
     from casemate.surfaces.mcp.listening import serve_http
 

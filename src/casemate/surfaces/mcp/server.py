@@ -21,17 +21,12 @@ from casemate import __version__
 from casemate.errors import CasemateError
 from casemate.surfaces.mcp.callers import Callers, Doors
 from casemate.surfaces.mcp.links import TEMPLATES
+from casemate.surfaces.mcp.words import INSTRUCTIONS, NAME
 
 Context = Any  # mcp.server.context.ServerRequestContext, whose parameters say nothing here
 PATIENCE = 45.0  # seconds until a call is answered that goes on; clients give up after 60
 _STATE_HOLDS = 86_400.0  # seconds that somebody may take to answer: longer than any approval waits
 _LISTS_HOLD = 3_600_000  # milliseconds: the tools of a server never change
-_NAME = "casemate"
-_INSTRUCTIONS = """\
-casemate runs code in isolated cells: execute_code for a program, with session="new" where state is to be kept.
-An answer that says running or waiting goes on by itself: call read_output with its run. Files that a program writes are
-read with read_file. What needs a person's permission is asked for by itself; do not try to get around a denial.\
-"""
 _log = logging.getLogger(__name__)
 
 
@@ -54,7 +49,7 @@ def make_server(
             yield callers
 
     server: Server[Callers] = Server(
-        _NAME, version=__version__, title="casemate", instructions=_INSTRUCTIONS, lifespan=living,
+        NAME, version=__version__, title=NAME, instructions=INSTRUCTIONS, lifespan=living,
         get_tool_input_schema=_schemas(toolset),
         on_list_tools=_listing(toolset), on_call_tool=_calling(toolset, patience),
         on_list_resources=_no_resources, on_list_resource_templates=_templates, on_read_resource=_read,
@@ -65,7 +60,7 @@ def make_server(
 
     key = state_key or secrets.token_bytes(32)
     security = RequestStateSecurity(keys=[key], ttl=_STATE_HOLDS, bind_principal=bound)
-    server.middleware.append(RequestStateBoundary(security, default_audience=_NAME))
+    server.middleware.append(RequestStateBoundary(security, default_audience=NAME))
     return server
 
 

@@ -5,25 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio
 from mcp.server.stdio import stdio_server
 
 if TYPE_CHECKING:
+    from anyio import AsyncFile
     from mcp.server.lowlevel import Server
 
     from casemate.surfaces.mcp.callers import Callers
+    from casemate.surfaces.mcp.early import Early
 
 
-async def serve_stdio(server: Server[Callers]) -> None:
-    """Serve until the client closes standard input. While this runs, whatever else is written to standard output goes
-    to standard error. A signal to end ends what the client has left behind, and the process: the thread that reads
-    standard input cannot be woken.
+async def serve_stdio(server: Server[Callers], early: Early) -> None:
+    """Serve until the client closes standard input. ``early``: has standard input and output, and has answered the
+    first request. A signal to end ends what the client has left behind, and the process: the thread that reads standard
+    input cannot be woken.
     """
+    incoming_lines, outgoing_lines = cast("AsyncFile[str]", early.incoming()), cast("AsyncFile[str]", early.outgoing())
     async with server.lifespan(server) as callers, anyio.create_task_group() as tasks:
         tasks.start_soon(_end_by_signal, callers)
-        async with stdio_server() as (incoming, outgoing):
+        async with stdio_server(incoming_lines, outgoing_lines) as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
         tasks.cancel_scope.cancel()
 

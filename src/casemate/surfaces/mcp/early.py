@@ -1,0 +1,164 @@
+"""The first answer over stdio, given while what speaks the protocol is still being loaded.
+
+A client begins with ``initialize`` or ``server/discover``, and what it is told then depends on nothing but the revision
+that it names. Loading the SDK takes most of a second, so a thread answers that one request meanwhile. The SDK then gets
+the request all the same, and what it answers to it, which is the same, is left out. Whatever is not as expected is left
+to the SDK.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import IO, Any
+
+from casemate import __version__
+from casemate.surfaces.mcp.words import CAPABILITIES, INSTRUCTIONS, NAME
+
+_HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+_STATELESS = "2026-07-28"
+_META = "io.modelcontextprotocol/"
+_SERVER = {"name": NAME, "title": NAME, "version": __version__}
+Json = dict[str, Any]
+
+
+class Early:
+    """Standard input and output of the process, and the first request on them.
+
+    From when this is made, other parts of the process that read standard input find nothing, and what they write to
+    standard output goes to standard error.
+    """
+
+    def __init__(self) -> None:
+        self._input = os.fdopen(_taken(0, os.open(os.devnull, os.O_RDONLY)), "rb")
+        self._output = os.fdopen(_taken(1, os.dup(2)), "wb")
+        self._line = b""
+        self._answered: str | int | None = None
+        self._has_answered = False
+        self._thread = threading.Thread(target=self._answer, name="casemate-first-answer", daemon=True)
+        self._thread.start()
+
+    def _answer(self) -> None:
+        try:
+            self._line = self._input.readline()
+            reply = reply_to(self._line)
+            if reply is not None:
+                self._output.write(json.dumps(reply, separators=(",", ":")).encode() + b"\n")
+                self._output.flush()
+                self._answered, self._has_answered = reply["id"], True
+        except (OSError, ValueError):  # the SDK meets it, too
+            return
+
+    def incoming(self) -> Incoming:
+        """Standard input as the SDK reads it, from the first request on."""
+        return Incoming(self._thread.join, lambda: self._line, self._input)
+
+    def outgoing(self) -> Outgoing:
+        """Standard output as the SDK writes it."""
+        return Outgoing(self._output, self._is_known)
+
+    def _is_known(self, line: str) -> bool:
+        """Whether this is the SDK's answer to what has been answered; there is one."""
+        if not self._has_answered:
+            return False
+        message = json.loads(line)
+        if message.get("id") != self._answered or "method" in message:
+            return False
+        self._has_answered = False
+        return True
+
+
+class Incoming:
+    """Lines of text, the first of which was read before. Read in threads, as the SDK does itself."""
+
+    def __init__(self, first_is_there: Callable[[], None], first: Callable[[], bytes], rest: IO[bytes]) -> None:
+        self._first_is_there = first_is_there
+        self._first = first
+        self._rest = rest
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        from anyio import to_thread
+
+        await to_thread.run_sync(self._first_is_there)
+        line = self._first()
+        while line:
+            yield line.decode("utf-8", "replace")
+            line = await to_thread.run_sync(self._rest.readline)
+
+
+class Outgoing:
+    """Lines of text, without the answer that was given already."""
+
+    def __init__(self, output: IO[bytes], is_known: Callable[[str], bool]) -> None:
+        self._output = output
+        self._is_known = is_known
+
+    async def write(self, line: str) -> None:
+        """Write a line; not in the event loop, which a client that does not read must not hold up."""
+        from anyio import to_thread
+
+        if not self._is_known(line):
+            await to_thread.run_sync(self._write, line.encode())
+
+    async def flush(self) -> None:
+        """Everything is written at once."""
+
+    def _write(self, data: bytes) -> None:
+        self._output.write(data)
+        self._output.flush()
+
+
+def reply_to(line: bytes) -> Json | None:
+    """What is answered to a first request; None for whatever is not exactly one of the two."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict) or set(message) != {"jsonrpc", "id", "method", "params"}:
+        return None
+    identity, params = message["id"], message["params"]
+    is_plain = isinstance(identity, str | int) and not isinstance(identity, bool) and isinstance(params, dict)
+    if message["jsonrpc"] != "2.0" or not is_plain:
+        return None
+    answers = {"initialize": _initialized, "server/discover": _discovered}
+    result = answers[message["method"]](params) if message["method"] in answers else None
+    return None if result is None else {"jsonrpc": "2.0", "id": identity, "result": result}
+
+
+def _initialized(params: Json) -> Json | None:
+    info = params.get("clientInfo")
+    is_named = isinstance(info, dict) and all(isinstance(info.get(name), str) for name in ("name", "version"))
+    if params.get("protocolVersion") not in _HANDSHAKES or not is_named or not _can(params.get("capabilities")):
+        return None
+    return {**_SAID, "protocolVersion": params["protocolVersion"], "serverInfo": _SERVER}
+
+
+def _discovered(params: Json) -> Json | None:
+    meta = params.get("_meta")
+    if set(params) != {"_meta"} or not isinstance(meta, dict):
+        return None
+    if meta.get(f"{_META}protocolVersion") != _STATELESS or not _can(meta.get(f"{_META}clientCapabilities")):
+        return None
+    return {
+        **_SAID, "cacheScope": "private", "resultType": "complete", "supportedVersions": [_STATELESS], "ttlMs": 0,
+        "_meta": {f"{_META}serverInfo": _SERVER},
+    }  # fmt: skip
+
+
+def _can(capabilities: Any) -> bool:
+    """Whether this has the form of what a client can do."""
+    return isinstance(capabilities, dict) and all(isinstance(one, dict) for one in capabilities.values())
+
+
+_SAID = {"capabilities": CAPABILITIES, "instructions": INSTRUCTIONS}
+
+
+def _taken(fd: int, instead: int) -> int:
+    """Another descriptor for what ``fd`` is, which becomes ``instead``."""
+    private = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.dup2(instead, fd)
+    os.close(instead)
+    return private
