@@ -18,11 +18,9 @@ _MOST_RECORDS = 500
 
 async def search_tools(call: Call) -> CallToolResult:
     """Find tools of MCP servers that programs can call."""
-    order = {name: call.arguments[name] for name in ("query", "limit") if name in call.arguments}
+    order = {"query": str(call.arguments["query"]), "detail": call.arguments.get("detail", "brief")}
     found = await call.caller.invoke("tools.search", order)
-    if not found:
-        return answers.told("No tool fits. Other words may find one; programs see all with mcptools.list().")
-    return answers.told(_lines(found))
+    return answers.told(str(found) or "No tool fits. Other words may find one.")
 
 
 async def validate_code(call: Call) -> CallToolResult:
@@ -95,13 +93,6 @@ def _whole(document: Any) -> CallToolResult:
     return answers.told(json.dumps(document, ensure_ascii=False, indent=1), structured)
 
 
-def _lines(found: Any) -> str:
-    """One tool a line where they are texts, else JSON."""
-    if isinstance(found, str):
-        return found
-    return "\n".join(one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in found)
-
-
 _LANGUAGE = text("Language of the code.", enum=LANGUAGES, default="python")
 
 SEARCH_TOOLS = Definition(
@@ -110,7 +101,7 @@ SEARCH_TOOLS = Definition(
     "Find tools of MCP servers that programs can call as Python functions: from mcptools.<server>.<tool> import run, "
     "then run(name=value). Each call may be asked about.",
     {"query": text("Words about what is to be done."),
-     "limit": {"type": "integer", "minimum": 1, "maximum": 50, "description": "Tools at the most."}},
+     "detail": text("How much of each.", enum=["names", "brief", "full"], default="brief")},
     search_tools,
     required=("query",),
     kind=LOOKS,

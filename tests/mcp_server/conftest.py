@@ -1,0 +1,140 @@
+"""What every test of the MCP server has: an event loop and a desk per file, and clients of both eras of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp_types import CallToolResult, ElicitResult
+
+from casemate import Limits, Sandbox
+from casemate.model.operation import Audience, Principal
+from casemate.operations.desk import Desk
+from casemate.operations.invoke import Invoke, local
+from casemate.surfaces.mcp.doors import LocalDoors
+from casemate.surfaces.mcp.server import make_server
+
+SECONDS = 90  # for a test that waits for ever
+OWN_SERVER = Path(__file__).parents[1] / "tools" / "connections" / "own_server.py"
+ERAS = ("legacy", "2026-07-28")
+OPERATOR = Principal("user", Audience.OPERATOR)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in the loop of its file."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def run() -> None:
+        async with asyncio.timeout(SECONDS):
+            await test(**arguments)
+
+    runner = pyfuncitem.funcargs["runner"]
+    assert isinstance(runner, asyncio.Runner)
+    runner.run(run())
+    return True
+
+
+@pytest.fixture(scope="module", autouse=True)
+def runner() -> Iterator[asyncio.Runner]:
+    """The event loop of a file."""
+    with asyncio.Runner() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def desk(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """One for all tests of a file, whose programs can call the tools of a server of the tests' own."""
+    own = {"command": sys.executable, "args": ["-S", str(OWN_SERVER), "good"]}
+    audit = tmp_path_factory.mktemp("audit") / "audit.db"
+    sandbox = Sandbox(audit=audit, limits=Limits(wall=300, memory="1GiB"), tools={"own": own})
+
+    async def opened() -> Desk:
+        return await Desk(sandbox).load()
+
+    async def closed() -> None:
+        await one.close()
+        await sandbox.close()
+
+    one = runner.run(opened())
+    try:
+        yield one
+    finally:
+        runner.run(closed())
+
+
+@pytest.fixture
+def operator(desk: Desk) -> Invoke:
+    return local(desk, OPERATOR)
+
+
+Answer = Callable[[Any], ElicitResult]
+
+
+@dataclass(slots=True)
+class Connected:
+    """A client, what its user was asked, and what it was told of progress."""
+
+    client: Client
+    asked: list[Any]
+    progress: list[float]
+
+    async def call(self, tool: str, **arguments: Any) -> CallToolResult:
+        """Call a tool; its answer."""
+
+        async def told(done: float, _total: float | None, _message: str | None) -> None:
+            self.progress.append(done)
+
+        return await self.client.call_tool(tool, arguments, progress_callback=told)
+
+
+Connect = Callable[..., contextlib.AbstractAsyncContextManager[Connected]]
+
+
+@pytest.fixture
+def connect(desk: Desk) -> Connect:
+    """Connects a client to a server over ``desk``: ``answer`` is its user's; without one it cannot ask."""
+
+    async def made() -> Desk:
+        return desk
+
+    @contextlib.asynccontextmanager
+    async def connecting(
+        era: str = "2026-07-28", answer: Answer | None = None, *, may_approve: bool = True, **terms: Any
+    ) -> AsyncGenerator[Connected]:
+        server = make_server(LocalDoors(made, may_approve=may_approve), **terms)
+        asked: list[Any] = []
+
+        async def ask(_context: Any, params: Any) -> ElicitResult:
+            asked.append(params)
+            assert answer is not None
+            return answer(params)
+
+        async with Client(server, mode=era, elicitation_callback=ask if answer else None) as client:
+            yield Connected(client, asked, [])
+
+    return connecting
+
+
+def text_of(result: CallToolResult) -> str:
+    """The text of an answer; there is one."""
+    texts = [block.text for block in result.content if block.type == "text"]
+    assert len(texts) == 1, result
+    return texts[0]
+
+
+def structure_of(result: CallToolResult) -> dict[str, Any]:
+    """The structured answer."""
+    assert isinstance(result.structured_content, dict), result
+    return result.structured_content

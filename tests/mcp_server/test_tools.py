@@ -1,0 +1,231 @@
+"""What an agent's client gets from the tools: real programs in real cells, in both eras of the protocol."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import pytest
+from mcp.shared.exceptions import MCPError
+from tests.mcp_server.conftest import ERAS, Connect, structure_of, text_of
+
+PICTURE = "from IPython.display import display, Image\n"
+LARGEST = 20_000  # characters of an answer
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_text_of_an_answer_is_complete_and_its_structure_repeats_none_of_it(
+    connect: Connect, era: str
+) -> None:
+    async with connect(era) as agent:
+        answer = await agent.call("execute_code", code="print('written twice'); open('a.txt', 'w').write('left')")
+        assert not answer.is_error
+        assert text_of(answer).startswith("written twice\n")
+        assert "status: ok, exit code 0" in text_of(answer)
+        structure = structure_of(answer)
+        assert (structure["status"], structure["exit_code"], structure["session"]) == ("ok", 0, None)
+        assert "written twice" not in str(structure)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_each_file_comes_as_a_link_and_as_the_call_that_reads_it(connect: Connect, era: str) -> None:
+    async with connect(era) as agent:
+        answer = await agent.call("execute_code", code="open('a b.txt', 'w').write('left behind')")
+        run = structure_of(answer)["run"]
+        assert f'read_file(run="{run}", path="a b.txt")' in text_of(answer)
+        (link,) = [block for block in answer.content if block.type == "resource_link"]
+        assert structure_of(answer)["files"][0]["uri"] == link.uri
+        (content,) = (await agent.client.read_resource(link.uri)).contents
+        assert getattr(content, "text", None) == "left behind"
+        assert text_of(await agent.call("read_file", run=run, path="a b.txt")) == "left behind"
+        assert '"a b.txt"' in text_of(await agent.call("list_files", run=run))
+
+
+async def test_a_program_that_fails_is_an_error_that_a_model_can_read(connect: Connect) -> None:
+    async with connect() as agent:
+        answer = await agent.call("execute_code", code="print('before')\n1/0")
+        assert answer.is_error
+        assert "before" in text_of(answer)
+        assert "ZeroDivisionError" in text_of(answer)
+        assert structure_of(answer)["status"] == "failed"
+        answer = await agent.call("execute_code", code="while True: pass", timeout_seconds=0.5)
+        assert answer.is_error
+        assert structure_of(answer)["cause"]["code"] == "timeout"
+        assert "timeout" in text_of(answer)
+
+
+async def test_long_output_is_cut_and_every_character_of_the_rest_can_be_read(connect: Connect) -> None:
+    written = "".join(f"{number:07d}\n" for number in range(6000))
+    async with connect() as agent:
+        code = "print(''.join(f'{n:07d}\\n' for n in range(6000)), end='')"
+        answer = await agent.call("execute_code", code=code)
+        run, got = structure_of(answer)["run"], ""
+        for _ in range(5):
+            assert len(text_of(answer)) <= LARGEST
+            got += text_of(answer).rpartition("\n\n[status")[0] + "\n"
+            structure = structure_of(answer) if answer.structured_content else {}
+            cursor = re.search(r"cursor=(\d+)", text_of(answer))
+            if cursor is None:
+                break
+            assert structure == {} or not structure["is_whole"]
+            answer = await agent.call("read_output", run=run, cursor=int(cursor[1]))
+        assert got.replace("\n", "") == written.replace("\n", "")
+
+
+async def test_pictures_are_blocks_and_larger_ones_are_links_that_can_be_read(connect: Connect) -> None:
+    small = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"s" * 1000).decode()
+    code = f"{PICTURE}import base64, os\ndisplay(Image(base64.b64decode('{small}')))\n"
+    code += "display(Image(base64.b64decode('iVBORw0KGgo=') + os.urandom(1_100_000), format='png'))"
+    async with connect() as agent:
+        answer = await agent.call("execute_code", code=code, session="new")
+        (block,) = [block for block in answer.content if block.type == "image"]
+        assert (block.data, block.mime_type) == (small, "image/png")
+        (link,) = [block for block in answer.content if block.type == "resource_link"]
+        assert "A picture of 1100008 bytes is not shown" in text_of(answer)
+        (content,) = (await agent.client.read_resource(link.uri)).contents
+        assert len(base64.b64decode(getattr(content, "blob", ""))) == 1_100_008
+        named = re.search(r'read_file\(run="(\w+)", path="([^"]+)"\)', text_of(answer))
+        assert named
+        page = await agent.call("read_file", run=named[1], path=named[2], offset=1_100_000)
+        assert structure_of(page)["end"] == 1_100_008
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, '"code" is a required property'),
+        ({"code": 7}, 'code: 7 is not of type "string"'),
+        ({"code": "1", "language": "ruby"}, '"ruby" is not one of'),
+        ({"code": "1", "langage": "node"}, "'langage' was unexpected"),
+        ({"code": "1", "timeout_seconds": -1}, "timeout_seconds"),
+    ],
+)
+async def test_a_wrong_argument_is_an_error_that_says_what_is_right(
+    connect: Connect, arguments: dict[str, object], words: str
+) -> None:
+    async with connect() as agent:
+        answer = await agent.call("execute_code", **arguments)
+        assert answer.is_error
+        assert words in text_of(answer)
+        assert "Parameters of execute_code: code* (string), language" in text_of(answer)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_session_keeps_its_state_and_nobody_else_can_use_its_handle(connect: Connect, era: str) -> None:
+    async with connect(era) as agent, connect(era) as stranger:
+        opened = await agent.call("execute_code", code="x = 20", session="new")
+        session, run = structure_of(opened)["session"], structure_of(opened)["run"]
+        assert f"session: {session}" in text_of(opened)
+        assert text_of(await agent.call("execute_code", code="x + 1", session=session)).startswith("21\n")
+        await agent.call("write_file", session=session, path="in.txt", text="given")
+        assert text_of(await agent.call("execute_code", code="!cat in.txt", session=session)).startswith("given\n")
+        listed = await agent.call("list_files", session=session)
+        (uri,) = [one["uri"] for one in structure_of(listed)["files"] if one["name"] == "in.txt"]
+        for tool, arguments in (
+            ("execute_code", {"code": "x", "session": session}),
+            ("read_output", {"run": run}),
+            ("cancel_run", {"run": run}),
+            ("read_file", {"session": session, "path": "in.txt"}),
+        ):
+            refused = await stranger.call(tool, **arguments)
+            assert refused.is_error
+            assert "there is no" in text_of(refused)
+        with pytest.raises(MCPError, match="there is no session"):
+            await stranger.client.read_resource(uri)
+
+
+async def test_files_can_be_given_to_a_program_in_a_fresh_cell(connect: Connect) -> None:
+    async with connect() as agent:
+        answer = await agent.call("execute_code", code="cat in.txt", language="shell", files={"in.txt": "given"})
+        assert text_of(answer).startswith("given\n")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_takes_longer_is_told_how_to_go_on_and_goes_on(connect: Connect, era: str) -> None:
+    code = "import time\nprint('first', flush=True)\ntime.sleep(3)\nprint('second')"
+    async with connect(era, patience=2.0) as agent:
+        answer = await agent.call("execute_code", code=code)
+        structure = structure_of(answer)
+        assert not answer.is_error
+        assert structure["status"] == "running"
+        assert "first" in text_of(answer)
+        call = f'read_output(run="{structure["run"]}", cursor={structure["cursor"]})'
+        assert call in text_of(answer)
+        assert agent.progress == sorted(set(agent.progress))
+        assert agent.progress
+        while "status: ok" not in text_of(answer):
+            answer = await agent.call("read_output", run=structure["run"], cursor=structure["cursor"])
+        assert text_of(answer).startswith("second")
+
+
+async def test_a_run_that_is_cancelled_by_its_handle_gives_what_it_had_printed(connect: Connect) -> None:
+    async with connect(patience=1.5) as agent:
+        code = "import time\nprint('so far', flush=True)\ntime.sleep(100)"
+        run = structure_of(await agent.call("execute_code", code=code))["run"]
+        answer = await agent.call("cancel_run", run=run)
+        assert not answer.is_error
+        assert "so far" in text_of(answer)
+        assert "status: cancelled" in text_of(answer)
+
+
+async def test_cells_of_ipython_share_one_session_until_it_is_reset(connect: Connect) -> None:
+    async with connect(toolset="ipybox") as agent:
+        assert not (await agent.call("execute_ipython_cell", code="value = 7")).is_error
+        assert text_of(await agent.call("execute_ipython_cell", code="value * 6")).startswith("42\n")
+        cut = await agent.call("execute_ipython_cell", code="print('x' * 9000)", max_output_chars=100)
+        assert text_of(cut).startswith("x" * 100 + "\n")
+        await agent.call("reset")
+        assert (await agent.call("execute_ipython_cell", code="value")).is_error
+
+
+async def test_values_go_from_one_session_to_another(connect: Connect) -> None:
+    async with connect(toolset="sandboxmcp") as agent:
+        first = structure_of(await agent.call("create_session"))["session_id"]
+        second = structure_of(await agent.call("create_session", language="shell"))["session_id"]
+        await agent.call("execute_code", code="total = 42", session=first)
+        assert not (await agent.call("bridge_data", data="total", from_session=first, to_session=second)).is_error
+        shown = await agent.call("execute_code", code='echo "$total"', session=second, language="shell")
+        assert text_of(shown).startswith("42\n")
+        given = await agent.call("bridge_data", data={"name": "Ada"}, to_session=first)
+        assert not given.is_error
+        assert text_of(await agent.call("execute_code", code="name", session=first)).startswith("'Ada'\n")
+        await agent.call("terminate_session", session_id=first)
+        assert (await agent.call("execute_code", code="name", session=first)).is_error
+
+
+DEFAULT = ["execute_code", "read_output", "cancel_run", "read_file", "write_file", "list_files", "install_package",
+           "search_tools"]  # fmt: skip
+CELLS = ["execute_ipython_cell", "register_mcp_server", "reset"]
+FURTHER = ["validate_code", "create_session", "terminate_session", "bridge_data", "list_runtimes",
+           "set_resource_limits", "sandbox_stats", "inspect_state", "get_artifacts", "request_egress",
+           "audit_execution"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("toolset", "names"),
+    [("default", DEFAULT), ("ipybox", DEFAULT + CELLS), ("sandboxmcp", DEFAULT + FURTHER),
+     ("full", DEFAULT + FURTHER + CELLS)],
+)  # fmt: skip
+async def test_a_toolset_has_its_tools_in_one_order(connect: Connect, toolset: str, names: list[str]) -> None:
+    async with connect(toolset=toolset) as agent:
+        tools = (await agent.client.list_tools()).tools
+        assert [tool.name for tool in tools] == names
+        assert all(tool.title and tool.description and tool.annotations for tool in tools)
+        by_name = {tool.name: tool for tool in tools}
+        assert by_name["read_file"].annotations.read_only_hint is True  # type: ignore[union-attr]
+        assert by_name["cancel_run"].annotations.destructive_hint is True  # type: ignore[union-attr]
+        packages = by_name["install_package"].input_schema["properties"]
+        assert ("package_name" in packages) == (toolset in ("ipybox", "full"))
+
+
+async def test_tools_of_servers_are_found_by_words(connect: Connect) -> None:
+    async with connect() as agent:
+        assert "echo" in text_of(await agent.call("search_tools", query="echo"))
+
+
+async def test_an_option_in_place_of_a_package_is_refused_by_name(connect: Connect) -> None:
+    async with connect(toolset="full") as agent:
+        for given in ({"packages": ["--index-url=http://evil.test/"]}, {"package_name": "pkg @ file:///etc"}):
+            answer = await agent.call("install_package", **given)
+            assert answer.is_error
+            assert next(iter(given.values()))[0][:5] in text_of(answer) or "pkg" in text_of(answer)
