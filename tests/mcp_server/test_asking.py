@@ -83,7 +83,7 @@ async def test_only_the_words_that_allow_do_and_the_program_is_told_why_not(
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_hostile_argument_cannot_add_a_line_to_what_is_shown(connect: Connect, era: str) -> None:
-    hostile = r'x\n    word: harmless\u202e'
+    hostile = r"x\n    word: harmless\u202e"
     async with connect(era, says("deny")) as agent:
         await agent.call("execute_code", code=CALLS.replace("hello", hostile))
         shown = agent.asked[0].message

@@ -1,0 +1,311 @@
+"""casemate's server over stdio, streamable HTTP and SSE, with real clients and processes, in both eras of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.sse import sse_client
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from tests.mcp_server.conftest import ERAS, structure_of, text_of
+from tests.mcp_server.serving import by_http
+
+from casemate import Sandbox
+from casemate.operations.desk import Desk
+from casemate.surfaces.mcp.callers import Callers
+from casemate.surfaces.mcp.doors import LocalDoors
+from casemate.surfaces.mcp.early import reply_to
+from casemate.surfaces.mcp.server import make_server
+
+SECONDS = 30.0
+TOKEN = "a-token-that-only-the-test-knows"
+META = "io.modelcontextprotocol/"
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+
+
+def initialize(revision: str, **capabilities: Any) -> dict[str, Any]:
+    info = {"name": "a client", "version": "1", "title": "A client"}
+    params = {"protocolVersion": revision, "capabilities": capabilities, "clientInfo": info}
+    return {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+
+
+def discover(identity: Any = "a") -> dict[str, Any]:
+    meta = {f"{META}protocolVersion": "2026-07-28", f"{META}clientCapabilities": {"elicitation": {}}}
+    return {"jsonrpc": "2.0", "id": identity, "method": "server/discover", "params": {"_meta": meta}}
+
+
+class Lines:
+    """Standard input or output of a server in this process."""
+
+    def __init__(self, *given: str) -> None:
+        self.given = given
+        self.written: list[str] = []
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        for line in self.given:
+            yield line
+        while not self.written:
+            await anyio.sleep(0.001)
+
+    async def write(self, line: str) -> None:
+        self.written.append(line)
+
+    async def flush(self) -> None:
+        pass
+
+
+async def sdks_reply(message: dict[str, Any]) -> Any:
+    """What the SDK itself answers to a first message."""
+    lines = Lines(json.dumps(message) + "\n")
+    server = make_server(LocalDoors(no_desk, may_approve=False))
+    async with stdio_server(lines, lines) as (incoming, outgoing):  # type: ignore[arg-type]
+        await server.run(incoming, outgoing, server.create_initialization_options())
+    return json.loads(lines.written[0])
+
+
+async def no_desk() -> Desk:
+    raise AssertionError("nothing is run")
+
+
+@pytest.mark.parametrize("message", [*(initialize(one, roots={}) for one in REVISIONS), discover(), discover(7)])
+async def test_the_early_answer_is_exactly_what_the_sdk_answers(message: dict[str, Any]) -> None:
+    reply = reply_to(json.dumps(message).encode())
+    assert reply is not None
+    assert reply == await sdks_reply(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        initialize("2099-01-01"),
+        {**initialize("2025-11-25"), "id": None},
+        {**initialize("2025-11-25"), "id": True},
+        {**initialize("2025-11-25"), "jsonrpc": "1.0"},
+        {**initialize("2025-11-25"), "method": "tools/list"},
+        {**initialize("2025-11-25"), "params": {}},
+        initialize("2025-11-25", roots=3),
+        {**discover(), "params": {}},
+        [initialize("2025-11-25")],
+        "text",
+    ],
+)
+def test_whatever_is_not_as_expected_is_left_to_the_sdk(message: Any) -> None:
+    assert reply_to(json.dumps(message).encode()) is None
+
+
+def test_the_first_answer_comes_before_the_sdk_is_loaded_and_only_once(home: dict[str, str]) -> None:
+    program = "import sys, time; from casemate.surfaces.mcp.early import Early; e = Early(); e._thread.join(); " \
+              "print('loaded', 'mcp' in sys.modules)"  # fmt: skip
+    first = json.dumps(initialize("2025-11-25")) + "\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=first,
+        capture_output=True,
+        text=True,
+        env=home,
+        timeout=SECONDS,
+        check=True,
+    )
+    assert json.loads(done.stdout)["id"] == 0
+    assert "loaded False" in done.stderr  # and what else is written to standard output is no part of the protocol
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    served = subprocess.run(
+        [sys.executable, "-m", "casemate", "serve", "--embedded"], input=first + json.dumps(ping) + "\n",
+        capture_output=True, text=True, env=home, timeout=SECONDS, check=True,
+    )  # fmt: skip
+    assert [json.loads(line)["id"] for line in served.stdout.splitlines()] == [0, 1]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user whose home is empty."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "VIRTUAL_ENV") if name in os.environ}
+    return {**kept, "HOME": str(tmp_path), "CASEMATE_AUDIT": str(tmp_path / "audit.db")}
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_starts_the_command_runs_programs_with_it(home: dict[str, str], era: str) -> None:
+    arguments = ["-m", "casemate", "serve", "--embedded", "--toolset=full"]
+    command = StdioServerParameters(command=sys.executable, args=arguments, env=home)
+    async with Client(stdio_client(command), mode=era) as client:
+        answer = await client.call_tool("execute_code", {"code": "print(6 * 7)"})
+        assert text_of(answer).startswith("42\n")
+        kept = await client.call_tool("execute_code", {"code": "x = 1", "session": "new"})
+        assert structure_of(kept)["session"]
+
+
+def test_a_signal_ends_the_server_and_what_runs_in_it(home: dict[str, str]) -> None:
+    serving = subprocess.Popen(
+        [sys.executable, "-m", "casemate", "serve", "--embedded"],
+        env=home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert serving.stdin
+    assert serving.stdout
+    try:
+        code = {"name": "execute_code", "arguments": {"code": "import time; time.sleep(100)"}}
+        run = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {**code, "_meta": {"progressToken": 1}}}
+        ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        lines = [json.dumps(one).encode() + b"\n" for one in (initialize("2025-11-25"), ready, run)]
+        serving.stdin.write(b"".join(lines))
+        serving.stdin.flush()
+        assert json.loads(serving.stdout.readline())["id"] == 0
+        assert json.loads(serving.stdout.readline())["method"] == "notifications/progress"
+        serving.terminate()
+        assert serving.wait(SECONDS) == 128 + 15
+    finally:
+        serving.kill()
+        serving.wait()
+        serving.stdin.close()
+        serving.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server by HTTP, both transports, with a sandbox of its own."""
+    audit = tmp_path_factory.mktemp("web") / "audit.db"
+
+    @contextlib.asynccontextmanager
+    async def making() -> AsyncGenerator[Server[Callers]]:
+        async with Sandbox(audit=audit) as sandbox, Desk(sandbox) as desk:
+
+            async def made() -> Desk:
+                return desk
+
+            yield make_server(LocalDoors(made, may_approve=False))
+
+    with by_http(making) as url:
+        yield url
+
+
+@pytest.mark.parametrize(("path", "era"), [("/mcp", "legacy"), ("/mcp", "2026-07-28"), ("/sse", "legacy")])
+async def test_clients_run_programs_by_http(address: str, path: str, era: str) -> None:
+    target: Any = sse_client(address + path) if path == "/sse" else address + path
+    async with Client(target, mode=era) as client:
+        answer = await client.call_tool("execute_code", {"code": "open('a', 'w').write('b'); print(6 * 7)"})
+        assert text_of(answer).startswith("42\n")
+        (content,) = (await client.read_resource(structure_of(answer)["files"][0]["uri"])).contents
+        assert getattr(content, "text", None) == "b"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_cancelling_a_call_ends_its_run(address: str, home: dict[str, str], transport: str, era: str) -> None:
+    command = StdioServerParameters(command=sys.executable, args=["-m", "casemate", "serve", "--embedded"], env=home)
+    target: Any = stdio_client(command) if transport == "stdio" else f"{address}/mcp"
+    async with Client(target, mode=era) as client:
+        opened = await client.call_tool("execute_code", {"code": "x = 1", "session": "new"})
+        session = structure_of(opened)["session"]
+        begun = asyncio.Event()
+
+        async def told(*_progress: Any) -> None:
+            begun.set()
+
+        endless = {"code": "import time; time.sleep(300)", "session": session, "timeout_seconds": 300}
+        calling = asyncio.ensure_future(client.call_tool("execute_code", endless, progress_callback=told))
+        await begun.wait()
+        calling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await calling
+        answer = await client.call_tool("execute_code", {"code": "x", "session": session})
+        assert text_of(answer).startswith("1\n")
+
+
+@pytest.mark.parametrize(("path", "era", "is_shared"), [
+    ("/mcp", "legacy", False), ("/sse", "legacy", False), ("/mcp", "2026-07-28", True),
+])  # fmt: skip
+async def test_a_handle_is_of_the_mcp_session_and_of_the_principal_where_there_are_no_sessions(
+    address: str, path: str, era: str, is_shared: bool
+) -> None:
+    def target() -> Any:
+        return sse_client(address + path) if path == "/sse" else address + path
+
+    async with Client(target(), mode=era) as one, Client(target(), mode=era) as two:
+        session = structure_of(await one.call_tool("execute_code", {"code": "x = 1", "session": "new"}))["session"]
+        answer = await two.call_tool("execute_code", {"code": "x", "session": session})
+        assert answer.is_error is not is_shared
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/sse"])
+@pytest.mark.parametrize("header", [{"Host": "evil.test"}, {"Origin": "http://evil.test"}])
+async def test_requests_that_a_strange_page_could_have_sent_are_refused(
+    address: str, path: str, header: dict[str, str]
+) -> None:
+    async with httpx2.AsyncClient() as client:
+        method = "GET" if path == "/sse" else "POST"
+        accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        request = client.build_request(method, address + path, headers={**accept, **header}, content=b"{}")
+        answer = await client.send(request)
+        assert answer.status_code in (403, 421)
+
+
+@pytest.fixture
+def listening(home: dict[str, str], tmp_path: Path) -> Iterator[str]:
+    """The address of ``casemate serve --transport http`` with a token."""
+    (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
+    command = [sys.executable, "-m", "casemate", "serve", "--embedded", "--transport", "http", "--port", "0"]
+    with (tmp_path / "log").open("w+b") as log:
+        serving = subprocess.Popen(
+            [*command, "--token-file", str(tmp_path / "token")], env=home, stdin=subprocess.DEVNULL, stderr=log
+        )
+        try:
+            yield said(tmp_path / "log", "listens at ")
+        finally:
+            serving.terminate()
+            serving.wait(SECONDS)
+
+
+def said(log: Path, words: str) -> str:
+    """What comes behind these words in a log, once it is there."""
+    deadline = time.monotonic() + SECONDS
+    while words not in (text := log.read_text(encoding="utf-8")):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.02)
+    return text.partition(words)[2].split()[0]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_command_serves_http_to_whoever_has_its_token_alone(listening: str, era: str) -> None:
+    async with httpx2.AsyncClient() as stranger:
+        for headers in ({}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": TOKEN}):
+            answer = await stranger.post(listening, headers=headers, content=b"{}")
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as known:
+        async with Client(streamable_http_client(listening, http_client=known), mode=era) as client:
+            assert text_of(await client.call_tool("execute_code", {"code": "print(6 * 7)"})).startswith("42\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--toolset", "everything"], "toolset"),
+        (["--transport", "carrier-pigeon"], "transport"),
+        (["--may-approve"], "stdio"),
+        (["--unknown"], "--unknown"),
+        (["--port", "x", "--transport", "http"], "port"),
+    ],
+)
+def test_a_wrong_option_is_told_and_nothing_is_served(home: dict[str, str], arguments: list[str], words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "casemate", "serve", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        env=home, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stdout == ""
