@@ -1,4 +1,4 @@
-"""What every test of the MCP server has: an event loop and a desk per file, and clients of both eras of the protocol."""
+"""What every test of the MCP server has: an event loop and a desk per file, clients of both eras of the protocol."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class Connected:
     async def call(self, tool: str, **arguments: Any) -> CallToolResult:
         """Call a tool; its answer."""
 
-        async def told(done: float, _total: float | None, _message: str | None) -> None:
-            self.progress.append(done)
+        async def told(progress: float, total: float | None, message: str | None) -> None:
+            self.progress.append(progress)
 
         return await self.client.call_tool(tool, arguments, progress_callback=told)
 
@@ -116,7 +116,7 @@ def connect(desk: Desk) -> Connect:
         server = make_server(LocalDoors(made, may_approve=may_approve), **terms)
         asked: list[Any] = []
 
-        async def ask(_context: Any, params: Any) -> ElicitResult:
+        async def ask(context: Any, params: Any) -> ElicitResult:
             asked.append(params)
             assert answer is not None
             return answer(params)

@@ -209,7 +209,7 @@ async def test_a_question_that_was_not_answered_is_asked_again_with_new_state(co
         assert list(back.input_requests or {}) == list(first.input_requests or {})
         assert back.request_state != first.request_state
         (identity,) = back.input_requests or {}
-        given = {identity: ElicitResult(action="accept", content={"answer": "allow once"})}
+        given: dict[str, Any] = {identity: ElicitResult(action="accept", content={"answer": "allow once"})}
         done = await session.call_tool(
             "execute_code", {"code": CALLS}, input_responses=given, request_state=back.request_state
         )

@@ -1,4 +1,4 @@
-"""casemate's server over stdio, streamable HTTP and SSE, with real clients and processes, in both eras of the protocol."""
+"""The MCP server over stdio, streamable HTTP and SSE, with real clients and processes, in both eras of the protocol."""
 
 from __future__ import annotations
 
@@ -109,8 +109,10 @@ def test_whatever_is_not_as_expected_is_left_to_the_sdk(message: Any) -> None:
 
 
 def test_the_first_answer_comes_before_the_sdk_is_loaded_and_only_once(home: dict[str, str]) -> None:
-    program = "import sys, time; from casemate.surfaces.mcp.early import Early; e = Early(); e._thread.join(); " \
-              "print('loaded', 'mcp' in sys.modules)"  # fmt: skip
+    program = (
+        "import sys; from casemate.surfaces.mcp.early import Early; early = Early(); early._thread.join(); "
+        "print('loaded', 'mcp' in sys.modules)"
+    )
     first = json.dumps(initialize("2025-11-25")) + "\n"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -214,7 +216,7 @@ async def test_cancelling_a_call_ends_its_run(address: str, home: dict[str, str]
         session = structure_of(opened)["session"]
         begun = asyncio.Event()
 
-        async def told(*_progress: Any) -> None:
+        async def told(progress: float, total: float | None, message: str | None) -> None:
             begun.set()
 
         endless = {"code": "import time; time.sleep(300)", "session": session, "timeout_seconds": 300}
@@ -286,9 +288,11 @@ async def test_the_command_serves_http_to_whoever_has_its_token_alone(listening:
         for headers in ({}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": TOKEN}):
             answer = await stranger.post(listening, headers=headers, content=b"{}")
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as known:
-        async with Client(streamable_http_client(listening, http_client=known), mode=era) as client:
-            assert text_of(await client.call_tool("execute_code", {"code": "print(6 * 7)"})).startswith("42\n")
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as known,
+        Client(streamable_http_client(listening, http_client=known), mode=era) as client,
+    ):
+        assert text_of(await client.call_tool("execute_code", {"code": "print(6 * 7)"})).startswith("42\n")
 
 
 @pytest.mark.parametrize(
@@ -301,10 +305,10 @@ async def test_the_command_serves_http_to_whoever_has_its_token_alone(listening:
         (["--port", "x", "--transport", "http"], "port"),
     ],
 )
-def test_a_wrong_option_is_told_and_nothing_is_served(home: dict[str, str], arguments: list[str], words: str) -> None:
+def test_a_wrong_option_is_told_and_nothing_served(home: dict[str, str], arguments: list[str], words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "casemate", "serve", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        env=home, timeout=SECONDS, check=False,
+        [sys.executable, "-m", "casemate", "serve", *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, env=home, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert words in done.stderr

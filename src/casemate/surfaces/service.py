@@ -63,13 +63,14 @@ def serve(
     """
     if on_demand:
         os.closerange(3, _MOST_DESCRIPTORS)  # what whoever started it had open, such as a pipe that somebody waits on
+    from casemate.surfaces.mcp.mounted import mounts
     from casemate.surfaces.serving import Options, run
 
     given = {
         "idle_stop": idle_stop, "drain": drain, "listen": [*listen] or None, "tls_cert": tls_cert, "tls_key": tls_key,
         "plain_http": plain_http or None, "host_names": [*host_name] or None, "origins": [*allow_origin] or None,
     }  # fmt: skip
-    return run(Options(**_configured(given), on_demand=on_demand), os.environ)
+    return run(Options(**_configured(given), on_demand=on_demand), os.environ, mounts=mounts())
 
 
 def _configured(given: dict[str, Any]) -> dict[str, Any]:

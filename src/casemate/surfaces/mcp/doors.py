@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from casemate.operations.desk import Desk
 
-PRINCIPAL = "casemate.principal"
+PRINCIPAL = "casemate.caller"
 """The key of an ASGI scope under which whoever authenticates a request puts the principal's name."""
 
 

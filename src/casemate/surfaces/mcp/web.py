@@ -37,9 +37,10 @@ class Mounted:
 
 
 def streamable(
-    server: Server[Callers], hosts: Sequence[str], origins: Sequence[str] = (), path: str = "/mcp"
+    server: Server[Callers], hosts: Sequence[str] | None, origins: Sequence[str] = (), path: str = "/mcp"
 ) -> Mounted:
-    """Streamable HTTP at ``path``. ``hosts``, ``origins``: what requests may name, with ``:*`` for any port."""
+    """Streamable HTTP at ``path``. ``hosts``, ``origins``: what requests may name, with ``:*`` for any port;
+    None where that has been checked."""
     manager = StreamableHTTPSessionManager(
         server, security_settings=_security(hosts, origins), session_idle_timeout=_IDLE, max_sessions=_MOST_SESSIONS,
         max_request_body_size=MOST_BODY,
@@ -48,7 +49,7 @@ def streamable(
 
 
 def sse(
-    server: Server[Callers], hosts: Sequence[str], origins: Sequence[str] = (), path: str = "/sse",
+    server: Server[Callers], hosts: Sequence[str] | None, origins: Sequence[str] = (), path: str = "/sse",
     messages: str = "/messages/",
 ) -> Mounted:  # fmt: skip
     """The SSE transport of revision 2024-11-05: events at ``path``, requests to ``messages``."""
@@ -77,7 +78,9 @@ class _Asgi:
         await self._app(scope, receive, send)
 
 
-def _security(hosts: Sequence[str], origins: Sequence[str]) -> TransportSecuritySettings:
+def _security(hosts: Sequence[str] | None, origins: Sequence[str]) -> TransportSecuritySettings:
     return TransportSecuritySettings(
-        enable_dns_rebinding_protection=True, allowed_hosts=list(hosts), allowed_origins=list(origins)
+        enable_dns_rebinding_protection=hosts is not None,
+        allowed_hosts=list(hosts or ()),
+        allowed_origins=list(origins),
     )

@@ -1,0 +1,108 @@
+"""The MCP server within casemate's service, at ``/mcp``, and at ``/sse`` for old clients. Loaded when first asked for.
+
+Whoever mounts it has authenticated the request, and checked its Host and Origin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from casemate.model.operation import Audience, Principal
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from casemate.surfaces.mcp.callers import Invoke
+
+PATHS = ("mcp", "sse", "messages")
+"""The first parts of the paths that it serves."""
+
+
+class Mount:
+    """An ASGI application. Its scopes hold ``casemate.principal``, and ``casemate.desk``, which gives its desk."""
+
+    def __init__(self, toolset: str = "default") -> None:
+        self._toolset = toolset
+        self._serving: asyncio.Task[None] | None = None
+        self._app: asyncio.Future[ASGIApp] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request. What goes wrong in loading is raised to each that waits for it."""
+        if self._app is None:
+            loop = asyncio.get_running_loop()
+            self._app = loop.create_future()
+            self._serving = loop.create_task(self._serve(self._app))  # ends with the loop; its failure is the future's
+        app = await asyncio.shield(self._app)
+        await app(scope, receive, send)
+
+    async def _serve(self, ready: asyncio.Future[ASGIApp]) -> None:
+        try:
+            app, living = await asyncio.to_thread(_made, self._toolset)
+            async with contextlib.AsyncExitStack() as stack:
+                for one in living:
+                    await stack.enter_async_context(one)
+                ready.set_result(app)
+                await asyncio.Event().wait()
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+
+def mounts() -> Mapping[str, Mount]:
+    """The applications of a service, by the first parts of their paths."""
+    one = Mount()
+    return dict.fromkeys(PATHS, one)
+
+
+def _made(toolset: str) -> tuple[ASGIApp, list[Any]]:
+    from starlette.routing import Router
+
+    from casemate.surfaces.mcp.server import make_server
+    from casemate.surfaces.mcp.web import sse, streamable
+
+    server = make_server(_ServiceDoors(), toolset=toolset)
+    mounted = [streamable(server, None), sse(server, None)]
+    return Router([route for one in mounted for route in one.routes]), [one.living for one in mounted]
+
+
+class _ServiceDoors:
+    """Desks of the service, each of the namespace of whoever asks."""
+
+    def who(self, request: Request | None) -> str:
+        """A name that no two principals share."""
+        principal = _principal(request)
+        return f"{principal.namespace}/{principal.name}"
+
+    def agent(self, name: str, request: Request | None) -> Invoke:
+        """As an agent, also for the user: what a model calls is never an operator's."""
+        return _invoke(name, request, may_approve=False)
+
+    def person(self, name: str, request: Request | None) -> Invoke | None:
+        """Of those who may approve."""
+        return _invoke(name, request, may_approve=True) if _principal(request).may_approve else None
+
+
+def _principal(request: Request | None) -> Principal:
+    assert request is not None
+    principal = request.scope["casemate.principal"]
+    assert isinstance(principal, Principal)
+    return principal
+
+
+def _invoke(name: str, request: Request | None, *, may_approve: bool) -> Invoke:
+    asking = _principal(request)
+    assert request is not None
+    desk: Callable[[], Any] = request.scope["casemate.desk"]
+    principal = Principal(name, Audience.AGENT, asking.namespace, may_approve)
+
+    async def invoke(operation: str, arguments: Mapping[str, Any] = {}) -> Any:
+        from casemate.operations.invoke import local
+
+        return await local(await desk(), principal)(operation, arguments)
+
+    return invoke
