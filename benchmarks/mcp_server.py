@@ -1,7 +1,7 @@
 """What the MCP server adds: a warm call of execute_code against the same step by the library, and how soon it answers.
 
 The client is a pipe: one line of JSON to the server, one back, so that no client's own time is in it. The first
-answer and the list of tools are those of processes that have just been started, with the service not running and running.
+answer and the list of tools are those of processes that have just been started, with the service running or not.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _META = {
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 _INFO = {"name": "a pipe", "version": "1"}
-_FIRST: dict[str, dict[str, Any]] = {"initialize": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _INFO},
-          "server/discover": {"_meta": _META}}  # fmt: skip
+_FIRST: dict[str, dict[str, Any]] = {
+    "initialize": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _INFO},
+    "server/discover": {"_meta": _META},
+}
 _MOST = 5e-3  # seconds that a call may take over the library's
 _SOON = 1.0  # seconds to the first answer
 

@@ -14,7 +14,7 @@ SERVER = StdioServerParameters(
 )
 
 
-async def ask(_context: Any, params: ElicitRequestParams) -> ElicitResult:
+async def ask(context: Any, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG001
     print(params.message)
     return ElicitResult(action="accept", content={"answer": "deny", "reason": "only an example"})
 
