@@ -11,6 +11,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
+import stat
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import IO, Any
@@ -95,16 +97,28 @@ class Outgoing:
     def __init__(self, output: IO[bytes], is_known: Callable[[str], bool]) -> None:
         self._output = output
         self._is_known = is_known
+        self._is_pipe = stat.S_ISFIFO(os.fstat(output.fileno()).st_mode)
+        self._room = select.poll()
+        self._room.register(output, select.POLLOUT)
 
     async def write(self, line: str) -> None:
-        """Write a line; not in the event loop, which a client that does not read must not hold up."""
-        from anyio import to_thread
+        """Write a line; in the event loop only where that cannot wait for a client that does not read."""
+        if self._is_known(line):
+            return
+        data = line.encode()
+        if self._fits(data):
+            self._write(data)
+        else:
+            from anyio import to_thread
 
-        if not self._is_known(line):
-            await to_thread.run_sync(self._write, line.encode())
+            await to_thread.run_sync(self._write, data)
 
     async def flush(self) -> None:
         """Everything is written at once."""
+
+    def _fits(self, data: bytes) -> bool:
+        """Whether there is room for it: a pipe that can be written to takes so much at once (pipe(7))."""
+        return self._is_pipe and len(data) <= select.PIPE_BUF and bool(self._room.poll(0))
 
     def _write(self, data: bytes) -> None:
         self._output.write(data)
