@@ -11,13 +11,16 @@ from functools import partial
 import uvicorn
 from mcp.server.lowlevel import Server
 from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from casemate.surfaces.mcp.callers import Callers
+from casemate.surfaces.mcp.doors import PRINCIPAL
 from casemate.surfaces.mcp.web import Mounted, sse, streamable
 
 HOSTS = ("127.0.0.1:*", "localhost:*")
 ORIGINS = ("http://127.0.0.1:*", "http://localhost:*")
 SECONDS = 30.0
+CALLER = "x-caller"
 
 
 @contextlib.contextmanager
@@ -34,7 +37,7 @@ def by_http(make: Callable[[], contextlib.AbstractAsyncContextManager[Server[Cal
         ready: threading.Event,
     ) -> None:
         async with making() as server:
-            web = uvicorn.Server(uvicorn.Config(application(server), port=0, log_config=None, access_log=False))
+            web = uvicorn.Server(uvicorn.Config(Named(application(server)), port=0, log_config=None, access_log=False))
             loop = asyncio.get_running_loop()
             ending.append(partial(_end, loop, web))
             async with asyncio.TaskGroup() as tasks:
@@ -53,6 +56,19 @@ def by_http(make: Callable[[], contextlib.AbstractAsyncContextManager[Server[Cal
         for end in ending:
             end()
         thread.join(SECONDS)
+
+
+class Named:
+    """As whoever authenticates does: here everybody is who they say."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope.get("headers") or ())
+        if CALLER.encode() in headers:
+            scope = {**scope, PRINCIPAL: headers[CALLER.encode()].decode()}
+        await self._app(scope, receive, send)
 
 
 def _end(loop: asyncio.AbstractEventLoop, web: uvicorn.Server) -> None:

@@ -177,7 +177,7 @@ async def test_a_dialog_is_taken_back_when_somebody_else_has_answered(connect: C
         assert "came" in text_of(answer)
 
 
-async def test_state_that_a_client_hands_back_holds_for_this_call_of_this_caller_alone(connect: Connect) -> None:
+async def test_state_that_a_client_hands_back_holds_for_this_call_of_this_server_alone(connect: Connect) -> None:
     async with connect("2026-07-28", says("allow once")) as agent, connect("2026-07-28", says("allow once")) as other:
         arguments = {"code": CALLS}
         asked = await agent.client.session.call_tool("execute_code", arguments, allow_input_required=True)

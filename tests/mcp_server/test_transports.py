@@ -22,8 +22,10 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from tests.mcp_server.conftest import ERAS, structure_of, text_of
-from tests.mcp_server.serving import by_http
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitResult, InputRequiredResult
+from tests.mcp_server.conftest import ERAS, OWN_SERVER, structure_of, text_of
+from tests.mcp_server.serving import CALLER, by_http
 
 from casemate import Sandbox
 from casemate.operations.desk import Desk
@@ -185,12 +187,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     @contextlib.asynccontextmanager
     async def making() -> AsyncGenerator[Server[Callers]]:
-        async with Sandbox(audit=audit) as sandbox, Desk(sandbox) as desk:
+        own = {"command": sys.executable, "args": ["-S", str(OWN_SERVER), "good"]}
+        async with Sandbox(audit=audit, tools={"own": own}) as sandbox, Desk(sandbox) as desk:
 
             async def made() -> Desk:
                 return desk
 
-            yield make_server(LocalDoors(made, may_approve=False))
+            yield make_server(LocalDoors(made, may_approve=True))
 
     with by_http(making) as url:
         yield url
@@ -242,6 +245,35 @@ async def test_a_handle_is_of_the_mcp_session_and_of_the_principal_where_there_a
         session = structure_of(await one.call_tool("execute_code", {"code": "x = 1", "session": "new"}))["session"]
         answer = await two.call_tool("execute_code", {"code": "x", "session": session})
         assert answer.is_error is not is_shared
+
+
+@contextlib.asynccontextmanager
+async def called(address: str, name: str) -> AsyncGenerator[Client]:
+    """A client that can ask its user, by the name of somebody who has authenticated."""
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        raise AssertionError("rounds are made by hand here")
+
+    async with (
+        httpx2.AsyncClient(headers={CALLER: name}) as known,
+        Client(
+            streamable_http_client(f"{address}/mcp", http_client=known), mode="2026-07-28", elicitation_callback=ask
+        ) as client,
+    ):
+        yield client
+
+
+async def test_state_that_was_given_to_one_principal_is_refused_from_another(address: str) -> None:
+    arguments = {"code": "from mcptools.own.echo import run\nprint('came', run(word='hello'))"}
+    async with called(address, "first") as first, called(address, "second") as second:
+        asked = await first.session.call_tool("execute_code", arguments, allow_input_required=True)
+        assert isinstance(asked, InputRequiredResult)
+        (identity,) = asked.input_requests or {}
+        given: dict[str, Any] = {identity: ElicitResult(action="accept", content={"answer": "allow once"})}
+        back: dict[str, Any] = {"input_responses": given, "request_state": asked.request_state}
+        with pytest.raises(MCPError, match="Invalid or expired requestState"):
+            await second.session.call_tool("execute_code", arguments, **back)
+        assert "came" in text_of(await first.session.call_tool("execute_code", arguments, **back))
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/sse"])
