@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,23 @@ class Options:
         return self.embedded or any(getattr(self, name) is not None for name in _OWN)
 
 
+def options_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
+    """The options as they are given, else as they are configured. Raises ``InvalidArgument``."""
+    from casemate.settings.finding import is_configured
+
+    if not is_configured(environ):
+        return Options(**given)
+    from casemate.settings.settings import settings_of
+    from casemate.settings.table import SERVE
+
+    settings = settings_of(environ)
+    configured = {key.name.removeprefix("serve."): settings.value(key.name) for key in SERVE}
+    transport = given.get("transport", configured["transport"])
+    if transport == "stdio":  # what else is configured is for when it listens
+        configured |= {"token_file": None, "may_approve": False}
+    return Options(**{**{name: one for name, one in configured.items() if one is not None}, **given})
+
+
 def plain(arguments: Sequence[str]) -> Options | None:
     """The options where they are simply ``--name value``, ``--name=value`` and flags; None for anything else, which
     takes a parser that is slow to load."""
@@ -73,7 +90,7 @@ def plain(arguments: Sequence[str]) -> Options | None:
         given[name] = value
     if not str(given.get("port", 0)).isdecimal():
         return None
-    return Options(**{**given, **({"port": int(given["port"])} if "port" in given else {})})
+    return options_of({**given, **({"port": int(given["port"])} if "port" in given else {})}, os.environ)
 
 
 def serve(options: Options) -> int:
@@ -170,11 +187,11 @@ def _making(options: Options) -> Callable[[], Awaitable[Desk]]:
 
     async def make() -> Desk:
         from casemate.operations.desk import Desk
-        from casemate.sandbox import Sandbox
+        from casemate.surfaces.serving import sandbox_of
 
         given = {"workspace": options.workspace, "policy": options.policy or options.settings}
-        sandbox = Sandbox.from_env(**{name: value for name, value in given.items() if value is not None})
-        return await Desk(sandbox).load()
+        wanted = {name: value for name, value in given.items() if value is not None}
+        return await Desk(sandbox_of(os.environ, "default", **wanted)).load()
 
     return make
 

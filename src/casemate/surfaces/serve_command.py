@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from casemate.surfaces.serve import Options
+from casemate.surfaces.serve import options_of
 from casemate.surfaces.serve import serve as serve_with
 
 Flag = Annotated[bool, Parameter(negative=())]
@@ -14,17 +15,17 @@ Flag = Annotated[bool, Parameter(negative=())]
 
 def serve(
     *,
-    transport: Literal["stdio", "http", "sse"] = "stdio",
-    toolset: Literal["default", "sandboxmcp", "ipybox", "full"] = "default",
-    host: str = "127.0.0.1",
-    port: int = 8417,
+    transport: Literal["stdio", "http", "sse"] | None = None,
+    toolset: Literal["default", "sandboxmcp", "ipybox", "full"] | None = None,
+    host: str | None = None,
+    port: int | None = None,
     token_file: str | None = None,
     may_approve: Flag = False,
     workspace: str | None = None,
     policy: str | None = None,
     settings: str | None = None,
     embedded: Flag = False,
-    log_level: Literal["debug", "info", "warning", "error"] = "warning",
+    log_level: Literal["debug", "info", "warning", "error"] | None = None,
 ) -> int:
     """Serve agents over MCP: tools that run code in cells.
 
@@ -59,8 +60,9 @@ def serve(
     log_level
         What is written to standard error.
     """
-    return serve_with(
-        Options(
-            transport, toolset, host, port, token_file, may_approve, workspace, policy, settings, embedded, log_level
-        )
-    )
+    given = {
+        "transport": transport, "toolset": toolset, "host": host, "port": port, "token_file": token_file,
+        "may_approve": may_approve or None, "workspace": workspace, "policy": policy, "settings": settings,
+        "embedded": embedded or None, "log_level": log_level,
+    }  # fmt: skip
+    return serve_with(options_of({name: one for name, one in given.items() if one is not None}, os.environ))

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.operations.catalogue import catalogue
@@ -87,13 +88,24 @@ def _load() -> None:
     gc.freeze()  # no collection looks at all that again
 
 
-def sandbox_of(environ: Mapping[str, str], namespace: str) -> Sandbox:
-    """The sandbox of a namespace, as the user has configured it, with the user's secrets. Raises as the class."""
+def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> Sandbox:
+    """The sandbox of a namespace, as the user has configured it, with the user's secrets and MCP servers; ``arguments``
+    come before what is configured. Raises as the class."""
     from casemate.settings.settings import settings_of
     from casemate.vault.opening import users_store
 
-    given = {"vault": users_store(environ), **settings_of(environ).sandbox_arguments(environ)}
+    configured = settings_of(environ).sandbox_arguments(environ)
+    given = {"vault": users_store(environ), "tools": _users_servers(environ), **configured, **arguments}
     return Sandbox(**{**given, "namespace": namespace})
+
+
+def _users_servers(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The servers of ``casemate tools``. A service has no folder of its own: those that name none begin in the home."""
+    from casemate.tools.files import read_file, users_file
+
+    kept = read_file(users_file(environ))
+    home = environ.get("HOME") or "/"
+    return {name: {"cwd": home, **one} if "command" in one else dict(one) for name, one in kept.items()}
 
 
 @dataclass(frozen=True, slots=True)
