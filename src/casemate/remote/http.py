@@ -38,9 +38,8 @@ class _Connection:
     used: float = 0.0
 
     async def send(self, *events: Any) -> None:
-        for event in events:
-            if (data := self.http.send(event)) is not None:
-                self.writer.write(data)
+        """All at once: the other end may answer and close as soon as it has seen the head."""
+        self.writer.write(b"".join(data for event in events if (data := self.http.send(event)) is not None))
         await self.writer.drain()
 
     async def next_event(self) -> Any:

@@ -106,7 +106,8 @@ def _did_not_start(why: str, state: Path, folder: int) -> Unavailable:
         fd = os.open(LOG, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         with os.fdopen(fd, "rb") as log:
             log.seek(max(0, os.fstat(fd).st_size - _LAST_WORDS))
-            words = log.read(_LAST_WORDS).decode("utf-8", "backslashreplace").strip().rpartition("\n")[2]
+            words = log.read(_LAST_WORDS).decode("utf-8", "backslashreplace").strip()
+            words = " ".join(words.rpartition("casemate: ")[2].split())
     message = f"the service could not be started: {why}" + (f": {words}" if words else "")
     return Unavailable(message, remediation=f"Look into {state / LOG}, or try: casemate service")
 
