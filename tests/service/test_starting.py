@@ -84,9 +84,8 @@ def test_the_service_gets_no_secret_of_the_shell_that_started_it(env: dict[str, 
 
 async def test_a_variable_that_is_wrong_is_told_to_whoever_uses_the_service(env: dict[str, str]) -> None:
     wrong = {**env, "CASEMATE_LIMITS_MEMRY": "1GiB"}
-    with on_demand(env):
-        with pytest.raises(Unavailable, match="CASEMATE_LIMITS_MEMRY"):
-            await connect(environ=wrong)
+    with on_demand(env), pytest.raises(Unavailable, match="CASEMATE_LIMITS_MEMRY"):
+        await connect(environ=wrong)
 
 
 async def test_a_service_that_cannot_read_what_it_keeps_says_so_to_whoever_started_it(env: dict[str, str]) -> None:
