@@ -177,7 +177,7 @@ async def test_a_run_goes_on_without_its_caller_and_is_attached_to(kind: str, sh
         assert [event async for event in again.stream(len(first) - 1)] == first[-1:]
         with pytest.raises(InvalidArgument):
             await session.attach("0" * 32)
-        slow = session.start("import time\nwhile True: time.sleep(0.01)", timeout=600)
+        slow = session.start("import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)", timeout=600)
         async for _ in slow.stream():
             break
         else:
