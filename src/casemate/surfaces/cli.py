@@ -15,25 +15,12 @@ from typing import TYPE_CHECKING, NoReturn
 from casemate import __version__
 from casemate.errors import CasemateError
 from casemate.surfaces import failures
+from casemate.surfaces.command_table import ALIASES, COMMANDS, SECTIONS
 
 if TYPE_CHECKING:
     from cyclopts import App
 
 _SUMMARY = "Run code that nobody has read, in real isolation, without root."
-_COMMANDS = {
-    "run": ("casemate.surfaces.commands:run", "Run a program in a cell of its own."),
-    "serve": ("casemate.surfaces.serve_command:serve", "Serve agents over MCP: tools that run code in cells."),
-    "wrap": ("casemate.surfaces.wrap_command:wrap", "Run any command, as a tool server, behind a wall."),
-    "doctor": ("casemate.surfaces.commands:doctor", "Say what this machine can do, and what would help."),
-    "policy": ("casemate.surfaces.policy_commands:policy", "Show what a policy permits, and from which line."),
-    "config": ("casemate.surfaces.config_command:app", "Show what is configured, and where it came from."),
-    "completion": ("casemate.surfaces.completion:completion", "Print completions for bash, zsh or fish."),
-    "install": ("casemate.surfaces.install_command:install", "Make casemate known to an MCP client."),
-    "packages": ("casemate.surfaces.packages:app", "Install Python packages ahead, in a cell."),
-    "tools": ("casemate.surfaces.tools:app", "Keep MCP servers for programs, and call their tools."),
-    "service": ("casemate.surfaces.service:app", "Keep sessions, runs and approvals alive."),
-    "vault": ("casemate.surfaces.vault:app", "Keep secrets for programs."),
-}
 _HELP = ("-h", "--help")
 
 
@@ -83,6 +70,7 @@ def _dispatch(given: list[str]) -> int:
     if given == ["--version"]:
         sys.stdout.write(f"casemate {__version__}\n")
         return 0
+    given[0] = ALIASES.get(given[0], given[0])
     if given[0] in ("run", "wrap") and sys.platform == "linux" and not {*_HELP, "--explain"} & {*given}:
         from casemate.isolation.native.spawn import start_early
 
@@ -119,7 +107,7 @@ def application() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # it is told as any other end
     )
-    for name, (place, summary) in _COMMANDS.items():
+    for name, (place, summary) in COMMANDS.items():
         app.command(place, name=name, help=summary)
     return app
 
@@ -134,19 +122,23 @@ def _parsed(given: list[str]) -> int:
         from casemate.surfaces.terminal import inert
         from casemate.surfaces.words import say
 
-        say(inert(f"{error}\nTry: casemate {given[0] if given[0] in _COMMANDS else ''} --help".replace("  ", " ")))
+        say(inert(f"{error}\nTry: casemate {given[0] if given[0] in COMMANDS else ''} --help".replace("  ", " ")))
         return failures.USAGE
     return code if isinstance(code, int) else 0
 
 
 def _help() -> str:
-    commands = "".join(f"  {name:<10} {summary}\n" for name, (_, summary) in _COMMANDS.items())
+    sections = "".join(f"\n{title}:\n{_lines_of(section)}" for title, section in SECTIONS.items())
     codes = "".join(f"  {code:>3}  {meaning}\n" for code, meaning in failures.MEANINGS)
     return (
-        f"Usage: casemate COMMAND ...\n\n{_SUMMARY}\n\nCommands:\n{commands}\n"
+        f"Usage: casemate COMMAND ...\n\n{_SUMMARY}\n{sections}\n"
         "  casemate COMMAND --help lists a command's options; casemate --version prints the version.\n\n"
         f"Exit codes, where they are not the program's own:\n{codes}"
     )
+
+
+def _lines_of(section: dict[str, tuple[str, str]]) -> str:
+    return "".join(f"  {name:<10} {summary}\n" for name, (_, summary) in section.items())
 
 
 def _open_missing_streams() -> None:

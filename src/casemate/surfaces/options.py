@@ -128,7 +128,7 @@ def _may_reach_some(options: Options, policy: Policy, said: Mapping[str, Any]) -
 def run_arguments(options: Options, language: str) -> dict[str, Any]:
     """The program and everything it is run with; reads the files it comes from. Raises ``InvalidArgument``."""
     return {
-        "code": _code(options.script),
+        "code": program_in(options.script),
         "language": language,
         "timeout": options.seconds,
         "env": env_of(options.env),
@@ -156,7 +156,8 @@ def users_vault() -> object:
     return users_store(os.environ)
 
 
-def _code(script: str) -> bytes:
+def program_in(script: str) -> bytes:
+    """The program in a file, or on standard input for "-". Raises ``InvalidArgument``."""
     if script == "-":
         return _read(0, _MAX_CODE)
     return _read_file("code", script, _MAX_CODE)

@@ -1,0 +1,169 @@
+"""``casemate approvals``: what programs wait for, and its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Literal
+
+from cyclopts import App
+
+from casemate.errors import NotFound, Unavailable
+from casemate.operations.wire import request_of
+from casemate.surfaces.following import is_pending
+from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_json, print_table, served
+from casemate.surfaces.words import say
+
+if TYPE_CHECKING:
+    from casemate.remote.client import Remote
+
+app = App(name="approvals", help="See what programs wait for, and answer it.")
+_COLUMNS = ("id", "kind", "what", "session", "run")
+_LOOKS = 0.5  # seconds between looks for new requests
+
+
+@app.command(name="list")
+def list_requests(*, asked: Asked = PLAIN) -> int:
+    """List the requests that wait for an answer, the oldest first."""
+    pending = ask(asked, "approvals.pending")
+    if asked.is_json:
+        print_json(pending)
+        return 0
+    rows = [{**one, "what": one["summary"]} for one in pending]
+    print_table(_COLUMNS, rows, "Nothing waits for an approval.")
+    return 0
+
+
+@app.command
+def show(request: Name, /, *, asked: Asked = PLAIN) -> int:
+    """Show everything of a request: exactly what would cross.
+
+    Parameters
+    ----------
+    request
+        Its id, or the beginning of it.
+    """
+    from casemate.surfaces.asking import text_of
+
+    found = served(lambda remote: _found(remote, request), asked)
+    if asked.is_json:
+        print_json(found)
+    else:
+        print(text_of(request_of(found)), end="")  # noqa: T201 - escaped there
+        print(f"casemate approvals approve {found['id']} allows it; casemate approvals deny {found['id']} does not.")  # noqa: T201
+    return 0
+
+
+@app.command
+def approve(
+    *requests: Name,
+    scope: Literal["once", "run", "session"] = "once",
+    uses: int | None = None,
+    expires: float | None = None,
+    reason: str = "",
+    asked: Asked = PLAIN,
+) -> int:
+    """Allow requests.
+
+    Parameters
+    ----------
+    requests
+        Their ids, or the beginnings of them.
+    scope
+        For how long the same may cross again without asking: once (unless given), for the rest of the run, or of the
+        session.
+    uses
+        How often it may, with this time.
+    expires
+        Seconds from now after which it may no more.
+    reason
+        Recorded, and told to the program.
+    """
+    more = {"scope": scope, "uses": uses, "expires": expires, "reason": reason}
+    return _decided(requests, {"allow": True, **{name: one for name, one in more.items() if one is not None}}, asked)
+
+
+@app.command
+def deny(*requests: Name, reason: str = "", asked: Asked = PLAIN) -> int:
+    """Refuse requests.
+
+    Parameters
+    ----------
+    requests
+        Their ids, or the beginnings of them.
+    reason
+        Recorded, and told to the program.
+    """
+    return _decided(requests, {"allow": False, "reason": reason}, asked)
+
+
+@app.command
+def watch(*, asked: Asked = PLAIN) -> int:
+    """Be asked about each request as it comes, until Ctrl-C.
+
+    Needs a terminal; what is answered elsewhere meanwhile is taken back here.
+    """
+    from casemate.surfaces.asking import somebody_is_there
+
+    if not somebody_is_there():
+        raise Unavailable(
+            "nobody can be asked here: standard input and standard error are no terminal of casemate's own",
+            remediation="Use casemate approvals list, approve and deny.",
+        )
+    served(_watched, asked)
+    return 0
+
+
+async def _watched(remote: Remote) -> None:
+    from casemate.surfaces.asking import Terminal
+
+    terminal, told = Terminal(asyncio.Lock()), set()
+    say("asking about what programs want, as it comes; Ctrl-C ends it")
+    while True:
+        for document in await remote("approvals.pending"):
+            if document["id"] in told:
+                continue
+            told.add(document["id"])
+            asking = asyncio.ensure_future(terminal.ask(request_of(document)))  # noqa: TID251 - ended here in every case
+            try:
+                while not asking.done() and await is_pending(remote, document["id"]):
+                    await asyncio.wait([asking], timeout=_LOOKS)
+                if asking.done():
+                    await remote("approvals.decide", {"request_id": document["id"], "allow": asking.result()})
+            finally:
+                asking.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([asking])
+        await asyncio.sleep(_LOOKS)
+
+
+def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) -> int:
+    async def decided(remote: Remote) -> list[dict[str, Any]]:
+        answers = []
+        for request in requests:
+            found = await _found(remote, request)
+            taken = await remote("approvals.decide", {"request_id": found["id"], **decision})
+            answers.append({"id": found["id"], "decided": taken})
+        return answers
+
+    answers = served(decided, asked)
+    if asked.is_json:
+        print_json(answers)
+    for one in answers:
+        if not one["decided"]:
+            say(f"{one['id']}: that came too late: somebody else has answered, or the run is over")
+    return 0 if all(one["decided"] for one in answers) else 1
+
+
+async def _found(remote: Remote, request: str) -> dict[str, Any]:
+    """The pending request with this id, or the only one whose id begins so. Raises ``NotFound``."""
+    pending = await remote("approvals.pending")
+    matching = [one for one in pending if request and one["id"].startswith(request)]
+    for one in matching:
+        if one["id"] == request or len(matching) == 1:
+            return dict(one)
+    problem = "begin" if matching else "begins"
+    number = len(matching) or "no"
+    raise NotFound(
+        "request_id", f"{number} request{'s' if matching else ''} that waits {problem} with {request[:100]!r}"
+    )

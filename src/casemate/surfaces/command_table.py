@@ -1,0 +1,46 @@
+"""The commands there are: where each is found when it is wanted, and its line in the help. Loads nothing."""
+
+from __future__ import annotations
+
+_HERE = "casemate.surfaces"
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Run programs": {
+        "run": (f"{_HERE}.commands:run", "Run a program in a cell of its own."),
+        "validate": (f"{_HERE}.validating:validate", "Say what is wrong with a program, without running it."),
+        "wrap": (f"{_HERE}.wrap_command:wrap", "Run any command, as a tool server, behind a wall."),
+    },
+    "Programs and sessions that go on, in your service": {
+        "exec": (f"{_HERE}.runs:execute", "Run a program as the next step of a session."),
+        "ps": (f"{_HERE}.runs:ps", "List the runs that go on."),
+        "logs": (f"{_HERE}.runs:logs", "Print what a run has written."),
+        "attach": (f"{_HERE}.runs:attach", "Follow a run until it is over."),
+        "wait": (f"{_HERE}.runs:wait", "Wait until a run is over."),
+        "kill": (f"{_HERE}.runs:kill", "End runs."),
+        "cp": (f"{_HERE}.files:cp", "Copy files out of sessions and runs, or into sessions."),
+        "artifacts": (f"{_HERE}.files:artifacts", "List the files that a run has left."),
+        "sessions": (f"{_HERE}.sessions:app", "Keep interpreters with their state."),
+        "inspect": (f"{_HERE}.sessions:inspect", "Show what is known of a session."),
+        "bridge": (f"{_HERE}.sessions:bridge", "Bind a name in a session to a value."),
+        "queue": (f"{_HERE}.states:queue", "Show how many programs run and wait."),
+        "stats": (f"{_HERE}.states:stats", "Show what the service has going on."),
+        "limits": (f"{_HERE}.states:limits", "Show and narrow the limits of what you run there."),
+    },
+    "What may cross the wall, and what did": {
+        "approvals": (f"{_HERE}.approvals:app", "See what programs wait for, and answer it."),
+        "policy": (f"{_HERE}.policy_commands:policy", "Show what a policy permits, and from which line."),
+        "tools": (f"{_HERE}.tools:app", "Keep MCP servers for programs, and call their tools."),
+        "vault": (f"{_HERE}.vault:app", "Keep secrets for programs."),
+        "packages": (f"{_HERE}.packages:app", "Install Python packages ahead, in a cell."),
+        "egress": (f"{_HERE}.states:egress", "Ask whether a host may be reached."),
+        "audit": (f"{_HERE}.records:app", "Read the record of what happened."),
+        "verify": (f"{_HERE}.files:verify", "Say whether a file is what its hash was made of."),
+    },
+    "This machine": {
+        "service": (f"{_HERE}.service:app", "Keep sessions, runs and approvals alive."),
+        "doctor": (f"{_HERE}.commands:doctor", "Say what this machine can do, and what would help."),
+        "runtimes": (f"{_HERE}.states:runtimes", "List the languages that there are."),
+    },
+}  # fmt: skip
+COMMANDS = {name: one for section in SECTIONS.values() for name, one in section.items()}
+ALIASES = {"session": "sessions", "approval": "approvals"}

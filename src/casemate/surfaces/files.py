@@ -1,0 +1,146 @@
+"""``casemate cp``, ``artifacts`` and ``verify``: files of sessions and runs."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import InvalidArgument
+from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_json, print_lines, print_table, served
+
+if TYPE_CHECKING:
+    from casemate.remote.client import Remote
+
+_PIECE = 1 << 20  # bytes
+_MOST = 1 << 30  # bytes of a file to send
+_DIFFERS = 1  # the exit code where a file is not what it should be
+
+
+def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
+    """Copy a file out of a session or a run, or into a session.
+
+    casemate cp analysis:plot.png .
+
+    casemate cp data.csv analysis:data.csv
+
+    Parameters
+    ----------
+    source
+        A path here, or SESSION:PATH, or RUN:NAME. A path here that has a colon begins with ./
+    target
+        A path or folder here, or SESSION:PATH.
+    """
+    away, home = _place(source), _place(target)
+    if (away is None) == (home is None):
+        raise InvalidArgument("source", "one of the two is here, and the other SESSION:PATH or RUN:NAME")
+    if away is not None:
+        _write(_named(Path(target), away[1]), served(lambda remote: _content(remote, *away), asked))
+    elif home is not None:
+        served(lambda remote: _copied_in(remote, Path(source), *home), asked)
+    return 0
+
+
+def artifacts(run: Name, /, *, save: str | None = None, asked: Asked = PLAIN) -> int:
+    """List the files that a run has left, with their hashes.
+
+    Parameters
+    ----------
+    run
+        Its handle.
+    save
+        A folder to copy them into.
+    """
+    found = ask(asked, "artifacts.list", run=run)
+    if save is not None:
+        served(lambda remote: _saved(remote, run, found, Path(save)), asked)
+    if asked.is_json:
+        print_json(found)
+    else:
+        print_table(("name", "size", "media_type", "sha256"), found, "The run has left no file.")
+    return 0
+
+
+def verify(file: Name, sha256: Name, /, *, asked: Asked = PLAIN) -> int:
+    """Say whether a file is exactly what a hash was made of: casemate verify FILE SHA256
+
+    The exit code is 0 when it is, and 1 when a byte of it differs.
+
+    Parameters
+    ----------
+    file
+        The file.
+    sha256
+        As casemate artifacts shows it.
+    """
+    wanted = sha256.lower().removeprefix("sha256:")
+    if len(wanted) != 64 or not set(wanted) <= set("0123456789abcdef"):
+        raise InvalidArgument("sha256", "is 64 hexadecimal digits")
+    try:
+        with open(file, "rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InvalidArgument("file", f"cannot read {file!r}: {error.strerror}") from None
+    matches = hmac.compare_digest(found, wanted)
+    if asked.is_json:
+        print_json({"file": file, "sha256": found, "matches": matches})
+    else:
+        print_lines([f"{file}: {'matches' if matches else 'DIFFERS: it is ' + found}"])
+    return 0 if matches else _DIFFERS
+
+
+def _place(text: str) -> tuple[str, str] | None:
+    """The handle and the path of a place that is not here."""
+    handle, colon, path = text.partition(":")
+    if not colon or not handle or "/" in handle or handle.startswith("."):
+        return None
+    if not path:
+        raise InvalidArgument("source", f"{text!r} has no path behind its colon")
+    return handle, path
+
+
+async def _content(remote: Remote, handle: str, path: str) -> bytes:
+    kind = "artifacts" if any(one["run"] == handle for one in await remote("runs.list")) else "files"
+    return await remote.download(kind, handle, *path.strip("/").split("/"))
+
+
+async def _copied_in(remote: Remote, source: Path, session: str, path: str) -> None:
+    try:
+        with source.open("rb") as stream:
+            data = stream.read(_MOST + 1)
+    except OSError as error:
+        raise InvalidArgument("source", f"cannot read {str(source)!r}: {error.strerror}") from None
+    if len(data) > _MOST:
+        raise InvalidArgument("source", f"{str(source)!r} has more than {_MOST} bytes")
+    name = f"{path}{source.name}" if path.endswith("/") else path
+    handle = await remote.upload(data)
+    await remote("files.write", {"session": session, "path": name, "handle": handle})
+
+
+async def _saved(remote: Remote, run: str, found: list[dict[str, Any]], folder: Path) -> None:
+    for artifact in found:
+        relative = Path(artifact["name"])
+        if relative.is_absolute() or ".." in relative.parts:
+            raise InvalidArgument("save", f"{artifact['name']!r} is no name of a file below a folder")
+        target = folder / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write(target, await _content(remote, run, artifact["name"]))
+
+
+def _named(target: Path, path: str) -> Path:
+    """Where a file goes that is copied to ``target``: into it, where that is a folder."""
+    return target / Path(path).name if target.is_dir() else target
+
+
+def _write(target: Path, data: bytes) -> None:
+    """Put ``data`` at ``target``; a link that was there is replaced, not followed."""
+    fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        fresh.write_bytes(data)
+        os.replace(fresh, target)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise InvalidArgument("target", f"cannot write {str(target)!r}: {error.strerror}") from None

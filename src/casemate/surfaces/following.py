@@ -1,0 +1,106 @@
+"""A run of the service, followed from a terminal: its output as casemate's own, its questions to whoever is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+from casemate.model.approval import ApprovalRequest
+from casemate.model.events import Display, Done, Event, Output, ResultEvent
+from casemate.operations.wire import event_of, execution_of
+from casemate.surfaces import failures
+from casemate.surfaces.streams import Streams
+from casemate.surfaces.words import say
+
+if TYPE_CHECKING:
+    from casemate.model.execution import Execution
+    from casemate.remote.client import Remote
+
+_LOOKS = 0.5  # seconds between looks whether somebody else has answered what is asked here
+
+
+class _Elsewhere:
+    """The content of a file that stays with the service."""
+
+    def read_bytes(self) -> bytes:
+        raise OSError("it is with the service; casemate cp copies it out")
+
+    def save(self, _path: object) -> None:
+        self.read_bytes()
+
+
+async def follow(remote: Remote, run: str, *, cursor: int = 0, raw: bool = False, asks: bool = True) -> int:
+    """Print what a run writes from event ``cursor`` on until it is over; its exit code.
+
+    ``asks``: what it wants to be allowed is asked here, where a person is at the terminal; else the command that
+    answers it is named.
+    """
+    streams, screen = Streams(raw=raw), asyncio.Lock()
+    async with contextlib.aclosing(_events(remote, run, cursor)) as events, asyncio.TaskGroup() as questions:
+        async for event in events:
+            match event:
+                case Output():
+                    async with screen:
+                        await streams.output(event)
+                case Display() | ResultEvent():
+                    async with screen:
+                        await streams.result(event.result)
+                case ApprovalRequest():
+                    questions.create_task(_answered(remote, event, screen, asks=asks))
+                case Done(execution):
+                    await streams.end()
+                    return told(execution, run)
+    raise AssertionError("a stream ends with Done")
+
+
+def told(execution: Execution, run: str) -> int:
+    """Say what is out of the ordinary of a run that is over; its exit code."""
+    from casemate.surfaces.account import outcome
+    from casemate.surfaces.terminal import visible
+
+    for line in outcome(execution):
+        say(line)
+    if execution.artifacts:
+        names = ", ".join(visible(artifact.name) for artifact in execution.artifacts[:8])
+        say(f"left {len(execution.artifacts)}: {names}; casemate cp {run}:NAME . copies one out")
+    return failures.exit_code_of(execution)
+
+
+def execution_in(state: dict[str, Any]) -> Execution | None:
+    """The outcome in the state of a run, without the contents of its files."""
+    document = state["execution"]
+    return None if document is None else execution_of(document, lambda _run, _name: _Elsewhere())
+
+
+async def _events(remote: Remote, run: str, cursor: int) -> AsyncGenerator[Event]:
+    async with contextlib.aclosing(remote.stream("runs.stream", {"run": run}, cursor=cursor)) as documents:
+        async for document in documents:
+            yield event_of(document, lambda _run, _name: _Elsewhere())
+
+
+async def _answered(remote: Remote, request: ApprovalRequest, screen: asyncio.Lock, *, asks: bool) -> None:
+    """Have a request decided here, or say where it can be."""
+    from casemate.surfaces.asking import Terminal, somebody_is_there
+
+    if not asks or request.kind == "elicitation" or not somebody_is_there():
+        say(f"waits for an approval: casemate approvals show {request.id}")
+        return
+    asking = asyncio.ensure_future(Terminal(screen).ask(request))  # noqa: TID251 - awaited or cancelled here in every case
+    try:
+        while not asking.done():
+            await asyncio.wait([asking], timeout=_LOOKS)
+            if not asking.done() and not await is_pending(remote, request.id):
+                return
+        allow = asking.result()
+        if not await remote("approvals.decide", {"request_id": request.id, "allow": allow}):
+            say("that came too late: somebody else has answered, or the run is over")
+    finally:
+        asking.cancel()
+        await asyncio.wait([asking])
+
+
+async def is_pending(remote: Remote, request: str) -> bool:
+    """Whether a request still waits for an answer."""
+    return any(one["id"] == request for one in await remote("approvals.pending"))

@@ -1,0 +1,125 @@
+"""Commands that ask the user's service: one connection, started on demand, and closed again; and how answers look."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from casemate.remote.client import Remote
+
+T = TypeVar("T")
+Work = Callable[["Remote"], Awaitable[T]]
+Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
+Flag = Annotated[bool, Parameter(negative=())]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Asked:
+    """What every command of the service takes.
+
+    Parameters
+    ----------
+    output
+        text (unless given), or json: the whole answer on stdout, for programs.
+    namespace
+        Whose sessions, runs and requests; those of the default one unless given.
+    """
+
+    output: Annotated[Literal["text", "json"], Parameter(name=("--output", "--format"))] = "text"
+    namespace: str | None = None
+
+    @property
+    def is_json(self) -> bool:
+        """Whether a program reads the answer."""
+        return self.output == "json"
+
+
+PLAIN = Asked()
+
+
+def served(work: Work[T], asked: Asked = PLAIN) -> T:
+    """Do ``work`` with a connection to the service: the one that ``CASEMATE_URL`` and ``CASEMATE_TOKEN`` name, else the
+    user's own, which is started where none runs. Raises ``CasemateError``."""
+    from casemate.remote.client import connect
+
+    async def connected() -> T:
+        url, token = os.environ.get("CASEMATE_URL"), os.environ.get("CASEMATE_TOKEN")
+        remote = await connect(url, token if url else None, namespace=asked.namespace)
+        try:
+            return await work(remote)
+        finally:
+            await remote.close()
+
+    return asyncio.run(connected())
+
+
+def ask(asked: Asked, operation: str, **arguments: Any) -> Any:
+    """The answer to one operation; arguments that are None are left out."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return served(lambda remote: remote(operation, given), asked)
+
+
+def print_json(value: Any) -> None:
+    """``value`` as JSON in ASCII: nothing in it acts upon a terminal."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines of casemate's own, in which strangers' texts may be: nothing in them acts upon a terminal."""
+    from casemate.surfaces.terminal import visible
+
+    sys.stdout.writelines(f"{visible(line)}\n" for line in lines)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], empty: str) -> None:
+    """Rows by the names of their columns. A person at a terminal gets a table with a head, or the words ``empty``;
+    a program gets lines of fields with tabs between, in which tabs and newlines are escapes."""
+    from casemate.surfaces.terminal import visible
+
+    cells = [[visible(_text(row.get(column))) for column in columns] for row in rows]
+    if not sys.stdout.isatty():
+        sys.stdout.writelines("\t".join(line) + "\n" for line in cells)
+    elif not cells:
+        sys.stdout.write(f"{empty}\n")
+    else:
+        _print_for_people(columns, cells)
+
+
+def _print_for_people(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.upper().replace("_", " "), overflow="fold")
+    for line in cells:
+        table.add_row(*map(Text, line))
+    Console(highlight=False).print(table)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_text, value)) or "-"
+    return str(value)
+
+
+def ago(seconds: float) -> str:
+    """A span of time, in its largest unit: 42s, 7m, 3h, 2d."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"

@@ -1,0 +1,96 @@
+"""``casemate stats``, ``queue``, ``limits``, ``runtimes`` and ``egress``: what the service has, and may do."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_json, print_lines
+from casemate.surfaces.sessions import lines_of
+
+_DENIED = 77  # the exit code of what was refused (surfaces/failures.py)
+
+
+def stats(*, asked: Asked = PLAIN) -> int:
+    """Show what the service has going on: queue, cells, sessions, memory and cpu."""
+    return _shown(ask(asked, "stats"), asked)
+
+
+def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, asked: Asked = PLAIN) -> int:  # noqa: ARG001 - "queue status" is what people type
+    """Show how many programs run, how many wait for their turn, and how many may run at once."""
+    return _shown(ask(asked, "stats")["queue"], asked)
+
+
+def limits(
+    *,
+    memory: Annotated[str | None, Parameter(name=("--memory", "--ram"))] = None,
+    cpus: Annotated[float | None, Parameter(name=("--cpus", "--cpu"))] = None,
+    cpu_time: float | None = None,
+    timeout: float | None = None,
+    processes: int | None = None,
+    disk: str | None = None,
+    asked: Asked = PLAIN,
+) -> int:
+    """Show the limits of what you run in the service; with options, narrow them from now on.
+
+    Parameters
+    ----------
+    memory
+        The most memory of a run or session, such as 256MiB.
+    cpus
+        The most cores.
+    cpu_time
+        The most seconds of cpu.
+    timeout
+        The most seconds of a run.
+    processes
+        The most processes and threads.
+    disk
+        The most bytes it may write.
+    """
+    given = {
+        "memory": memory,
+        "cpus": cpus,
+        "cpu_time": cpu_time,
+        "wall": timeout,
+        "processes": processes,
+        "disk": disk,
+    }
+    narrowed = {name: value for name, value in given.items() if value is not None}
+    return _shown(ask(asked, "set_limits", limits=narrowed), asked)
+
+
+def runtimes(*, asked: Asked = PLAIN) -> int:
+    """List the languages that there are, with their versions, and the wall that is in force."""
+    found = ask(asked, "runtimes")
+    if asked.is_json:
+        print_json(found)
+    else:
+        print_lines(lines_of({"runtimes": found} if isinstance(found, list) else found))
+    return 0
+
+
+def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked = PLAIN) -> int:
+    """Ask whether a host may be reached, and wait for the answer; the exit code is 77 where it may not.
+
+    Parameters
+    ----------
+    domain
+        The host's name.
+    port
+        The port; 443 unless given.
+    reason
+        Shown to whoever decides.
+    """
+    answer: dict[str, Any] = ask(asked, "egress.request", domain=domain, port=port, reason=reason or None)
+    _shown(answer, asked)
+    return 0 if answer.get("allowed") else _DENIED
+
+
+def _shown(found: dict[str, Any], asked: Asked) -> int:
+    if asked.is_json:
+        print_json(found)
+    else:
+        print_lines(lines_of(found))
+    return 0
