@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,11 @@ import pytest
 import casemate
 
 COMMAND = (sys.executable, "-m", "casemate")
+_SECONDS = 60  # for a command at a terminal
+# Makes its standard input the terminal that it is controlled by, and becomes the command.
+_AT_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 @dataclass(frozen=True)
@@ -100,3 +107,62 @@ def make_cli(tmp_path: Path, cache: Path) -> Callable[..., Cli]:
 def cli(make_cli: Callable[..., Cli]) -> Cli:
     """The command."""
     return make_cli()
+
+
+@dataclass
+class Terminal:
+    """A command at a terminal of its own: what was shown so far, and somebody who types."""
+
+    ours: int
+    process: subprocess.Popen[bytes]
+    shown: bytes = b""
+
+    def until(self, text: bytes) -> None:
+        """Wait until something is shown."""
+        ends = time.monotonic() + _SECONDS
+        while text not in self.shown and self._read(ends - time.monotonic()):
+            pass
+        assert text in self.shown, self.shown
+
+    def type(self, text: bytes) -> None:
+        os.write(self.ours, text)
+
+    def done(self) -> Done:
+        """Its end."""
+        ends = time.monotonic() + _SECONDS
+        while self._read(ends - time.monotonic()):
+            pass
+        return Done(self.process.wait(_SECONDS), self.shown.replace(b"\r\n", b"\n"), b"")
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self.ours], [], [], max(seconds, 0))[0]:
+            return False
+        with contextlib.suppress(OSError):  # EIO: nobody holds the other end any more
+            self.shown += (data := os.read(self.ours, 1 << 16))
+            return bool(data)
+        return False
+
+
+At = Callable[..., Terminal]
+
+
+@pytest.fixture
+def at_terminal(cli: Cli) -> Iterator[At]:
+    """Runs the command at a terminal that is its own."""
+    started: list[Terminal] = []
+
+    def start(*arguments: str) -> Terminal:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-c", _AT_TERMINAL, *COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
+            cwd=cli.folder, env=cli.env, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        started.append(Terminal(ours, process))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+        os.close(one.ours)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
-import select
 import shutil
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.surfaces.conftest import COMMAND, Cli, Done
+from tests.surfaces.conftest import At, Cli
 
 CONVERT = ("time.convert_time", "source_timezone=UTC", "time=12:00", "target_timezone=Asia/Tokyo")
 CALLS = """
@@ -28,11 +22,6 @@ try:
 except ToolError as error:
     print(error.kind)
 """
-_SECONDS = 60  # for a command at a terminal
-# Makes its standard input the terminal that it is controlled by, and becomes the command.
-_AT_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-)
 
 
 @pytest.fixture
@@ -234,65 +223,6 @@ def test_a_program_has_no_servers_but_those_that_are_named(kept: Cli) -> None:
     done = kept("run", program, "--tool-server", "other")
     assert done.code == 2
     assert b"There are time." in done.stderr
-
-
-@dataclass
-class Terminal:
-    """A command at a terminal of its own: what was shown so far, and somebody who types."""
-
-    ours: int
-    process: subprocess.Popen[bytes]
-    shown: bytes = b""
-
-    def until(self, text: bytes) -> None:
-        """Wait until something is shown."""
-        ends = time.monotonic() + _SECONDS
-        while text not in self.shown and self._read(ends - time.monotonic()):
-            pass
-        assert text in self.shown, self.shown
-
-    def type(self, text: bytes) -> None:
-        os.write(self.ours, text)
-
-    def done(self) -> Done:
-        """Its end."""
-        ends = time.monotonic() + _SECONDS
-        while self._read(ends - time.monotonic()):
-            pass
-        return Done(self.process.wait(_SECONDS), self.shown.replace(b"\r\n", b"\n"), b"")
-
-    def _read(self, seconds: float) -> bool:
-        if not select.select([self.ours], [], [], max(seconds, 0))[0]:
-            return False
-        with contextlib.suppress(OSError):  # EIO: nobody holds the other end any more
-            self.shown += (data := os.read(self.ours, 1 << 16))
-            return bool(data)
-        return False
-
-
-At = Callable[..., Terminal]
-
-
-@pytest.fixture
-def at_terminal(kept: Cli) -> Iterator[At]:
-    """Runs the command at a terminal that is its own."""
-    started: list[Terminal] = []
-
-    def start(*arguments: str) -> Terminal:
-        ours, theirs = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-c", _AT_TERMINAL, *COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
-            cwd=kept.folder, env=kept.env, start_new_session=True,
-        )  # fmt: skip
-        os.close(theirs)
-        started.append(Terminal(ours, process))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.process.kill()
-        one.process.wait()
-        os.close(one.ours)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,265 @@
+"""Commands over the service, as processes of their own: sessions, runs, files, approvals and records."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tests.surfaces.conftest import At, Cli, Done
+
+from casemate.surfaces.command_table import ALIASES, COMMANDS
+
+ASKS = """
+import urllib.request
+print("before", flush=True)
+try:
+    urllib.request.urlopen("http://ask.test/", timeout=60)
+except OSError as error:
+    print("not reached")
+print("after")
+"""
+LONG = 'import time\nprint("begun", flush=True)\ntime.sleep(600)'
+
+
+@pytest.fixture
+def served(cli: Cli) -> Iterator[Cli]:
+    """The command, whose service ends with the test."""
+    yield cli
+    cli("service", "stop")
+
+
+def handle(done: Done) -> str:
+    """What a command has printed: one handle."""
+    assert (done.code, done.stderr) == (0, b""), done
+    return done.stdout.decode().strip()
+
+
+def test_a_session_keeps_its_state_from_one_command_to_the_next(served: Cli) -> None:
+    opened = handle(served("sessions", "open", "analysis"))
+    assert served("exec", "analysis", "x = 20").code == 0
+    assert served("exec", opened, "x + 1").stdout == b"21\n"
+    done = served("exec", "analysis", "import sys; print('problem', file=sys.stderr); sys.exit(3)")
+    assert (done.code, done.stderr) == (3, b"problem\n")
+    assert served("sessions", "list").stdout.decode().split("\t")[:4] == [opened, "analysis", "python", "3"]
+    assert served("session", "close", "analysis").code == 0
+    done = served("exec", "analysis", "x")
+    assert done.code == 2
+    assert b"there is no session 'analysis'" in done.stderr
+
+
+def test_a_fresh_cell_and_a_new_session_are_had_by_one_command(served: Cli) -> None:
+    assert served("exec", "-", "--language", "shell", "echo $((6 * 7))").stdout == b"42\n"
+    done = served("exec", "new", "--env", "NAME=value", stdin=b"import os; y = os.environ['NAME']; y")
+    assert done.stdout == b"'value'\n"
+    session = done.stderr.decode().removeprefix("casemate: session ").strip()
+    assert served("exec", session, "y").stdout == b"'value'\n"
+
+
+def test_a_run_goes_on_alone_and_is_followed_from_its_beginning(served: Cli) -> None:
+    run = handle(
+        served(
+            "exec", "-", "--detach", "import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('done'); exit(5)"
+        )
+    )
+    assert served("ps").stdout.startswith(run.encode() + b"\t")
+    for command in ("attach", "wait"):
+        done = served(command, run)
+        assert done.code == 5
+        assert done.stdout == (b"begun\ndone\n" if command == "attach" else b"")
+    assert served("logs", run).stdout == b"begun\ndone\n"
+    assert served("ps").stdout == b""
+    assert served("ps", "--all").stdout.split(b"\t")[3] == b"failed"
+
+
+def test_ctrl_c_interrupts_a_step_and_its_session_goes_on(served: Cli) -> None:
+    served("sessions", "open", "s")
+    served("exec", "s", "x = 1")
+    going = served.start("exec", "s", LONG)
+    assert going.stdout is not None
+    assert going.stdout.readline() == b"begun\n"
+    going.send_signal(signal.SIGINT)
+    _, stderr = going.communicate(timeout=60)
+    assert going.returncode == 130, stderr
+    assert served("exec", "s", "x").stdout == b"1\n"
+
+
+def test_ctrl_c_leaves_a_run_alone_that_was_attached_to_and_kill_ends_it(served: Cli) -> None:
+    run = handle(served("exec", "-", "--detach", LONG))
+    going = served.start("attach", run)
+    assert going.stdout is not None
+    assert going.stdout.readline() == b"begun\n"
+    going.send_signal(signal.SIGINT)
+    _, stderr = going.communicate(timeout=60)
+    assert going.returncode == 130
+    assert b"the run goes on" in stderr
+    assert b"running" in served("ps").stdout
+    done = served("kill", run)
+    assert done.stdout == f"{run}\tcancelled\n".encode()
+    assert served("wait", run).code == 130
+
+
+def test_files_are_copied_in_and_out_and_are_what_their_hashes_say(served: Cli) -> None:
+    data = bytes(range(256)) * 4096
+    (served.folder / "data.bin").write_bytes(data)
+    served("sessions", "open", "s")
+    assert served("cp", "data.bin", "s:in/data.bin").code == 0
+    served("exec", "s", "open('back.bin', 'wb').write(open('in/data.bin', 'rb').read()[::-1])")
+    assert served("cp", "s:back.bin", ".").code == 0
+    assert (served.folder / "back.bin").read_bytes() == data[::-1]
+    run = handle(served("exec", "-", "--detach", "open('left.txt', 'w').write('what is left')"))
+    served("wait", run)
+    name, size, _, sha256 = served("artifacts", run, "--save", "out").stdout.decode().strip().split("\t")
+    assert (name, size, sha256) == ("left.txt", "12", hashlib.sha256(b"what is left").hexdigest())
+    assert served("verify", "out/left.txt", sha256).code == 0
+    (served.folder / "out" / "left.txt").write_bytes(b"what is lefd")
+    done = served("verify", "out/left.txt", sha256)
+    assert done.code == 1
+    assert b"DIFFERS" in done.stdout
+
+
+def test_values_are_set_got_and_copied_between_sessions_of_any_language(served: Cli) -> None:
+    served("sessions", "open", "one")
+    served("sessions", "open", "two", "--language", "node")
+    assert served("bridge", "one", "given", '{"a": [1, 2]}').code == 0
+    assert json.loads(served("sessions", "bridge", "given", "one", "two").stdout) == {"a": [1, 2]}
+    assert served("exec", "two", "given.a[1]").stdout == b"2\n"
+    assert json.loads(served("sessions", "get", "two", "given").stdout) == {"a": [1, 2]}
+    assert b"given" in served("sessions", "variables", "two").stdout
+
+
+def test_what_waits_for_an_approval_is_listed_shown_and_answered_from_another_command(served: Cli) -> None:
+    going = served.start("exec", "-", ASKS)
+    assert going.stdout is not None
+    assert going.stderr is not None
+    assert going.stdout.readline() == b"before\n"
+    said = going.stderr.readline()
+    assert b"casemate approvals show " in said
+    request = said.split()[-1].decode()
+    listed = served("approvals", "list").stdout.decode()
+    assert listed.startswith(f"{request}\tegress\t")
+    assert b"ask.test" in served("approvals", "show", request[:8]).stdout
+    assert served("approvals", "deny", request[:8], "--reason", "not today").code == 0
+    stdout, _ = going.communicate(timeout=60)
+    assert stdout == b"not reached\nafter\n"
+    assert going.returncode == 0
+    assert served("approvals", "list").stdout == b""
+    assert served("approvals", "deny", request).code == 2
+
+
+def test_whoever_runs_a_step_at_a_terminal_is_asked_there(served: Cli, at_terminal: At) -> None:
+    at = at_terminal("exec", "-", ASKS)
+    at.until(b"[y/N] ")
+    assert b"ask.test" in at.shown
+    at.type(b"n\n")
+    done = at.done()
+    assert done.code == 0
+    assert b"not reached" in done.stdout
+
+
+def test_a_question_at_a_terminal_is_taken_back_when_somebody_else_answers(served: Cli, at_terminal: At) -> None:
+    at = at_terminal("exec", "-", ASKS)
+    at.until(b"[y/N] ")
+    request = json.loads(served("approvals", "list", "--output", "json").stdout)[0]["id"]
+    served("approvals", "deny", request)
+    done = at.done()
+    assert b"withdrawn" in done.stdout
+    assert b"not reached" in done.stdout
+
+
+def test_a_live_prompt_asks_about_whatever_comes(served: Cli, at_terminal: At) -> None:
+    at = at_terminal("approvals", "watch")
+    at.until(b"Ctrl-C ends it")
+    run = handle(served("exec", "-", "--detach", ASKS))
+    at.until(b"[y/N] ")
+    at.type(b"n\n")
+    assert served("wait", run).code == 0
+    assert served("logs", run).stdout == b"before\nnot reached\nafter\n"
+    at.type(b"\x03")
+    assert at.done().code == 130
+
+
+def test_what_a_cell_names_cannot_act_upon_the_terminal_that_lists_it(served: Cli, at_terminal: At) -> None:
+    run = handle(served("exec", "-", "--detach", "open('\\x1b[2Jred\\u202e.txt', 'w').write('x')"))
+    served("wait", run)
+    at = at_terminal("artifacts", run)
+    shown = at.done().stdout
+    assert b"\\x1b[2Jred\\u202e.txt" in shown
+    assert b"\x1b[2J" not in shown
+    assert b"\x1b" not in served("artifacts", run).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("sessions", "list"), ("ps", "--all"), ("approvals", "list"), ("audit",), ("stats",), ("queue", "status"),
+     ("limits",), ("runtimes",), ("inspect", "s"), ("sessions", "variables", "s"), ("audit", "verify")],
+    ids=" ".join,
+)  # fmt: skip
+def test_programs_get_json_and_nothing_else(served: Cli, words: tuple[str, ...]) -> None:
+    served("sessions", "open", "s")
+    served("exec", "s", "value = 1")
+    done = served(*words, "--output", "json")
+    assert (done.code, done.stderr) == (0, b"")
+    json.loads(done.stdout)
+    assert served(*words).code == 0
+
+
+def test_limits_are_narrowed_and_hold_for_what_is_run_next(served: Cli) -> None:
+    assert served("limits", "--memory", "64MiB").code == 0
+    assert served("exec", "-", "x = bytearray(300 << 20)").code != 0
+    done = served("limits", "--memory", "64GiB", "--output", "json")
+    assert json.loads(done.stdout)["memory"] == 64 << 20
+
+
+def test_a_host_that_nobody_allows_is_refused_with_a_code_of_its_own(served: Cli) -> None:
+    going = served.start("egress", "ask.test")
+    pending: list[dict[str, str]] = []
+    while not pending:
+        pending = json.loads(served("approvals", "list", "--output", "json").stdout)
+    served("approvals", "deny", pending[0]["id"])
+    going.communicate(timeout=60)
+    assert going.returncode == 77
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [("good.py", "x = 1\n", 0), ("bad.py", "x = (\n", 1), ("bad.js", "let x = ;\n", 1), ("bad.sh", "if true\n", 1)],
+)
+def test_a_program_is_validated_without_running_it(cli: Cli, name: str, text: str, code: int) -> None:
+    done = cli("validate", cli.program(text, name))
+    assert done.code == code, done
+    assert (name.encode() in done.stdout) == bool(code)
+    assert json.loads(cli("validate", name, "--output", "json").stdout)["valid"] is not bool(code)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_its_options(cli: Cli, name: str) -> None:
+    done = cli(name, "--help")
+    assert (done.code, done.stderr) == (0, b"")
+    assert b"Usage: casemate " + name.encode() in done.stdout
+
+
+def test_help_names_every_command_and_loads_no_parser(cli: Cli) -> None:
+    program = (
+        "import sys\nfrom casemate.surfaces.cli import command\ncommand(['--help'])\n"
+        "print(sorted({'cyclopts', 'rich', 'pydantic', 'asyncio'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=cli.env, capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert [name for name in COMMANDS if f"  {name} " not in done.stdout] == []
+    assert set(ALIASES.values()) <= set(COMMANDS)
+
+
+def test_commands_of_another_user_find_a_service_of_their_own(served: Cli) -> None:
+    served("sessions", "open", "mine")
+    other = Cli(served.folder, {**served.env, "XDG_STATE_HOME": served.env["XDG_STATE_HOME"] + "-other"})
+    try:
+        assert other("sessions", "list").stdout == b""
+    finally:
+        other("service", "stop")
+    assert os.path.exists(served.env["XDG_STATE_HOME"] + "-other")
