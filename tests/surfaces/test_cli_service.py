@@ -184,14 +184,17 @@ def test_a_live_prompt_asks_about_whatever_comes(served: Cli, at_terminal: At) -
     assert at.done().code == 130
 
 
-def test_what_a_cell_names_cannot_act_upon_the_terminal_that_lists_it(served: Cli, at_terminal: At) -> None:
-    run = handle(served("exec", "-", "--detach", "open('\\x1b[2Jred\\u202e.txt', 'w').write('x')"))
-    served("wait", run)
-    at = at_terminal("artifacts", run)
+def test_what_a_cell_says_cannot_act_upon_the_terminal_that_lists_it(served: Cli, at_terminal: At) -> None:
+    served("sessions", "open", "s")
+    assert (
+        served("exec", "s", "class Red:\n    def __repr__(self): return '\\x1b[2Jred\\u202e'\nhostile = Red()").code
+        == 0
+    )
+    at = at_terminal("sessions", "variables", "s")
     shown = at.done().stdout
-    assert b"\\x1b[2Jred\\u202e.txt" in shown
+    assert b"\\x1b[2Jred\\u202e" in shown
     assert b"\x1b[2J" not in shown
-    assert b"\x1b" not in served("artifacts", run).stdout
+    assert b"\x1b" not in served("sessions", "variables", "s").stdout
 
 
 @pytest.mark.parametrize(

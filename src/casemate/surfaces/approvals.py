@@ -129,7 +129,7 @@ async def _watched(remote: Remote) -> None:
                 while not asking.done() and await is_pending(remote, document["id"]):
                     await asyncio.wait([asking], timeout=_LOOKS)
                 if asking.done():
-                    await remote("approvals.decide", {"request_id": document["id"], "allow": asking.result()})
+                    await remote("approvals.decide", {"request": document["id"], "allow": asking.result()})
             finally:
                 asking.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -142,7 +142,7 @@ def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) 
         answers = []
         for request in requests:
             found = await _found(remote, request)
-            taken = await remote("approvals.decide", {"request_id": found["id"], **decision})
+            taken = await remote("approvals.decide", {"request": found["id"], **decision})
             answers.append({"id": found["id"], "decided": taken})
         return answers
 

@@ -94,7 +94,7 @@ async def _answered(remote: Remote, request: ApprovalRequest, screen: asyncio.Lo
             if not asking.done() and not await is_pending(remote, request.id):
                 return
         allow = asking.result()
-        if not await remote("approvals.decide", {"request_id": request.id, "allow": allow}):
+        if not await remote("approvals.decide", {"request": request.id, "allow": allow}):
             say("that came too late: somebody else has answered, or the run is over")
     finally:
         asking.cancel()

@@ -219,7 +219,7 @@ def kill(*runs: Name, asked: Asked = PLAIN) -> int:
         if asked.is_json:
             print_json(states)
         else:
-            print_lines(f"{state['run']}\t{state['outcome'] or state['status']}" for state in states)
+            print_table(("run", "ended"), [{**one, "ended": one["outcome"] or one["status"]} for one in states], "")
         return 0
 
     return served(killed, asked)
