@@ -14,6 +14,7 @@ import pytest
 from tests.surfaces.conftest import At, Cli, Done
 
 from casemate.surfaces.command_table import ALIASES, COMMANDS
+from casemate.surfaces.served import print_table
 
 ASKS = """
 import urllib.request
@@ -184,17 +185,20 @@ def test_a_live_prompt_asks_about_whatever_comes(served: Cli, at_terminal: At) -
     assert at.done().code == 130
 
 
-def test_what_a_cell_says_cannot_act_upon_the_terminal_that_lists_it(served: Cli, at_terminal: At) -> None:
-    served("sessions", "open", "s")
-    assert (
-        served("exec", "s", "class Red:\n    def __repr__(self): return '\\x1b[2Jred\\u202e'\nhostile = Red()").code
-        == 0
-    )
-    at = at_terminal("sessions", "variables", "s")
-    shown = at.done().stdout
-    assert b"\\x1b[2Jred\\u202e" in shown
-    assert b"\x1b[2J" not in shown
-    assert b"\x1b" not in served("sessions", "variables", "s").stdout
+def test_what_a_cell_says_cannot_act_upon_the_terminal_that_shows_it(served: Cli, at_terminal: At) -> None:
+    hostile = "print('\\x1b[2Jred\\u202e')"
+    run = handle(served("exec", "-", "--detach", hostile))
+    served("wait", run)
+    for command in (("logs", run), ("attach", run)):
+        shown = at_terminal(*command).done().stdout
+        assert b"\\x1b[2Jred\\u202e" in shown
+        assert b"\x1b" not in shown
+    assert served("logs", run).stdout == "\x1b[2Jred\u202e\n".encode()
+
+
+def test_a_table_shows_strangers_texts_without_obeying_them(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("name", "value"), [{"name": "a\tb\n", "value": "\x1b[2J\u202e"}], "")
+    assert capsys.readouterr().out == "a\\x09b\\x0a\t\\x1b[2J\\u202e\n"
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,16 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "audit": (f"{_HERE}.records:app", "Read the record of what happened."),
         "verify": (f"{_HERE}.files:verify", "Say whether a file is what its hash was made of."),
     },
-    "This machine": {
+    "Agents, and what keeps their sessions": {
+        "serve": (f"{_HERE}.serve_command:serve", "Serve agents over MCP: tools that run code in cells."),
+        "install": (f"{_HERE}.install_command:install", "Make casemate known to an MCP client."),
         "service": (f"{_HERE}.service:app", "Keep sessions, runs and approvals alive."),
+    },
+    "This machine": {
         "doctor": (f"{_HERE}.commands:doctor", "Say what this machine can do, and what would help."),
         "runtimes": (f"{_HERE}.states:runtimes", "List the languages that there are."),
+        "config": (f"{_HERE}.config_command:app", "Show what is configured, and where it came from."),
+        "completion": (f"{_HERE}.completion:completion", "Print completions for bash, zsh or fish."),
     },
 }  # fmt: skip
 COMMANDS = {name: one for section in SECTIONS.values() for name, one in section.items()}

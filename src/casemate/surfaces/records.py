@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from cyclopts import App
 from casemate.surfaces.served import PLAIN, Asked, ask, print_json, print_lines, print_table
 
 app = App(name="audit", help="Read the record of what happened, and check that it is whole.")
-_COLUMNS = ("sequence", "when", "kind", "execution_id", "detail")
+_COLUMNS = ("sequence", "when", "kind", "run", "detail")
 _MOST_DETAIL = 120  # characters in a table; --output json has all
 _BROKEN = 1  # the exit code where the record is not what it was
 
@@ -45,11 +46,11 @@ def verify(*, asked: Asked = PLAIN) -> int:
         print_json(verdict)
     else:
         print_lines(f"{name}: {value}" for name, value in verdict.items())
-    return 0 if verdict.get("ok", True) else _BROKEN
+    return 0 if verdict["ok"] else _BROKEN
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    when = datetime.fromtimestamp(row["wall"] / 1e9).astimezone().isoformat(sep=" ", timespec="seconds")
-    detail = row["detail"] if isinstance(row["detail"], str) else str(row["detail"])
-    more = "…" if len(detail) > _MOST_DETAIL else ""
+    when = datetime.fromtimestamp(row["time"]).astimezone().isoformat(sep=" ", timespec="seconds")
+    detail = json.dumps(row["detail"])
+    more = "..." if len(detail) > _MOST_DETAIL else ""
     return {**row, "when": when, "detail": detail[:_MOST_DETAIL] + more}

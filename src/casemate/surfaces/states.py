@@ -19,7 +19,8 @@ def stats(*, asked: Asked = PLAIN) -> int:
 
 def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, asked: Asked = PLAIN) -> int:  # noqa: ARG001 - "queue status" is what people type
     """Show how many programs run, how many wait for their turn, and how many may run at once."""
-    return _shown(ask(asked, "stats")["queue"], asked)
+    found = ask(asked, "stats")
+    return _shown({name: found[name] for name in ("running", "waiting", "concurrency")}, asked)
 
 
 def limits(
