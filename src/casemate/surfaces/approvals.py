@@ -22,6 +22,7 @@ _COLUMNS = ("id", "kind", "what", "session", "run")
 _LOOKS = 0.5  # seconds between looks for new requests
 
 
+@app.default
 @app.command(name="list")
 def list_requests(*, asked: Asked = PLAIN) -> int:
     """List the requests that wait for an answer, the oldest first."""

@@ -44,8 +44,10 @@ def verify(*, asked: Asked = PLAIN) -> int:
     verdict = ask(asked, "audit.verify")
     if asked.is_json:
         print_json(verdict)
+    elif verdict["ok"]:
+        print_lines([f"whole: {verdict['head']['count']} rows, the last {verdict['head']['last']}"])
     else:
-        print_lines(f"{name}: {value}" for name, value in verdict.items())
+        print_lines([f"BROKEN at row {verdict['first_bad']}: {verdict['reason']}"])
     return 0 if verdict["ok"] else _BROKEN
 
 

@@ -6,17 +6,23 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
+
+from casemate.model.sizes import format_size
 
 if TYPE_CHECKING:
     from casemate.remote.client import Remote
 
 T = TypeVar("T")
 Work = Callable[["Remote"], Awaitable[T]]
+_SIZES = {"memory", "output", "full_output", "disk", "peak_memory"}  # fields that are bytes
+_SPANS = {"age", "idle", "idle_timeout", "wall"}  # seconds
+_MOMENTS = {"since", "expires"}  # seconds since 1970
 Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Flag = Annotated[bool, Parameter(negative=())]
 
@@ -78,6 +84,40 @@ def print_lines(lines: Iterable[str]) -> None:
     from casemate.surfaces.terminal import visible
 
     sys.stdout.writelines(f"{visible(line)}\n" for line in lines)
+
+
+def print_document(document: Mapping[str, Any], asked: Asked) -> int:
+    """A document as it is for programs, and for people a field in each line; the exit code, 0."""
+    if asked.is_json:
+        print_json(document)
+    else:
+        print_lines(_lines_of(document))
+    return 0
+
+
+def _lines_of(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    for name, value in document.items():
+        title = name.replace("_", " ")
+        if isinstance(value, dict) and value:
+            yield f"{indent}{title}:"
+            yield from _lines_of(value, indent + "  ")
+        elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            yield f"{indent}{title}:"
+            for one in value:
+                yield f"{indent}  " + ", ".join(f"{key} {_text(part)}" for key, part in one.items())
+        else:
+            yield f"{indent}{title}: {_for_people(name, value)}"
+
+
+def _for_people(name: str, value: Any) -> str:
+    """A field's value in units that people read."""
+    if name in _SIZES and isinstance(value, int):
+        return format_size(value)
+    if name in _SPANS and isinstance(value, int | float):
+        return ago(value)
+    if name in _MOMENTS and isinstance(value, int | float):
+        return datetime.fromtimestamp(value).astimezone().isoformat(sep=" ", timespec="seconds")
+    return _text(value)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], empty: str) -> None:

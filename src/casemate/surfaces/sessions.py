@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.options import env_of
-from casemate.surfaces.served import PLAIN, Asked, Name, ago, ask, print_json, print_lines, print_table, served
+from casemate.surfaces.served import (
+    PLAIN,
+    Asked,
+    Name,
+    ago,
+    ask,
+    print_document,
+    print_json,
+    print_lines,
+    print_table,
+    served,
+)
 
 app = App(name="sessions", help="Keep interpreters with their state, and look into them.")
 _COLUMNS = ("session", "name", "language", "steps", "busy", "age", "owner")
@@ -71,6 +81,7 @@ def open_session(
     return 0
 
 
+@app.default
 @app.command(name="list")
 def list_sessions(*, asked: Asked = PLAIN) -> int:
     """List the sessions that are open."""
@@ -217,11 +228,7 @@ def inspect(session: Name, /, *, asked: Asked = PLAIN) -> int:
         Its handle or name.
     """
     found = ask(asked, "inspect", session=session)
-    if asked.is_json:
-        print_json(found)
-    else:
-        print_lines(lines_of(found))
-    return 0
+    return print_document(found, asked)
 
 
 def bridge(session: Name, name: Name, value: Name, /, *, asked: Asked = PLAIN) -> int:
@@ -247,29 +254,3 @@ def value_of(text: str) -> Any:
         return json.loads(text, parse_constant=lambda _name: text)
     except (ValueError, RecursionError):
         return text
-
-
-def lines_of(value: Mapping[str, Any], indent: str = "") -> list[str]:
-    """A document as lines for people, a field in each; what is nested is indented."""
-    lines = []
-    for name, one in value.items():
-        if isinstance(one, dict) and one:
-            lines += [f"{indent}{name}:", *lines_of(one, indent + "  ")]
-        elif isinstance(one, list) and one and all(isinstance(each, dict) for each in one):
-            lines.append(f"{indent}{name}:")
-            for each in one:
-                lines.append(f"{indent}  " + ", ".join(f"{key} {_brief(part)}" for key, part in each.items()))
-        else:
-            lines.append(f"{indent}{name}: {_brief(one)}")
-    return lines
-
-
-def _brief(value: Any) -> str:
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case list():
-            return ", ".join(map(_brief, value)) or "-"
-    return str(value)

@@ -6,21 +6,20 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_json, print_lines
-from casemate.surfaces.sessions import lines_of
+from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_document, print_json, print_table
 
 _DENIED = 77  # the exit code of what was refused (surfaces/failures.py)
 
 
 def stats(*, asked: Asked = PLAIN) -> int:
     """Show what the service has going on: queue, cells, sessions, memory and cpu."""
-    return _shown(ask(asked, "stats"), asked)
+    return print_document(ask(asked, "stats"), asked)
 
 
 def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, asked: Asked = PLAIN) -> int:  # noqa: ARG001 - "queue status" is what people type
     """Show how many programs run, how many wait for their turn, and how many may run at once."""
     found = ask(asked, "stats")
-    return _shown({name: found[name] for name in ("running", "waiting", "concurrency")}, asked)
+    return print_document({name: found[name] for name in ("running", "waiting", "concurrency")}, asked)
 
 
 def limits(
@@ -59,7 +58,7 @@ def limits(
         "disk": disk,
     }
     narrowed = {name: value for name, value in given.items() if value is not None}
-    return _shown(ask(asked, "set_limits", limits=narrowed), asked)
+    return print_document(ask(asked, "set_limits", limits=narrowed), asked)
 
 
 def runtimes(*, asked: Asked = PLAIN) -> int:
@@ -67,8 +66,9 @@ def runtimes(*, asked: Asked = PLAIN) -> int:
     found = ask(asked, "runtimes")
     if asked.is_json:
         print_json(found)
-    else:
-        print_lines(lines_of({"runtimes": found} if isinstance(found, list) else found))
+        return 0
+    rows = [{**one, "version": one["version"] or one["problem"]} for one in found]
+    print_table(("language", "available", "version", "executable", "source", "wall"), rows, "")
     return 0
 
 
@@ -85,13 +85,5 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked =
         Shown to whoever decides.
     """
     answer: dict[str, Any] = ask(asked, "egress.request", domain=domain, port=port, reason=reason or None)
-    _shown(answer, asked)
+    print_document(answer, asked)
     return 0 if answer.get("allowed") else _DENIED
-
-
-def _shown(found: dict[str, Any], asked: Asked) -> int:
-    if asked.is_json:
-        print_json(found)
-    else:
-        print_lines(lines_of(found))
-    return 0
