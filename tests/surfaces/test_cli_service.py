@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.surfaces.conftest import At, Cli, Done
@@ -242,6 +243,19 @@ def test_a_program_is_validated_without_running_it(cli: Cli, name: str, text: st
     assert done.code == code, done
     assert (name.encode() in done.stdout) == bool(code)
     assert json.loads(cli("validate", name, "--output", "json").stdout)["valid"] is not bool(code)
+
+
+def test_servers_of_tools_are_there_in_a_service_that_runs_and_in_one_that_is_started(served: Cli) -> None:
+    server = str(Path(sys.executable).with_name("mcp-server-time"))
+    program = "from mcptools import time, search\nprint(search('convert time', detail='names'))"
+    served("sessions", "open", "s")
+    assert served("tools", "add", "time", "--", server, "--local-timezone", "UTC").stderr == b""
+    for _ in range(2):
+        assert b"convert_time" in served("exec", "-", program).stdout
+        served("service", "stop")
+    served("exec", "-", "1")
+    assert served("tools", "remove", "time").stderr == b""
+    assert b"ImportError" in served("exec", "-", program).stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -72,6 +73,26 @@ def ask(asked: Asked, operation: str, **arguments: Any) -> Any:
     """The answer to one operation; arguments that are None are left out."""
     given = {name: value for name, value in arguments.items() if value is not None}
     return served(lambda remote: remote(operation, given), asked)
+
+
+def tell_service(operation: str, **arguments: Any) -> None:
+    """Do in the user's service, where one runs, what was done to a file of the user's, and tell what it says against it."""
+    from casemate.errors import CasemateError, Unavailable
+    from casemate.remote.client import attached
+    from casemate.surfaces.terminal import inert
+    from casemate.surfaces.words import say
+
+    async def told() -> None:
+        remote = await attached(os.environ)
+        try:
+            await remote(operation, arguments)
+        except CasemateError as error:
+            say(inert(f"the service that runs has not taken it: {error.message}"))
+        finally:
+            await remote.close()
+
+    with contextlib.suppress(Unavailable):
+        asyncio.run(told())
 
 
 def print_json(value: Any) -> None:

@@ -100,12 +100,10 @@ def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> 
 
 
 def _users_servers(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The servers of ``casemate tools``. A service has no folder of its own: those that name none begin in the home."""
-    from casemate.tools.files import read_file, users_file
+    """The servers of ``casemate tools``."""
+    from casemate.tools.files import begun_at_home, read_file, users_file
 
-    kept = read_file(users_file(environ))
-    home = environ.get("HOME") or "/"
-    return {name: {"cwd": home, **one} if "command" in one else dict(one) for name, one in kept.items()}
+    return {name: begun_at_home(one, environ) for name, one in read_file(users_file(environ)).items()}
 
 
 @dataclass(frozen=True, slots=True)

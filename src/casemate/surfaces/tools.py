@@ -15,9 +15,10 @@ from cyclopts import App, Parameter
 from casemate.errors import InvalidArgument
 from casemate.sandbox import Sandbox
 from casemate.surfaces.options import users_vault
+from casemate.surfaces.served import tell_service
 from casemate.surfaces.terminal import inert, visible
 from casemate.surfaces.words import say
-from casemate.tools.files import add_to_file, chosen, read_file, remove_from_file, users_file
+from casemate.tools.files import add_to_file, begun_at_home, chosen, read_file, remove_from_file, users_file
 
 _UNAVAILABLE = 69  # the exit code where a server cannot be reached (sysexits.h)
 T = TypeVar("T")
@@ -116,6 +117,8 @@ def add(
         raise InvalidArgument(
             error.argument.removeprefix(f"{name}."), error.message.removeprefix(f"{error.argument}: ")
         ) from None
+    if file is None:
+        tell_service("tools.add", name=name, definition=begun_at_home(given, os.environ))
     return 0
 
 
@@ -153,6 +156,8 @@ def remove(name: Name, /, *, file: File = None) -> int:
         Another file of servers than your own.
     """
     remove_from_file(_file(file), name)
+    if file is None:
+        tell_service("tools.remove", name=name)
     return 0
 
 

@@ -94,6 +94,14 @@ def users_servers(environ: Mapping[str, str], names: tuple[str, ...]) -> Definit
     return chosen(users_file(environ), names)
 
 
+def begun_at_home(definition: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """A definition for a process without a folder of its own, such as a service: its command begins in the user's home,
+    where it names no other folder."""
+    if "command" not in definition:
+        return dict(definition)
+    return {"cwd": environ.get("HOME") or "/", **definition}
+
+
 def add_to_file(path: Path, name: str, definition: Mapping[str, Any]) -> None:
     """Keep one more definition. Raises ``InvalidArgument`` for one that is none, and for a name that is taken."""
     with _changing(path) as kept:
