@@ -76,7 +76,7 @@ def ask(asked: Asked, operation: str, **arguments: Any) -> Any:
 
 
 def tell_service(operation: str, **arguments: Any) -> None:
-    """Do in the user's service, where one runs, what was done to a file of the user's, and tell what it says against it."""
+    """Do in the user's service, where one runs, what was done to a file of the user's, and say where it failed."""
     from casemate.errors import CasemateError, Unavailable
     from casemate.remote.client import attached
     from casemate.surfaces.terminal import inert
