@@ -227,6 +227,14 @@ def ask(servers: Servers, elicit: Any, **params: Any) -> Any:
     return json.loads(answer.content[0]["text"])
 
 
+@pytest.mark.parametrize("filled_in", [None, {}, {"name": "Ada"}])
+def test_what_a_user_leaves_as_it_is_has_the_servers_default(good: Servers, filled_in: dict[str, str] | None) -> None:
+    fields = {"name": {"type": "string", "default": "Bob"}, "size": {"type": "integer", "default": 0}, "other": {}}
+    schema = {"type": "object", "properties": fields}
+    answer = ask(good, answers(Elicited("accept", filled_in), []), requestedSchema=schema)
+    assert answer == {"action": "accept", "content": {"name": "Bob", "size": 0, **(filled_in or {})}}
+
+
 def test_a_server_may_ask_the_user(good: Servers) -> None:
     asked: list[Elicitation] = []
     elicit = answers(Elicited("accept", {"name": "Ada", "more": "x"}), asked)

@@ -126,11 +126,12 @@ def elicitation_of(server: str, tool: str, params: Any) -> Elicitation | None:
 
 
 def elicited_content(asked: Elicitation, content: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Of what was filled in, what was asked for and is of a kind that may be sent: plain values and lists of texts."""
-    if asked.schema is None or content is None:
-        return {}
-    properties = asked.schema.get("properties", {})
-    return {name: value for name, value in content.items() if name in properties and _is_plain(value)}
+    """Of what was filled in, what was asked for and is of a kind that may be sent: plain values and lists of texts; and
+    of what was left as it is the server's defaults (SEP-1034)."""
+    properties = (asked.schema or {}).get("properties", {})
+    filled_in = {name: of["default"] for name, of in properties.items() if "default" in of}
+    filled_in |= {name: value for name, value in (content or {}).items() if name in properties}
+    return {name: value for name, value in filled_in.items() if _is_plain(value)}
 
 
 def _is_plain(value: Json) -> bool:

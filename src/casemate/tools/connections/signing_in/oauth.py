@@ -8,13 +8,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
-from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthMetadata
 from pydantic import AnyUrl
 
 from casemate.errors import ToolUnavailable
@@ -114,15 +114,30 @@ class _Kept(OAuthClientProvider):
             self.context.oauth_metadata = self.tokens.metadata()
         if self.sign_in.client_id:
             self.context.client_info = _registered(self.sign_in, self.context.client_metadata)
+        self._choose_authentication()
 
     async def _keep(self, port: int = 0) -> None:
         await self.tokens.keep_context(self.context.oauth_metadata, port)
 
+    def _choose_authentication(self) -> None:
+        """How a client that was registered before proves who it is; of others their registration says it."""
+        client = self.context.client_info
+        if self.sign_in.client_id and self.sign_in.client_secret and client is not None:
+            client.token_endpoint_auth_method = _secret_goes(self.context.oauth_metadata)
+
     def _check_issuer(self) -> None:
-        """Credentials are sent to nobody but whose they are."""
+        """Credentials are sent to nobody but whose they are, and as they are wanted there."""
+        self._choose_authentication()
         metadata, wanted = self.context.oauth_metadata, self.sign_in.issuer.rstrip("/")
         if wanted and (metadata is None or str(metadata.issuer).rstrip("/") != wanted):
             raise OAuthFlowError(f"the server leads to another authorization server than {wanted}")
+
+
+def _secret_goes(metadata: OAuthMetadata | None) -> Literal["client_secret_basic", "client_secret_post"]:
+    """How a secret is sent to an authorization server; one that says nothing of it takes it in a header (RFC 8414,
+    section 2)."""
+    known = metadata.token_endpoint_auth_methods_supported if metadata is not None else None
+    return "client_secret_basic" if known is None or "client_secret_basic" in known else "client_secret_post"
 
 
 def _registered(sign_in: SignIn, metadata: OAuthClientMetadata) -> OAuthClientInformationFull:
@@ -226,3 +241,8 @@ class _Credentials(ClientCredentialsOAuthProvider):
     async def _initialize(self) -> None:
         await super()._initialize()
         self.context.token_expiry_time = self._tokens.expires_at
+
+    async def _perform_authorization(self) -> httpx2.Request:
+        if self.context.client_info is not None:
+            self.context.client_info.token_endpoint_auth_method = _secret_goes(self.context.oauth_metadata)
+        return await super()._perform_authorization()
