@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from casemate.errors import InvalidArgument
 from casemate.policy.canonical import MOST_BYTES, parse
 
 _MOST_PIECES = 4096  # that a line may come in: each is looked at
+_LINE_SECONDS = 30.0  # in which a line that was begun has to be whole
 _MOST_AHEAD = 1 << 16  # bytes that a client may send before it has its answer
 _END = b"\n"
 Made = TypeVar("Made")
@@ -39,21 +41,79 @@ class Client(Protocol):
         ...
 
 
-async def read_line(client: Client, most: int = MOST_BYTES) -> bytes | None:
-    """The next line, without its end; None where nothing more comes. Raises ``InvalidArgument`` beyond ``most`` bytes,
-    and for one that is cut off."""
+class Crowded(Exception):
+    """The lines of one cell would take more of the host's memory than they may; the message says so."""
+
+
+class Room:
+    """For the lines of one cell, on all of its connections, while they come and until they are answered."""
+
+    def __init__(self, most: int) -> None:
+        """``most``: bytes."""
+        self._most = most
+        self._taken = 0
+
+    @contextlib.contextmanager
+    def share(self) -> Iterator[Share]:
+        """What one connection takes of it; with the block that is given back."""
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            share.hold(0)
+
+    def take(self, count: int) -> None:
+        """So many bytes more, or less. Raises :class:`Crowded`."""
+        if count > 0 and self._taken + count > self._most:
+            raise Crowded(f"requests of more than {self._most >> 20} MiB wait to be answered, or to be whole")
+        self._taken += count
+
+
+class Share:
+    """Of one connection in a :class:`Room`."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._held = 0
+
+    def hold(self, count: int) -> None:
+        """Its line has ``count`` bytes now. Raises :class:`Crowded`."""
+        self._room.take(count - self._held)
+        self._held = count
+
+
+async def read_line(
+    client: Client, most: int = MOST_BYTES, share: Share | None = None, within: float = _LINE_SECONDS
+) -> bytes | None:
+    """The next line, without its end; None where nothing more comes. ``share`` holds it until the next one is read.
+    Raises ``InvalidArgument`` beyond ``most`` bytes, for one that is cut off, and for one that was begun and is not
+    whole ``within`` so many seconds; and :class:`Crowded`."""
+    if share is not None:
+        share.hold(0)
+    if not client.ahead and not await client.fill():
+        return None
+    try:
+        if client.ahead.find(_END, 0, most + 1) >= 0:
+            return await _rest(client, most, share)
+        async with asyncio.timeout(within):
+            return await _rest(client, most, share)
+    except TimeoutError:
+        raise InvalidArgument("request", f"is not whole after {within:g} s") from None
+
+
+async def _rest(client: Client, most: int, share: Share | None) -> bytes:
     seen = 0
     for _ in range(_MOST_PIECES):
         end = client.ahead.find(_END, seen)
+        if share is not None:
+            share.hold(end + 1 if end >= 0 else len(client.ahead))
         if end >= 0 and end <= most:
             return client.taken(end + 1)[:-1]
         if len(client.ahead) > most:
             raise InvalidArgument("request", f"is longer than {most:,} bytes")
         seen = len(client.ahead)
         if not await client.fill():
-            if client.ahead:
-                raise InvalidArgument("request", "is cut off: a request is one line")
-            return None
+            raise InvalidArgument("request", "is cut off: a request is one line")
     raise InvalidArgument("request", "comes in too many pieces")
 
 

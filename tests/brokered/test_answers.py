@@ -52,3 +52,33 @@ async def test_a_rule_about_reading_resources_allows_no_tool_of_that_name(opened
         answer = told(await sandbox.run(RAW + "print(json.dumps(call('resources/read', uri='x')))"))
     assert answer["kind"] == "unknown"
     assert witness.calls == []
+
+
+FLOOD = """
+sockets = []
+for _ in range(40):
+    one = socket.create_connection(("tools.casemate.internal", 7), 30)
+    sockets.append(one)
+    try:
+        one.sendall(b"x" * 900_000)
+    except OSError:
+        pass
+said = []
+for one in sockets:
+    one.settimeout(1)
+    try:
+        said.append(json.loads(one.makefile("rb").readline())["kind"])
+    except TimeoutError:
+        said.append("waits")
+for one in sockets:
+    one.close()
+print(json.dumps([said.count("waits"), said.count("limit"), call("big", number=3)["ok"]]))
+"""
+
+
+async def test_lines_that_are_begun_on_many_connections_take_a_bounded_part_of_the_host(opened: Opened) -> None:
+    async with opened(policy=RULES) as sandbox:
+        waiting, refused, afterwards = told(await sandbox.run(RAW + FLOOD))
+    assert waiting * 900_000 <= 16 << 20
+    assert refused == 40 - waiting
+    assert afterwards is True

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.brokered.conftest import SERVER, Opened, Witness
+from tests.tools.connections.web import Rough, serving
 
 from casemate import ApprovalRequest
 
@@ -82,6 +83,11 @@ async def test_what_nobody_allows_is_not_added_and_not_started(
         {"command": "x", "args": ["${TOKEN}"]},
         {"command": "x", "variables": ["HOME"]},
         {"url": "https://u:p@mcp.test/"},
+        {"url": "https://93.184.215.14/", "addresses": "public"},
+        {"url": "http://169.254.169.254/latest"},
+        {"url": "http://2852039166/"},
+        {"url": "http://[::ffff:169.254.169.254]/"},
+        {"url": "http://[fd00:ec2::254]/"},
         {"command": "x", "unknown": 1},
         {},
     ],
@@ -101,11 +107,41 @@ async def test_what_would_take_something_of_the_hosts_is_refused_before_anybody_
     assert seen == []
 
 
-async def test_a_server_that_is_there_is_not_replaced(opened: Opened, witness: Witness) -> None:
+async def test_a_server_that_is_there_is_not_replaced_and_nobody_is_asked(opened: Opened, witness: Witness) -> None:
     definition = {"command": sys.executable, "args": ["-c", ""]}
-    async with opened(approve=lambda _request: True) as sandbox:
+    seen: list[ApprovalRequest] = []
+    async with opened(approve=seen.append) as sandbox:
         execution = await sandbox.run(
             adding(definition).replace('"more"', '"w"').replace("mcptools.more", "mcptools.w")
         )
     assert json.loads(execution.stdout)[0] == "invalid"
     assert witness.calls == []
+    assert seen == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_whoever_is_asked_is_told_that_an_address_is_not_public(opened: Opened, host: str) -> None:
+    seen: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        seen.append(request)
+        return request.kind == "server"
+
+    with serving(Rough()) as url:
+        definition = {"url": url.replace("127.0.0.1", host)}
+        async with opened(approve=approve) as sandbox:
+            execution = await sandbox.run(adding(definition).replace(".note", ".echo"))
+            listed = [row.tool for row in await sandbox.tools.list() if row.server == "more"]
+    assert listed == ["echo"], execution.text
+    assert "which is not in the public network (" in seen[0].summary
+    assert "127.0.0.1, loopback" in seen[0].summary
+    assert "127.0.0.1" in seen[0].arguments["addresses"]
+
+
+async def test_a_public_address_is_shown_as_one_and_nothing_is_sent_there_that_nobody_allows(opened: Opened) -> None:
+    seen: list[ApprovalRequest] = []
+    async with opened(approve=seen.append) as sandbox:
+        execution = await sandbox.run(adding({"url": "https://93.184.215.14/mcp"}))
+    assert json.loads(execution.stdout)[0] == "denied"
+    assert seen[0].arguments == {"url": "https://93.184.215.14/mcp", "addresses": "public"}
+    assert "not in the public network" not in seen[0].summary

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.lines import Client, line_of, read_line, while_there
+from casemate.lines import Client, Crowded, Room, Share, line_of, read_line, while_there
 from casemate.tools import shell
 from casemate.tools.calls import SMALL, Asker, Calling, Foreseen, Note, Refused, Turns, is_large, kind_of
 from casemate.tools.progress import telling
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 NAME, PORT = "tools.casemate.internal", 7
+_MOST_ASKED = 16 << 20  # bytes of requests of one cell that are begun, or not yet answered
 _MOST_UNSENT = 128 << 20  # bytes of several answers to one cell: they take the host's memory until they are read
 
 
@@ -69,13 +70,21 @@ class ToolService:
     name: str = NAME
     port: int = PORT
     turns: Turns = field(default_factory=Turns)
+    room: Room = field(default_factory=lambda: Room(_MOST_ASKED))
     unsent: list[int] = field(default_factory=list)  # bytes of each answer that is not read to its end
 
     async def serve(self, client: Client) -> None:
         """Until the client goes."""
+        with self.room.share() as share:
+            try:
+                await self._serve(client, share)
+            except Crowded as crowded:
+                await client.send(line_of(Refused("limit", str(crowded)).answer))
+
+    async def _serve(self, client: Client, share: Share) -> None:
         while True:
             try:
-                line = await read_line(client)
+                line = await read_line(client, share=share)
                 if line is None:
                     return
                 goes_on = await while_there(client, self._answered(line, client))

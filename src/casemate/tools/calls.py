@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
 from casemate.model.approval import Question, Verdict
@@ -145,17 +146,29 @@ class Calling:
 
     async def register(self, request: Register) -> dict[str, Any]:
         """Add a server, if somebody allows exactly that. Raises as :meth:`call`."""
+        self.tools.servers.check_free(request.name)
         shown = await self.turns.take(True, registered, request.name, request.definition)
-        summary = f"add the MCP server {request.name}: {shortened(json.dumps(shown), _SUMMARY)}"
+        if "url" in shown:
+            shown["addresses"] = await self._addresses(shown["url"])
+        summary = f"add the MCP server {request.name}{_inside(shown)}: {shortened(json.dumps(shown), _SUMMARY)}"
         await self._allowed(Question("server", summary, shown, server=request.name))
         await self.tools.add(request.name, shown)
         catalogue = await self.tools.catalogue(request.name)
         tools = [row for row in catalogue.listed() if row["server"] == request.name]
         return {"ok": True, "tools": tools, "text": f"added {request.name}, with {len(tools)} tools"}
 
+    async def _addresses(self, url: str) -> str | list[str]:
+        """Where alone a server at ``url`` may be, once it is allowed. Raises ``InvalidArgument``."""
+        from casemate.tools.connections.addresses import vetted
+
+        host = urlsplit(url).hostname or ""
+        async with self.turns.looking_up:
+            found = await self.tools.addresses_of(host)
+        return list(found) if vetted(host, found) else "public"
+
     async def _known(self, server: str, tool: str, *, is_new: bool = False) -> Known:
         try:
-            return await self.tools.known(server, tool, is_new=is_new)
+            return await self.tools.known(server, tool, is_new=is_new, aside=partial(self.turns.take, True))
         except InvalidArgument as error:
             raise Refused("unknown", error.message) from None
 
@@ -234,6 +247,8 @@ def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
 
     if "variables" in definition or has_placeholder(json.dumps(definition)):
         raise Refused("invalid", "a server that is added from inside gets no variables or secrets of the host's")
+    if "addresses" in definition:
+        raise Refused("invalid", "where a server that is added from inside may be is found out here")
     if "policy" in definition or "settings" in definition:
         raise Refused("invalid", "a server that is added from inside cannot name files of the host's")
     read = read_definition(name, definition)
@@ -241,6 +256,16 @@ def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
         return dict(definition)
     # A wall lets its command write in the folder that it works in.
     return {**definition, "wall": True, "cwd": os.path.realpath(read.how.cwd)}
+
+
+def _inside(shown: Mapping[str, Any]) -> str:
+    """What whoever is asked must know of where a server is."""
+    from casemate.tools.connections.addresses import place_of
+
+    if (addresses := shown.get("addresses", "public")) == "public":
+        return ""
+    places = [f"{address}, {place}" for address in addresses if (place := place_of(address))]
+    return f", which is not in the public network ({'; '.join(places)}),"
 
 
 def _asked(known: Known, given: Mapping[str, Any]) -> Question:
@@ -295,6 +320,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
+        self.looking_up = asyncio.Lock()  # a name may take as long as whoever answers for it likes
 
     async def take(self, is_slow: bool, step: Callable[..., Made], *given: Any) -> Made:
         """What ``step`` gives or raises: here if it is quick, else in another thread."""

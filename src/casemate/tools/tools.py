@@ -7,7 +7,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from casemate.tools.connections.servers import Servers
 
 Aside = Callable[..., Awaitable[Any]]  # does a step, with what it is given, in another thread
+_RESOLVERS = 8
+_RESOLVED_SECONDS = 20.0
 _MOST_VALIDATORS = 1000  # compiled schemas that are kept
 _MOST_SAMPLES = 5  # answers from which a tool's result type is inferred
 _MOST_MADE = 3  # catalogues, one after the other, for whoever waits for one
@@ -66,6 +68,7 @@ class Tools:
         self._making: Future[Catalogue] | None = None
         self._validators: OrderedDict[tuple[str, str, str], Validator] = OrderedDict()
         self._samples: dict[tuple[str, str], list[Any]] = {}
+        self._resolvers = ThreadPoolExecutor(_RESOLVERS, "casemate-tools-resolver")  # threads start when they are used
 
     # -- for the application
 
@@ -100,7 +103,7 @@ class Tools:
     async def describe(self, server: str, tool: str, *, aside: Aside = asyncio.to_thread) -> str:
         """All that a program needs to know in order to call a tool, as a text for a model. Raises ``InvalidArgument``
         where there is none."""
-        await self.known(server, tool)
+        await self.known(server, tool, aside=aside)
         text: str | None = await aside((await self.catalogue(server)).describe, server, tool)
         if text is None:
             raise _no_tool(server, tool)
@@ -157,7 +160,7 @@ class Tools:
             await asyncio.wrap_future(self.servers.tools(server))
         return await self._current()
 
-    async def known(self, server: str, tool: str, *, is_new: bool = False) -> Known:
+    async def known(self, server: str, tool: str, *, is_new: bool = False, aside: Aside = asyncio.to_thread) -> Known:
         """A tool, by its exact names, as its server has last described it, or with ``is_new`` does now: a call of what
         has changed since is refused. Raises ``InvalidArgument`` where there is none."""
         listed = None if is_new else self.servers.known(server)
@@ -166,7 +169,7 @@ class Tools:
         described = listed.tools.get(tool)
         if described is None:
             raise _no_tool(server, tool)
-        return Known(described, listed.hashes[tool], await self._validator(described, listed.hashes[tool]))
+        return Known(described, listed.hashes[tool], await self._validator(described, listed.hashes[tool], aside))
 
     def called(
         self,
@@ -187,6 +190,17 @@ class Tools:
             answering.add_done_callback(lambda done: self._learn(tool, done))
         return answering
 
+    async def addresses_of(self, host: str) -> tuple[str, ...]:
+        """Where a name leads, by threads of its own: each may be held up by who answers for that name. Raises
+        ``InvalidArgument`` where it leads nowhere."""
+        from casemate.tools.connections.addresses import addresses_of
+
+        try:
+            async with asyncio.timeout(_RESOLVED_SECONDS):
+                return await asyncio.get_running_loop().run_in_executor(self._resolvers, addresses_of, host)
+        except (OSError, UnicodeError, TimeoutError):
+            raise InvalidArgument("url", f"{host[:100]} has no address") from None
+
     async def module(self, name: str, *, aside: Aside = asyncio.to_thread) -> tuple[str, bool] | None:
         """The source of a module of ``mcptools``, and whether it is a package; None where there is none."""
         server = await self._server_of(name)
@@ -198,6 +212,7 @@ class Tools:
 
     def close(self) -> None:
         """End every server. Blocks, bounded; harmless when repeated."""
+        self._resolvers.shutdown(wait=False, cancel_futures=True)
         if self._servers is not None:
             self._servers.close()
 
@@ -257,14 +272,12 @@ class Tools:
                 self._making = None
             made.set_exception(error)
 
-    async def _validator(self, tool: Tool, digest: str) -> Validator:
+    async def _validator(self, tool: Tool, digest: str, aside: Aside) -> Validator:
         key = (tool.server, tool.name, digest)
-        with self._lock:
-            if (found := self._validators.get(key)) is not None:
-                self._validators.move_to_end(key)
-                return found
+        if (found := self._compiled(key)) is not None:
+            return found
         try:
-            made = await asyncio.to_thread(Validator, tool.input_schema)
+            made: Validator = await aside(lambda: self._compiled(key) or Validator(tool.input_schema))
         except Unreadable as error:
             raise InvalidArgument("tool", f"{tool.server}.{tool.name} cannot be used: {error}") from None
         with self._lock:
@@ -272,6 +285,12 @@ class Tools:
             while len(self._validators) > _MOST_VALIDATORS:
                 self._validators.popitem(last=False)
         return made
+
+    def _compiled(self, key: tuple[str, str, str]) -> Validator | None:
+        with self._lock:
+            if (found := self._validators.get(key)) is not None:
+                self._validators.move_to_end(key)
+            return found
 
     def _heard(self, listed: Listed) -> None:
         with self._lock:

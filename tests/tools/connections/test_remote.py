@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
+import socket
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.tools.connections.conftest import SECONDS, Made, Secrets, said
 from tests.tools.connections.web import Rough, serving
 
 from casemate.errors import InvalidArgument, ToolUnavailable
+from casemate.tools.connections.addresses import is_metadata, place_of
 from casemate.tools.connections.answers import Elicitation, Elicited
 from casemate.tools.connections.last_words import LastWords
 from casemate.tools.connections.remote import http_client, is_loopback
@@ -185,3 +188,52 @@ def test_a_server_does_not_lead_where_a_sign_in_has_no_business(home: str, place
 )
 def test_this_machine_is_known_without_asking(host: str, is_ours: bool) -> None:
     assert is_loopback(host) == is_ours
+
+
+def test_a_server_is_only_where_it_may_be_whatever_its_name_leads_to(connections: Made) -> None:
+    servers, rough = connections(), Rough()
+    with serving(rough) as url:
+        port = url.rpartition(":")[2]
+        by_name = f"http://elsewhere.test:{port}/"
+        servers.add("there", {"url": by_name, "addresses": ["127.0.0.2", "127.0.0.1"]})
+        servers.add("gone", {"url": f"http://localhost:{port}/", "addresses": "public", "connect_timeout": 5})
+        assert json.loads(said(servers, "echo", "there", a="b")) == {"a": "b"}
+        assert {one["host"] for one in rough.headers} == {f"elsewhere.test:{port}"}
+        with pytest.raises(ToolUnavailable, match=r"is 127\.0\.0\.1 now, which is not"):
+            servers.tools("gone").result(SECONDS)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # anyio leaves what shook no hands
+def test_a_certificate_is_asked_for_by_the_servers_name(connections: Made) -> None:
+    servers = connections()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(SECONDS)
+        url = f"https://elsewhere.test:{listener.getsockname()[1]}/"
+        servers.add("there", {"url": url, "addresses": ["127.0.0.1"]})
+        asked = servers.tools("there")
+        there, _ = listener.accept()
+        listener.close()
+        with there:
+            there.settimeout(SECONDS)
+            assert b"elsewhere.test" in there.recv(1 << 16)  # of the ClientHello
+            there.sendall(b"\x15\x03\x01\x00\x02\x02\x28")  # an alert: handshake_failure (RFC 8446, 6.2)
+    with pytest.raises(ToolUnavailable):
+        asked.result(SECONDS)
+    servers.close()
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("address", "place", "is_credentials"),
+    [
+        ("93.184.215.14", "", False), ("2606:2800:21f:cb07:6820:80da:af6b:8b2c", "", False),
+        ("127.8.9.1", "loopback", False), ("0.0.0.0", "loopback", False), ("::1", "loopback", False),
+        ("::ffff:127.0.0.1", "loopback", False), ("10.1.2.3", "private", False), ("fd12::1", "private", False),
+        ("100.64.1.1", "private", False), ("169.254.1.1", "link-local", False), ("fe80::1", "link-local", False),
+        ("169.254.169.254", "link-local", True), ("64:ff9b::a9fe:a9fe", "link-local", True),
+        ("168.63.129.16", "", True), ("fd00:ec2::254", "private", True),
+    ],
+)  # fmt: skip
+def test_an_address_is_told_from_a_public_one(address: str, place: str, is_credentials: bool) -> None:
+    assert place_of(address) == place
+    assert is_metadata(address) is is_credentials

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.lines import line_of, read_line, read_object, while_there
+from casemate.lines import Crowded, Room, line_of, read_line, read_object, while_there
 
 
 class Pieces:
@@ -89,6 +89,44 @@ def test_what_is_no_object_or_none_that_readers_agree_on_is_refused(line: bytes)
 
 def test_a_value_is_one_line_of_ascii() -> None:
     assert line_of({"text": "ä\n\u2028\ud800"}) == b'{"text":"\\u00e4\\n\\u2028\\ud800"}\n'
+
+
+def test_lines_of_several_connections_share_their_room_until_each_reads_its_next() -> None:
+    room = Room(100)
+
+    async def main() -> None:
+        with room.share() as first, room.share() as second:
+            answered = Pieces(b"x" * 59 + b"\n", b"y\n")
+            assert await read_line(answered, share=first) == b"x" * 59
+            with pytest.raises(Crowded):
+                await read_line(Pieces(b"x" * 30, b"x" * 30 + b"\n"), share=second)
+            assert await read_line(answered, share=first) == b"y"
+            assert await read_line(Pieces(b"x" * 30, b"x" * 30 + b"\n"), share=second) == b"x" * 60
+        with room.share() as third:
+            assert await read_line(Pieces(b"x" * 99 + b"\n"), share=third) == b"x" * 99
+
+    asyncio.run(main())
+
+
+class Silent(Pieces):
+    """A client that says nothing more, and stays."""
+
+    async def fill(self) -> bool:
+        return await asyncio.Event().wait()
+
+
+def test_a_line_that_was_begun_has_to_become_whole_and_one_that_was_not_can_wait() -> None:
+    async def main() -> None:
+        dripping = Silent()
+        dripping.ahead += b'{"a":'
+        with pytest.raises(InvalidArgument, match=r"not whole after 0\.05 s"):
+            await read_line(dripping, within=0.05)
+        idle = asyncio.ensure_future(read_line(Silent(), within=0.05))
+        done, _ = await asyncio.wait((idle,), timeout=0.5)
+        assert not done
+        idle.cancel()
+
+    asyncio.run(main())
 
 
 class Watched(Pieces):

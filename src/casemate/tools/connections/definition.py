@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 from urllib.parse import urlsplit
@@ -33,7 +34,7 @@ _OWN_HEADERS = """
 
 _BOTH = ("type", "timeout", "connect_timeout", "variables")
 _PROGRAM_KEYS = (*_BOTH, "command", "args", "env", "cwd", "wall", "policy", "settings")
-_REMOTE_KEYS = (*_BOTH, "url", "headers", "auth")
+_REMOTE_KEYS = (*_BOTH, "url", "headers", "auth", "addresses")
 _REMOTE_TYPES = {"http": "http", "streamable-http": "http", "sse": "sse"}
 
 Grant = Literal["authorization_code", "device", "client_credentials"]
@@ -81,12 +82,14 @@ class SignIn:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A server that is somewhere else. ``transport``: "http" is streamable HTTP, "sse" the one before it."""
+    """A server that is somewhere else. ``transport``: "http" is streamable HTTP, "sse" the one before it;
+    ``addresses``: where alone it may be, whatever its name leads to: these, or any that is public; None is anywhere."""
 
     url: str
     transport: Literal["http", "sse"] = "http"
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     sign_in: SignIn | None = None
+    addresses: tuple[str, ...] | Literal["public"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,24 @@ def _remote(keys: Mapping[str, Any], server: str) -> Remote:
     sign_in = None if keys.get("auth") is None else _sign_in(keys["auth"], f"{server}.auth")
     if sign_in and any(header.lower() == "authorization" for header in headers):
         raise InvalidArgument(f"{server}.headers", "Authorization is what 'auth' will set; give one of the two")
-    return Remote(url, cast(Literal["http", "sse"], _REMOTE_TYPES[kind]), headers, sign_in)
+    addresses = _addresses(keys.get("addresses"), f"{server}.addresses")
+    return Remote(url, cast(Literal["http", "sse"], _REMOTE_TYPES[kind]), headers, sign_in, addresses)
+
+
+def _addresses(given: object, argument: str) -> tuple[str, ...] | Literal["public"] | None:
+    if given is None:
+        return None
+    if given == "public":
+        return "public"
+    texts = _texts(given, argument)
+    for text in texts:
+        try:
+            ip_address(text)
+        except ValueError:
+            raise InvalidArgument(argument, f"{text[:100]!r} is no address of IP; give those, or 'public'") from None
+    if not texts:
+        raise InvalidArgument(argument, "is empty, so the server could be nowhere")
+    return texts
 
 
 def _sign_in(given: object, argument: str) -> SignIn:

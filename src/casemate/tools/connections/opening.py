@@ -115,6 +115,8 @@ async def transport(
             from casemate.tools.connections.signing_in.oauth import signed_in
 
             auth = await stack.enter_async_context(
-                signed_in(definition.name, opening.url, opening.sign_in, surroundings, waiting)
+                signed_in(
+                    definition.name, opening.url, opening.sign_in, surroundings, waiting, definition.how.addresses
+                )
             )
         yield await stack.enter_async_context(remote(definition.how, opening.url, opening.headers, auth, words))

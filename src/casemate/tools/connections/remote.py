@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import httpx2
 
+from casemate.tools.connections.addresses import addresses_of, is_metadata, place_of
 from casemate.tools.connections.definition import Remote
 from casemate.tools.connections.last_words import LastWords
 from casemate.tools.connections.stdio import MOST_MESSAGE
@@ -31,12 +31,15 @@ _FIRST_ERROR, _UNAVAILABLE = 400, 503
 
 class Bounded(httpx2.AsyncBaseTransport):
     """Answers of at most 64 MiB each, not compressed, from where this server may lead. ``url``: the server's own;
-    ``words`` hears which requests were refused."""
+    ``words`` hears which requests were refused; ``addresses``: where the server alone may be, as of ``Remote``."""
 
-    def __init__(self, url: str, words: LastWords | None = None) -> None:
+    def __init__(
+        self, url: str, words: LastWords | None = None, addresses: tuple[str, ...] | Literal["public"] | None = None
+    ) -> None:
         limits = httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=5)
         self._inner = httpx2.AsyncHTTPTransport(limits=limits, trust_env=False)
         self._home = httpx2.URL(url)
+        self._addresses = addresses
         self._words = words
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -54,7 +57,7 @@ class Bounded(httpx2.AsyncBaseTransport):
     async def _sent(self, request: httpx2.Request) -> httpx2.Response:
         await self._check_place(request.url)
         request.headers["accept-encoding"] = "identity"  # what is small on the way may be huge when it is unpacked
-        response = await self._inner.handle_async_request(request)
+        response = await self._answer(request)
         if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
             await response.aclose()
             raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for", request=request)
@@ -62,6 +65,16 @@ class Bounded(httpx2.AsyncBaseTransport):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _Limited(response.stream)  # events are bounded one by one
         return response
+
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        """From where the server may be: it is connected at the address that was looked at, not by its name again."""
+        if self._addresses is None or request.url.host != self._home.host:
+            return await self._inner.handle_async_request(request)
+        *others, last = self._addresses if self._addresses != "public" else await _public_addresses(self._home.host)
+        for address in others:
+            with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
+                return await self._inner.handle_async_request(_at(address, request))
+        return await self._inner.handle_async_request(_at(last, request))
 
     def _note(self, line: str) -> None:
         if self._words is not None:
@@ -101,6 +114,24 @@ class _Limited(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
+def _at(address: str, request: httpx2.Request) -> httpx2.Request:
+    """The request, to be sent to ``address``; what it says, and the certificate that is asked for, is as before."""
+    extensions = {**request.extensions, "sni_hostname": request.url.host}
+    url = request.url.copy_with(host=address)
+    return httpx2.Request(request.method, url, headers=request.headers, stream=request.stream, extensions=extensions)
+
+
+async def _public_addresses(host: str) -> tuple[str, ...]:
+    try:
+        found = await asyncio.to_thread(addresses_of, host)
+    except OSError as error:
+        raise httpx2.ConnectError(f"{host}: {error.strerror}") from None
+    for address in found:
+        if is_metadata(address) or place_of(address):
+            raise httpx2.ConnectError(f"{host} was allowed as a public address, and is {address} now, which is not")
+    return found
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host of a URL is this machine, without asking anybody."""
     if host == "localhost":
@@ -113,21 +144,24 @@ def is_loopback(host: str) -> bool:
 async def _is_public(host: str) -> bool:
     """Whether all of its addresses are public; a name that nobody knows has none that are not."""
     with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_global
+        return not place_of(host)
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return not any(map(place_of, await asyncio.to_thread(addresses_of, host)))
     except OSError:
         return True
-    return all(ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_global for address in found)
 
 
 def http_client(
-    url: str, headers: Mapping[str, str], auth: httpx2.Auth | None = None, words: LastWords | None = None
+    url: str,
+    headers: Mapping[str, str],
+    auth: httpx2.Auth | None = None,
+    words: LastWords | None = None,
+    addresses: tuple[str, ...] | Literal["public"] | None = None,
 ) -> httpx2.AsyncClient:
     """A client for one server, which nothing in the environment configures: no proxies, no netrc."""
     timeout = httpx2.Timeout(_SECONDS, read=None)
     return httpx2.AsyncClient(
-        headers=dict(headers), auth=auth, timeout=timeout, transport=Bounded(url, words), trust_env=False,
+        headers=dict(headers), auth=auth, timeout=timeout, transport=Bounded(url, words, addresses), trust_env=False,
         follow_redirects=False,
     )  # fmt: skip
 
@@ -145,7 +179,7 @@ async def remote(
             timeout: object = None,  # noqa: ARG001 - the SDK's; ours is `http_client`'s
             auth: httpx2.Auth | None = None,
         ) -> httpx2.AsyncClient:
-            return http_client(url, headers or {}, auth, words)
+            return http_client(url, headers or {}, auth, words, server.addresses)
 
         async with sse_client(url, dict(headers), auth=auth, httpx_client_factory=client_of) as streams:
             yield streams
@@ -153,7 +187,7 @@ async def remote(
     from mcp.client.streamable_http import streamable_http_client
 
     async with (
-        http_client(url, headers, auth, words) as client,
+        http_client(url, headers, auth, words, server.addresses) as client,
         streamable_http_client(url, http_client=client, max_sse_event_size=MOST_MESSAGE) as streams,
     ):
         yield streams

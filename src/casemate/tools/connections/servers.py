@@ -65,13 +65,15 @@ class Servers:
         if read.name != check_server_name(name):
             raise InvalidArgument("server", f"the definition is of {read.name!r}, not of {name!r}")
         with self._lock:
-            self._check_open()
-            if name in self._connections:
-                raise InvalidArgument("server", f"there is a server {name!r}; remove it first")
-            if len(self._connections) >= _MOST_SERVERS:
-                raise InvalidArgument("server", f"there are {_MOST_SERVERS} servers, which is the most")
+            self._check_free(name)
             self._connections[name] = Connection(read, self._surroundings)
         return read
+
+    def check_free(self, name: str) -> None:
+        """Raises ``InvalidArgument`` where no server of that name could be added, whatever its definition is."""
+        check_server_name(name)
+        with self._lock:
+            self._check_free(name)
 
     def remove(self, name: str) -> None:
         """Forget a server and end what runs of it; calls that it has not answered fail. Raises ``InvalidArgument``."""
@@ -168,6 +170,13 @@ class Servers:
         if connection is None:
             raise InvalidArgument("server", f"there is no server {str(name)[:100]!r}; names are compared exactly")
         return connection
+
+    def _check_free(self, name: str) -> None:
+        self._check_open()
+        if name in self._connections:
+            raise InvalidArgument("server", f"there is a server {name!r}; remove it first")
+        if len(self._connections) >= _MOST_SERVERS:
+            raise InvalidArgument("server", f"there are {_MOST_SERVERS} servers, which is the most")
 
     def _check_open(self) -> None:
         if self._is_closed or self._process != os.getpid():

@@ -34,12 +34,17 @@ Waiting = Callable[[], AbstractContextManager[None]]
 
 @asynccontextmanager
 async def signed_in(
-    server: str, url: str, sign_in: SignIn, surroundings: Surroundings, waiting: Waiting
+    server: str,
+    url: str,
+    sign_in: SignIn,
+    surroundings: Surroundings,
+    waiting: Waiting,
+    addresses: tuple[str, ...] | Literal["public"] | None = None,
 ) -> AsyncGenerator[httpx2.Auth]:
     """What puts a token of ``server`` into each request to ``url``, and gets one first where there is none.
 
-    ``waiting``: a block in which a person is waited for. Raises ``VaultUnavailable``, and ``ToolUnavailable`` where the
-    port to come back to cannot be had.
+    ``waiting``: a block in which a person is waited for; ``addresses`` as of ``Remote``. Raises ``VaultUnavailable``,
+    and ``ToolUnavailable`` where the port to come back to cannot be had.
     """
     tokens = Tokens(surroundings.secrets, server, url, sign_in.client_id)
     await tokens.load()
@@ -47,7 +52,7 @@ async def signed_in(
     if sign_in.grant == "client_credentials":
         yield _Credentials(url, tokens, sign_in)
     elif sign_in.grant == "device":
-        async with http_client(url, {}) as client:
+        async with http_client(url, {}, addresses=addresses) as client:
             yield _Device(url, tokens, sign_in, show, client)
     else:
         with contextlib.closing(_port(server, sign_in, tokens)) as loopback:
