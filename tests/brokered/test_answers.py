@@ -82,3 +82,17 @@ async def test_lines_that_are_begun_on_many_connections_take_a_bounded_part_of_t
     assert waiting * 900_000 <= 16 << 20
     assert refused == 40 - waiting
     assert afterwards is True
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [("python", "import mcptools\nprint(mcptools.search('zebra'))"), ("shell", "tool search zebra; tool list")],
+)
+async def test_a_search_names_the_servers_that_could_not_be_reached(opened: Opened, language: str, code: str) -> None:
+    async with opened() as sandbox:
+        await sandbox.tools.add("broken", {"command": "/nowhere/at-all"})
+        execution = await sandbox.run(code, language=language)
+        assert "No tool fits" in execution.stdout
+        assert "broken cannot be reached, so its tools are not among these: the server 'broken': " in execution.stdout
+        assert "No such file or directory" in execution.stdout
+        assert "broken cannot be reached" in await sandbox.tools.search("zebra")

@@ -80,6 +80,8 @@ async def test_what_nobody_allows_is_not_added_and_not_started(
     [
         {"command": "x", "wall": False, "policy": "p"},
         {"command": "x", "settings": "p"},
+        {"command": "x", "copy": ["/root"]},
+        {"command": "x", "read": ["/etc"]},
         {"command": "x", "args": ["${TOKEN}"]},
         {"command": "x", "variables": ["HOME"]},
         {"url": "https://u:p@mcp.test/"},
@@ -105,6 +107,29 @@ async def test_what_would_take_something_of_the_hosts_is_refused_before_anybody_
         execution = await sandbox.run(adding(definition))
     assert json.loads(execution.stdout)[0] == "invalid"
     assert seen == []
+
+
+async def test_a_wall_shows_what_the_application_names_and_keeps_nothing_of_a_copy(
+    opened: Opened, tmp_path: Path
+) -> None:
+    folder, cache = tmp_path / "folder", tmp_path / "cache"
+    folder.mkdir()
+    cache.mkdir()
+    (cache / "package").write_text("kept")
+    starts = (
+        "import os, sys\ncache = sys.argv[3]\nopen(cache + '/made', 'w').write(open(cache + '/package').read())\n"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:3]])"
+    )
+    server = {
+        "command": sys.executable, "args": ["-c", starts, str(SERVER), "log", str(cache)], "cwd": str(folder),
+        "read": [str(SERVER)], "copy": [str(cache)],
+    }  # fmt: skip
+    async with opened() as sandbox:
+        await sandbox.tools.add("walled", server)
+        answer = await sandbox.tools.call("walled", "note", {"text": "x"})
+    assert not answer.is_error
+    assert json.loads((folder / "log").read_text()) == ["note", {"text": "x"}]
+    assert [one.name for one in cache.iterdir()] == ["package"]
 
 
 async def test_a_server_that_is_there_is_not_replaced_and_nobody_is_asked(opened: Opened, witness: Witness) -> None:

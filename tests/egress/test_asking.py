@@ -13,7 +13,7 @@ from tests.egress.test_http import answer, request
 from casemate.egress.door import Terms
 from casemate.policy.hosts import HostRules, denied_rule
 
-Question = tuple[str, int, int, "concurrent.futures.Future[bool]"]
+Question = tuple[str, int, int, "concurrent.futures.Future[bool | str]"]
 
 
 class Person:
@@ -22,8 +22,8 @@ class Person:
     def __init__(self) -> None:
         self.questions: queue.Queue[Question] = queue.Queue()
 
-    def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[bool]:
-        answered: concurrent.futures.Future[bool] = concurrent.futures.Future()
+    def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[bool | str]:
+        answered: concurrent.futures.Future[bool | str] = concurrent.futures.Future()
         self.questions.put((host, port, how_often, answered))
         return answered
 
@@ -65,6 +65,17 @@ def test_anything_but_yes_is_no(stage: Stage, person: Person, http_port: int, sa
     assert code == 403
     assert b"not approved" in text
     assert stage.outside.dialled == []
+
+
+def test_where_nobody_was_there_to_ask_that_is_said(stage: Stage, person: Person, http_port: int) -> None:
+    stage.outside.add("new.test", 80, http_port)
+    with stage.connect("new.test", 80) as one:
+        one.sendall(request(host="new.test"))
+        *_, answered = person.questions.get(timeout=20)
+        answered.set_result("nobody is there to ask")
+        code, text = answer(one)
+    assert code == 403
+    assert b"not approved: nobody is there to ask" in text
 
 
 def test_each_connection_is_asked_for_and_counted(stage: Stage, person: Person, http_port: int) -> None:

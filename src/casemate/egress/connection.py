@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MOST_PIECES = 256  # that a head may come in: each is looked at from the start
 _MOST_GRANTED = 64  # hosts that one connection to the proxy remembers as permitted
+_LONGEST_REASON = 200  # characters
 _LAST_WORDS = 3.0  # seconds that a client has to read why it was refused
 _MOST_UNREAD = 1 << 18  # bytes that are thrown away meanwhile
 _TLS_IS_HIDDEN = "rules say which requests may be made of it, and TLS hides them unless it is intercepted"
@@ -88,7 +89,7 @@ class Connection:
             self.touch()
             self.begun += self.touched - asked_at
         if not allowed:
-            raise Refused(name, port, "it was asked for and not approved")
+            raise Refused(name, port, f"it was asked for and not approved{_why_not(answer)}")
         return "it was asked for and approved"
 
     # -- how
@@ -280,3 +281,9 @@ async def something_from(*streams: Stream) -> None:
     """Wait until one of ``streams`` has bytes that are not yet used, or can be read."""
     while not any(stream.has_something() for stream in streams):
         await readable(*streams)
+
+
+def _why_not(answer: asyncio.Future[bool | str]) -> str:
+    """What is told of an answer that is no yes."""
+    said = None if answer.cancelled() or answer.exception() is not None else answer.result()
+    return f": {said[:_LONGEST_REASON]}" if isinstance(said, str) and said else ""

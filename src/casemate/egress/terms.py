@@ -51,8 +51,9 @@ class CellNetwork(Protocol):
 class Asker(Protocol):
     """Whoever is asked about what no rule decides, for one run or step."""
 
-    def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[bool]:
-        """Whether the connection may be made; ``how_often``: this is the so-manieth to it. From any thread."""
+    def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[bool | str]:
+        """Whether the connection may be made: True, or a text that says why nobody could be asked; ``how_often``: this
+        is the so-manieth to it. From any thread."""
 
 
 class Service(Protocol):

@@ -239,15 +239,16 @@ class Asking:
 
     asker: Asker
 
-    def decide(self, host: str, port: int, how_often: int) -> Future[bool]:
-        """Whether the connection may be made. From any thread."""
+    def decide(self, host: str, port: int, how_often: int) -> Future[bool | str]:
+        """Whether the connection may be made, or why nobody was asked. From any thread."""
         again = f", for the {how_often}th time" if how_often > 1 else ""
         question = Question("egress", f"connect to {host}, port {port}{again}", {"host": host, "port": port})
-        answer: Future[bool] = Future()
+        answer: Future[bool | str] = Future()
         answer.set_running_or_notify_cancel()
 
-        def told(verdict: Future[Verdict]) -> None:
-            answer.set_result(verdict.result().allow)
+        def told(deciding: Future[Verdict]) -> None:
+            verdict = deciding.result()
+            answer.set_result(verdict.allow or (verdict.reason if verdict.by == "nobody" else False))
 
         self.asker.decide(question).add_done_callback(told)
         return answer

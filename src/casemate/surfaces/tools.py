@@ -42,6 +42,8 @@ def add(
     wall: Flag = False,
     policy: str | None = None,
     settings: str | None = None,
+    read: tuple[str, ...] = (),
+    copy: tuple[str, ...] = (),
     cwd: str | None = None,
     type: Literal["http", "sse"] | None = None,  # noqa: A002 - the definition's key
     auth: Literal["oauth", "device"] | None = None,
@@ -55,7 +57,7 @@ def add(
 
     casemate tools add time -- uvx mcp-server-time
 
-    casemate tools add files --wall -- npx -y @modelcontextprotocol/server-filesystem .
+    casemate tools add files --wall --copy ~/.npm -- npx -y @modelcontextprotocol/server-filesystem .
 
     casemate tools add tickets --url https://mcp.example.org/mcp --header 'Authorization: Bearer ${TICKETS_TOKEN}'
 
@@ -79,6 +81,11 @@ def add(
         A file of rules for that wall, in casemate's keys.
     settings
         A file of rules for that wall, in srt's keys.
+    read
+        A file or folder that the command can read behind its wall. May be repeated.
+    copy
+        The same for a folder that it gets a copy of to write in. Behind a wall without a network npx finds no packages
+        but those in its cache: run the command once without, then give --copy ~/.npm. May be repeated.
     cwd
         The folder that the command is started in; unless given, the one that casemate is started in.
     type
@@ -104,6 +111,8 @@ def add(
         "wall": wall or None,
         "policy": _place(policy),
         "settings": _place(settings),
+        "read": [os.path.abspath(os.path.expanduser(one)) for one in read],
+        "copy": [os.path.abspath(os.path.expanduser(one)) for one in copy],
         "cwd": _place(cwd),
         "type": type,
         "auth": None if auth is None else signing[auth],
@@ -139,7 +148,7 @@ def list_servers(*, json: Flag = False, file: File = None) -> int:
         return 0
     for name, definition in kept.items():
         how = definition.get("url") or " ".join([definition["command"], *definition.get("args", ())])
-        wall = "  (behind a wall)" if {"wall", "policy", "settings"} & definition.keys() else ""
+        wall = "  (behind a wall)" if {"wall", "policy", "settings", "read", "copy"} & definition.keys() else ""
         sys.stdout.write(f"{name}\t{visible(how)}{wall}\n")
     return 0
 
@@ -176,7 +185,7 @@ def search(*words: Annotated[str, Parameter(allow_leading_hyphen=True)], file: F
     """
 
     async def found(sandbox: Sandbox) -> str:
-        text = await sandbox.tools.search(" ".join(words))
+        text = (await sandbox.tools.found(" ".join(words))).text
         await _tell_problems(sandbox)
         return text
 

@@ -143,9 +143,9 @@ class ToolService:
             case Register():
                 return await calling.register(request)
             case Listing():
-                return await self._searched("", request.detail)
+                return await self._searched("", request.detail, asker)
             case Search():
-                return await self._searched(request.query, request.detail)
+                return await self._searched(request.query, request.detail, asker)
             case Describe():
                 return {"ok": True, "text": await tools.describe(request.server, request.tool, aside=self._aside)}
             case ShellCall():
@@ -155,10 +155,10 @@ class ToolService:
                     raise Refused("unknown", f"there is no module {request.module}")
                 return {"ok": True, "source": found[0], "package": found[1]}
 
-    async def _searched(self, query: str, detail: Detail) -> dict[str, Any]:
-        catalogue = await self.broker.tools.catalogue()
-        text, rows = await self._aside(catalogue.search, query, detail)
-        return {"ok": True, "text": text, "tools": rows}
+    async def _searched(self, query: str, detail: Detail, asker: Asker) -> dict[str, Any]:
+        found = await self.broker.tools.found(query, detail, aside=self._aside)
+        missing = f"\n{asker.redacted(found.missing)}" if found.missing else ""
+        return {"ok": True, "text": found.text + missing, "tools": found.rows}
 
     async def _aside(self, step: Callable[..., Made], *given: Any) -> Made:
         return await self.turns.take(True, step, *given)
@@ -167,6 +167,8 @@ class ToolService:
         """What the words of ``tool`` in a Shell cell ask for."""
         try:
             wanted = await shell.wanted(request.words, self.broker.tools, self._aside)
+            if isinstance(wanted, Search):
+                return await self._searched(wanted.query, wanted.detail, calling.asker)
         except BadWords as error:
             raise Refused("invalid", str(error)) from None
         if isinstance(wanted, str):

@@ -249,7 +249,7 @@ def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
         raise Refused("invalid", "a server that is added from inside gets no variables or secrets of the host's")
     if "addresses" in definition:
         raise Refused("invalid", "where a server that is added from inside may be is found out here")
-    if "policy" in definition or "settings" in definition:
+    if {"policy", "settings", "read", "copy"} & definition.keys():
         raise Refused("invalid", "a server that is added from inside cannot name files of the host's")
     read = read_definition(name, definition)
     if not isinstance(read.how, Program):

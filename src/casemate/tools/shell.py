@@ -6,22 +6,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from casemate.tools.requests import Call
+from casemate.tools.requests import Call, Search
 from casemate.tools.words import USAGE, BadWords, answer_text, arguments_of, command_of
 
 if TYPE_CHECKING:
     from casemate.tools.tools import Aside, Tools
 
 
-async def wanted(words: Sequence[str], tools: Tools, aside: Aside) -> Call | str:
-    """The call that ``words`` ask for, or the text that they do. ``aside``
-    does a step in another thread. Raises :class:`BadWords`, and as ``tools`` does."""
+async def wanted(words: Sequence[str], tools: Tools, aside: Aside) -> Call | Search | str:
+    """The call or search that ``words`` ask for, or the text that they do. ``aside`` does a step in another thread.
+    Raises :class:`BadWords`, and as ``tools`` does."""
     command = command_of(words)
     if command.verb == "help":
         return USAGE
     if command.verb in ("list", "search"):
-        text, _ = await aside((await tools.catalogue()).search, command.about)
-        return str(text)
+        return Search(command.about)
     catalogue = await tools.catalogue()
     tool = catalogue.by_path(command.about)
     if tool is None:

@@ -53,6 +53,16 @@ class Known:
     validator: Validator
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search gave: ``text`` for a model, ``rows`` of the tools in it, and ``missing``, a line for each server
+    that could not be reached."""
+
+    text: str
+    rows: list[dict[str, Any]]
+    missing: str = ""
+
+
 class Tools:
     """The MCP servers of a sandbox. Servers are started when they are first needed, and kept."""
 
@@ -96,9 +106,9 @@ class Tools:
 
     async def search(self, query: str, *, detail: Detail = "brief") -> str:
         """The tools that fit ``query`` best, as a text for a model: their ``"names"``, a line each, or all about them
-        (``"full"``)."""
-        text, _ = await asyncio.to_thread((await self.catalogue()).search, query, detail)
-        return text
+        (``"full"``); then the servers that cannot be reached, and why."""
+        found = await self.found(query, detail)
+        return f"{found.text}\n{found.missing}" if found.missing else found.text
 
     async def describe(self, server: str, tool: str, *, aside: Aside = asyncio.to_thread) -> str:
         """All that a program needs to know in order to call a tool, as a text for a model. Raises ``InvalidArgument``
@@ -151,6 +161,13 @@ class Tools:
     def has_servers(self) -> bool:
         """Whether there is anything to offer."""
         return bool(self.servers.definitions())
+
+    async def found(self, query: str, detail: Detail = "brief", *, aside: Aside = asyncio.to_thread) -> Found:
+        """The tools that fit ``query`` best, and what could not be looked through."""
+        catalogue, failed = await self._all()
+        text, rows = await aside(catalogue.search, query, detail)
+        why = [f"{server} cannot be reached, so its tools are not among these: {failed[server]}" for server in failed]
+        return Found(text, rows, "\n".join(why))
 
     async def catalogue(self, server: str | None = None) -> Catalogue:
         """What is known of the tools of ``server``, or of all, which are started for that."""

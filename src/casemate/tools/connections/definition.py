@@ -33,7 +33,8 @@ _OWN_HEADERS = """
 """
 
 _BOTH = ("type", "timeout", "connect_timeout", "variables")
-_PROGRAM_KEYS = (*_BOTH, "command", "args", "env", "cwd", "wall", "policy", "settings")
+_PROGRAM_KEYS = (*_BOTH, "command", "args", "env", "cwd", "wall", "policy", "settings", "read", "copy")
+_OF_WALLS = {"policy", "settings", "read", "copy"}
 _REMOTE_KEYS = (*_BOTH, "url", "headers", "auth", "addresses")
 _REMOTE_TYPES = {"http": "http", "streamable-http": "http", "sse": "sse"}
 
@@ -44,10 +45,13 @@ _AUTH_KEYS = ("type", "client_id", "client_secret", "scope", "issuer", "redirect
 @dataclass(frozen=True, slots=True)
 class Wall:
     """The server's program runs behind a wall of its own. ``policy``: a policy file; ``settings``: one with srt's keys;
-    at most one of the two."""
+    at most one of the two. ``read``: files and folders that it can read besides; ``copy``: folders of which it gets a
+    copy to write in."""
 
     policy: str = ""
     settings: str = ""
+    read: tuple[str, ...] = ()
+    copy: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,16 +179,17 @@ def _program(keys: Mapping[str, Any], server: str) -> Program:
 
 
 def _wall(keys: Mapping[str, Any], server: str) -> Wall | None:
-    wall = keys.get("wall", "policy" in keys or "settings" in keys)
+    wall = keys.get("wall", bool(_OF_WALLS & keys.keys()))
     if not isinstance(wall, bool):
         raise InvalidArgument(f"{server}.wall", f"{wall!r} is neither true nor false; name a file of rules in 'policy'")
     policy = _text(keys.get("policy", ""), f"{server}.policy")
     settings = _text(keys.get("settings", ""), f"{server}.settings")
-    if not wall and (policy or settings):
-        raise InvalidArgument(f"{server}.wall", "is false, but there is a policy for one")
+    read, copy = _texts(keys.get("read", ()), f"{server}.read"), _texts(keys.get("copy", ()), f"{server}.copy")
+    if not wall and (policy or settings or read or copy):
+        raise InvalidArgument(f"{server}.wall", "is false, but there is a policy for one, or 'read' or 'copy'")
     if policy and settings:
         raise InvalidArgument(f"{server}.settings", "there is a 'policy' too; give one of the two")
-    return Wall(policy, settings) if wall else None
+    return Wall(policy, settings, read, copy) if wall else None
 
 
 def _remote(keys: Mapping[str, Any], server: str) -> Remote:

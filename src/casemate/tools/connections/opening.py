@@ -77,8 +77,10 @@ def _wrapped(wall: Wall | None, has_variables: bool) -> list[str]:
     if wall is None:
         return []
     rules = ["--policy", wall.policy] if wall.policy else ["--settings", wall.settings] if wall.settings else []
+    shown = [word for path in wall.read for word in ("--read", path)]
+    shown += [word for path in wall.copy for word in ("--copy", path)]
     apart = ["--env-prefix", _APART] if has_variables else []
-    return [sys.executable, "-E", "-P", "-m", "casemate", "wrap", *rules, *apart, "--"]
+    return [sys.executable, "-E", "-P", "-m", "casemate", "wrap", *rules, *shown, *apart, "--"]
 
 
 def _signing(sign_in: SignIn, expansion: Expansion, argument: str) -> SignIn:

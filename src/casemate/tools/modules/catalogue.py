@@ -100,6 +100,8 @@ class Catalogue:
     def search(self, query: str, detail: Detail = "brief") -> tuple[str, list[dict[str, Any]]]:
         """What fits ``query`` best, as text and as rows; everything (its names) for an empty one."""
         rows = self.listed()
+        if not rows:
+            return "There are no tools.", []
         found = ranked(query, [(row["module"], row["tool"], row["about"]) for row in rows]) if query.strip() else None
         chosen = rows if found is None else [rows[n] for n in found[:MOST_FOUND]]
         if not chosen:

@@ -57,4 +57,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> "list[str]":
-    return sorted({*__all__, *servers()})
+    return servers()
