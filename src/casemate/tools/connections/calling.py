@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_ROUNDS = 100  # of a call that its server answers with questions, or with "not yet"
 _MOST_ASKED = 8  # questions to the user at once, for one call
+_MOST_QUESTIONS = 100  # of one call in all: nobody answers more
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a server that only says "not yet" is asked again
 
 
@@ -49,6 +50,7 @@ class Calling:
     scope: anyio.CancelScope | None = None
     redaction: Redaction | None = field(default=None, repr=False)
     _asked: set[Future[Elicited]] = field(default_factory=set)
+    _questions: int = 0
     _waits: int = 0
     _left: float = 0.0
 
@@ -90,7 +92,9 @@ class Calling:
         asked = elicitation_of(server, self.tool, params)
         if asked is not None and self.redaction is not None:
             asked = replace(asked, message=self.redaction.text(asked.message))
-        if self.elicit is None or asked is None or len(self._asked) >= _MOST_ASKED:
+        self._questions += 1
+        is_flood = len(self._asked) >= _MOST_ASKED or self._questions > _MOST_QUESTIONS
+        if self.elicit is None or asked is None or is_flood:
             return types.ElicitResult(action="decline")
         future = self.elicit(asked)
         self._asked.add(future)

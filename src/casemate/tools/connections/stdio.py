@@ -35,6 +35,7 @@ _RUBBISH_COST = 256  # bytes of rubbish count as one message that nobody asked f
 _ID = re.compile(rb'"id": ?([0-9]{1,15})[,}]')
 _NEAR = 200  # bytes from either end in which an answer names its request
 _SOON = 1.0  # seconds for an end to be known whose sign was seen
+_NOISE = 8 << 20  # bytes a second that are read of what it says besides: a server that says more waits
 _KEEPER_SECONDS = 8.0  # the keeper's own delays, and some
 # What every server gets of the host's environment: who and where it is, and how to find programs and speak.
 INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
@@ -227,7 +228,7 @@ async def _lines(said: asyncio.StreamReader) -> AsyncGenerator[bytes]:
 async def _overhear(noise: asyncio.StreamReader, words: LastWords, is_quiet: asyncio.Event) -> None:
     while chunk := await noise.read(_CHUNK):
         words.heard(chunk)
-        await asyncio.sleep(0)
+        await asyncio.sleep(len(chunk) / _NOISE)
     is_quiet.set()
 
 
