@@ -17,6 +17,7 @@ from typing import Any
 _lock = threading.Lock()
 _extra: list[dict[str, Any]] = []
 _answers: dict[Any, Any] = {}
+_shouted: list[int] = []  # bytes
 _answered = threading.Condition()
 
 
@@ -72,6 +73,21 @@ def ask(arguments: dict[str, Any], _meta: dict[str, Any]) -> dict[str, Any]:
     return text(json.dumps(_answers.pop("question")))
 
 
+def interrogate(arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
+    said = [json.loads(ask(arguments, meta)["content"][0]["text"])["action"] for _ in range(arguments["times"])]
+    return text(json.dumps(said))
+
+
+def shout(arguments: dict[str, Any], _meta: dict[str, Any]) -> dict[str, Any]:
+    def without_end() -> None:
+        while True:
+            _shouted.append(os.write(2, b"x" * 65536))
+
+    if not _shouted:
+        threading.Thread(target=without_end, daemon=True).start()
+    return text(sum(_shouted))
+
+
 def change(arguments: dict[str, Any], _meta: dict[str, Any]) -> dict[str, Any]:
     _extra[:] = arguments["tools"]
     say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
@@ -98,6 +114,8 @@ TOOLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
     "pid": lambda _, __: text(os.getpid()),
     "environment": lambda _, __: text(json.dumps(dict(os.environ))),
     "big": lambda arguments, _: text("x" * arguments["size"]),
+    "interrogate": interrogate,
+    "shout": shout,
     "wait": wait,
     "progress": progress,
     "daemonise": daemonise,

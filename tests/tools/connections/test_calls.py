@@ -261,6 +261,21 @@ def test_a_form_that_is_no_form_is_shown_to_nobody(good: Servers) -> None:
     assert asked == []
 
 
+def test_of_questions_without_end_a_user_sees_a_bounded_number(good: Servers) -> None:
+    asked: list[Elicitation] = []
+
+    def elicit(elicitation: Elicitation) -> Future[Elicited]:
+        asked.append(elicitation)
+        told: Future[Elicited] = Future()
+        told.set_result(Elicited("accept", {"name": "Ada"}))
+        return told
+
+    arguments = {"method": "elicitation/create", "params": {"requestedSchema": FORM}, "times": 110}
+    answer = good.call("own", "interrogate", arguments, elicit=elicit).result(SECONDS)
+    assert json.loads(answer.content[0]["text"]) == ["accept"] * 100 + ["decline"] * 10
+    assert len(asked) == 100
+
+
 def test_a_question_that_could_be_about_calls_of_two_is_declined(good: Servers, marks: Path) -> None:
     other = good.call("own", "wait", {"seconds": 100}, elicit=answers(Elicited("accept"), []))
     until(lambda: "wait" in marks.read_text(encoding="utf-8"), "the other call runs")

@@ -81,26 +81,52 @@ def test_a_server_that_dies_leaves_nothing_behind(good: Servers) -> None:
     until(lambda: not is_alive(daemon), "what it started is ended")
 
 
-def test_servers_end_when_the_host_is_killed(tmp_path: Path) -> None:
+def test_a_server_that_shouts_without_end_is_heard_and_it_and_others_are_of_use(connections: Made, own: Own) -> None:
+    servers = connections()
+    servers.add("own", own())
+    servers.add("loud", own())
+    until(lambda: int(said(servers, "shout", "loud")) > 4 << 20, "far more than a pipe holds is read")
+    assert said(servers, "echo", a="b") == '{"a": "b"}'
+    with pytest.raises(ToolUnavailable) as failure:
+        servers.call("loud", "die", {}).result(SECONDS)
+    assert len(failure.value.message) < 16 << 10
+
+
+@pytest.mark.parametrize("wall", [False, True])
+def test_servers_end_when_the_host_is_killed(tmp_path: Path, wall: bool) -> None:
+    definition = {
+        "command": sys.executable, "args": ["-S", str(OWN), "stays", f"of-{tmp_path}"],
+        **({"read": [str(OWN)], "cwd": str(tmp_path)} if wall else {}),
+    }  # fmt: skip
     program = textwrap.dedent(f"""
-        import os, sys, time
+        import os, time
         from casemate.tools.connections.servers import Servers
         class Nothing:
             def get(self, name): return None
         servers = Servers(dict(os.environ), Nothing())
-        servers.add("own", {{"command": sys.executable, "args": ["-S", {str(OWN)!r}, "stays"]}})
+        servers.add("own", {definition!r})
         for tool in ("pid", "daemonise"):
-            print(servers.call("own", tool, {{}}).result(30).content[0]["text"], flush=True)
+            servers.call("own", tool, {{}}).result(60)
+        print("ready", flush=True)
         time.sleep(300)
     """)
     host = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert host.stdout
-    pids = [int(host.stdout.readline()) for _ in range(2)]
-    assert all(is_alive(pid) for pid in pids)
+    assert host.stdout.readline() == "ready\n"
+    pids = beneath(host.pid)
+    assert len(pids) >= 3, "the keeper, the server and its daemon"
     host.send_signal(signal.SIGKILL)
     host.wait()
     host.stdout.close()
-    until(lambda: not any(is_alive(pid) for pid in pids), "the server and its daemon are ended")
+    until(lambda: not any(is_alive(pid) for pid in pids), "all that came of the server is ended")
+
+
+def beneath(pid: int) -> list[int]:
+    """The processes that live beneath ``pid``."""
+    children = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return children + [one for child in children for one in beneath(child)]
 
 
 def test_a_server_that_dies_fails_its_calls_at_once_with_its_last_words(good: Servers) -> None:
