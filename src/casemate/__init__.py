@@ -9,6 +9,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from casemate.audit.chain import Verdict
+    from casemate.audit.events import AuditEvent
     from casemate.audit.reading import AuditRow
     from casemate.errors import (
         CasemateError,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         InvalidArgument,
         NotFound,
         PlanDenied,
+        QueueFull,
         RecordUnavailable,
         RuntimeMissing,
         SandboxClosed,
@@ -52,8 +54,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "casemate.errors": (
-        "CasemateError Denied ExecutionFailed Fault InvalidArgument NotFound PlanDenied RecordUnavailable "
-        "RuntimeMissing SandboxClosed ToolUnavailable Unavailable VaultUnavailable WallUnavailable"
+        "CasemateError Denied ExecutionFailed Fault InvalidArgument NotFound PlanDenied QueueFull "
+        "RecordUnavailable RuntimeMissing SandboxClosed ToolUnavailable Unavailable VaultUnavailable WallUnavailable"
     ),
     "casemate.model.artifact": "Artifact",
     "casemate.model.approval": "ApprovalRequest Decision allow_all",
@@ -66,6 +68,7 @@ _HOME = {
     "casemate.model.result": "Image ProgramError Result",
     "casemate.model.validation": "Fix Issue Validation",
     "casemate.audit.chain": "Verdict",
+    "casemate.audit.events": "AuditEvent",
     "casemate.audit.reading": "AuditRow",
     "casemate.execution.egress_request": "EgressAnswer",
     "casemate.model.overview": "Inspection InUse RuntimeInfo Stats Totals VariableInfo",
@@ -85,6 +88,7 @@ __all__ = [
     "Answer",
     "ApprovalRequest",
     "Artifact",
+    "AuditEvent",
     "AuditRow",
     "CasemateError",
     "Cause",
@@ -119,6 +123,7 @@ __all__ = [
     "ProgramError",
     "ProgramPlan",
     "Proof",
+    "QueueFull",
     "RecordUnavailable",
     "Result",
     "ResultEvent",

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def begin(request: Request, rooms: Rooms) -> Run:
-    """Begin ``request`` in a fresh cell, and give the run, which ends with the sandbox at the latest."""
+    """Begin ``request`` in a fresh cell, and give the run, which ends with the sandbox at the latest.
+
+    Raises ``QueueFull``.
+    """
+    rooms.slot().check_room()
     emitters: list[Emitter] = []
 
     async def work(emitter: Emitter) -> None:

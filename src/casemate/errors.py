@@ -12,6 +12,7 @@ this machine lacks, or casemate's own fault:
     │   ├── RuntimeMissing     the interpreter for a language is not there
     │   ├── VaultUnavailable   the vault of secrets cannot be read or written, or is not as it was left
     │   └── ToolUnavailable    a server of tools cannot be reached, has died, or does not answer
+    ├── QueueFull              so many executions wait already that no more may; it says when to try again
     ├── ExecutionFailed        raised only by Execution.raise_for_status()
     ├── Denied                 whoever asks may not have this done
     ├── PlanDenied             a plan of calls was to be run that nobody has allowed
@@ -106,6 +107,17 @@ class ToolUnavailable(Unavailable):
         super().__init__(message, remediation=remediation)
         self.server = server
         self.reason = reason
+
+
+class QueueFull(CasemateError):
+    """As many executions run and wait as may; nothing of this one was begun. ``retry_after``: seconds after which
+    there may be room."""
+
+    kind = "busy"
+
+    def __init__(self, message: str, *, retry_after: float, remediation: str = "") -> None:
+        super().__init__(message, remediation=remediation or f"Try again in {retry_after:g} s.")
+        self.retry_after = retry_after
 
 
 class ExecutionFailed(CasemateError):

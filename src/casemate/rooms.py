@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.audit.log import AuditLog, default_path
 from casemate.config import bounded, rulebook
-from casemate.errors import SandboxClosed
+from casemate.errors import QueueFull, SandboxClosed
 from casemate.execution.given import (
     check_apart,
     check_approver,
@@ -147,7 +147,7 @@ class Rooms:
             if self._approvals is None:
                 policy = self._policy
                 given = (self._approve, self._approval_timeout, self.log.decision, partial(rulebook, policy))
-                self._approvals = Approvals(*given, has_rules=policy.written is not None)
+                self._approvals = Approvals(*given, has_rules=policy.written is not None, asked=self.log.asked)
             return self._approvals
 
     @property
@@ -237,8 +237,11 @@ class Rooms:
         from casemate.execution.slots import Slots
 
         if self._slots is None:
-            self._slots = Slots(self._concurrency)
+            self._slots = Slots(self._concurrency, self._refused)
         return self._slots
+
+    def _refused(self, full: QueueFull) -> None:
+        self.log.note_soon("queue", "", self.namespace, {"problem": full.message, "retry_after": full.retry_after})
 
     @property
     def artifacts(self) -> Artifacts:

@@ -212,6 +212,18 @@ async def test_the_record_holds_the_installation_and_its_files(opened: Opened, i
     assert decision["arguments"]["packages"] == ["alpha==1.0"]
 
 
+@pytest.mark.parametrize("answer", [True, False])
+async def test_an_installation_is_an_event_and_one_that_is_denied_is_none(
+    opened: Opened, index: Index, installer: str, answer: bool
+) -> None:
+    index.add(wheel("alpha", "1.0"))
+    async with opened(approve=lambda _: answer) as sandbox:
+        installed = await sandbox.packages.install(["alpha"])
+    events = [event async for event in sandbox.audit.events(after=0) if event.name == "package.installed"]
+    assert installed.ok is answer
+    assert [one["name"] for event in events for one in event.detail["packages"]] == ["alpha"] * answer
+
+
 async def test_a_name_that_no_index_knows_fails_with_the_installers_own_words(
     opened: Opened, index: Index, installer: str
 ) -> None:

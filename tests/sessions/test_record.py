@@ -40,7 +40,7 @@ def rows(audit: Path) -> list[tuple[str, dict[str, object]]]:
     log = AuditLog(audit)
     try:
         assert log.verify().ok
-        return [(row.kind, json.loads(row.detail)) for row in log.tail(1000)]
+        return [(row.kind, json.loads(row.detail)) for row in log.tail(1000) if row.kind != "session"]
     finally:
         log.close()
 

@@ -37,13 +37,16 @@ class Approvals:
         rules: Callable[[], Rulebook],
         *,
         has_rules: bool,
+        asked: Record | None = None,
     ) -> None:
         """``approve``, ``timeout``: as of :class:`casemate.Sandbox`; ``record``: writes a row of the record; ``rules``
-        makes those that decide without asking, and remember answers; ``has_rules``: some are written."""
+        makes those that decide without asking, and remember answers; ``has_rules``: some are written;
+        ``asked``: writes a row when somebody is asked."""
         self.notes = (_ALLOWED_ALL,) if approve is allow_all else ()
         self._approve = approve
         self._timeout = timeout
         self._record = record
+        self._asked = asked
         self._make_rules = rules
         self._has_rules = has_rules
         self._rules: Rulebook | None = None
@@ -69,7 +72,7 @@ class Approvals:
         with self._lock:
             if self._made is None:
                 is_asked = self._approve is not allow_all
-                self._made = Plane(rules, self._record, self._timeout, asks=is_asked)
+                self._made = Plane(rules, self._record, self._timeout, asks=is_asked, asked=self._asked)
                 self._made.channels.append(self._held)
                 if self._keeper is not None:
                     self._keeper.connect(self._made)

@@ -6,6 +6,7 @@ answer is done in the thread. What goes wrong on the way denies.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -55,13 +56,16 @@ class Case:
 class Plane:
     """``rules`` decide without asking; ``channels``: who may be asked besides the stream of a run; ``timeout``: seconds
     that somebody has to answer, None for as long as it takes. ``asks``: False where asking is switched off. ``record``
-    writes a row, and may raise ``CasemateError``."""
+    writes a row, and may raise ``CasemateError``; so does ``asked``, when somebody is asked."""
 
-    def __init__(self, rules: Rulebook, record: Record, timeout: float | None, *, asks: bool) -> None:
+    def __init__(
+        self, rules: Rulebook, record: Record, timeout: float | None, *, asks: bool, asked: Record | None = None
+    ) -> None:
         self.rules = rules
         self.channels: list[Channel] = []
         self.clockwork = Clockwork(self._failed)
         self._record = record
+        self._record_asked = asked
         self._timeout = timeout
         self._asks = asks
         self._states = States()
@@ -232,6 +236,10 @@ class Plane:
                 self._begin_time(case.id)
         if not case.holders:
             self._decide_now(case, Verdict(False, "nobody", GONE))
+        elif self._record_asked is not None and case.asker.decided < MOST_ASKED:
+            asked = {name: value for name, value in _asked(case).items() if value}
+            with contextlib.suppress(CasemateError):  # then its decision cannot be recorded, and nothing crosses
+                self._record_asked(case.asker.run, case.asker.namespace, asked)
 
     def _begin_time(self, request: str) -> None:
         case = self._cases.get(request)
@@ -310,17 +318,12 @@ class Plane:
             self._show_due(asker.queue)
 
     def _write(self, case: Case, verdict: Verdict, word: str, decision: Decision | None, note: str) -> None:
-        asker, question = case.asker, case.told
+        asker = case.asker
         asker.decided += 1
         if asker.decided > MOST_ASKED and not verdict.allow:
             asker.unrecorded += 1  # a flood of requests must not become one of rows
             return
-        detail: dict[str, Any] = {
-            "session": question.session, "caller": asker.caller, "request": case.id,
-            "kind": question.kind, "summary": question.summary,
-            "server": question.server, "tool": question.tool, "arguments": question.arguments,
-            "hash": case.shown.hash, "decision": word, "by": verdict.by, "reason": verdict.reason, "note": note,
-        }  # fmt: skip
+        detail = {**_asked(case), "decision": word, "by": verdict.by, "reason": verdict.reason, "note": note}
         if decision is not None and decision.scope != "once":
             detail |= {"scope": decision.scope, "uses": decision.uses, "expires": decision.expires}
         self._record(asker.run, asker.namespace, {name: value for name, value in detail.items() if value})
@@ -367,6 +370,17 @@ class Plane:
             if not case.future.done():
                 case.future.set_result(verdict)
         self._current = None
+
+
+def _asked(case: Case) -> dict[str, Any]:
+    """What is on record of a question."""
+    question = case.told
+    return {
+        "session": question.session, "caller": case.asker.caller, "request": case.id,
+        "kind": question.kind, "summary": question.summary,
+        "server": question.server, "tool": question.tool, "arguments": question.arguments,
+        "hash": case.shown.hash,
+    }  # fmt: skip
 
 
 def _withdrawn(asker: Asker) -> Verdict:

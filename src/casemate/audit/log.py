@@ -12,11 +12,13 @@ what cannot be recorded is not run.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -28,6 +30,7 @@ from casemate.audit.storage import open_database, transaction, unavailable
 from casemate.errors import Fault, RecordUnavailable
 
 Clock = Callable[[], tuple[int, int]]
+_MOST_HELD = 10_000  # rows that wait for others, while nothing can be written and so nothing runs
 _FOLD_BYTES = 8 << 20  # twice SQLite's own measure
 _COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
 
@@ -68,6 +71,8 @@ class AuditLog:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._patience = patience
+        self._held: deque[tuple[str, str, str, str]] = deque(maxlen=_MOST_HELD)
+        self._listeners: set[Callable[[], None]] = set()
         self._waits = True  # whether SQLite waits for other processes, as it was last told
         self._long_after = _FOLD_BYTES  # of the write-ahead log, which is then folded into the file
         self._database: sqlite3.Connection | None = open_database(self.path, patience)
@@ -93,6 +98,34 @@ class AuditLog:
     def crossing(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
         """Record that something crossed the wall, or was refused there, as :meth:`intent` does; any number of rows."""
         return self._append("crossing", execution_id, namespace, detail, wait)
+
+    def asked(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
+        """Record that somebody is asked about something that wants to cross the wall, as :meth:`intent` does."""
+        return self._append("request", execution_id, namespace, detail, wait)
+
+    def note_soon(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
+        """Record something without waiting for anybody: now, else just before the next row, or when this is closed.
+
+        Raises nothing: where nothing can be recorded, nothing runs.
+        """
+        self._held.append((kind, execution_id, namespace, bounded(detail)))
+        with contextlib.suppress(_Busy, RecordUnavailable):
+            self._put_held(wait=False)
+
+    @contextmanager
+    def listening(self, written: Callable[[], None]) -> Iterator[None]:
+        """Call ``written``, which must take no time, whenever a row was written here, and when this is closed; from any
+        thread."""
+        self._listeners.add(written)
+        try:
+            yield
+        finally:
+            self._listeners.discard(written)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more rows."""
+        return self._database is None
 
     def note(self, kind: str, namespace: str, detail: Mapping[str, object]) -> None:
         """Record something that is no execution, such as a change of the vault; ``kind`` names what."""
@@ -135,10 +168,14 @@ class AuditLog:
 
     def close(self) -> None:
         """Close the file. Closing twice is fine; writing afterwards raises."""
+        if self._held and not self.is_closed:
+            with contextlib.suppress(RecordUnavailable):
+                self._put_held(wait=True)
         with self._lock:
             if self._database is not None and self._process == os.getpid():
                 self._database.close()
             self._database = None
+        self._tell()
 
     def _append(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object], wait: bool) -> bool:
         text = bounded(detail)
@@ -147,12 +184,29 @@ class AuditLog:
         try:
             with self._opened(wait=wait) as database:
                 self._let_wait(database, wait)
+                self._insert_held(database)
                 self._insert(database, kind, execution_id, namespace, text)
                 if wait and self._is_long():
                     self._fold(database)
         except _Busy:
             return False
+        self._tell()
         return True
+
+    def _put_held(self, *, wait: bool) -> None:
+        with self._opened(wait=wait) as database:
+            self._let_wait(database, wait)
+            self._insert_held(database)
+        self._tell()
+
+    def _insert_held(self, database: sqlite3.Connection) -> None:
+        while self._held:
+            self._insert(database, *self._held[0])
+            self._held.popleft()
+
+    def _tell(self) -> None:
+        for written in tuple(self._listeners):
+            written()
 
     def _let_wait(self, database: sqlite3.Connection, wait: bool) -> None:
         if wait != self._waits:

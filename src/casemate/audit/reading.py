@@ -7,17 +7,19 @@ and writers do not wait for each other (https://www.sqlite.org/wal.html). A read
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from casemate.audit.chain import EMPTY, Head, Row, Verdict, verified
+from casemate.audit.events import AuditEvent, events_in, row_before
 from casemate.audit.storage import text_of, transaction, unavailable
 from casemate.errors import InvalidArgument, RecordUnavailable
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 1000  # of one answer
 _MOST_BYTES = 4 << 20  # of their details
+_EVENTS_AT_ONCE = 500  # rows
+_LOOK_AGAIN = 1.0  # seconds; other processes write into the same record and tell nobody here
 _BATCH = 2000  # rows that are verified before others may do something
 _SECONDS = 10.0  # of one look at the file
 _STEPS = 20_000  # of SQLite's machine between two looks at the clock
@@ -87,6 +91,57 @@ class Audit:
                     break
                 found.append(_told(row))
         return found
+
+    async def events(self, *, after: int | None = None) -> AsyncGenerator[AuditEvent]:
+        """What happens in the sandbox's namespace, as it comes to be on record, in order and each once; it ends with
+        the sandbox.
+
+        ``after``: the ``cursor`` of the last event that was had, 0 for all there are; without one only what happens
+        from the first step of this on. Events are read from the record when they are asked for: whoever is slow keeps
+        nobody waiting and loses nothing. Raises ``InvalidArgument`` and ``RecordUnavailable``.
+        """
+        if after is not None and (type(after) is not int or after < 0):
+            raise InvalidArgument("after", f"{after!r} is not the cursor of an event")
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def written() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(news.set)
+
+        with self._log.listening(written):
+            row = (await asyncio.to_thread(self._ends))[0].count if after is None else row_before(after)
+            while True:
+                news.clear()
+                is_over = self._log.is_closed
+                rows, row, is_all = await asyncio.to_thread(self._after, row)
+                for event in (event for one in rows for event in events_in(one)):
+                    if after is None or event.cursor > after:
+                        yield event
+                if is_over and is_all:
+                    return
+                if is_all:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_AGAIN):
+                            await news.wait()
+
+    def _after(self, row: int) -> tuple[list[AuditRow], int, bool]:
+        """The namespace's rows after ``row``, the number of the last one looked at, and whether these are all."""
+        query = (
+            f"SELECT {_COLUMNS} FROM record WHERE namespace = ? AND sequence > ?"  # noqa: S608 - constants
+            f" ORDER BY sequence LIMIT {_EVENTS_AT_ONCE}"
+        )
+        found: list[AuditRow] = []
+        size = 0
+        with self._opened() as database, transaction(database, "BEGIN"):
+            (last,) = database.execute("SELECT count FROM head").fetchone() or (row,)
+            with closing(database.execute(query, (self._namespace, row))) as rows:
+                for one in (Row(*one) for one in rows):
+                    size += len(one.detail)
+                    found.append(_told(one))
+                    if size > _MOST_BYTES:
+                        break
+        is_all = size <= _MOST_BYTES and len(found) < _EVENTS_AT_ONCE
+        return found, last if is_all else found[-1].sequence, is_all
 
     async def verify(self) -> Verdict:
         """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing.

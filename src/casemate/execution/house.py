@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -38,6 +38,10 @@ class Log(Protocol):
 
     def crossing(self, execution_id: str, namespace: str, detail: dict[str, Any], *, wait: bool = True) -> bool:
         """Write a row while it goes on, in the same way."""
+        ...
+
+    def note_soon(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
+        """Write a row about something else, now or just before the next one; raises nothing."""
         ...
 
 

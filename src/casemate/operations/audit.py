@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated
 
 from casemate.audit.chain import Verdict
+from casemate.audit.events import AuditEvent
 from casemate.audit.reading import MOST_ROWS, AuditRow
 from casemate.model.operation import Audience, Between, Principal, operation
-from casemate.operations.terms import Name
+from casemate.operations.terms import Cursor, Name
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk
@@ -44,6 +47,16 @@ class Audit:
         own = {kept.run for kept in self._desk.kept.of(principal)}
         own |= {row.run for row in rows if row.detail.get("caller") == principal.name}
         return [row for row in rows if row.run in own and kind in (None, row.kind)][:limit]
+
+    @operation()
+    async def events(self, *, cursor: Cursor | None = None) -> AsyncGenerator[AuditEvent]:
+        """What happens, as it comes to be on record: executions, sessions, packages, hosts, secrets, limits, the queue.
+
+        ``cursor``: of the last event that was had, 0 for all that is on record; nothing for what happens from now on.
+        """
+        async with contextlib.aclosing(self._desk.sandbox.audit.events(after=cursor)) as events:
+            async for event in events:
+                yield event
 
     @operation()
     async def verify(self) -> Verdict:

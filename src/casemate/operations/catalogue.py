@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
@@ -122,12 +122,18 @@ def _described(name: str, method: Callable[..., Any], mark: Mark, room: str) -> 
         params=create_model(
             f"{title}Arguments", __config__=ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True), **fields
         ),
-        result=TypeAdapter(event_type() if streams else result_type(hints["return"])),
+        result=TypeAdapter(_given_back(hints["return"], streams)),
         method=method,
         streams=streams,
         room=room,
         wants=frozenset(_FILLED_IN[1:]) & parameters.keys(),
     )
+
+
+def _given_back(told: Any, streams: bool) -> Any:
+    """The type of the documents that come back: of the value, or of each event, which may be a run's."""
+    one = get_args(told)[0] if streams else told
+    return event_type() if streams and get_origin(one) is dict else result_type(one)
 
 
 def _plain(default: Any) -> Any:

@@ -21,6 +21,8 @@ def error_from(told: Mapping[str, Any]) -> errors.CasemateError:
             return errors.Denied(message, remediation=help_)
         case "unavailable":
             return _unavailable(told, message, help_)
+        case "busy":
+            return errors.QueueFull(message, retry_after=float(told.get("retry_after", 1)), remediation=help_)
         case "record":
             return errors.RecordUnavailable(message, remediation=help_)
         case "closed":

@@ -76,7 +76,7 @@ class _Local:
             given = self._read(found, arguments if cursor is None else {**arguments, "cursor": cursor}, held)
             async with contextlib.aclosing(found.method(self._owner(found), **given)) as events:
                 async for event in events:
-                    yield event
+                    yield event if isinstance(event, dict) else document(event)
 
     def _admitted(self, name: str) -> Operation:
         from casemate.operations.catalogue import catalogue

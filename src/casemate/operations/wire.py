@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from casemate.errors import CasemateError
+from casemate.errors import CasemateError, QueueFull
 from casemate.model.approval import ApprovalRequest, Decision
 from casemate.model.artifact import Artifact, Content
 from casemate.model.crossing import Crossing
@@ -98,6 +98,8 @@ def error_document(error: CasemateError) -> Document:
     for name in ("argument", "problem", "reason", "language", "server", "operation"):
         if isinstance(found := getattr(error, name, None), str):
             told[name] = found
+    if isinstance(error, QueueFull):
+        told["retry_after"] = error.retry_after
     return {name: sound(one) for name, one in told.items()}
 
 

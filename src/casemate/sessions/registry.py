@@ -29,6 +29,7 @@ class Sessions:
         if len(self._open) >= _MOST:
             raise InvalidArgument("name", f"{_MOST} sessions are open; close some")
         self._open[session.id] = session
+        session.opened()
         return session
 
     async def get(self, id_or_name: str) -> Session:

@@ -20,6 +20,7 @@ from casemate.execution.record import recording
 from casemate.execution.redact import redacted_crossings, redaction_of
 from casemate.execution.stream import events
 from casemate.execution.tally import Tally
+from casemate.model.caller import caller
 from casemate.model.crossing import Crossing, since
 from casemate.model.events import Done, Event
 from casemate.model.execution import Execution
@@ -191,6 +192,10 @@ class Session:
 
     async def __aexit__(self, *failure: object) -> None:
         await self.close()
+
+    def opened(self) -> None:
+        """Put on record that it is open."""
+        self._note({"action": "opened", "language": self.language, "name": self.name, "caller": caller()})
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
@@ -372,11 +377,17 @@ class Session:
     def _end(self, why: str) -> None:
         """No more steps; what runs is ended."""
         self._lifetime.end()
+        if not self._closed:
+            self._note({"action": "closed", "reason": why})
         self._closed = self._closed or why
         self._stop_asking(why)
         self._house.approvals().forget_session(self._terms.admitted.request.namespace, self.id)
         if self._lives.current is not None:
             self._lives.current.cell.kill("closed")
+
+    def _note(self, detail: Mapping[str, object]) -> None:
+        told = {name: value for name, value in detail.items() if value}
+        self._house.log.note_soon("session", self.id, self._terms.admitted.request.namespace, told)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -15,14 +15,15 @@ READER_GONE = 141  # 128 + SIGPIPE
 CANNOT_WRITE = 74
 
 _OF_KIND = {
-    "invalid": USAGE, "not_found": USAGE, "unavailable": 69, "fault": 70, "record": 74, "closed": 75, "denied": 77,
+    "invalid": USAGE, "not_found": USAGE, "unavailable": 69, "busy": 69, "fault": 70, "record": 74,
+    "closed": 75, "denied": 77,
 }  # fmt: skip
 _OF_STATUS = {"timeout": 124, "out_of_memory": 137, "killed": 137, "cancelled": INTERRUPTED, "denied": 77}
 _OF_CAUSE = {"cpu_limit": 152, "output_limit": 153}  # 128 + SIGXCPU, 128 + SIGXFSZ
 
 MEANINGS = (
     (USAGE, "an option, a value or the program's file is wrong; nothing ran"),
-    (69, "unavailable: no wall, no interpreter, or something this version cannot do; nothing ran"),
+    (69, "unavailable: no wall, no interpreter, something this version cannot do, or no room to wait; nothing ran"),
     (70, "casemate itself failed; please report it"),
     (74, "the record, or the program's output, could not be written"),
     (75, "casemate was ended from outside while the program ran"),

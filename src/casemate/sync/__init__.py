@@ -12,9 +12,8 @@ loop is running already.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import partial
@@ -25,12 +24,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from casemate import sandbox as asynchronous
 from casemate.connecting import connected_aside
 from casemate.errors import SandboxClosed
-from casemate.model import approval as asynchronous_request
 from casemate.model.diagnosis import Diagnosis
 from casemate.model.events import Event
 from casemate.model.execution import Execution
 from casemate.model.plan import Plan
-from casemate.sync.rooms import ApprovalRequest, Approvals, Blocking, ProgramPlan, Vault, Wait, blocking, plain
+from casemate.sync.rooms import ApprovalRequest, Approvals, Blocking, ProgramPlan, Vault, Wait, each, plain
 
 if TYPE_CHECKING:
     from casemate.model.limits import Limits
@@ -80,7 +78,7 @@ class Sandbox:
 
     def stream(self, code: str | bytes, **arguments: Any) -> Iterator[Event]:
         """See :meth:`casemate.Sandbox.stream`. Leaving the loop early ends the cell."""
-        yield from _each(self._sandbox.stream(code, **arguments), self._wait)
+        yield from each(self._sandbox.stream(code, **arguments), self._wait)
 
     def start(self, code: str | bytes, **arguments: Any) -> Run:
         """See :meth:`casemate.Sandbox.start`."""
@@ -238,7 +236,7 @@ class Session:
 
     def stream(self, code: str | bytes, **arguments: Any) -> Iterator[Event]:
         """See :meth:`casemate.sessions.session.Session.stream`. Leaving the loop early interrupts the step."""
-        yield from _each(self._session.stream(code, **arguments), self._wait)
+        yield from each(self._session.stream(code, **arguments), self._wait)
 
     def start(self, code: str | bytes, **arguments: Any) -> Run:
         """See :meth:`casemate.sessions.session.Session.start`."""
@@ -292,7 +290,7 @@ class Run:
 
     def stream(self, cursor: int = 0) -> Iterator[Event]:
         """See :meth:`casemate.sessions.long_run.Run.stream`."""
-        yield from _each(self._run.stream(cursor), self._wait)
+        yield from each(self._run.stream(cursor), self._wait)
 
     def wait(self) -> Execution:
         """See :meth:`casemate.sessions.long_run.Run.wait`."""
@@ -322,16 +320,6 @@ class Sessions:
         """See :meth:`casemate.sessions.registry.Sessions.bridge`."""
         giving, taking = (plain(one) for one in (source, target))
         return self._wait(self._sessions.bridge(name, giving, taking))
-
-
-def _each(events: AsyncGenerator[Event], wait: Wait) -> Iterator[Event]:
-    """Events one by one; leaving early closes their stream."""
-    try:
-        while (event := wait(anext(events, None))) is not None:
-            yield blocking(event) if isinstance(event, asynchronous_request.ApprovalRequest) else event
-    finally:
-        with contextlib.suppress(SandboxClosed):  # which has closed it
-            wait(events.aclose())
 
 
 async def _called(function: Callable[..., T], *arguments: Any, **named: Any) -> T:

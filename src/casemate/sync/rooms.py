@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import fields
+from inspect import isasyncgen
 from typing import TYPE_CHECKING, Any, cast
 
+from casemate.errors import SandboxClosed
 from casemate.model import approval as asynchronous_request
 
 if TYPE_CHECKING:
@@ -36,9 +39,22 @@ class Blocking:
 
         def call(*arguments: Any, **named: Any) -> Any:
             given = {key: plain(one) for key, one in named.items()}
-            return self._wait(function(*map(plain, arguments), **given))
+            made: Any = function(*map(plain, arguments), **given)
+            if isasyncgen(made):
+                return each(cast("AsyncGenerator[Any]", made), self._wait)
+            return self._wait(made)
 
         return call
+
+
+def each(events: AsyncGenerator[Any], wait: Wait) -> Iterator[Any]:
+    """Events one by one; leaving early closes their stream."""
+    try:
+        while (event := wait(anext(events, None))) is not None:
+            yield blocking(event) if isinstance(event, asynchronous_request.ApprovalRequest) else event
+    finally:
+        with contextlib.suppress(SandboxClosed):  # which has closed it
+            wait(events.aclose())
 
 
 class ApprovalRequest(asynchronous_request.ApprovalRequest):
