@@ -277,6 +277,26 @@ async def test_two_connections_share_sessions_and_namespaces_do_not(shared: Daem
         await sandbox.close()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_events_come_from_both_and_go_on_after_a_cursor(kind: str, shared: Daemon, tmp_path: Path) -> None:
+    async with opened(kind, shared, tmp_path) as sandbox:
+        execution = await sandbox.run("print(1)")
+        events = [event async for event in until_over(sandbox.audit.events(after=0), execution.id)]
+        mine = [event for event in events if event.run == execution.id]
+        assert [event.name for event in mine] == ["execution.started", "execution.completed"]
+        rest = sandbox.audit.events(after=mine[0].cursor)
+        assert await anext(rest) == events[events.index(mine[0]) + 1]
+        await rest.aclose()
+
+
+async def until_over(events: Any, run: str) -> AsyncIterator[Any]:
+    async for event in events:
+        yield event
+        if event.run == run and event.name == "execution.completed":
+            await events.aclose()
+            return
+
+
 def test_every_public_method_of_a_sandbox_is_there_on_a_connected_one() -> None:
     local = {name for name in dir(casemate.Sandbox) if not name.startswith("_")}
     assert local - set(dir(ConnectedSandbox)) - {"from_env", "from_file", "connect", "language_of", "warm_up"} <= {

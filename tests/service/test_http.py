@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from tests.service.daemon import PATIENCE, Daemon, http, unix
 
-from casemate.errors import CasemateError
+from casemate.errors import CasemateError, Fault, QueueFull, SandboxClosed
 from casemate.operations.catalogue import catalogue
+from casemate.operations.wire import error_document
 from casemate.remote.sse import Reader
 from casemate.surfaces.http.exchange import MOST_BODY, json_pieces
-from casemate.surfaces.http.statuses import status_of
+from casemate.surfaces.http.statuses import retry_after, status_of
 
 JSON = "Host: localhost\nContent-Type: application/json"
 
@@ -60,9 +61,16 @@ def test_every_kind_of_error_has_a_status() -> None:
         return [one, *(deep for other in one.__subclasses__() for deep in below(other))]
 
     for one in below(CasemateError):
-        if one is not CasemateError:
+        if one is not CasemateError and one.__module__ == CasemateError.__module__:
             made = one.__new__(one)
             assert status_of(made) != 500 or one.kind == "fault", one
+
+
+def test_an_error_that_ends_by_itself_says_when_to_try_again() -> None:
+    full = QueueFull("full", retry_after=2.5)
+    assert (status_of(full), retry_after(error_document(full))) == (429, "3")
+    assert retry_after(error_document(SandboxClosed("ending"))) == "2"
+    assert retry_after(error_document(Fault("broken"))) is None
 
 
 def test_the_description_is_of_every_operation_and_whole(shared: Daemon) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
@@ -203,6 +204,14 @@ class Audit(Room):
         """The newest rows, the newest first; ``given``: as of a local sandbox."""
         told = await self._ways.call("audit.tail", limit=limit, **given)
         return [revived(type_named("casemate.audit.reading:AuditRow"), one) for one in told]
+
+    async def events(self, *, after: int | None = None) -> AsyncGenerator[Any]:
+        """What happens, as it comes to be on record; ``after``: as of a local sandbox."""
+        kind = type_named("casemate.audit.events:AuditEvent")
+        given = {} if after is None else {"cursor": after}
+        async with contextlib.aclosing(self._ways.remote.stream("audit.events", given)) as events:
+            async for told in events:
+                yield revived(kind, told)
 
     async def verify(self) -> Any:
         """Whether every row is as it was written, and none is missing."""

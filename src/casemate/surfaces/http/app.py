@@ -18,7 +18,7 @@ from casemate.service.service import describe
 from casemate.surfaces.http.exchange import Exchange, Gone, Receive, Scope, Send
 from casemate.surfaces.http.identity import Heard, Listener, Refused, check_place, heard, principal_of
 from casemate.surfaces.http.openapi import document_of
-from casemate.surfaces.http.statuses import RETRY_AFTER, status_of
+from casemate.surfaces.http.statuses import retry_after, status_of
 from casemate.surfaces.http.streaming import send_events
 from casemate.surfaces.http.turns import TURNS
 
@@ -217,7 +217,7 @@ async def _failed(exchange: Exchange, status: int, told: Mapping[str, Any]) -> N
     if exchange.status:
         return
     headers = {"www-authenticate": "Bearer"} if status == 401 else {}
-    if (after := RETRY_AFTER.get(str(told.get("kind")))) is not None:
+    if (after := retry_after(told)) is not None:
         headers["retry-after"] = after
     if status >= 400:
         headers["connection"] = "close"  # what is left of the body is not read

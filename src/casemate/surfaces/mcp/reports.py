@@ -153,7 +153,7 @@ SET_RESOURCE_LIMITS = Definition(
 AUDIT_EXECUTION = Definition(
     "audit_execution",
     "Read the record",
-    "Your latest records, the newest first, and whether the chain of hashes holds.",
+    "Your latest records, the newest first, each with its hash and that of the record before it.",
     {"namespace": text("Kept for compatibility: it is always your own."), "limit": whole("Records.", default=50)},
     audit_execution,
     kind=LOOKS,

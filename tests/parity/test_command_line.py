@@ -1,0 +1,48 @@
+"""What the command line and the server it starts take as options."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from tests.mcp_server.conftest import structure_of, text_of
+from tests.surfaces.conftest import Cli
+
+import casemate
+
+
+def test_the_version_is_told(cli: Cli) -> None:
+    assert cli("--version").stdout == f"casemate {casemate.__version__}\n".encode()
+
+
+async def test_a_server_takes_a_workspace_settings_and_a_log_level(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "note.txt").write_text("in the workspace")
+    settings = tmp_path / "settings.json"
+    settings.write_text(
+        json.dumps(
+            {
+                "network": {"allowedDomains": ["a.test"], "deniedDomains": ["b.test"]},
+                "filesystem": {"allowWrite": ["."]},
+            }
+        )
+    )
+    own = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(tmp_path)}
+    options = ["--workspace", str(folder), "--settings", str(settings), "--log-level", "error", "--embedded"]
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "casemate", "serve", *options], env={**os.environ, **own}
+    )
+    async with Client(stdio_client(command)) as client:
+        code = "print(open('note.txt').read()); open('left.txt', 'w').write('left')"
+        answer = await client.call_tool("execute_code", {"code": code})
+        assert text_of(answer).startswith("in the workspace\n"), answer
+        assert (folder / "left.txt").read_text() == "left"
+        code = "import urllib.request\nurllib.request.urlopen('http://b.test/')"
+        denied = await client.call_tool("execute_code", {"code": code})
+        assert denied.is_error  # and nobody was asked
+        assert structure_of(denied)["status"] == "failed"

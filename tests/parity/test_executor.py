@@ -1,0 +1,119 @@
+"""What was promised of steps and programs, and has no test elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.mcp_server.conftest import OWN_SERVER
+
+from casemate import ApprovalRequest, Decision, Done, Sandbox
+from casemate.execution import admit, collect, plan, record, run, seal
+
+SECRET = "correct horse battery"
+OWN = {"own": {"command": sys.executable, "args": ["-S", str(OWN_SERVER), "good"]}}
+CALL = "from mcptools.own.echo import run\nprint('came', run(word='hello'))"
+ALLOW = {"rules": [{"allow": "tool", "server": "own", "tool": "echo", "arguments": "any"}]}
+
+
+def test_each_step_takes_what_the_step_before_it_makes() -> None:
+    steps: list[tuple[Any, str]] = [
+        (admit.admit, "Admitted"), (plan.plan, "Plan"), (run.run, "Finished"), (collect.collect, "Collected"),
+        (seal.seal, "Sealed"), (record.Record.finished, "Execution"),
+    ]  # fmt: skip
+    for (before, made), (after, _) in itertools.pairwise(steps):
+        assert inspect.signature(before).return_annotation == made
+        assert made in [one.annotation for one in inspect.signature(after).parameters.values()]
+
+
+async def test_a_secret_is_replaced_by_a_word_that_says_which_it_was(tmp_path: Path) -> None:
+    async with Sandbox(audit=tmp_path / "audit.db") as sandbox:
+        await sandbox.vault.set("API_TOKEN", SECRET)
+        execution = await sandbox.run("import os\nprint('<', os.environ['API_TOKEN'], '>')", secrets=["API_TOKEN"])
+    assert execution.stdout == "< [secret:API_TOKEN] >\n"
+
+
+async def test_a_decision_in_one_namespace_is_none_in_another(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def approve(request: ApprovalRequest) -> Any:
+        asked.append(request.namespace)
+        return Decision(True, scope="session") if request.namespace == "one" else False
+
+    path = tmp_path / "audit.db"
+    async with (
+        Sandbox(audit=path, namespace="one", approve=approve) as one,
+        Sandbox(audit=path, namespace="other", approve=approve) as other,
+    ):
+        assert (await one.egress.request("api.example.test")).allowed
+        assert (await one.egress.request("api.example.test")).allowed
+        assert not (await other.egress.request("api.example.test")).allowed
+    assert asked == ["one", "other"]
+
+
+async def test_each_kind_of_rich_output_reaches_the_caller_whole(sandbox: Sandbox) -> None:
+    bundle = {
+        "text/plain": "plain", "text/html": "<b>h</b>", "text/markdown": "**m**", "text/latex": "$l$",
+        "image/svg+xml": "<svg/>", "application/json": {"j": [1]},
+        "application/vnd.plotly.v1+json": {"data": []}, "application/vnd.vegalite.v5+json": {"mark": "bar"},
+        "image/jpeg": "/9j/4AAQSkZJRg==",
+    }  # fmt: skip
+    async with sandbox.session() as session:
+        execution = await session.run(f"from IPython.display import display\ndisplay({bundle!r}, raw=True)")
+    (shown,) = execution.results
+    assert dict(shown) == bundle
+
+
+@pytest.mark.parametrize("language", ["python", "shell"])
+async def test_a_step_that_waits_for_an_approval_is_cancelled_cleanly(tmp_path: Path, language: str) -> None:
+    async with Sandbox(audit=tmp_path / "audit.db") as sandbox, sandbox.session(language) as session:
+        assert (await session.run("kept = 7" if language == "python" else "kept=7")).ok
+        sandbox.approvals.rules.set_default("shell", "ask")
+        begun = session.start("print('before')\n!echo no" if language == "python" else "echo no")
+        events = begun.stream()
+        request = None
+        async for event in events:
+            if isinstance(event, ApprovalRequest):
+                request = event
+                await begun.cancel()
+            if isinstance(event, Done):
+                assert event.execution.status == "cancelled"
+                assert "no" not in event.execution.stdout.replace("before", "")
+        assert request is not None
+        assert sandbox.approvals.pending() == []
+        assert await session.get("kept") in (7, "7")
+
+
+async def test_a_reset_keeps_the_tools(tmp_path: Path) -> None:
+    async with Sandbox(audit=tmp_path / "audit.db", tools=OWN, policy=ALLOW) as sandbox, sandbox.session() as session:
+        assert (await session.run(CALL)).stdout.startswith("came")
+        await session.reset()
+        again = await session.run(CALL)
+    assert again.stdout.startswith("came"), again
+
+
+async def test_code_that_was_saved_is_imported_by_later_steps_and_after_a_reset(sandbox: Sandbox) -> None:
+    async with sandbox.session() as session:
+        await session.files.write("actions/__init__.py", "")
+        saved = await session.run("open('actions/sums.py', 'w').write('def run(values):\\n    return sum(values)\\n')")
+        assert saved.ok
+        use = "from actions.sums import run\nrun([40, 2])"
+        first = await session.run(use)
+        await session.reset()
+        second = await session.run(use)
+    assert [one.results[-1].text for one in (first, second)] == ["42", "42"]
+
+
+async def test_sixteen_sessions_that_start_while_others_end_all_start(sandbox: Sandbox) -> None:
+    async def one(number: int) -> str:
+        async with sandbox.session() as session:
+            return (await session.run(f"print({number})")).stdout
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(number)) for number in range(16)]
+    assert [task.result() for task in tasks] == [f"{number}\n" for number in range(16)]
