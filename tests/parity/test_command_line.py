@@ -46,3 +46,35 @@ async def test_a_server_takes_a_workspace_settings_and_a_log_level(tmp_path: Pat
         denied = await client.call_tool("execute_code", {"code": code})
         assert denied.is_error  # and nobody was asked
         assert structure_of(denied)["status"] == "failed"
+
+
+async def test_neither_the_servers_variables_nor_an_env_file_reach_a_program(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / ".env").write_text("FROM_FILE=1\n")
+    own = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(tmp_path)}
+    given = {"KERNEL_ENV_GIVEN": "1", "API_KEY": "of the server alone", "FROM_FILE": "1"}
+    command = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "casemate", "serve", "--embedded", "--toolset", "ipybox"],
+        env={**os.environ, **own, **given},
+        cwd=tmp_path / "project",
+    )
+    show = "import os; print(sorted({'GIVEN', 'KERNEL_ENV_GIVEN', 'API_KEY', 'FROM_FILE'} & set(os.environ)))"
+    async with Client(stdio_client(command)) as client:
+        for tool in ("execute_code", "execute_ipython_cell"):
+            assert text_of(await client.call_tool(tool, {"code": show})).startswith("[]\n")
+
+
+def test_what_was_run_is_told_by_queue_stats_and_audit(cli: Cli) -> None:
+    try:
+        assert cli("exec", "-", "print('in the service')").stdout == b"in the service\n"
+        queue, stats, audit = (
+            json.loads(cli(*words, "--output", "json").stdout)
+            for words in (("queue", "status"), ("stats",), ("audit", "--limit", "2"))
+        )
+    finally:
+        cli("service", "stop")
+    assert queue == {"running": 0, "waiting": 0, "concurrency": 16}
+    assert stats["totals"]["executions"] == 1
+    assert [row["kind"] for row in audit] == ["outcome", "intent"]
+    assert audit[1]["detail"]["code"] == "print('in the service')"

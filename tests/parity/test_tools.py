@@ -138,6 +138,17 @@ async def test_the_whole_chain_is_verified_by_operators_alone(connect: Connect, 
         assert "verify" not in {tool.name.partition("_")[0] for tool in (await agent.client.list_tools()).tools}
 
 
+async def test_a_namespace_that_is_given_is_still_the_callers_own(connect: Connect) -> None:
+    async with connect(toolset="sandboxmcp") as agent, connect(toolset="sandboxmcp") as stranger:
+        await stranger.call("execute_code", code="theirs = 1", session="new")
+        await agent.call("execute_code", code="print('mine')")
+        for namespace in ("default", "other", "*"):
+            rows = structure_of(await agent.call("audit_execution", namespace=namespace))["items"]
+            assert "theirs" not in str(rows)
+            assert {row["namespace"] for row in rows} == {"default"}
+            assert structure_of(await agent.call("inspect_state", namespace=namespace))["sessions"] == []
+
+
 async def test_execute_ipython_cell_keeps_to_its_timeout_and_its_most_characters(connect: Connect) -> None:
     async with connect(toolset="ipybox") as agent:
         await agent.call("execute_ipython_cell", code="kept = 7")
