@@ -183,8 +183,10 @@ def test_a_decision_that_is_asked_ahead_is_on_record(audit: Path) -> None:
     with sync.Sandbox(audit=audit, approve=approve) as sandbox:
         sandbox.egress.request("example.test", port=8443)
     log = AuditLog(audit)
-    (row,) = [json.loads(row.detail) for row in log.tail(10)]
+    asked, decided = log.tail(10)
     log.close()
+    assert (asked.kind, decided.kind) == ("request", "decision")
+    row = json.loads(decided.detail)
     assert (row["decision"], row["scope"], row["expires"], row["by"]) == ("allowed", "session", 60, "approve")
 
 
