@@ -149,6 +149,6 @@ def _documented(text: str) -> tuple[str, dict[str, str]]:
         if pieces[0]:
             kept.append(pieces[0].strip())
         for name, about in zip(pieces[1::2], pieces[2::2], strict=True):
-            said[name] = about[:1].upper() + about[1:].strip()
+            said[name] = about.strip()[:1].upper() + about.strip()[1:]
     said = {name: about.replace("``", "`") for name, about in said.items()}
     return "\n\n".join(kept).replace("``", "`"), said
