@@ -48,6 +48,12 @@ async def test_a_program_that_fails_is_an_error_that_a_model_can_read(connect: C
         assert "before" in text_of(answer)
         assert "ZeroDivisionError" in text_of(answer)
         assert structure_of(answer)["status"] == "failed"
+        answer = await agent.call("execute_code", code="x = 1\nx / 0", session="new")
+        assert "----> 2 x / 0" in text_of(answer)
+        assert text_of(answer).count("division by zero") == 1
+        assert structure_of(answer)["cursor"] == len(
+            text_of(await agent.call("read_output", run=structure_of(answer)["run"])).partition("\n[")[0]
+        )
         answer = await agent.call("execute_code", code="while True: pass", timeout_seconds=0.5)
         assert answer.is_error
         assert structure_of(answer)["cause"]["code"] == "timeout"

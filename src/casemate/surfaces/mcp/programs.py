@@ -145,12 +145,22 @@ async def _run_answer(call: Call, cursor: int, most: int, state: State) -> CallT
     execution = state.document.get("execution")
     if execution is None:
         raise Refused(str((state.document.get("error") or {}).get("message") or f"nothing is known of run {run}"))
-    whole = str(execution.get("text") or "")
+    whole = _whole_text(execution, is_step=session is not None)
     if cursor == 0 and len(whole) <= most and not execution.get("truncated"):
         page = Page(whole, len(whole), True)
     else:
         page = await _page(call, run, cursor, most)
     return answers.ended(state, page, session)
+
+
+def _whole_text(execution: Mapping[str, Any], *, is_step: bool) -> str:
+    """What a run has printed, and the traceback of a step, which nobody has printed: as ``runs.read`` gives it."""
+    text = str(execution.get("text") or "")
+    traceback = str((execution.get("error") or {}).get("traceback") or "") if is_step else ""
+    if not traceback:
+        return text
+    start = "" if not text or text.endswith("\n") else "\n"
+    return text + start + traceback + ("" if traceback.endswith("\n") else "\n")
 
 
 async def _page(call: Call, run: str, cursor: int, most: int) -> Page:
