@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +21,17 @@ PROGRAMS = re.findall(r"`(examples/\w+\.py)`:\n\n```python\n(.*?)```\n\n```\n(.*
 
 
 @pytest.fixture
-def env(tmp_path: Path) -> dict[str, str]:
-    """With `casemate` on PATH, and a home of its own."""
+def env(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """With `casemate` on PATH, and a home of its own, whose service ends with the test."""
     command = tmp_path / "bin" / "casemate"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m casemate "$@"\n')
     command.chmod(0o755)
     source = str(Path(casemate.__file__).parents[1])
-    return {"PATH": f"{command.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), "PYTHONPATH": source}
+    with tempfile.TemporaryDirectory() as home:  # short, as the path of a socket has to be
+        env = {"PATH": f"{command.parent}:{os.environ['PATH']}", "HOME": home, "PYTHONPATH": source}
+        yield env
+        subprocess.run([command, "service", "stop"], env=env, check=False, capture_output=True)
 
 
 def test_the_page_is_read_whole() -> None:
