@@ -55,6 +55,25 @@ def test_a_session_keeps_its_state_from_one_command_to_the_next(served: Cli) -> 
     assert b"there is no session 'analysis'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("language", "program", "said"),
+    [("python", "print('first')\n1 / 0", b"ZeroDivisionError"), ("node", "null.x", b"TypeError")],
+)
+def test_an_error_of_a_step_is_shown_once_with_its_traceback(
+    served: Cli, language: str, program: str, said: bytes
+) -> None:
+    served("sessions", "open", "s", "--language", language)
+    done = served("exec", "s", program)
+    assert done.code == 1
+    assert said in done.stderr
+    assert served("exec", "-", "--language", language, program).stderr.count(said + b": ") == 1
+
+
+def test_a_picture_that_was_shown_is_spoken_of(served: Cli) -> None:
+    shows = "from IPython.display import display\ndisplay({'image/png': 'AAAA', 'text/plain': 'a plot'}, raw=True)"
+    assert b"shown and not saved: 1 picture;" in served("exec", "new", shows).stderr
+
+
 def test_a_fresh_cell_and_a_new_session_are_had_by_one_command(served: Cli) -> None:
     assert served("exec", "-", "--language", "shell", "echo $((6 * 7))").stdout == b"42\n"
     done = served("exec", "new", "--env", "NAME=value", stdin=b"import os; y = os.environ['NAME']; y")
@@ -109,8 +128,11 @@ def test_ctrl_c_leaves_a_run_alone_that_was_attached_to_and_kill_ends_it(served:
 def test_files_are_copied_in_and_out_and_are_what_their_hashes_say(served: Cli) -> None:
     data = bytes(range(256)) * 4096
     (served.folder / "data.bin").write_bytes(data)
-    served("sessions", "open", "s")
+    served("sessions", "open", "--name", "s")
+    assert json.loads(served("inspect", "s", "--output", "json").stdout)["name"] == "s"
     assert served("cp", "data.bin", "s:in/data.bin").code == 0
+    assert served("cp", "data.bin", "s:").code == 0
+    assert served("exec", "s", "import os; os.path.getsize('data.bin')").stdout == f"{len(data)}\n".encode()
     served("exec", "s", "open('back.bin', 'wb').write(open('in/data.bin', 'rb').read()[::-1])")
     assert served("cp", "s:back.bin", ".").code == 0
     assert (served.folder / "back.bin").read_bytes() == data[::-1]
@@ -221,6 +243,7 @@ def test_limits_are_narrowed_and_hold_for_what_is_run_next(served: Cli) -> None:
     assert served("limits", "--memory", "64MiB").code == 0
     assert served("exec", "-", "x = bytearray(300 << 20)").code != 0
     done = served("limits", "--memory", "64GiB", "--output", "json")
+    assert done.stderr == b"casemate: memory stays as it is: limits are only narrowed, until the service ends\n"
     assert json.loads(done.stdout)["memory"] == 64 << 20
 
 
@@ -230,8 +253,28 @@ def test_a_host_that_nobody_allows_is_refused_with_a_code_of_its_own(served: Cli
     while not pending:
         pending = json.loads(served("approvals", "list", "--output", "json").stdout)
     served("approvals", "deny", pending[0]["id"])
-    going.communicate(timeout=60)
+    _, stderr = going.communicate(timeout=60)
     assert going.returncode == 77
+    assert stderr in (b"", b"casemate: waits for an answer: casemate approvals, in another terminal\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("exec", "nosuch", "1"), "SESSION: there is no session 'nosuch'"),
+        (("sessions", "open", "a", "b"), "more arguments than it takes: b\nTry: casemate sessions open --help"),
+        (("logs", "nosuch"), "RUN: there is no run 'nosuch'"),
+        (("approvals", "approve"), "REQUEST: name one or more"),
+        (("approvals", "deny", "zz"), "REQUEST: no request that waits begins with 'zz'"),
+        (("cp", "s:", "."), "SOURCE: 's:' has no path behind its colon"),
+        (("verify", "x", "abc"), "SHA256: 'abc' is no SHA-256"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, tuple) else "",
+)
+def test_a_slip_is_told_by_the_name_that_the_help_has(served: Cli, words: tuple[str, ...], said: str) -> None:
+    done = served(*words)
+    assert done.code == 2
+    assert done.stderr.decode().startswith(f"casemate: {said}")
 
 
 @pytest.mark.parametrize(
@@ -263,6 +306,10 @@ def test_every_command_has_help_with_its_options(cli: Cli, name: str) -> None:
     done = cli(name, "--help")
     assert (done.code, done.stderr) == (0, b"")
     assert b"Usage: casemate " + name.encode() in done.stdout
+
+
+def test_help_of_a_command_has_its_examples(cli: Cli) -> None:
+    assert b"casemate exec analysis --file step.py" in cli("exec", "--help").stdout
 
 
 def test_help_names_every_command_and_loads_no_parser(cli: Cli) -> None:

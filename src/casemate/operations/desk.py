@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from casemate.errors import Unavailable
@@ -118,7 +118,8 @@ class Desk:
 
         ``session``: its handle or name.
         """
-        return await self.sandbox.inspect(self.sessions.find(session, principal).session)
+        opened = self.sessions.find(session, principal)
+        return replace(await self.sandbox.inspect(opened.session), name=opened.name)
 
     @operation(audience=Audience.AGENT)
     async def set_limits(self, limits: Limits, *, principal: Principal) -> Limits:

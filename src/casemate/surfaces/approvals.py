@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App
 
-from casemate.errors import NotFound, Unavailable
+from casemate.errors import InvalidArgument, NotFound, Unavailable
 from casemate.operations.wire import request_of
 from casemate.surfaces.following import is_pending
 from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_json, print_table, served
@@ -139,6 +139,9 @@ async def _watched(remote: Remote) -> None:
 
 
 def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) -> int:
+    if not requests:
+        raise InvalidArgument("request_id", "name one or more; casemate approvals list has them")
+
     async def decided(remote: Remote) -> list[dict[str, Any]]:
         answers = []
         for request in requests:

@@ -107,13 +107,13 @@ def application() -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # it is told as any other end
     )
-    for name, (place, summary) in COMMANDS.items():
-        app.command(place, name=name, help=summary)
+    for name, (place, _summary) in COMMANDS.items():
+        app.command(place, name=name)
     return app
 
 
 def _parsed(given: list[str]) -> int:
-    from cyclopts import CycloptsError
+    from cyclopts import CycloptsError, UnusedCliTokensError
 
     app = application()
     try:
@@ -122,7 +122,10 @@ def _parsed(given: list[str]) -> int:
         from casemate.surfaces.terminal import inert
         from casemate.surfaces.words import say
 
-        say(inert(f"{error}\nTry: casemate {given[0] if given[0] in COMMANDS else ''} --help".replace("  ", " ")))
+        known = " ".join(error.command_chain or ()) if given[0] in COMMANDS else ""
+        left = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
+        problem = f"more arguments than it takes: {' '.join(left)}" if left else error
+        say(inert(f"{problem}\nTry: casemate {known} --help".replace("  ", " ")))
         return failures.USAGE
     return code if isinstance(code, int) else 0
 

@@ -71,6 +71,13 @@ _OPTION_OF_ARGUMENT = {
     "config": "the configuration",
     "key": "KEY",
     "client": "CLIENT",
+    "session": "SESSION",
+    "run": "RUN",
+    "request_id": "REQUEST",
+    "source": "SOURCE",
+    "target": "TARGET",
+    "sha256": "SHA256",
+    "domain": "DOMAIN",
 }
 
 

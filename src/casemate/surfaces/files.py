@@ -32,12 +32,14 @@ def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
     source
         A path here, or SESSION:PATH, or RUN:NAME. A path here that has a colon begins with ./
     target
-        A path or folder here, or SESSION:PATH.
+        A path or folder here, or SESSION:PATH; SESSION: alone is its workspace.
     """
     away, home = _place(source), _place(target)
     if (away is None) == (home is None):
         raise InvalidArgument("source", "one of the two is here, and the other SESSION:PATH or RUN:NAME")
     if away is not None:
+        if not away[1]:
+            raise InvalidArgument("source", f"{source!r} has no path behind its colon")
         _write(_named(Path(target), away[1]), served(lambda remote: _content(remote, *away), asked))
     elif home is not None:
         served(lambda remote: _copied_in(remote, Path(source), *home), asked)
@@ -78,7 +80,7 @@ def verify(file: Name, sha256: Name, /, *, asked: Asked = PLAIN) -> int:
     """
     wanted = sha256.lower().removeprefix("sha256:")
     if len(wanted) != 64 or not set(wanted) <= set("0123456789abcdef"):
-        raise InvalidArgument("sha256", "is 64 hexadecimal digits")
+        raise InvalidArgument("sha256", f"{sha256[:80]!r} is no SHA-256, which is 64 hexadecimal digits")
     try:
         with open(file, "rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -97,8 +99,6 @@ def _place(text: str) -> tuple[str, str] | None:
     handle, colon, path = text.partition(":")
     if not colon or not handle or "/" in handle or handle.startswith("."):
         return None
-    if not path:
-        raise InvalidArgument("source", f"{text!r} has no path behind its colon")
     return handle, path
 
 
@@ -115,7 +115,7 @@ async def _copied_in(remote: Remote, source: Path, session: str, path: str) -> N
         raise InvalidArgument("source", f"cannot read {str(source)!r}: {error.strerror}") from None
     if len(data) > _MOST:
         raise InvalidArgument("source", f"{str(source)!r} has more than {_MOST} bytes")
-    name = f"{path}{source.name}" if path.endswith("/") else path
+    name = f"{path}{source.name}" if not path or path.endswith("/") else path
     handle = await remote.upload(data)
     await remote("files.write", {"session": session, "path": name, "handle": handle})
 

@@ -8,14 +8,15 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from casemate.model.approval import ApprovalRequest
-from casemate.model.events import Display, Done, Event, Output, ResultEvent
+from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
 from casemate.operations.wire import event_of, execution_of
 from casemate.surfaces import failures
-from casemate.surfaces.streams import Streams
+from casemate.surfaces.streams import Streams, is_picture
 from casemate.surfaces.words import say
 
 if TYPE_CHECKING:
     from casemate.model.execution import Execution
+    from casemate.model.result import ProgramError
     from casemate.remote.client import Remote
 
 _LOOKS = 0.5  # seconds between looks whether somebody else has answered what is asked here
@@ -47,6 +48,9 @@ async def follow(remote: Remote, run: str, *, cursor: int = 0, raw: bool = False
                 case Display() | ResultEvent():
                     async with screen:
                         await streams.result(event.result)
+                case ErrorEvent(error) if not _is_exit(error) and await _is_step(remote, run):
+                    async with screen:
+                        await streams.error(error)
                 case ApprovalRequest():
                     questions.create_task(_answered(remote, event, screen, asks=asks))
                 case Done(execution):
@@ -62,6 +66,9 @@ def told(execution: Execution, run: str) -> int:
 
     for line in outcome(execution):
         say(line)
+    if pictures := sum(map(is_picture, execution.results)):
+        what = "1 picture" if pictures == 1 else f"{pictures} pictures"
+        say(f"shown and not saved: {what}; --output json has what a program shows, and files that it saves are kept")
     if execution.artifacts:
         names = ", ".join(visible(artifact.name) for artifact in execution.artifacts[:8])
         say(f"left {len(execution.artifacts)}: {names}; casemate cp {run}:NAME . copies one out")
@@ -72,6 +79,16 @@ def execution_in(state: dict[str, Any]) -> Execution | None:
     """The outcome in the state of a run, without the contents of its files."""
     document = state["execution"]
     return None if document is None else execution_of(document, lambda _run, _name: _Elsewhere())
+
+
+def _is_exit(error: ProgramError) -> bool:
+    """Whether the exit code says all of it."""
+    return error.name == "SystemExit" and error.value.lstrip("-").isdecimal()
+
+
+async def _is_step(remote: Remote, run: str) -> bool:
+    """Whether a run belongs to a session, whose interpreter does not print errors itself."""
+    return (await remote("runs.get", {"run": run}))["session"] is not None
 
 
 async def _events(remote: Remote, run: str, cursor: int) -> AsyncGenerator[Event]:

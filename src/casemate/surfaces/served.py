@@ -161,8 +161,8 @@ def _print_for_people(columns: Sequence[str], cells: Sequence[Sequence[str]]) ->
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.upper().replace("_", " "), overflow="fold")
+    for number, column in enumerate(columns):  # the first is what a person copies
+        table.add_column(column.upper().replace("_", " "), overflow="fold", no_wrap=number == 0)
     for line in cells:
         table.add_row(*map(Text, line))
     Console(highlight=False).print(table)
@@ -173,6 +173,8 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
     if isinstance(value, list):
         return ", ".join(map(_text, value)) or "-"
     return str(value)

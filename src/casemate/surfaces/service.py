@@ -100,7 +100,9 @@ def status(*, output: Annotated[Literal["text", "json"], Parameter(name=("--outp
     if output == "json":
         sys.stdout.write(json.dumps(said, indent=2) + "\n")
         return 0
-    activity = ", ".join(f"{count} {name}" for name, count in said["activity"].items())
+    activity = ", ".join(
+        f"{count} {name if count != 1 else name.removesuffix('s')}" for name, count in said["activity"].items()
+    )
     sys.stdout.write(f"{said['address']}: casemate {said['version']}, {said['status']}; {activity}\n")
     return 0
 

@@ -29,8 +29,7 @@ _COLUMNS = ("session", "name", "language", "steps", "busy", "age", "owner")
 
 @app.command(name="open")
 def open_session(
-    name: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    /,
+    name: str | None = None,
     *,
     language: str | None = None,
     env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),

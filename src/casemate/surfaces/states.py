@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_document, print_json, print_table
+from casemate.model.sizes import parse_size
+from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_document, print_json, print_table, served
+from casemate.surfaces.words import say
 
+if TYPE_CHECKING:
+    from casemate.remote.client import Remote
+
+_PATIENCE = 1.0  # seconds after which whoever asks is told where the answer is given
 _DENIED = 77  # the exit code of what was refused (surfaces/failures.py)
 
 
@@ -58,7 +65,16 @@ def limits(
         "disk": disk,
     }
     narrowed = {name: value for name, value in given.items() if value is not None}
-    return print_document(ask(asked, "set_limits", limits=narrowed), asked)
+    in_force = ask(asked, "set_limits", limits=narrowed)
+    for name, value in narrowed.items():
+        if in_force[name] is not None and _number(value) > in_force[name]:
+            named = "timeout" if name == "wall" else name
+            say(f"{named} stays as it is: limits are only narrowed, until the service ends")
+    return print_document(in_force, asked)
+
+
+def _number(value: str | float) -> float:
+    return parse_size(value) if isinstance(value, str) else value
 
 
 def runtimes(*, asked: Asked = PLAIN) -> int:
@@ -84,6 +100,17 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked =
     reason
         Shown to whoever decides.
     """
-    answer: dict[str, Any] = ask(asked, "egress.request", domain=domain, port=port, reason=reason or None)
+    arguments = {"domain": domain, "port": port, "reason": reason}
+
+    async def answered(remote: Remote) -> dict[str, Any]:
+        asking = asyncio.ensure_future(remote("egress.request", arguments))  # noqa: TID251 - ended here in every case
+        try:
+            if not (await asyncio.wait([asking], timeout=_PATIENCE))[0]:
+                say("waits for an answer: casemate approvals, in another terminal")
+            return dict(await asking)
+        finally:
+            asking.cancel()
+
+    answer = served(answered, asked)
     print_document(answer, asked)
     return 0 if answer.get("allowed") else _DENIED

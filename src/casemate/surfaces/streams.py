@@ -9,7 +9,7 @@ import select
 from typing import TYPE_CHECKING
 
 from casemate.model.events import Output
-from casemate.model.result import Result
+from casemate.model.result import ProgramError, Result
 
 if TYPE_CHECKING:
     from casemate.surfaces.terminal import Inert
@@ -78,6 +78,10 @@ class Streams:
         """Print the text of something the program displayed, unless it is something to look at."""
         if result.text is not None and not is_picture(result):
             await self._streams["stdout"].write_line(result.text)
+
+    async def error(self, error: ProgramError) -> None:
+        """Print the traceback of a session's step on stderr."""
+        await self._streams["stderr"].write_line(error.traceback.rstrip("\n"))
 
     async def end(self) -> None:
         """Show what was held back of either."""

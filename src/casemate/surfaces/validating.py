@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.sandbox import Sandbox
@@ -19,7 +21,7 @@ def validate(
     *,
     language: str | None = None,
     fix: Flag = False,
-    output: Literal["text", "json"] = "text",
+    output: Annotated[Literal["text", "json"], Parameter(name=("--output", "--format"))] = "text",
 ) -> int:
     """Say what is wrong with a program, in a cell and without running it; the exit code is 1 where it cannot run.
 
