@@ -323,6 +323,12 @@ def test_help_names_every_command_and_loads_no_parser(cli: Cli) -> None:
     assert set(ALIASES.values()) <= set(COMMANDS)
 
 
+def test_a_token_that_is_missing_is_asked_for_by_its_variable(cli: Cli) -> None:
+    done = Cli(cli.folder, {**cli.env, "CASEMATE_URL": "http://127.0.0.1:9"})("ps")
+    assert done.code == 2
+    assert done.stderr.startswith(b"casemate: CASEMATE_TOKEN: ")
+
+
 def test_commands_of_another_user_find_a_service_of_their_own(served: Cli) -> None:
     served("sessions", "open", "mine")
     other = Cli(served.folder, {**served.env, "XDG_STATE_HOME": served.env["XDG_STATE_HOME"] + "-other"})

@@ -78,6 +78,7 @@ _OPTION_OF_ARGUMENT = {
     "target": "TARGET",
     "sha256": "SHA256",
     "domain": "DOMAIN",
+    "token": "CASEMATE_TOKEN",
 }
 
 
