@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -13,28 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.coroutines import pytest_pyfunc_call
 
 from casemate import Sandbox
 
-_SECONDS = 120  # for a test that waits for ever
+__all__ = ["pytest_pyfunc_call"]
 
 SERVER = Path(__file__).with_name("witness_server.py")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine."""
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-
-    async def run() -> None:
-        async with asyncio.timeout(_SECONDS):
-            await test(**arguments)
-
-    asyncio.run(run())
-    return True
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from mcp import Client
 from mcp_types import CallToolResult, ElicitResult
+from tests.coroutines import pytest_pyfunc_call, runner
 
 from casemate import Limits, Sandbox
 from casemate.model.operation import Audience, Principal
@@ -22,35 +22,11 @@ from casemate.operations.invoke import Invoke, local
 from casemate.surfaces.mcp.doors import LocalDoors
 from casemate.surfaces.mcp.server import make_server
 
-SECONDS = 90  # for a test that waits for ever
+__all__ = ["pytest_pyfunc_call", "runner"]
+
 OWN_SERVER = Path(__file__).parents[1] / "tools" / "connections" / "own_server.py"
 ERAS = ("legacy", "2026-07-28")
 OPERATOR = Principal("user", Audience.OPERATOR)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in the loop of its file."""
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-
-    async def run() -> None:
-        async with asyncio.timeout(SECONDS):
-            await test(**arguments)
-
-    runner = pyfuncitem.funcargs["runner"]
-    assert isinstance(runner, asyncio.Runner)
-    runner.run(run())
-    return True
-
-
-@pytest.fixture(scope="module", autouse=True)
-def runner() -> Iterator[asyncio.Runner]:
-    """The event loop of a file."""
-    with asyncio.Runner() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

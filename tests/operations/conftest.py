@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from tests.coroutines import pytest_pyfunc_call, runner
 
 from casemate import Limits, Sandbox
 from casemate.model.operation import Audience, Principal
@@ -20,37 +20,12 @@ from casemate.operations.catalogue import catalogue
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
 
-_SECONDS = 90  # for a test that waits for ever
+__all__ = ["pytest_pyfunc_call", "runner"]
 
 AGENT = Principal("first", Audience.AGENT)
 OTHER = Principal("second", Audience.AGENT)
 APPROVER = Principal("third", Audience.AGENT, may_approve=True)
 OPERATOR = Principal("user", Audience.OPERATOR)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in the loop of its file."""
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-
-    async def run() -> None:
-        async with asyncio.timeout(_SECONDS):
-            await test(**arguments)
-
-    runner = pyfuncitem.funcargs["runner"]
-    assert isinstance(runner, asyncio.Runner)
-    runner.run(run())
-    return True
-
-
-@pytest.fixture(scope="module", autouse=True)
-def runner() -> Iterator[asyncio.Runner]:
-    """The event loop of a file."""
-    with asyncio.Runner() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.coroutines import pytest_pyfunc_call
 from tests.service.daemon import ASKS, Daemon, environment, serving
 
-_SECONDS = 90  # for a test that waits for ever
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine."""
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-
-    async def run() -> None:
-        async with asyncio.timeout(_SECONDS):
-            await test(**arguments)
-
-    asyncio.run(run())
-    return True
+__all__ = ["pytest_pyfunc_call"]
 
 
 @pytest.fixture

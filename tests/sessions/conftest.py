@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.coroutines import pytest_pyfunc_call, runner
 from tests.sessions.driver import PROMPT, Open, starting
 
 from casemate import Limits, Sandbox
 from casemate.sessions.session import Session
 
-_SECONDS = 90  # for a test that waits for ever; tests/conftest.py ends one that does not even hear of this
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in the loop of its file."""
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-
-    async def run() -> None:
-        async with asyncio.timeout(_SECONDS):
-            await test(**arguments)
-
-    runner = pyfuncitem.funcargs["runner"]
-    assert isinstance(runner, asyncio.Runner)
-    runner.run(run())
-    return True
-
-
-@pytest.fixture(scope="module", autouse=True)
-def runner() -> Iterator[asyncio.Runner]:
-    """The event loop of a file."""
-    with asyncio.Runner() as one:
-        yield one
+__all__ = ["pytest_pyfunc_call", "runner"]
 
 
 @pytest.fixture(scope="module")
