@@ -21,14 +21,11 @@ _BEGINNINGS = ("LC_", "XDG_")
 
 def environment_of_service(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that a service gets: an allow-list, and casemate's own but for secrets."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if name in _NAMES or name.startswith(_BEGINNINGS) or name in settings_of(environ)
-    }
+    passed = {n: v for n, v in environ.items() if n in _NAMES or n.startswith(_BEGINNINGS)}
+    return passed | own_variables(environ)
 
 
-def settings_of(environ: Mapping[str, str]) -> dict[str, str]:
+def own_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Casemate's own variables, which say what may be run: those of a caller must be those of its service."""
     return {n: v for n, v in environ.items() if n.startswith(_OWN) and not n.startswith(_SECRET)}
 

@@ -14,7 +14,7 @@ from typing import Any
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.operations.catalogue import catalogue
 from casemate.remote.address import is_loopback
-from casemate.remote.environment import fingerprints, settings_of
+from casemate.remote.environment import fingerprints, own_variables
 from casemate.remote.places import places_of
 from casemate.sandbox import Sandbox
 from casemate.service.holding import Held
@@ -133,7 +133,7 @@ class _Fronts:
         return made
 
     def _front(self, listener: Listener) -> Front:
-        settings = fingerprints(settings_of(self.environ))
+        settings = fingerprints(own_variables(self.environ))
         return Front(self.service, listener, self.tokens.principal_of, settings, self.mounts)
 
 
