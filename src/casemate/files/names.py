@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import unicodedata
 
+from casemate.visible import escape
+
 LONGEST_NAME = 255
 LONGEST_PATH = 4096
 _LONGEST_SHOWN = 300
@@ -69,11 +71,4 @@ def _unsafe(character: str) -> bool:
 
 def _escaped(name: bytes) -> str:
     text = name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
-    return "".join(_escape(character) if _unsafe(character) else character for character in text)
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return "".join(escape(character) if _unsafe(character) else character for character in text)

@@ -16,16 +16,14 @@ from __future__ import annotations
 import codecs
 import re
 
+from casemate.visible import SPECIAL, escape, inert, visible
+
+__all__ = ["Inert", "inert", "visible"]
+
 _LONGEST_SGR = 64  # characters of parameters; longer ones are no colour
 _SGR = rf"\x1b\[[0-9;:]{{0,{_LONGEST_SGR}}}m"
-# Control characters but tab and newline; formatting characters but the two joiners that scripts and emoji need.
-_SPECIAL = (
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
-_TOKEN = re.compile(rf"(?P<sgr>{_SGR})|(?P<turn>\r\n?)|{_SPECIAL}")
+_TOKEN = re.compile(rf"(?P<sgr>{_SGR})|(?P<turn>\r\n?)|{SPECIAL}")
 _UNFINISHED = re.compile(rf"\x1b(?:\[[0-9;:]{{0,{_LONGEST_SGR}}})?\Z")
-_UNPRINTABLE = re.compile(rf"[\t\n]|{_SPECIAL}")
 _RESET = "\x1b[0m"
 # Styles that leave the text readable, and their ends; colours of the usual and the bright palette.
 _STYLES = {0, 1, 2, 3, 4, 7, 9, 21, 22, 23, 24, 25, 27, 28, 29, 53, 55, 59}
@@ -76,28 +74,11 @@ class Inert:
             return "\n"
         sequence = token["sgr"]
         if sequence is None:
-            return _escape(token[0])
+            return escape(token[0])
         if not _is_readable(sequence[2:-1]):
-            return _escape("\x1b") + sequence[1:]
+            return escape("\x1b") + sequence[1:]
         self._styled = sequence not in ("\x1b[m", _RESET)
         return sequence
-
-
-def visible(text: str) -> str:
-    """``text`` on one line, with everything shown that a terminal would act upon or hide."""
-    return _UNPRINTABLE.sub(lambda found: _escape(found[0]), text)
-
-
-def inert(text: str) -> str:
-    """``text`` with its lines, and nothing in it that a terminal would act upon."""
-    return "\n".join(visible(line) for line in text.split("\n"))
-
-
-def _escape(character: str) -> str:
-    number = ord(character)
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def _is_readable(parameters: str) -> bool:

@@ -35,3 +35,11 @@ def test_last_words_whose_beginning_is_lost_within_a_secret_show_nothing_of_it()
 def test_a_text_that_is_short_enough_stays_as_it_is() -> None:
     assert shortened("text", 4) == "text"
     assert shortened("texts", 4) == "tex…"
+
+
+@pytest.mark.parametrize("hidden", ["\x1b", "\u202e", "\u2060", "\U000e0041"])
+def test_what_a_server_said_last_holds_nothing_that_a_screen_acts_upon_or_hides(hidden: str) -> None:
+    words = LastWords()
+    words.heard(f"a{hidden}b".encode())
+    assert hidden not in words.text()
+    assert ascii(hidden).strip("'") in words.text()

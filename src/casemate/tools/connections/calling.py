@@ -21,8 +21,8 @@ from casemate.tools.connections.answers import (
     elicitation_of,
     elicited_content,
 )
-from casemate.tools.connections.last_words import visible
 from casemate.tools.connections.reports import shown
+from casemate.visible import visible
 
 if TYPE_CHECKING:
     import anyio

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
+
+from casemate.visible import visible
 
 _MOST_BYTES = 8 << 10
 _MOST_LINES = 20
 _LONGEST_LINE = 500  # characters
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 class LastWords:
@@ -43,10 +43,3 @@ def shortened(text: str, most: int) -> str:
     """At most ``most`` characters of ``text``, with an ellipsis where it was cut: what finds secrets looks for the
     beginning of one there."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def visible(text: str) -> str:
-    """``text`` with what a terminal or a reader could be misled by written as codes."""
-    return _CONTROL.sub(
-        lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text
-    )

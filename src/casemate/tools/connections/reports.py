@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, ToolUnavailable
 from casemate.tools.connections.answers import Answer
-from casemate.tools.connections.last_words import LastWords, shortened, visible
+from casemate.tools.connections.last_words import LastWords, shortened
+from casemate.visible import inert
 
 if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
@@ -60,7 +61,7 @@ class Reports:
 def shown(text: str, redaction: Redaction | None) -> str:
     """A server's text for people: short, visible, without secrets."""
     clean = redaction.text(text) if redaction is not None else text
-    return visible(shortened(clean, _LONGEST_REASON))
+    return inert(shortened(clean, _LONGEST_REASON))
 
 
 def redacted(answer: Answer, redaction: Redaction | None) -> Answer:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from casemate.visible import escape
+
 _QUOTE = re.compile(r'"(?="|\Z)')  # one that could be of three, with the end's own
 LONGEST_DESCRIPTION = 8_000
 LONGEST_LINE = 600
@@ -37,7 +39,4 @@ def script_comment(text: str, indent: str = "") -> str:
 
 
 def _visible(character: str) -> str:
-    if character.isprintable() or character == " ":
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    return character if character.isprintable() or character == " " else escape(character)

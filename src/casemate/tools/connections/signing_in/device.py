@@ -11,7 +11,7 @@ import httpx2
 from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
 
-from casemate.tools.connections.last_words import visible
+from casemate.visible import visible
 
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 _INTERVAL, _SHORTEST, _LONGEST, _SLOWER = 5.0, 0.1, 60.0, 5.0  # seconds between two questions (RFC 8628, 3.5)

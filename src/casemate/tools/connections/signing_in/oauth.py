@@ -19,12 +19,12 @@ from pydantic import AnyUrl
 
 from casemate.errors import ToolUnavailable
 from casemate.tools.connections.definition import SignIn, check_url
-from casemate.tools.connections.last_words import visible
 from casemate.tools.connections.remote import http_client, is_loopback
 from casemate.tools.connections.signing_in.device import DEVICE_GRANT, DeviceFlow
 from casemate.tools.connections.signing_in.loopback import Loopback
 from casemate.tools.connections.signing_in.tokens import Tokens
 from casemate.tools.connections.terms import SignInPrompt, Surroundings
+from casemate.visible import visible
 
 _CLIENT_NAME = "casemate"
 _MOST_PROMPTS = 2  # sign-ins for one connection: a second for more scopes, or a token that ended
