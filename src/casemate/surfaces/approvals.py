@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App
 
 from casemate.errors import InvalidArgument, NotFound, Unavailable
 from casemate.operations.wire import request_of
-from casemate.surfaces.following import is_pending
+from casemate.surfaces.following import TOO_LATE, decided_here
 from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_json, print_table, served
 from casemate.surfaces.words import say
 
@@ -125,16 +124,7 @@ async def _watched(remote: Remote) -> None:
             if document["id"] in told:
                 continue
             told.add(document["id"])
-            asking = asyncio.ensure_future(terminal.ask(request_of(document)))  # noqa: TID251 - ended here in every case
-            try:
-                while not asking.done() and await is_pending(remote, document["id"]):
-                    await asyncio.wait([asking], timeout=_LOOKS)
-                if asking.done():
-                    await remote("approvals.decide", {"request": document["id"], "allow": asking.result()})
-            finally:
-                asking.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([asking])
+            await decided_here(remote, request_of(document), terminal)
         await asyncio.sleep(_LOOKS)
 
 
@@ -155,7 +145,7 @@ def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) 
         print_json(answers)
     for one in answers:
         if not one["decided"]:
-            say(f"{one['id']}: that came too late: somebody else has answered, or the run is over")
+            say(f"{one['id']}: {TOO_LATE}")
     return 0 if all(one["decided"] for one in answers) else 1
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.result import ProgramError
     from casemate.remote.client import Remote
+    from casemate.surfaces.asking import Terminal
 
+TOO_LATE = "that came too late: somebody else has answered, or the run is over"
 _LOOKS = 0.5  # seconds between looks whether somebody else has answered what is asked here
 
 
@@ -104,20 +106,23 @@ async def _answered(remote: Remote, request: ApprovalRequest, screen: asyncio.Lo
     if not asks or request.kind == "elicitation" or not somebody_is_there():
         say(f"waits for an approval: casemate approvals show {request.id}")
         return
-    asking = asyncio.ensure_future(Terminal(screen).ask(request))  # noqa: TID251 - awaited or cancelled here in every case
+    await decided_here(remote, request, Terminal(screen))
+
+
+async def decided_here(remote: Remote, request: ApprovalRequest, terminal: Terminal) -> None:
+    """Ask the person at the terminal, and tell the service; the question is taken back when somebody else answers."""
+    asking = asyncio.ensure_future(terminal.ask(request))  # noqa: TID251 - awaited or cancelled here in every case
     try:
         while not asking.done():
             await asyncio.wait([asking], timeout=_LOOKS)
-            if not asking.done() and not await is_pending(remote, request.id):
+            if not asking.done() and not await _is_pending(remote, request.id):
                 return
-        allow = asking.result()
-        if not await remote("approvals.decide", {"request": request.id, "allow": allow}):
-            say("that came too late: somebody else has answered, or the run is over")
+        if not await remote("approvals.decide", {"request": request.id, "allow": asking.result()}):
+            say(TOO_LATE)
     finally:
         asking.cancel()
         await asyncio.wait([asking])
 
 
-async def is_pending(remote: Remote, request: str) -> bool:
-    """Whether a request still waits for an answer."""
+async def _is_pending(remote: Remote, request: str) -> bool:
     return any(one["id"] == request for one in await remote("approvals.pending"))
