@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
+from casemate.lines import Client, line_of, read_line, read_object, while_there
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from casemate.approvals.asker import Asker
-    from casemate.egress.stream import Stream
     from casemate.sessions.packages import Packages
 
 _MOST_LINE = 1 << 16
@@ -49,23 +46,18 @@ class PackageService:
     name: str = "packages.casemate.internal"
     port: int = 81
 
-    async def serve(self, client: Stream) -> None:
+    async def serve(self, client: Client) -> None:
         """One request. It is given up when its client goes."""
-        line = await self._line(client)
-        if line is None:
+        try:
+            async with asyncio.timeout(_REQUEST_WITHIN):
+                line = await read_line(client, _MOST_LINE)
+        except InvalidArgument:  # one that does not end
             return
-        answer = await self._answered(line, client)
+        answer = None if line is None else await while_there(client, self._answered(line))
         if answer is not None:
-            await client.send(json.dumps(answer).encode() + b"\n")
+            await client.send(line_of(answer))
 
-    async def _line(self, client: Stream) -> bytes | None:
-        async with asyncio.timeout(_REQUEST_WITHIN):
-            while b"\n" not in client.ahead:
-                if len(client.ahead) > _MOST_LINE or not await client.fill():
-                    return None
-        return client.taken(client.ahead.index(b"\n"))
-
-    async def _answered(self, line: bytes, client: Stream) -> dict[str, Any] | None:
+    async def _answered(self, line: bytes) -> dict[str, Any]:
         asker = self.whose()
         if asker is None or asker.loop is None:
             return _no("denied", "nothing runs in this session that could install packages")
@@ -73,28 +65,13 @@ class PackageService:
             work = self._work(line, asker)
         except InvalidArgument as error:
             return _no("invalid", error.message)
-        running: Future[dict[str, Any]] = asyncio.run_coroutine_threadsafe(work, asker.loop)
-        done = asyncio.wrap_future(running)
-        gone = asyncio.ensure_future(client.fill())  # noqa: TID251 - ended below in every case
-        either: list[asyncio.Future[Any]] = [done, gone]
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            return done.result() if done.done() else None
-        finally:
-            running.cancel()
-            gone.cancel()
-            await asyncio.wait([gone])
-            if not gone.cancelled():
-                gone.exception()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, asker.loop))
 
     def _work(self, line: bytes, asker: Asker) -> Coroutine[Any, Any, dict[str, Any]]:
         """What is asked for. Raises ``InvalidArgument`` for what is not understood."""
-        try:
-            asked = json.loads(line.decode())
-        except (ValueError, RecursionError):
-            asked = None
-        names = asked.get("packages") if isinstance(asked, dict) else None
-        if not isinstance(asked, dict) or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        asked = read_object(line)
+        names = asked.get("packages")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise InvalidArgument("packages", "the request is not understood")
         language = "node" if asked.get("language") == "node" else "python"
         if asked.get("do") == "install":
