@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -226,6 +227,22 @@ def test_nobody_on_the_host_imports_what_runs_in_a_cell() -> None:
         if name.startswith("casemate.guest")
     ]
     assert importers == []
+
+
+def test_what_says_that_it_is_pure_is_held_to_it() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    pure = next(contract["source_modules"] for contract in contracts if contract["id"] == "pure")
+    unheld = [
+        name
+        for path in FILES
+        if re.search(r"\bPure\.", ast.get_docstring(tree_of(path)) or "")
+        and not {"os", "signal", "urllib"} & {used.partition(".")[0] for _, used in imports_of(tree_of(path))}
+        for name in [".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")]
+        if not any(f"{name}.".startswith(f"{held}.") for held in pure)
+    ]
+    assert unheld == []
 
 
 def test_importing_casemate_loads_neither_asyncio_nor_pydantic() -> None:
