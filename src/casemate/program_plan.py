@@ -62,15 +62,25 @@ class ProgramPlan:
         """Raises :class:`PlanDenied`."""
         asker = self._rooms.approvals.asker(Of(request.namespace, None, request.id), None)
         calls = [{"server": call.server, "tool": call.tool, "arguments": call.arguments} for call in self.calls]
-        code = {"language": request.language, "sha256": hashlib.sha256(request.code).hexdigest()}
         summary = f"run a program that makes {len(calls)} calls of tools"
         try:
-            question = Question("plan", summary, {"program": code, "calls": calls})
+            question = Question("plan", summary, {"program": _described(request), "calls": calls})
             verdict = await asyncio.wrap_future(asker.decide(question))
         finally:
             await asker.end()
         if not verdict.allow:
             raise PlanDenied(verdict.reason or f"nobody allowed it ({verdict.by})")
+
+
+def _described(request: Request) -> dict[str, Any]:
+    """The program as it is shown: what it is, and what it is given besides."""
+    given = {
+        "files": sorted(request.files),
+        "secrets": sorted(request.secrets.names),
+        "allowed_domains": list(request.allowed_domains or ()),
+    }
+    code = {"language": request.language, "sha256": hashlib.sha256(request.code).hexdigest()}
+    return code | {name: one for name, one in given.items() if one}
 
 
 async def foresee(request: Request, rooms: Rooms) -> ProgramPlan:

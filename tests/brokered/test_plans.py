@@ -60,6 +60,26 @@ async def test_one_decision_is_for_exactly_the_calls_of_the_plan(opened: Opened,
     assert witness.calls == [("note", {"text": "0"}), ("note", {"text": "1"})] * 2
 
 
+async def test_who_decides_about_a_plan_is_shown_what_the_program_is_given(opened: Opened) -> None:
+    seen: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        seen.append(request)
+        return True
+
+    async with opened(approve=approve, allowed_domains=["one.test", "two.test"]) as sandbox:
+        await sandbox.vault.set("TOKEN", "a value that nobody is shown")
+        plan = await sandbox.plan(
+            THREE, files={"b.txt": b"2", "a.txt": b"1"}, secrets=["TOKEN"], allowed_domains=["one.test"]
+        )
+        await plan.run()
+    program = seen[0].arguments["program"]
+    assert program["files"] == ["a.txt", "b.txt"]
+    assert program["secrets"] == ["TOKEN"]
+    assert program["allowed_domains"] == ["one.test"]
+    assert "nobody is shown" not in repr(seen)
+
+
 async def test_a_plan_that_is_refused_is_not_run(opened: Opened, witness: Witness) -> None:
     async with opened(approve=lambda _request: False) as sandbox:
         plan = await sandbox.plan(THREE)
