@@ -53,10 +53,8 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
     launch = runtime.launch(
         house.environment, request.program_name, request.arguments, memory=admitted.limits.memory, session=session
     )
-    intercepted = house.outside.intercepted(admitted)
-    trust = {} if intercepted is None else intercepted.env()
+    trust, entries = trusting(admitted, house)
     env = merged_env(base_env(admitted.limits, trust), launch, request.env)
-    entries = house.wall.system_entries() if intercepted is None else intercepted.entries(house.wall.system_entries())
     layer = _layer(house)
     if session:
         env |= _for_packages(request.language, env, request.env)
@@ -80,7 +78,7 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
         deadline=admitted.deadline,
         control=runtime.reports or session,
         network=network_of(admitted),
-        allowed_domains=tuple(map(str, admitted.through.allowed)) if admitted.through else (),
+        allowed_domains=listed_hosts(admitted),
         listeners=DOOR_SOCKETS if admitted.opens or house.offers() else (),
         session=session,
         reserve=runtime.reserve,
@@ -109,6 +107,19 @@ def network_of(admitted: Admitted) -> Network:
     if admitted.through is None or not admitted.opens:
         return "none"
     return "public" if admitted.through.everything else "listed"
+
+
+def listed_hosts(admitted: Admitted) -> tuple[str, ...]:
+    """The hosts that the cell's door lets through without asking."""
+    return tuple(map(str, admitted.through.allowed)) if admitted.through else ()
+
+
+def trusting(admitted: Admitted, house: House) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
+    """Variables and entries by which a cell trusts the door, where that ends TLS; else none and the system's entries.
+
+    Raises ``Unavailable``, ``InvalidArgument``."""
+    intercepted, entries = house.outside.intercepted(admitted), house.wall.system_entries()
+    return ({}, entries) if intercepted is None else (intercepted.env(), intercepted.entries(entries))
 
 
 def base_env(limits: Limits, trust: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:

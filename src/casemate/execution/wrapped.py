@@ -15,7 +15,7 @@ from casemate.execution.collect import Collected, collect
 from casemate.execution.house import House
 from casemate.execution.network import noting
 from casemate.execution.pipeline import report_for
-from casemate.execution.plan import base_env, network_of
+from casemate.execution.plan import base_env, listed_hosts, network_of, trusting
 from casemate.execution.record import recording
 from casemate.execution.redact import redaction_of
 from casemate.execution.run import Doors, Finished, run
@@ -48,9 +48,8 @@ class Wrapped:
 def plan_of(wrapped: Wrapped, admitted: Admitted, house: House) -> Plan:
     """Decide everything about the cell."""
     request, limits = wrapped.request, admitted.limits
-    intercepted = house.outside.intercepted(admitted)
-    env = base_env(limits, {} if intercepted is None else intercepted.env())
-    entries = house.wall.system_entries() if intercepted is None else intercepted.entries(house.wall.system_entries())
+    trust, entries = trusting(admitted, house)
+    env = base_env(limits, trust)
     del env["CASEMATE_OUTPUT"]  # files of a command are its own affair
     env["PATH"] = ":".join(dict.fromkeys(wrapped.folders))
     if wrapped.heap:
@@ -75,7 +74,7 @@ def plan_of(wrapped: Wrapped, admitted: Admitted, house: House) -> Plan:
         control=False,
         reserve=wrapped.reserve,
         network=network_of(admitted),
-        allowed_domains=tuple(map(str, admitted.through.allowed)) if admitted.through else (),
+        allowed_domains=listed_hosts(admitted),
         listeners=DOOR_SOCKETS if admitted.opens else (),
         waiting="its standard streams are its caller's",
         secrets=request.secrets.for_program(),
