@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.lines import Client, Crowded, Room, Share, line_of, read_line, while_there
 from casemate.tools import shell
-from casemate.tools.calls import SMALL, Asker, Calling, Foreseen, Note, Refused, Turns, is_large, kind_of
+from casemate.tools.calls import SMALL, Asker, Calls, Foreseen, Note, Refused, Turns, is_large, kind_of
 from casemate.tools.progress import telling
 from casemate.tools.requests import (
     Call,
     Describe,
     Detail,
-    Listing,
+    ListTools,
     Read,
     Register,
     Request,
@@ -42,7 +42,7 @@ _MOST_UNSENT = 128 << 20  # bytes of several answers to one cell: they take the 
 @dataclass(frozen=True, slots=True)
 class Broker:
     """The tools of a sandbox, as each of its cells is offered them. ``note`` and ``foreseen`` as of
-    :class:`casemate.tools.calls.Calling`."""
+    :class:`casemate.tools.calls.Calls`."""
 
     tools: Tools
     note: Note
@@ -131,25 +131,25 @@ class ToolService:
 
     async def _done(self, request: Request, asker: Asker, client: Client) -> dict[str, Any]:
         broker, tools = self.broker, self.broker.tools
-        calling = Calling(tools, asker, broker.note, self.turns, broker.foreseen)
+        calls = Calls(tools, asker, broker.note, self.turns, broker.foreseen)
         match request:
             case Call(progress=True):
                 async with telling(client, asker.redacted) as hear:
-                    return await calling.call(request, hear)
+                    return await calls.call(request, hear)
             case Call():
-                return await calling.call(request)
+                return await calls.call(request)
             case Read():
-                return await calling.read(request)
+                return await calls.read(request)
             case Register():
-                return await calling.register(request)
-            case Listing():
+                return await calls.register(request)
+            case ListTools():
                 return await self._searched("", request.detail, asker)
             case Search():
                 return await self._searched(request.query, request.detail, asker)
             case Describe():
                 return {"ok": True, "text": await tools.describe(request.server, request.tool, aside=self._aside)}
             case ShellCall():
-                return await self._shelled(request, calling)
+                return await self._shelled(request, calls)
             case Source():
                 if (found := await tools.module(request.module, aside=self._aside)) is None:
                     raise Refused("unknown", f"there is no module {request.module}")
@@ -163,14 +163,14 @@ class ToolService:
     async def _aside(self, step: Callable[..., Made], *given: Any) -> Made:
         return await self.turns.take(True, step, *given)
 
-    async def _shelled(self, request: ShellCall, calling: Calling) -> dict[str, Any]:
+    async def _shelled(self, request: ShellCall, calls: Calls) -> dict[str, Any]:
         """What the words of ``tool`` in a Shell cell ask for."""
         try:
             wanted = await shell.wanted(request.words, self.broker.tools, self._aside)
             if isinstance(wanted, Search):
-                return await self._searched(wanted.query, wanted.detail, calling.asker)
+                return await self._searched(wanted.query, wanted.detail, calls.asker)
         except BadWords as error:
             raise Refused("invalid", str(error)) from None
         if isinstance(wanted, str):
             return {"ok": True, "text": wanted}
-        return await calling.call(wanted)
+        return await calls.call(wanted)

@@ -104,7 +104,7 @@ class Foreseen:
 
 
 @dataclass(frozen=True, slots=True)
-class Calling:
+class Calls:
     """Calls of one run or step. ``note`` puts what became of each on record. ``foreseen``: takes the calls that
     somebody would be asked about, instead of anybody being asked: nothing comes of them."""
 

@@ -45,7 +45,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListTools:
     """Which servers and tools there are."""
 
     detail: Detail = "brief"
@@ -83,7 +83,7 @@ class Register:
     definition: dict[str, Any]
 
 
-Request = Call | ShellCall | Source | Listing | Search | Describe | Read | Register
+Request = Call | ShellCall | Source | ListTools | Search | Describe | Read | Register
 
 
 def read_request(line: bytes) -> Request:
@@ -100,7 +100,7 @@ def read_request(line: bytes) -> Request:
             keys = _Keys(given, "module", "language")
             return Source(keys.text("module"), keys.text("language", default="python"))
         case "list":
-            return Listing(_Keys(given, "detail").detail())
+            return ListTools(_Keys(given, "detail").detail())
         case "search":
             keys = _Keys(given, "query", "detail")
             return Search(keys.text("query", most=_MOST_QUERY), keys.detail())

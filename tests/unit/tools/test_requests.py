@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.tools.requests import Call, Describe, Listing, Read, Register, Search, ShellCall, Source, read_request
+from casemate.tools.requests import Call, Describe, ListTools, Read, Register, Search, ShellCall, Source, read_request
 
 
 def said(**given: Any) -> bytes:
@@ -21,7 +21,7 @@ def said(**given: Any) -> bytes:
         (said(do="call", server="s", tool="t", arguments={"a": [1]}), Call("s", "t", {"a": [1]})),
         (said(do="call", server="s", tool="t", arguments={}, progress=True), Call("s", "t", {}, progress=True)),
         (said(do="source", module="mcptools.s.t"), Source("mcptools.s.t")),
-        (said(do="list"), Listing()),
+        (said(do="list"), ListTools()),
         (said(do="search", query="files", detail="full"), Search("files", "full")),
         (said(do="describe", server="s", tool="t"), Describe("s", "t")),
         (said(do="read", server="s", uri="file:///x"), Read("s", "file:///x")),
