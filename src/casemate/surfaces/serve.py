@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
+from casemate.surfaces.words import say
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk
@@ -126,7 +127,7 @@ def serve(options: Options) -> int:
     from casemate.surfaces.mcp.listening import serve_http
 
     token = _token(options)
-    asyncio.run(serve_http(server, options.transport, options.host, options.port, token, _say))
+    asyncio.run(serve_http(server, options.transport, options.host, options.port, token, say))
     return 0
 
 
@@ -209,10 +210,5 @@ def _token(options: Options) -> str:
         import secrets
 
         token = secrets.token_urlsafe(32)
-        _say(f"token, for Authorization: Bearer: {token}")
+        say(f"token, for Authorization: Bearer: {token}")
     return token
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"casemate: {text}\n")
-    sys.stderr.flush()

@@ -66,7 +66,7 @@ async def read_output(call: Call) -> CallToolResult | InputRequiredResult:
     first = state_of(await call.caller.invoke("runs.wait", {"run": handle, "seconds": 0.0}))
     page = None if first.is_done else await _page(call, handle, cursor, answers.OUTPUT)
     if page is not None and not page.is_whole and call.resumed is None:
-        return answers.unfinished(first, handle, page, first.document.get("session"), _can_answer(call))
+        return answers.unfinished(first, handle, page, first.document.get("session"), call.can_ask())
     return await follow(call, run, partial(_run_answer, call, cursor, answers.OUTPUT), first, ends=False)
 
 
@@ -119,7 +119,7 @@ async def follow_job(call: Call, start: Callable[[], Job]) -> CallToolResult | I
 async def job_answer(call: Call, job: Job, state: State) -> CallToolResult:
     """What came of a job, or what to call next."""
     if not state.is_done:
-        return answers.unfinished(state, job.handle, Page("", 0, True), None, _can_answer(call))
+        return answers.unfinished(state, job.handle, Page("", 0, True), None, call.can_ask())
     if job.error is not None:
         return answers.failure(job.error)
     said, is_error = job.told(job.result)
@@ -141,7 +141,7 @@ async def _run_answer(call: Call, cursor: int, most: int, state: State) -> CallT
     run, session = str(state.document["run"]), state.document.get("session")
     if not state.is_done:
         page = await _page(call, run, cursor, most)
-        return answers.unfinished(state, run, page, session, _can_answer(call))
+        return answers.unfinished(state, run, page, session, call.can_ask())
     execution = state.document.get("execution")
     if execution is None:
         raise Refused(str((state.document.get("error") or {}).get("message") or f"nothing is known of run {run}"))
@@ -167,10 +167,6 @@ async def _page(call: Call, run: str, cursor: int, most: int) -> Page:
     page = await call.caller.invoke("runs.read", {"run": run, "cursor": cursor, "limit": most})
     is_whole = len(page["text"]) < most or bool(page.get("is_done"))
     return Page(str(page["text"]), int(page["cursor"]), is_whole)
-
-
-def _can_answer(call: Call) -> bool:
-    return call.can_ask()
 
 
 async def close_session(call: Call) -> CallToolResult:
