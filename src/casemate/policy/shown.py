@@ -64,6 +64,18 @@ def excerpts(arguments: Mapping[str, Any], most: int = _MOST_SHOWN) -> tuple[Exc
     return tuple(_excerpt(name, arguments[name], most) for name in sorted(arguments))
 
 
+def request_text(who: str, *, kind: str, server: str, tool: str, summary: str, arguments: Mapping[str, Any]) -> str:
+    """What a request for approval wants, in lines that nothing of a program's can begin. ``who``: "the program", where
+    the kind says what that wants."""
+    named = {
+        "tool": f"call {shown_value(tool)} of the server {shown_value(server)}",
+        "server": f"add the MCP server {shown_value(server)}",
+    }
+    first = f"{who} wants to {named[kind]}" if kind in named else f"casemate: {kind}: {shown(summary)}"
+    more = (f"    {line}" for one in excerpts(arguments) for line in str(one).split("\n"))
+    return "\n".join((first, *more))
+
+
 def _excerpt(name: str, value: Any, most: int) -> Excerpt:
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(", ", ": "))
     title = _escaped(json.dumps(name, ensure_ascii=False)[1:-1])

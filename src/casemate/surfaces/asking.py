@@ -14,11 +14,10 @@ import sys
 import termios
 
 from casemate.model.approval import ApprovalRequest
-from casemate.policy.shown import excerpts, shown, shown_value
+from casemate.policy.shown import request_text, shown
 from casemate.surfaces.words import say
 
 _LONGEST_LINE = 4096  # bytes of an answer; a terminal's line has no more (termios(3), MAX_CANON)
-_MOST_SHOWN = 2000  # characters of one argument; how many more there are is said
 _YES = (b"y", b"yes")
 _INPUT = 0
 
@@ -59,13 +58,11 @@ class Terminal:
 
 def text_of(request: ApprovalRequest) -> str:
     """The lines that show a request; no text in it can begin a line or look like one of casemate's."""
-    named = {"tool": f"call {shown_value(request.tool)} of the server {shown_value(request.server)}",
-             "server": f"add the MCP server {shown_value(request.server)}"}  # fmt: skip
-    asked = named.get(request.kind, f"{request.kind}: {shown(request.summary)}")
-    lines = [f"casemate: the program wants to {asked}" if request.kind in named else f"casemate: {asked}"]
-    for one in excerpts(request.arguments, _MOST_SHOWN):
-        lines += [f"    {line}" for line in str(one).split("\n")]
-    return "\n".join(lines) + "\n"
+    lines = request_text(
+        "casemate: the program", kind=request.kind, server=request.server, tool=request.tool, summary=request.summary,
+        arguments=request.arguments,
+    )  # fmt: skip
+    return f"{lines}\n"
 
 
 async def _line() -> bytes:

@@ -21,7 +21,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from casemate.errors import CasemateError
-from casemate.policy.shown import excerpts, shown, shown_value
+from casemate.policy.shown import request_text, shown, shown_value
 
 if TYPE_CHECKING:
     from casemate.surfaces.mcp.call import Call
@@ -33,7 +33,6 @@ SESSION = "allow for this session"
 DENY = "deny"
 _SCOPES = {ONCE: "once", RUN: "run", SESSION: "session"}
 _ONLY_ONCE = ("package", "server", "plan")  # what is decided once and for all
-_MOST_SHOWN = 2000  # characters of one argument; how many more there are is said
 _LONGEST_REASON = 500  # characters
 
 
@@ -95,17 +94,12 @@ class Question:
     def message(self) -> str:
         """Lines in which nothing of a program's can begin a line."""
         asked, arguments = self.document, self.document.get("arguments") or {}
-        server, tool = shown_value(asked.get("server", "")), shown_value(asked.get("tool", ""))
         if self._is_form:
+            server, tool = shown_value(asked.get("server", "")), shown_value(asked.get("tool", ""))
             text = shown(str(arguments.get("message", "")))
             return f"The MCP server {server}, whose tool {tool} a program has called, asks: {text}"
-        named = {"tool": f"call {tool} of the server {server}", "server": f"add the MCP server {server}"}
-        kind = str(asked.get("kind", ""))
-        wants = named.get(kind, f"{kind}: {shown(str(asked.get('summary', '')))}")
-        lines = [f"A program in casemate's sandbox wants to {wants}" if kind in named else f"casemate: {wants}"]
-        for one in excerpts(arguments, _MOST_SHOWN):
-            lines += [f"    {line}" for line in str(one).split("\n")]
-        return "\n".join(lines)
+        named = {name: str(asked.get(name, "")) for name in ("kind", "server", "tool", "summary")}
+        return request_text("A program in casemate's sandbox", arguments=arguments, **named)
 
     def decision(self, answer: ElicitResult) -> dict[str, Any]:
         """The arguments of ``approvals.decide`` that an answer means."""
