@@ -33,6 +33,7 @@ from casemate.surfaces.mcp.callers import Callers
 from casemate.surfaces.mcp.doors import LocalDoors
 from casemate.surfaces.mcp.early import reply_to
 from casemate.surfaces.mcp.server import make_server
+from casemate.surfaces.serve import Options, options_of
 
 SECONDS = 30.0
 TOKEN = "a-token-that-only-the-test-knows"
@@ -345,3 +346,29 @@ def test_a_wrong_option_is_told_and_nothing_served(home: dict[str, str], argumen
     assert done.returncode == 2
     assert words in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--transport", "http", "--host", "0.0.0.0"), "there is no TLS"),
+        (("--transport", "sse", "--host", "host.test"), "there is no TLS"),
+        (("--token-file", "token"), "stdio has no tokens"),
+        (("--toolset", "none"), "default"),
+    ],
+)
+def test_serve_refuses_what_would_be_open_to_others_or_means_nothing(words: tuple[str, ...], reason: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "casemate", "serve", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert done.stdout == ""
+
+
+def test_what_is_configured_for_serve_holds_unless_it_is_given() -> None:
+    environ = {"CASEMATE_CONFIG": "none", "CASEMATE_SERVE_TOOLSET": "full", "CASEMATE_SERVE_PORT": "0"}
+    assert (options_of({}, environ).toolset, options_of({}, environ).port) == ("full", 0)
+    assert options_of({"toolset": "ipybox"}, environ).toolset == "ipybox"
+    assert options_of({}, {"CASEMATE_CONFIG": "none"}) == Options()

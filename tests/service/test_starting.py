@@ -133,6 +133,20 @@ async def test_a_service_that_was_set_otherwise_is_not_used_as_if_it_were_not(en
         await (await connect(environ={**env, "CASEMATE_SECRET_DEFAULT_X": "12345678"})).close()
 
 
+async def test_a_configuration_file_that_has_changed_since_is_not_passed_over(env: dict[str, str]) -> None:
+    folder = Path(env["HOME"], ".config", "casemate")
+    folder.mkdir(parents=True)
+    with serving(env) as daemon:
+        remote = await daemon.connect()
+        await remote("sessions.open")
+        (folder / "config.yaml").write_text("sandbox:\n  concurrency: 3\n")
+        with pytest.raises(Unavailable, match="another value of the configuration file"):
+            await connect(environ=env)
+        (folder / "config.yaml").unlink()
+        await (await connect(environ=env)).close()
+        await remote.close()
+
+
 async def test_without_being_asked_to_nothing_is_started(env: dict[str, str]) -> None:
     with pytest.raises(Unavailable, match="casemate service"):
         await connect(environ=env, start=False)

@@ -16,7 +16,7 @@ from casemate import __version__
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.operations.wire import error_of
 from casemate.remote.address import Address, address_of
-from casemate.remote.environment import fingerprints, own_variables
+from casemate.remote.fingerprints import different, fingerprints
 from casemate.remote.http import Answer, Http
 from casemate.remote.places import places_of
 from casemate.remote.sse import Reader
@@ -223,10 +223,8 @@ async def _unfit(remote: Remote, environ: Mapping[str, str]) -> str:
         return _IS_ENDING
     if said.get("version") != __version__:
         return f"the service that runs is casemate {said.get('version')}, and this is {__version__}"
-    theirs = said.get("settings") or {}
-    others = [name for name, mark in fingerprints(own_variables(environ)).items() if theirs.get(name) != mark]
-    if others:
-        return f"the service that runs was started with another value of {', '.join(sorted(others))}"
+    if others := different(fingerprints(environ), said.get("settings") or {}):
+        return f"the service that runs was started with another value of {', '.join(others)}"
     return ""
 
 

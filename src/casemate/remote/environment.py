@@ -6,7 +6,6 @@ own, and it depends on as little as can be.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 _OWN = "CASEMATE_"
@@ -28,10 +27,3 @@ def environment_of_service(environ: Mapping[str, str]) -> dict[str, str]:
 def own_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Casemate's own variables, which say what may be run: those of a caller must be those of its service."""
     return {n: v for n, v in environ.items() if n.startswith(_OWN) and not n.startswith(_SECRET)}
-
-
-def fingerprints(settings: Mapping[str, str]) -> dict[str, str]:
-    """Names with a hash of each value: enough to tell that two are the same."""
-    return {
-        name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest() for name, value in settings.items()
-    }

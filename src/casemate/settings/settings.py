@@ -52,6 +52,7 @@ class ServeSettings:
     host: str
     port: int
     token_file: str | None
+    plain_http: bool
     may_approve: bool
     embedded: bool
     log_level: str

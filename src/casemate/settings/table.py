@@ -180,6 +180,7 @@ SERVE = (
         "a file with the token that clients must send there",
         unset="one that is said at start",
     ),
+    Key("serve.plain_http", "flag", "listen without TLS beyond this machine's loopback", False),
     Key("serve.may_approve", "flag", "whoever uses a client there may approve what its agent asks for", False),
     Key("serve.embedded", "flag", "run programs in its own process, without the service", False),
     Key(

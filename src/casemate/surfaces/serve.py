@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TRANSPORTS = ("stdio", "http", "sse")
 LEVELS = ("debug", "info", "warning", "error")
 TOKEN_VARIABLE = "CASEMATE_SERVE_TOKEN"  # noqa: S105 - its name
-_FLAGS = ("embedded", "may_approve")
+_FLAGS = ("embedded", "may_approve", "plain_http")
 _OWN = ("workspace", "policy", "settings")  # what a service that others use, too, cannot take from one of them
 
 
@@ -38,6 +38,7 @@ class Options:
     host: str = "127.0.0.1"
     port: int = 8417
     token_file: str | None = None
+    plain_http: bool = False
     may_approve: bool = False
     workspace: str | None = None
     policy: str | None = None
@@ -64,7 +65,7 @@ def options_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
     configured = {key.name.removeprefix("serve."): settings.value(key.name) for key in SERVE}
     transport = given.get("transport", configured["transport"])
     if transport == "stdio":  # what else is configured is for when it listens
-        configured |= {"token_file": None, "may_approve": False}
+        configured |= {"token_file": None, "may_approve": False, "plain_http": False}
     return Options(**{**{name: one for name, one in configured.items() if one is not None}, **given})
 
 
@@ -132,6 +133,7 @@ def serve(options: Options) -> int:
 
 
 def _check(options: Options) -> None:
+    from casemate.remote.address import is_loopback
     from casemate.surfaces.mcp.toolsets import check_toolset
 
     check_toolset(options.toolset)
@@ -143,6 +145,12 @@ def _check(options: Options) -> None:
     if options.transport == "stdio" and (options.token_file is not None or options.may_approve):
         raise InvalidArgument(
             "transport", "stdio has no tokens, and its user may approve; --token-file and --may-approve are of http"
+        )
+    if options.transport != "stdio" and not options.plain_http and not is_loopback(options.host):
+        raise InvalidArgument(
+            "host",
+            f"{options.host!r} is not this machine alone, and there is no TLS: whoever is on the way reads the token",
+            remediation="Put something with TLS before it, as casemate service --tls-cert has; or give --plain-http.",
         )
 
 

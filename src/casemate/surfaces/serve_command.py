@@ -20,6 +20,7 @@ def serve(
     host: str | None = None,
     port: int | None = None,
     token_file: str | None = None,
+    plain_http: Flag = False,
     may_approve: Flag = False,
     workspace: str | None = None,
     policy: str | None = None,
@@ -47,6 +48,8 @@ def serve(
         The port to listen at; 0 for a free one, which is said.
     token_file
         A file with the token that clients must send. Unless given: CASEMATE_SERVE_TOKEN, else a new one that is said.
+    plain_http
+        Listen without TLS beyond this machine's loopback: whoever is on the way can read and take over everything.
     may_approve
         Whoever uses the client over HTTP may approve what its agent asks for. Over stdio the user may.
     workspace
@@ -62,7 +65,7 @@ def serve(
     """
     given = {
         "transport": transport, "toolset": toolset, "host": host, "port": port, "token_file": token_file,
-        "may_approve": may_approve or None, "workspace": workspace, "policy": policy, "settings": settings,
-        "embedded": embedded or None, "log_level": log_level,
+        "plain_http": plain_http or None, "may_approve": may_approve or None, "workspace": workspace,
+        "policy": policy, "settings": settings, "embedded": embedded or None, "log_level": log_level,
     }  # fmt: skip
     return serve_with(options_of({name: one for name, one in given.items() if one is not None}, os.environ))

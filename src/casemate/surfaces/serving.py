@@ -14,7 +14,7 @@ from typing import Any
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.operations.catalogue import catalogue
 from casemate.remote.address import is_loopback
-from casemate.remote.environment import fingerprints, own_variables
+from casemate.remote.fingerprints import fingerprints
 from casemate.remote.places import places_of
 from casemate.sandbox import Sandbox
 from casemate.service.holding import Held
@@ -62,7 +62,7 @@ def run(
         log = begin(places.state)
         terms = Terms(drain=options.drain, idle_stop=options.idle_stop)
         service = Service(places.state, make_sandbox or partial(sandbox_of, environ), terms)
-        fronts = _Fronts(service, options, addresses, Tokens(places.state), environ, mounts)
+        fronts = _Fronts(service, options, addresses, Tokens(places.state), fingerprints(environ), mounts)
 
         def ready() -> None:
             log.info("listening", extra={"event": "listening", "address": str(places.sockets)})
@@ -112,7 +112,7 @@ class _Fronts:
     options: Options
     addresses: Sequence[tuple[str, int]]
     tokens: Tokens
-    environ: Mapping[str, str]
+    settings: Mapping[str, str]
     mounts: Mapping[str, Application] | None
 
     def servers(self, held: Held) -> list[Server]:
@@ -133,8 +133,7 @@ class _Fronts:
         return made
 
     def _front(self, listener: Listener) -> Front:
-        settings = fingerprints(own_variables(self.environ))
-        return Front(self.service, listener, self.tokens.principal_of, settings, self.mounts)
+        return Front(self.service, listener, self.tokens.principal_of, self.settings, self.mounts)
 
 
 def _checked(options: Options) -> list[tuple[str, int]]:

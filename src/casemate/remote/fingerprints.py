@@ -1,0 +1,34 @@
+"""What a service was configured by, as names with hashes: enough to tell that a caller is configured alike."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from casemate.errors import InvalidArgument
+from casemate.remote.environment import own_variables
+from casemate.settings.finding import users_file
+
+_FILE = "the configuration file"
+_MOST = 1 << 20  # bytes of it
+
+
+def fingerprints(environ: Mapping[str, str]) -> dict[str, str]:
+    """Casemate's own variables, and the user's configuration file where there is one, each with a hash of its content.
+
+    Raises ``InvalidArgument`` where the file cannot be told or read.
+    """
+    values = {name: value.encode("utf-8", "surrogateescape") for name, value in own_variables(environ).items()}
+    place = users_file(environ)
+    if place is not None:
+        try:
+            with place.open("rb") as file:
+                values[_FILE] = file.read(_MOST)
+        except OSError as error:
+            raise InvalidArgument("config", f"{place} cannot be read: {error.strerror}") from None
+    return {name: hashlib.sha256(value).hexdigest() for name, value in values.items()}
+
+
+def different(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """What is not the same on both sides: variables that ours has, and the file that either has."""
+    return sorted(name for name in {*ours, *({_FILE} & theirs.keys())} if ours.get(name) != theirs.get(name))
