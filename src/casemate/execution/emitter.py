@@ -17,6 +17,7 @@ class Emitter:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._arrived = asyncio.Event()
         self._events: deque[tuple[Event | None, int]] = deque()  # None: the end
         self._waiting = 0  # bytes
@@ -42,7 +43,10 @@ class Emitter:
         with self._lock:
             self._events.append((event, size))
             self._waiting += size
-        self._loop.call_soon_threadsafe(self._arrived.set)
+        if threading.get_ident() == self._thread:
+            self._arrived.set()
+        else:
+            self._loop.call_soon_threadsafe(self._arrived.set)
 
     def is_full(self) -> bool:
         return self._waiting > _HIGH_WATER

@@ -34,6 +34,7 @@ _MOST_ALL = 2000  # runs that are over, of all callers
 _LOADED = 32  # executions that need not be read again
 _SMALL = 1 << 16  # characters of one that is kept without another thread
 _MOST_LOADED = 4 << 20  # characters of such a one
+_UNWANTED = 20  # runs that are dropped at once
 _EVENTS = "events.jsonl"
 _INTERRUPTED = "casemate was ended while it ran"
 
@@ -91,6 +92,8 @@ class KeptRuns:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._runs: dict[str, Kept] = {}
+        self._going: dict[str, Kept] = {}  # those of them that are not over
+        self._unwanted: list[str] = []  # runs that nobody can reach any more, still in the store
         self._loaded: dict[str, Execution] = {}
         self._is_closed = False
 
@@ -109,7 +112,7 @@ class KeptRuns:
         """Begin a run of ``principal``'s, and follow it. Raises ``Unavailable`` where too many go on, and as ``begin``
         does."""
         self.check_open()
-        if sum(not one.is_done and one.owner == principal.name for one in self._runs.values()) >= MOST_GOING:
+        if sum(one.owner == principal.name for one in self._going.values()) >= MOST_GOING:
             raise Unavailable(
                 f"{MOST_GOING} runs of {principal.name!r} go on already",
                 remediation="Wait for some of them, or cancel some.",
@@ -124,7 +127,7 @@ class KeptRuns:
         except BaseException:
             await going.cancel()
             raise
-        kept = self._runs[going.id] = Kept(head, log, going)
+        kept = self._runs[going.id] = self._going[going.id] = Kept(head, log, going)
         kept.follower = asyncio.ensure_future(self._follow(kept, going, log))  # noqa: TID251 - ended by `close`
         return kept
 
@@ -148,7 +151,7 @@ class KeptRuns:
 
     def going(self) -> list[Kept]:
         """Those that are not over, in whoever's name."""
-        return [kept for kept in self._runs.values() if not kept.is_done]
+        return list(self._going.values())
 
     async def log_of(self, kept: Kept) -> EventLog:
         """Its events. Raises ``NotFound`` where they are gone."""
@@ -207,6 +210,7 @@ class KeptRuns:
             going.forget()
             kept.going = None
             kept.head["is_done"] = True
+            del self._going[kept.run]
             kept.tell()
             await self._drop_oldest(kept.owner)
 
@@ -254,7 +258,14 @@ class KeptRuns:
         for one in gone:
             self._runs.pop(one.run, None)
             self._loaded.pop(one.run, None)
-            await finishing(self._store.drop, one.run)
+            self._unwanted.append(one.run)
+        if len(self._unwanted) >= _UNWANTED or sum(int(one.head["bytes"]) for one in gone) > _SMALL:
+            unwanted, self._unwanted = self._unwanted, []
+            await finishing(self._drop, unwanted)
+
+    def _drop(self, runs: list[str]) -> None:
+        for run in runs:
+            self._store.drop(run)
 
     def check_open(self) -> None:
         """Raises ``SandboxClosed``."""
@@ -273,6 +284,7 @@ class KeptRuns:
                 await kept.going.cancel()
         if followers := [kept.follower for kept in self._runs.values() if kept.follower]:
             await asyncio.wait(followers)
+        await finishing(self._drop, self._unwanted)
         await finishing(self._store.close)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ from typing import Protocol
 from casemate.operations.wire import Document
 
 _HEAD, _EXECUTION = "run.json", "execution.json"
+_WITH = "execution"
+_SMALL = 1 << 14  # bytes of an execution that is kept in a line with its head
 
 
 class Store(Protocol):
@@ -48,7 +51,10 @@ class Store(Protocol):
 
 
 class FolderStore:
-    """A store in a folder of its own: what is in it survives this process, though not a loss of power."""
+    """A store in a folder of its own: what is in it survives this process, though not a loss of power.
+
+    A file of each run has what is known of it as a line of JSON, and then as another; the last that is whole counts.
+    """
 
     def __init__(self, path: Path) -> None:
         """``path``: made, for its owner alone, where it is missing."""
@@ -57,19 +63,24 @@ class FolderStore:
 
     def begin(self, run: str, head: Document) -> Path:
         folder = self.folder(run)
-        folder.mkdir(mode=0o700)
-        _write(folder / _HEAD, head)
+        os.mkdir(folder, mode=0o700)
+        _append(f"{folder}/{_HEAD}", head)
         return folder
 
     def end(self, run: str, head: Document, execution: Document | None) -> None:
         folder = self.folder(run)
-        if execution is not None:
-            _write(folder / _EXECUTION, execution)
-        _write(folder / _HEAD, head)  # the last: it says that all is there
+        if execution is not None and len(told := json.dumps(execution)) > _SMALL:
+            (folder / _EXECUTION).write_text(told, encoding="ascii")
+            execution = None
+        _append(
+            f"{folder}/{_HEAD}", head if execution is None else {**head, _WITH: execution}
+        )  # says that all is there
 
     def execution(self, run: str) -> Document | None:
+        folder = self.folder(run)
         try:
-            return _read(self.folder(run) / _EXECUTION)
+            told: Document | None = _read(folder / _HEAD).get(_WITH)
+            return _parsed((folder / _EXECUTION).read_bytes()) if told is None else told
         except FileNotFoundError:
             return None
 
@@ -80,7 +91,9 @@ class FolderStore:
         heads = []
         for folder in self._path.iterdir():
             try:
-                heads.append(_read(folder / _HEAD))
+                head = _read(folder / _HEAD)
+                head.pop(_WITH, None)
+                heads.append(head)
             except (OSError, ValueError):
                 shutil.rmtree(folder, ignore_errors=True)  # it had not even begun
         return sorted(heads, key=lambda head: float(head["started"]))
@@ -102,17 +115,26 @@ class TemporaryStore(FolderStore):
         shutil.rmtree(self._path, ignore_errors=True)
 
 
-def _write(path: Path, told: Document) -> None:
-    """At once, or not at all."""
-    made = path.with_suffix(".new")
-    fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(json.dumps(told).encode("ascii"))
-    made.replace(path)
+def _append(path: str, told: Document) -> None:
+    left = memoryview(f"\n{json.dumps(told)}\n".encode("ascii"))  # a line that was cut short before stays by itself
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        while left:
+            left = left[os.write(fd, left) :]
+    finally:
+        os.close(fd)
 
 
 def _read(path: Path) -> Document:
-    told = json.loads(path.read_bytes())
+    """The last whole line. Raises ``ValueError`` where there is none."""
+    for line in reversed(path.read_bytes().split(b"\n")):
+        with contextlib.suppress(ValueError):
+            return _parsed(line)
+    raise ValueError(f"{path} holds no object")
+
+
+def _parsed(data: bytes) -> Document:
+    told = json.loads(data)
     if not isinstance(told, dict):
-        raise ValueError(f"{path} holds no object")
+        raise ValueError("this is no object")
     return told

@@ -19,7 +19,41 @@ _MOST_CONNECTIONS = 2000  # at one place; 503 beyond
 _MOST_HEAD = 64 * 1024  # bytes of a request's head
 _KEPT_IDLE = 60  # seconds that a connection may be idle; clients keep theirs for less
 _HEAD_WITHIN = 15.0  # seconds until the first request is there
+_AT_ONCE = 64 * 1024  # bytes that are held back within a turn of the loop; more than these wait for the other end
 _LAST_WORDS = 5  # seconds that answers under way have when the service ends
+
+
+class _AtOnce:
+    """A transport that sends what is written in one turn of the loop, a head and its body, at once: whoever waits for
+    it is woken but once."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send ``data`` soon."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > _AT_ONCE:
+            self._flush()
+
+    def close(self) -> None:
+        """Close it when all is sent."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        parts, self._parts, self._size = self._parts, [], 0
+        if parts:
+            self._transport.write(b"".join(parts))
 
 
 class _Checked(H11Protocol):
@@ -28,7 +62,7 @@ class _Checked(H11Protocol):
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(_AtOnce(transport, self.loop))  # type: ignore[arg-type]
         one: Any = transport.get_extra_info("socket")
         if one is not None and one.family == socket.AF_UNIX and peer_of(one) != os.geteuid():
             transport.abort()

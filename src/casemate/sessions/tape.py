@@ -1,4 +1,5 @@
-"""Events kept in a file without a name, so that anyone may hear them from any point on."""
+"""Events kept so that anyone may hear them from any point on: the first of them in memory, then in a file without a
+name."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 from casemate.model.approval import ApprovalRequest, Decision
 from casemate.model.events import Display, ErrorEvent, Event, Output, ResultEvent
 from casemate.model.result import ProgramError, Result
 
+_HELD = 1 << 16  # bytes that are kept in memory: most runs say no more
 Answerer = Callable[[str], Callable[[Decision], bool]]  # how a request, by its id, is answered
 _OF_A_REQUEST = [
     "id",
@@ -34,8 +36,10 @@ class Tape:
 
     def __init__(self, answerer: Answerer) -> None:
         self._answerer = answerer
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
+        self._held = bytearray()
+        self._file: IO[bytes] | None = None
         self._ends = array.array("Q")
+        self.is_closed = False  # whether nothing of it can be read any more
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -44,25 +48,38 @@ class Tape:
         """Keep ``event`` as the next. Raises ``OSError`` when the disk is full."""
         data = _told(event)
         start = self._ends[-1] if self._ends else 0
+        end = start + len(data)
+        if end <= _HELD:
+            self._held += data
+        else:
+            self._write(data, start)
+        self._ends.append(end)
+
+    def _write(self, data: bytes, start: int) -> None:
+        if self.is_closed:
+            return  # nobody can read it
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
         view = memoryview(data)
         while view:
             view = view[os.pwrite(self._file.fileno(), view, start + len(data) - len(view)) :]
-        self._ends.append(start + len(data))
 
     def read(self, number: int) -> Event:
         """The event ``number``, counted from 0."""
         start = self._ends[number - 1] if number else 0
-        data = os.pread(self._file.fileno(), self._ends[number] - start, start)
+        end = self._ends[number]
+        if self._file is None or end <= _HELD:
+            data = bytes(self._held[start:end])
+        else:
+            data = os.pread(self._file.fileno(), end - start, start)
         return _heard(data, self._answerer)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing of it can be read any more."""
-        return self._file.closed
 
     def close(self) -> None:
         """Nothing of it is wanted any more. Harmless when repeated."""
-        self._file.close()
+        self.is_closed = True
+        self._held.clear()
+        if self._file is not None:
+            self._file.close()
 
 
 def _told(event: Event) -> bytes:

@@ -100,9 +100,9 @@ class Exchange:
         pieces = [piece async for piece in json_pieces(value)]
         size = sum(len(piece) for piece in pieces)
         await self.begin(status, {"content-type": "application/json", "content-length": str(size), **(headers or {})})
-        for piece in pieces:
+        for piece in pieces[:-1]:
             await self.more(piece)
-        await self.end()
+        await self._give({"type": "http.response.body", "body": pieces[-1], "more_body": False})
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """The head of an answer. Raises :class:`Gone`."""
