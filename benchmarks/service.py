@@ -27,22 +27,24 @@ _LAG = """
 import asyncio, sys, time
 sys.argv = ["casemate", "service"]
 import casemate.surfaces.serving as serving
-lags = []
+lags, works = [], []
 live = serving.live
 async def watched(*given):
     async def watch():
         while True:
-            before = time.perf_counter()
+            before, worked = time.perf_counter(), time.thread_time()
             await asyncio.sleep(0.005)
             lags.append(time.perf_counter() - before - 0.005)
+            works.append(time.thread_time() - worked)
     watching = asyncio.ensure_future(watch())
     try:
         await live(*given)
     finally:
         watching.cancel()
-        ordered = sorted(lags)
-        told = (ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1])
-        print("lag", *(f"{1000 * one:.1f}" for one in told), flush=True)
+        for found in (lags, works):
+            ordered = sorted(found)
+            told = (ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1])
+            print(*(f"{1000 * one:.1f}" for one in told), flush=True)
 serving.live = watched
 from casemate.surfaces.cli import main
 main()
@@ -138,8 +140,12 @@ def main() -> None:
     finally:
         service.send_signal(signal.SIGTERM)
         said = service.communicate(timeout=60)[0]
-    _, p50, p99, most = said.split()
-    print(f"{'lag of its event loop':<46} p50 {p50:>7} ms   p99 {p99:>7} ms   most {most} ms (goal: 50 ms)")
+    # The first has in it how long others kept the processors; the second is what the service did itself meanwhile.
+    for name, line in zip(
+        ("lag of its event loop", "processor time of the loop's thread within"), said.splitlines(), strict=True
+    ):
+        p50, p99, most = line.split()
+        print(f"{name:<46} p50 {p50:>7} ms   p99 {p99:>7} ms   most {most} ms (goal: 50 ms)")
 
 
 if __name__ == "__main__":

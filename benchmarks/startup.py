@@ -25,6 +25,8 @@ def main() -> None:
     run = measure.Run("startup", __doc__ or "")
     with tempfile.TemporaryDirectory(prefix="casemate-startup-") as folder:
         env = {**os.environ, "XDG_CACHE_HOME": f"{folder}/cache", "XDG_STATE_HOME": f"{folder}/state"}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled as installed code is, not anew for each start
+        env["PYTHONPYCACHEPREFIX"] = f"{folder}/compiled"
         hello = Path(folder, "hello.py")
         hello.write_text("print('hello')\n", encoding="utf-8")
         casemate = _command()

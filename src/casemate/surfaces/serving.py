@@ -17,6 +17,7 @@ from casemate.remote.address import is_loopback
 from casemate.remote.fingerprints import fingerprints
 from casemate.remote.places import places_of
 from casemate.sandbox import Sandbox
+from casemate.service.few_at_once import new_loop
 from casemate.service.holding import Held
 from casemate.service.living import live
 from casemate.service.logbook import begin
@@ -71,7 +72,8 @@ def run(
 
         os.chdir("/")
         _load()
-        asyncio.run(live(service, partial(fronts.servers, held), ready))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(live(service, partial(fronts.servers, held), ready))
     finally:
         held.close()
     return 0

@@ -20,6 +20,7 @@ _BODY_WITHIN = 30.0  # seconds between two pieces of a body
 _TAKEN_WITHIN = 60.0  # seconds that the other end has to take a piece of an answer
 _PIECE = 256 * 1024  # bytes of JSON that are made at once
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _PLAIN = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 
@@ -183,7 +184,7 @@ def _parts(value: Any) -> Any:
 
 
 def _dumped(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
 
 
 def _too_large(most: int) -> Refused:
