@@ -7,10 +7,12 @@ import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from casemate.approvals.asker import Of
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Question
+from casemate.model.caller import caller
 from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, canonical
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.sessions.session import Session
 
-_MOST_AT_ONCE = 16  # questions that wait for an answer; others are asked when these are answered
+_MOST_AT_ONCE = 16  # questions of one caller that wait; its others are asked when these are answered
 _MOST_REASON = 500  # characters
 
 
@@ -49,7 +51,7 @@ class Egress:
         self._house = house
         self._namespace = namespace
         self._session_id = session_id
-        self._turns = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by caller
 
     async def request(
         self, domain: str, *, port: int = 443, reason: str = "", session: Session | str | None = None
@@ -74,7 +76,8 @@ class Egress:
             return known
         named = session if session is None or isinstance(session, str) else session.id
         whose = None if named is None else await self._session_id(named)
-        async with self._turns:
+        turn = self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE))
+        async with turn:
             asker = house.approvals().asker(Of(self._namespace, whose, os.urandom(16).hex()), None, ahead=True)
             try:
                 verdict = await asyncio.wrap_future(asker.decide(_question(name, port, reason, whose)))

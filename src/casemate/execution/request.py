@@ -27,6 +27,8 @@ _MAX_DOMAINS = 1000
 _MAX_NAME = 255  # bytes of one component of a path
 _MAX_PATH = 1024
 _MAX_ARGUMENTS = 1000
+_MAX_METADATA = 64 << 10  # characters as JSON: it is in every record and result
+_MAX_METADATA_DEPTH = 50
 _MAX_SHOWN = 200  # characters of a wrong value in a message
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PROGRAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +@=-]{0,199}\Z")
@@ -287,7 +289,21 @@ def metadata_of(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     import json  # only for callers who give metadata
 
     try:
-        json.dumps(dict(metadata))
+        size = len(json.dumps(dict(metadata), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument("metadata", f"must hold JSON values: {error}") from None
+    if size > _MAX_METADATA:
+        raise InvalidArgument("metadata", f"takes {size:,} characters as JSON; {_MAX_METADATA:,} are the most")
+    if _depth(metadata) > _MAX_METADATA_DEPTH:
+        raise InvalidArgument("metadata", f"is nested deeper than {_MAX_METADATA_DEPTH} levels")
     return dict(metadata)
+
+
+def _depth(value: Any) -> int:
+    """How deep JSON values lie in each other."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        inner = [list(one.values()) if isinstance(one, Mapping) else one for one in level]
+        level = [one for some in inner if isinstance(some, list | tuple) for one in some]
+    return depth

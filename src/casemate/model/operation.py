@@ -56,12 +56,19 @@ class Principal:
 
     An agent may call only what is marked for agents, and sees only its own sessions and runs; an operator sees all of
     ``namespace``. ``may_approve``: an agent's that may answer what its own runs ask for, since a person does that.
+    ``account``: whose share of what there is it uses, where one who has authenticated comes under several names.
     """
 
     name: str
     audience: Audience
     namespace: str = "default"
     may_approve: bool = False
+    account: str = ""
+
+    @property
+    def payer(self) -> str:
+        """Against whose limits it counts."""
+        return self.account or self.name
 
     def may_see(self, owner: str) -> bool:
         """Whether what belongs to ``owner`` is there for this one."""

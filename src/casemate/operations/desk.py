@@ -30,7 +30,7 @@ from casemate.operations.vault import Vault
 if TYPE_CHECKING:
     from casemate.sandbox import Sandbox
 
-_MOST_CALLERS = 10_000  # whose limits are known
+_MOST_CALLERS = 1000  # of one account, whose limits are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Desk:
         self.packages = Packages(self)
         self.tools = Tools(self)
         self.vault = Vault(self)
-        self._limits: dict[str, Limits] = {}
+        self._limits: dict[str, dict[str, Limits]] = {}  # by account, and by name
         self._holding = contextlib.ExitStack()
         self._holding.enter_context(sandbox.approvals.open())
 
@@ -127,15 +127,15 @@ class Desk:
 
         ``limits``: fields that are given are the most from now on.
         """
-        known = self._limits.get(principal.name, self.sandbox.limits)
-        if principal.name not in self._limits and len(self._limits) >= _MOST_CALLERS:
-            raise Unavailable(f"the limits of {_MOST_CALLERS} callers are known already")
-        self._limits[principal.name] = known.narrowed(limits)
-        return self._limits[principal.name]
+        own = self._limits.setdefault(principal.payer, {})
+        if principal.name not in own and len(own) >= _MOST_CALLERS:
+            raise Unavailable(f"the limits of {_MOST_CALLERS} callers of {principal.payer!r} are known already")
+        own[principal.name] = own.get(principal.name, self.sandbox.limits).narrowed(limits)
+        return own[principal.name]
 
     def limits_for(self, principal: Principal, limits: Limits | None) -> Limits | None:
         """What of ``limits`` a caller may have."""
-        own = self._limits.get(principal.name)
+        own = self._limits.get(principal.payer, {}).get(principal.name)
         return limits if own is None else own.narrowed(limits)
 
     def activity(self) -> Activity:

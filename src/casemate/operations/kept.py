@@ -77,6 +77,10 @@ class Kept:
         return str(self.head["owner"])
 
     @property
+    def payer(self) -> str:
+        return str(self.head.get("account") or self.owner)
+
+    @property
     def is_done(self) -> bool:
         return bool(self.head["is_done"])
 
@@ -105,22 +109,23 @@ class KeptRuns:
                 head |= {"is_done": True, "error": lost, "ended": time.time()}
                 await asyncio.to_thread(self._store.end, head["run"], head, None)
             self._runs[head["run"]] = Kept(head, None)
-        for owner in {kept.owner for kept in self._runs.values()}:
-            await self._drop_oldest(owner)
+        for payer in {kept.payer for kept in self._runs.values()}:
+            await self._drop_oldest(payer)
 
     async def add(self, begin: Callable[[], Run], principal: Principal, session: str | None, language: str) -> Kept:
         """Begin a run of ``principal``'s, and follow it. Raises ``Unavailable`` where too many go on, and as ``begin``
         does."""
         self.check_open()
-        if sum(one.owner == principal.name for one in self._going.values()) >= MOST_GOING:
+        if sum(one.payer == principal.payer for one in self._going.values()) >= MOST_GOING:
             raise Unavailable(
-                f"{MOST_GOING} runs of {principal.name!r} go on already",
+                f"{MOST_GOING} runs of {principal.payer!r} go on already",
                 remediation="Wait for some of them, or cancel some.",
             )
         going = begin()
         head: Document = {
-            "run": going.id, "owner": principal.name, "session": session, "language": language,
-            "started": time.time(), "ended": None, "is_done": False, "outcome": None, "error": None, "bytes": 0,
+            "run": going.id, "owner": principal.name, "account": principal.payer, "session": session,
+            "language": language, "started": time.time(), "ended": None, "is_done": False,
+            "outcome": None, "error": None, "bytes": 0,
         }  # fmt: skip
         try:
             log = self._begun(head)  # which takes no longer than handing it to a thread
@@ -212,7 +217,7 @@ class KeptRuns:
             kept.head["is_done"] = True
             del self._going[kept.run]
             kept.tell()
-            await self._drop_oldest(kept.owner)
+            await self._drop_oldest(kept.payer)
 
     async def _end(self, kept: Kept, execution: Execution | None, error: CasemateError | None) -> None:
         if execution is not None:
@@ -244,10 +249,10 @@ class KeptRuns:
             full_output=held[-1] if execution.full_output else None,
         )
 
-    async def _drop_oldest(self, owner: str) -> None:
+    async def _drop_oldest(self, payer: str) -> None:
         """Keep no more than is promised: of this caller, and of all."""
         over = [one for one in self._runs.values() if one.is_done]
-        own = [one for one in over if one.owner == owner]
+        own = [one for one in over if one.payer == payer]
         size = sum(int(one.head["bytes"]) for one in own)
         gone = over[: max(0, len(over) - _MOST_ALL)]
         for number, one in enumerate(own[:-1]):

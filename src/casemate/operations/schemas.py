@@ -10,10 +10,11 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic_core import PydanticCustomError
 
 import casemate
 from casemate.model.approval import ApprovalRequest
@@ -76,9 +77,10 @@ def given_type(annotation: Any, *, is_bounded: bool = False) -> Any:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         has_bound = any(isinstance(one, Most) for one in arguments[1:])
-        return Annotated[given_type(arguments[0], is_bounded=has_bound), *(_bound(one) for one in arguments[1:])]
+        kind = given_type(arguments[0], is_bounded=has_bound)
+        return Annotated[kind, *(bound for one in arguments[1:] for bound in _bounds(one))]
     if not is_bounded and (annotation is str or origin in (Sequence, list, tuple, Mapping, dict)):
-        return Annotated[given_type(annotation, is_bounded=True), Field(max_length=_MOST[annotation is str])]
+        return Annotated[given_type(annotation, is_bounded=True), *_bounds(Most(_MOST[annotation is str]))]
     if annotation in _PLAIN or origin is Literal:
         return annotation
     if annotation is Limits:
@@ -98,13 +100,22 @@ def _is_content(annotation: Any) -> bool:
     return any(get_origin(one) is os.PathLike for one in get_args(annotation))
 
 
-def _bound(mark: Any) -> Any:
+def _bounds(mark: Any) -> tuple[Any, ...]:
     match mark:
         case Between(low, high):
-            return Field(ge=low, le=high)
+            return (Field(ge=low, le=high),)
         case Most(count):
-            return Field(max_length=count)
-    return mark
+            return (Field(max_length=count), BeforeValidator(partial(_few, count)))
+    return (mark,)
+
+
+def _few(count: int, value: Any) -> Any:
+    """The same, unless it has more entries than may be: then none of them is looked at."""
+    if isinstance(value, dict | list) and len(value) > count:
+        raise PydanticCustomError(
+            "too_long", "has {actual} entries; {count} are the most", {"actual": len(value), "count": count}
+        )
+    return value
 
 
 def result_type(annotation: Any) -> Any:

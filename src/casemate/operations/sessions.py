@@ -46,6 +46,7 @@ class Opened:
     owner: str
     created: float
     steps: int = 0
+    payer: str = ""
 
     @property
     def state(self) -> SessionState:
@@ -98,13 +99,13 @@ class Sessions:
             idle_timeout=self._desk.idle_timeout if idle_timeout is None else idle_timeout,
             lifetime=lifetime, metadata=metadata,
         )  # fmt: skip
-        opened = self._open[session.id] = Opened(session, name, principal.name, time.time())
+        opened = self._open[session.id] = Opened(session, name, principal.name, time.time(), payer=principal.payer)
         return opened.state
 
     def _check(self, name: str | None, principal: Principal) -> None:
         self._desk.kept.check_open()
         own = [one for one in self._all() if one.owner == principal.name]
-        if len(own) >= MOST_OPEN:
+        if sum(one.payer == principal.payer for one in self._all()) >= MOST_OPEN:
             raise Unavailable(f"{MOST_OPEN} sessions are open already", remediation="Close some of them.")
         if name is not None and (not name.isprintable() or not name or name == "new"):
             raise InvalidArgument("name", f"{name!r} is not a printable name, or means something else")

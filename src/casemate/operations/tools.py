@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from weakref import WeakValueDictionary
 
 from casemate.approvals.asker import Of
 from casemate.errors import Denied
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Definition = Annotated[Mapping[str, Any], Most(100)]
 Words = Annotated[str, Most(2000)]
+_MOST_ASKED_AT_ONCE = 16  # servers that one account waits for; its others are asked for when these are answered
 
 
 class Tools:
@@ -27,6 +29,7 @@ class Tools:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account
 
     @operation()
     async def add(self, name: Name, definition: Definition) -> None:
@@ -47,6 +50,14 @@ class Tools:
             shown = await asyncio.to_thread(registered, name, definition)
         except Refused as refused:
             raise Denied(f"the server {name!r} cannot be added: {refused}") from None
+        turn = self._turns.setdefault(principal.payer, asyncio.Semaphore(_MOST_ASKED_AT_ONCE))
+        async with turn:
+            await self._ask_for(name, shown, principal)
+        await self._desk.sandbox.tools.add(name, shown)
+        return [one for one in await self._desk.sandbox.tools.list() if one.server == name]
+
+    async def _ask_for(self, name: str, shown: dict[str, Any], principal: Principal) -> None:
+        """Raises ``Denied``."""
         with called_by(principal.name):
             approvals = self._desk.sandbox.approvals
             of = Of(self._desk.sandbox.namespace, None, os.urandom(16).hex())
@@ -58,8 +69,6 @@ class Tools:
                 await asker.end()
         if not verdict.allow:
             raise Denied(f"the server {name!r} was not allowed: {verdict.reason or verdict.by}")
-        await self._desk.sandbox.tools.add(name, shown)
-        return [one for one in await self._desk.sandbox.tools.list() if one.server == name]
 
     @operation()
     async def remove(self, name: Name) -> None:

@@ -26,6 +26,7 @@ SECONDS = 3600.0  # that one is kept after its last use
 @dataclass(slots=True, eq=False)
 class _Upload:
     owner: str
+    payer: str
     path: Path
     size: int = 0
     until: float = 0.0
@@ -42,13 +43,13 @@ class Uploads:
     async def put(self, data: AsyncIterable[bytes], principal: Principal) -> str:
         """Keep the bytes; the handle. Raises ``InvalidArgument`` for more than is taken, and ``Unavailable``."""
         await self._sweep()
-        own = [one for one in self._uploads.values() if one.owner == principal.name]
+        own = [one for one in self._uploads.values() if one.payer == principal.payer]
         if len(own) >= MOST_UPLOADS:
             raise Unavailable(f"{MOST_UPLOADS} uploads are kept already", remediation="Use some, or wait an hour.")
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="casemate-uploads-"))
         handle = secrets.token_urlsafe(24)
-        upload = _Upload(principal.name, self._folder / handle, users=1)
+        upload = _Upload(principal.name, principal.payer, self._folder / handle, users=1)
         self._uploads[handle] = upload
         try:
             await self._write(upload, data)
@@ -65,7 +66,7 @@ class Uploads:
             try:
                 async for piece in data:
                     upload.size += len(piece)
-                    total = sum(one.size for one in self._uploads.values() if one.owner == upload.owner)
+                    total = sum(one.size for one in self._uploads.values() if one.payer == upload.payer)
                     if upload.size > MOST_BYTES or total > MOST_OF_ONE:
                         most = f"{format_size(MOST_BYTES)} each, {format_size(MOST_OF_ONE)} together"
                         raise InvalidArgument("upload", f"is more than is taken: {most}")

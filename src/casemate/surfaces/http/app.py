@@ -18,6 +18,7 @@ from casemate.service.service import describe
 from casemate.surfaces.http.exchange import Exchange, Gone, Receive, Scope, Send
 from casemate.surfaces.http.identity import Heard, Listener, Refused, check_place, heard, principal_of
 from casemate.surfaces.http.openapi import document_of
+from casemate.surfaces.http.shares import Shares
 from casemate.surfaces.http.statuses import retry_after, status_of
 from casemate.surfaces.http.streaming import send_events
 from casemate.surfaces.http.turns import TURNS
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _log = logging.getLogger("casemate.service")
 _VERSION = "v1"
+_MOST_MOUNTED = 8 * 2**20  # bytes of a request to another application, such as a file that a model writes
 _ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})  # what only those may do who may approve
 
 
@@ -49,6 +51,7 @@ class Front:
         self._known = known
         self._settings = settings
         self._mounts = mounts or {}
+        self._shares = Shares()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request (ASGI 3)."""
@@ -64,7 +67,8 @@ class Front:
         except Gone:
             exchange.status = exchange.status or 499
         except Refused as refused:
-            reason = {"kind": "denied" if refused.status in (401, 403, 421) else "invalid", "message": refused.message}
+            kind = {401: "denied", 403: "denied", 421: "denied", 429: "unavailable"}.get(refused.status, "invalid")
+            reason = {"kind": kind, "message": refused.message}
             await _failed(exchange, refused.status, {**reason, "remediation": refused.remediation})
         except CasemateError as error:
             await _failed(exchange, status_of(error), error_document(error))
@@ -94,12 +98,15 @@ class Front:
         mounted = self._mounts.get(exchange.path.split("/", 2)[1])
         self._service.connections += not exchange.path.endswith("/health")
         try:
-            if mounted is not None:
-                scope["casemate.principal"] = principal
-                scope["casemate.desk"] = lambda: self._service.desk(principal.namespace)
-                await mounted(scope, receive, send)
-            else:
-                await self._serve(exchange, principal)
+            with self._shares.of(principal.namespace, principal.payer) as exchange.share:
+                if mounted is not None:
+                    scope["casemate.principal"] = principal
+                    scope["casemate.desk"] = lambda: self._service.desk(principal.namespace)
+                    if exchange.method == "POST":
+                        receive = exchange.again(await exchange.body(_MOST_MOUNTED))
+                    await mounted(scope, receive, send)
+                else:
+                    await self._serve(exchange, principal)
         finally:
             self._service.connections -= not exchange.path.endswith("/health")
 

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, TypeVar
 
 from casemate.surfaces.http.identity import Heard, Refused
+from casemate.surfaces.http.shape import check_shape
+from casemate.surfaces.http.shares import Share
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -37,12 +39,31 @@ class Exchange:
         self.head = head
         self.status = 0
         self.caller = ""
+        self.share: Share | None = None
         self._receive = receive
         self._send = send
 
     async def body(self, most: int = MOST_BODY) -> bytes:
-        """All of it. Raises :class:`Refused` for too much, and :class:`Gone`."""
-        return b"".join([piece async for piece in self.pieces(most)])
+        """All of it. Raises :class:`Refused` for too much, or too many values, and :class:`Gone`."""
+        pieces = []
+        async for piece in self.pieces(most):
+            if self.share is not None:
+                self.share.hold(len(piece))
+            pieces.append(piece)
+        return check_shape(b"".join(pieces))
+
+    def again(self, body: bytes) -> Receive:
+        """The request from its beginning, with a ``body`` that has been read, for another application."""
+        is_given = False
+
+        async def receive() -> Message:
+            nonlocal is_given
+            if is_given:
+                return await self._receive()
+            is_given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return receive
 
     async def pieces(self, most: int) -> AsyncIterator[bytes]:
         """The body piece by piece; nothing of one that says that it is larger. Raises as :meth:`body`."""

@@ -10,7 +10,7 @@ from casemate.errors import CasemateError
 
 _OF_KIND = {
     "invalid": 400, "denied": 403, "not_found": 404, "failed": 409, "unavailable": 501, "record": 507, "closed": 503,
-    "fault": 500, "busy": 429,
+    "fault": 500, "busy": 429, "refused": 400,
 }  # fmt: skip
 _RETRY_AFTER = {"closed": "2"}  # seconds; a service that ends is started anew by whoever needs it
 

@@ -62,6 +62,11 @@ def cut(text: str, most: int) -> str:
     return text[: most - 60] + note
 
 
+def quoted(name: str) -> str:
+    """``name`` as a JSON text in which nothing looks like other text, or like the end of a line."""
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in json.dumps(name, ensure_ascii=False))
+
+
 def ended(state: State, page: Page, session: str | None) -> CallToolResult:
     """What came of a run that is over."""
     run, execution = str(state.document["run"]), state.document["execution"]
@@ -220,7 +225,7 @@ def _files(run: str, execution: Document) -> tuple[list[Document], list[str], li
     ]
     lines: list[str] = []
     for one in named:
-        name = json.dumps(one["name"], ensure_ascii=False)
+        name = quoted(one["name"])
         lines.append(f'file of {one["size"]} bytes: read_file(run="{run}", path={name})')
     if len(artifacts) > len(named):
         lines.append(f'{len(artifacts) - len(named)} more files: list_files(run="{run}")')
@@ -240,5 +245,6 @@ def _link(run: str, name: str, size: int, media_type: str) -> ResourceLink:
 
 def _joined(output: str, lines: Sequence[str]) -> str:
     """A program's output, and casemate's own lines beneath it, all of them within the bound."""
-    said = cut("\n".join(f"[{line}]" for line in lines), MOST_TEXT - OUTPUT - 2)
+    own = (" ".join(line.splitlines()) for line in lines)  # no name or error of a program's begins a line of these
+    said = cut("\n".join(f"[{line}]" for line in own), MOST_TEXT - OUTPUT - 2)
     return f"{output.rstrip()}\n\n{said}".lstrip("\n") if output.strip() else said

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from casemate.errors import CasemateError
 
@@ -111,7 +112,7 @@ class Callers:
     def of(self, context: ServerRequestContext[Any, Any]) -> Caller:
         """The caller of one request."""
         request = context.request
-        name = self._name(request)
+        name = self._name(request, has_sessions=context.protocol_version not in MODERN_PROTOCOL_VERSIONS)
         caller = self._known.get(name)
         if caller is None:
             caller = self._known[name] = Caller(
@@ -122,10 +123,12 @@ class Callers:
         self._known.move_to_end(name)
         return caller
 
-    def _name(self, request: Request | None) -> str:
+    def _name(self, request: Request | None, *, has_sessions: bool) -> str:
         if request is None:
             return self._process
         session = request.headers.get("mcp-session-id") or request.query_params.get("session_id")
+        if not has_sessions:  # nobody has looked at it: a client could name any
+            session = None
         name = f"mcp:{self._doors.who(request)}"
         return f"{name}:{hashlib.sha256(session.encode()).hexdigest()[:16]}" if session else name
 

@@ -63,7 +63,7 @@ class LocalDoors(_Doors):
             from casemate.operations.invoke import local
 
             desk = self._desk or await self.desk()
-            principal = Principal(name, Audience.AGENT, self._namespace, may_approve)
+            principal = Principal(name, Audience.AGENT, self._namespace, may_approve, "mcp")
             return await local(desk, principal)(operation, arguments)
 
         return invoke

@@ -76,7 +76,7 @@ async def list_files(call: Call) -> CallToolResult:
     entries = [_entry(where, one) for one in listed]
     named = entries[:_MOST_LISTED]
     handle = next(f'{name}="{value}"' for name, value in where.items())
-    lines = [f"{one['size']:>12} {json.dumps(one['name'], ensure_ascii=False)}{'/' if one['is_folder'] else ''}"
+    lines = [f"{one['size']:>12} {answers.quoted(one['name'])}{'/' if one['is_folder'] else ''}"
              for one in named]  # fmt: skip
     if len(entries) > len(named):
         lines.append(f"[{len(entries) - len(named)} more: list a folder of it with path]")
@@ -96,7 +96,7 @@ async def get_artifacts(call: Call) -> CallToolResult:
         for one in state["execution"]["artifacts"]
     ]
     lines = [
-        f"{json.dumps(one['name'], ensure_ascii=False)} {one['size']} bytes sha256 {one['sha256']}: "
+        f"{answers.quoted(one['name'])} {one['size']} bytes sha256 {one['sha256']}: "
         f'read_file(run="{run}", path={json.dumps(one["name"])})'
         for one in files
     ]

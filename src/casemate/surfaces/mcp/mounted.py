@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from casemate.errors import Unavailable
 from casemate.model.operation import Audience, Principal
 
 if TYPE_CHECKING:
@@ -20,23 +21,31 @@ if TYPE_CHECKING:
 
 PATHS = ("mcp", "sse", "messages")
 """The first parts of the paths that it serves."""
+_MOST_SESSIONS = 200  # MCP sessions of one principal
+_MOST_APPS = 2000  # principals
 
 
 class Mount:
-    """An ASGI application. Its scopes hold ``casemate.principal``, and ``casemate.desk``, which gives its desk."""
+    """An ASGI application. Its scopes hold ``casemate.principal``, and ``casemate.desk``, which gives its desk.
+
+    Each principal has a server of its own: nobody uses another's MCP sessions, nor takes all that there can be."""
 
     def __init__(self, toolset: str = "default") -> None:
         self._toolset = toolset
-        self._serving: asyncio.Task[None] | None = None
-        self._app: asyncio.Future[ASGIApp] | None = None
+        self._serving: list[asyncio.Task[None]] = []
+        self._apps: dict[tuple[str, str], asyncio.Future[ASGIApp]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request. What goes wrong in loading is raised to each that waits for it."""
-        if self._app is None:
+        principal = scope["casemate.principal"]
+        own = (principal.namespace, principal.name)
+        if own not in self._apps:
+            if len(self._apps) >= _MOST_APPS:
+                raise Unavailable(f"{_MOST_APPS} callers have used the MCP server of this service already")
             loop = asyncio.get_running_loop()
-            self._app = loop.create_future()
-            self._serving = loop.create_task(self._serve(self._app))  # ends with the loop; its failure is the future's
-        app = await asyncio.shield(self._app)
+            ready = self._apps[own] = loop.create_future()
+            self._serving.append(loop.create_task(self._serve(ready)))  # ends with the loop; fails as the future
+        app = await asyncio.shield(self._apps[own])
         await app(scope, receive, send)
 
     async def _serve(self, ready: asyncio.Future[ASGIApp]) -> None:
@@ -66,7 +75,7 @@ def _made(toolset: str) -> tuple[ASGIApp, list[Any]]:
     from casemate.surfaces.mcp.web import sse, streamable
 
     server = make_server(_ServiceDoors(), toolset=toolset)
-    mounted = [streamable(server, None), sse(server, None)]
+    mounted = [streamable(server, None, most_sessions=_MOST_SESSIONS), sse(server, None)]
     return Router([route for one in mounted for route in one.routes]), [one.living for one in mounted]
 
 
@@ -98,7 +107,7 @@ def _invoke(name: str, request: Request | None, *, may_approve: bool) -> Invoke:
     asking = _principal(request)
     assert request is not None
     desk: Callable[[], Any] = request.scope["casemate.desk"]
-    principal = Principal(name, Audience.AGENT, asking.namespace, may_approve)
+    principal = Principal(name, Audience.AGENT, asking.namespace, may_approve, f"mcp:{asking.payer}")
 
     async def invoke(operation: str, arguments: Mapping[str, Any] = {}) -> Any:
         from casemate.operations.invoke import local

@@ -37,12 +37,13 @@ class Mounted:
 
 
 def streamable(
-    server: Server[Callers], hosts: Sequence[str] | None, origins: Sequence[str] = (), path: str = "/mcp"
-) -> Mounted:
+    server: Server[Callers], hosts: Sequence[str] | None, origins: Sequence[str] = (), path: str = "/mcp",
+    most_sessions: int = _MOST_SESSIONS,
+) -> Mounted:  # fmt: skip
     """Streamable HTTP at ``path``. ``hosts``, ``origins``: what requests may name, with ``:*`` for any port;
     None where that has been checked."""
     manager = StreamableHTTPSessionManager(
-        server, security_settings=_security(hosts, origins), session_idle_timeout=_IDLE, max_sessions=_MOST_SESSIONS,
+        server, security_settings=_security(hosts, origins), session_idle_timeout=_IDLE, max_sessions=most_sessions,
         max_request_body_size=MOST_BODY,
     )  # fmt: skip
     return Mounted((Route(path, endpoint=StreamableHTTPASGIApp(manager)),), manager.run())
