@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import subprocess
@@ -29,6 +30,7 @@ from tests.mcp_server.serving import CALLER, by_http
 
 from casemate import Sandbox
 from casemate.operations.desk import Desk
+from casemate.surfaces.mcp import early
 from casemate.surfaces.mcp.callers import Callers
 from casemate.surfaces.mcp.doors import LocalDoors
 from casemate.surfaces.mcp.early import reply_to
@@ -336,6 +338,9 @@ async def test_the_command_serves_http_to_whoever_has_its_token_alone(listening:
         (["--may-approve"], "stdio"),
         (["--unknown"], "--unknown"),
         (["--port", "x", "--transport", "http"], "port"),
+        (["--token-file", "token"], "stdio has no tokens"),
+        (["--transport", "http", "--host", "0.0.0.0"], "there is no TLS"),
+        (["--transport", "sse", "--host", "host.test"], "there is no TLS"),
     ],
 )
 def test_a_wrong_option_is_told_and_nothing_served(home: dict[str, str], arguments: list[str], words: str) -> None:
@@ -348,27 +353,16 @@ def test_a_wrong_option_is_told_and_nothing_served(home: dict[str, str], argumen
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (("--transport", "http", "--host", "0.0.0.0"), "there is no TLS"),
-        (("--transport", "sse", "--host", "host.test"), "there is no TLS"),
-        (("--token-file", "token"), "stdio has no tokens"),
-        (("--toolset", "none"), "default"),
-    ],
-)
-def test_serve_refuses_what_would_be_open_to_others_or_means_nothing(words: tuple[str, ...], reason: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "casemate", "serve", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        check=False, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert reason in done.stderr
-    assert done.stdout == ""
-
-
 def test_what_is_configured_for_serve_holds_unless_it_is_given() -> None:
     environ = {"CASEMATE_CONFIG": "none", "CASEMATE_SERVE_TOOLSET": "full", "CASEMATE_SERVE_PORT": "0"}
     assert (options_of({}, environ).toolset, options_of({}, environ).port) == ("full", 0)
     assert options_of({"toolset": "ipybox"}, environ).toolset == "ipybox"
     assert options_of({}, {"CASEMATE_CONFIG": "none"}) == Options()
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_a_line_without_end_is_not_kept_and_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
+    monkeypatch.setattr(early, "_MOST_LINE", 100)
+    file = io.BytesIO(b"x" * 1_000_000 + end + b'{"next": 1}\n' * bool(end))
+    assert len(early.line_of(file)) < 100
+    assert early.line_of(file) == b'{"next": 1}\n' * bool(end)

@@ -33,6 +33,8 @@ def ask(daemon: Daemon, line: str, body: bytes = b"{}", headers: str = JSON) -> 
         ("POST /v1/nothing", b"{}", 404, "not_found"),
         ("GET /v1/runs/list", b"", 404, "not_found"),
         ("GET /", b"", 404, "not_found"),
+        ("OPTIONS *", b"", 404, "not_found"),
+        ("CONNECT x.test:1", b"", 404, "not_found"),
         ("POST /v1/runs/get", b"{}", 400, "invalid"),
         ("POST /v1/runs/get", b'{"run": "x"}', 404, "not_found"),
         ("POST /v1/runs/get", b'{"run": "x", "extra": 1}', 400, "invalid"),

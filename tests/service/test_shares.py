@@ -12,6 +12,7 @@ from tests.service.daemon import environment, free_port, serving, tcp
 from tests.service.test_who import Open
 
 from casemate.remote.client import connect
+from casemate.service.serving import Server, listen
 from casemate.surfaces.http.identity import Refused
 from casemate.surfaces.http.shape import check_shape
 from casemate.surfaces.http.shares import Shares
@@ -99,6 +100,24 @@ def test_a_session_id_that_nobody_gave_makes_no_other_caller(open_service: Open,
     assert said["result"]["isError"] is False
 
 
+def test_an_mcp_session_is_there_for_the_token_alone_that_opened_it(open_service: Open) -> None:
+    def post(token: str, body: Any, headers: str = "") -> tuple[int, dict[str, str]]:
+        lines = (
+            f"POST /mcp HTTP/1.1\nHost: 127.0.0.1:{open_service.port}\nAuthorization: Bearer {token}\n{headers}{KINDS}"
+        )
+        status, told, _ = open_service.answer(lines, json.dumps(body).encode())
+        return status, told
+
+    info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    beginning = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": info}
+    status, told = post(open_service.agent, beginning)
+    session = f"Mcp-Session-Id: {told['mcp-session-id']}\n"
+    listing = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    assert status == 200
+    assert post(open_service.agent, listing, session)[0] == 202
+    assert post(open_service.other, listing, session)[0] == 404
+
+
 async def test_what_one_agent_asks_for_does_not_keep_others_from_asking(open_service: Open) -> None:
     one = await connect(open_service.url, open_service.agent)
     other = await connect(open_service.url, open_service.other)
@@ -158,3 +177,41 @@ def test_one_account_s_requests_and_bytes_are_bounded_and_given_back(monkeypatch
             other.hold(10)
     with shares.of("default", "one") as again:
         again.hold(10)
+
+
+async def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("casemate.service.serving._MOST_CONNECTIONS", 4)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    listening = listen("127.0.0.1", 0)
+    where = listening.getsockname()
+    server = Server(app, listening)
+    serving_it = asyncio.create_task(server.until_ended())
+    silent = [await asyncio.open_connection(*where) for _ in range(12)]
+    try:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(*where)
+            silent.append((reader, writer))
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"204" in await reader.readline()
+        ended = [asyncio.create_task(reader.read()) for reader, _ in silent[:12]]
+        done, _ = await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+        assert done
+        while sum(task.done() for task in ended) < 8:
+            await asyncio.sleep(0)
+        assert len(server.server_state.connections) <= 4
+    finally:
+        for _, writer in silent:
+            writer.close()
+        server.end()
+        await serving_it
+        for task in ended:
+            task.cancel()
+
+
+def test_a_stranger_keeps_no_connection(open_service: Open) -> None:
+    status, headers, _ = open_service.answer(f"GET /v1/health HTTP/1.1\nHost: localhost:{open_service.port}", b"")
+    assert (status, headers["connection"].lower()) == (200, "close")

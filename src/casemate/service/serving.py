@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from casemate.remote.address import peer_of
 
-_MOST_CONNECTIONS = 2000  # at one place; 503 beyond
+_MOST_CONNECTIONS = 2000  # at one place; silent ones end for new ones, and with none of these new ones do
 _MOST_HEAD = 64 * 1024  # bytes of a request's head
 _KEPT_IDLE = 60  # seconds that a connection may be idle; clients keep theirs for less
 _HEAD_WITHIN = 15.0  # seconds until the first request is there
@@ -68,11 +68,18 @@ class _Checked(H11Protocol):
             transport.abort()
             return
         self._waiting = self.loop.call_later(_HEAD_WITHIN, self._hurry)
+        if len(self.connections) > _MOST_CONNECTIONS:
+            self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
         super().connection_lost(exc)
+
+    def _make_room(self) -> None:
+        """End one that is not being answered, so that who says nothing keeps nobody out; else this one."""
+        others = (one for one in self.connections if isinstance(one, _Checked) and one is not self)
+        next((one for one in others if one.cycle is None or one.cycle.response_complete), self).transport.abort()
 
     def _hurry(self) -> None:
         if self.cycle is None:
@@ -98,7 +105,7 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS,
+            limit_concurrency=2 * _MOST_CONNECTIONS,  # never reached: connections are ended before
             h11_max_incomplete_event_size=_MOST_HEAD,
             timeout_keep_alive=_KEPT_IDLE,
             timeout_graceful_shutdown=_LAST_WORDS,

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 import os
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from casemate.surfaces.http.app import Application, Front
 from casemate.surfaces.http.identity import UNIX, Listener, hosts_of
 from casemate.surfaces.words import say
 
+_MOST_DESCRIPTORS = 16384
 MakeSandbox = Callable[[str], Sandbox]
 
 
@@ -71,12 +73,21 @@ def run(
                 say("; ".join(["serving at " + str(places.sockets), *options.listen]))
 
         os.chdir("/")
+        _take_descriptors()
         _load()
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(live(service, partial(fronts.servers, held), ready))
     finally:
         held.close()
     return 0
+
+
+def _take_descriptors() -> None:
+    """Have as many descriptors as may be had, up to what full places, and cells beside them, need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _load() -> None:

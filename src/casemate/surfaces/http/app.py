@@ -91,11 +91,12 @@ class Front:
         """Who asks; the rest is for those who may."""
         if exchange.path == f"/{_VERSION}/health" and exchange.method == "GET" and self._is_stranger(exchange):
             status = "draining" if self._service.is_draining else "ok"
-            await exchange.answer(503 if self._service.is_draining else 200, {"status": status})
+            closes = {"connection": "close"}  # who has not said who it is keeps nothing
+            await exchange.answer(503 if self._service.is_draining else 200, {"status": status}, closes)
             return
         principal = principal_of(exchange.head, self._listener, self._known)
         exchange.caller = principal.name
-        mounted = self._mounts.get(exchange.path.split("/", 2)[1])
+        mounted = self._mounts.get(exchange.path.removeprefix("/").partition("/")[0])
         self._service.connections += not exchange.path.endswith("/health")
         try:
             with self._shares.of(principal.namespace, principal.payer) as exchange.share:

@@ -22,6 +22,8 @@ from casemate.surfaces.mcp.words import CAPABILITIES, INSTRUCTIONS, NAME
 
 _HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 _STATELESS = "2026-07-28"
+_MOST_LINE = 64 * 2**20  # bytes of one request: a file that write_file is given
+_PIECE = 2**16
 _META = "io.modelcontextprotocol/"
 _SERVER = {"name": NAME, "title": NAME, "version": __version__}
 Json = dict[str, Any]
@@ -45,7 +47,7 @@ class Early:
 
     def _answer(self) -> None:
         try:
-            self._line = self._input.readline()
+            self._line = line_of(self._input)
             reply = reply_to(self._line)
             if reply is not None:
                 self._output.write(json.dumps(reply, separators=(",", ":")).encode() + b"\n")
@@ -73,6 +75,16 @@ class Early:
         return True
 
 
+def line_of(file: IO[bytes]) -> bytes:
+    """The next line, empty at the end; of one that is longer than any request may be, no more than is no JSON."""
+    line = file.readline(_MOST_LINE)
+    if len(line) < _MOST_LINE or line.endswith(b"\n"):
+        return line
+    while (rest := file.readline(_PIECE)) and not rest.endswith(b"\n"):
+        pass
+    return b"{\n"
+
+
 class Incoming:
     """Lines of text, the first of which was read before. Read in threads, as the SDK does itself."""
 
@@ -88,7 +100,7 @@ class Incoming:
         line = self._first()
         while line:
             yield line.decode("utf-8", "replace")
-            line = await to_thread.run_sync(self._rest.readline)
+            line = await to_thread.run_sync(line_of, self._rest)
 
 
 class Outgoing:
