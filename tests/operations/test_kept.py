@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.operations.test_runs import SLOW, until_begun
 
 from casemate import Execution, Sandbox
 from casemate.errors import NotFound, Unavailable
-from casemate.operations import kept
+from casemate.operations import kept, sessions
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.store import FolderStore
@@ -164,3 +165,23 @@ def test_the_same_without_await(audit: Path) -> None:
         run = sandbox.start("print(1)")
         assert [type(event).__name__ for event in run.stream()] == ["Output", "Done"]
         assert run.wait().text == "1"
+
+
+async def test_names_of_one_account_share_its_limits_and_see_nothing_of_each_other(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MOST_GOING", 1)
+    monkeypatch.setattr(sessions, "MOST_OPEN", 1)
+    async with Desk(sandbox) as desk:
+        one, two = (local(desk, replace(AGENT, name=name, account="both")) for name in ("one", "two"))
+        other = local(desk, OTHER)
+        run = (await one("runs.start", {"code": SLOW}))["run"]
+        await one("sessions.open", {})
+        for asked in (two("runs.start", {"code": "1"}), two("sessions.open", {})):
+            with pytest.raises(Unavailable):
+                await asked
+        with pytest.raises(NotFound):
+            await two("runs.get", {"run": run})
+        assert (await other("runs.start", {"code": "1", "wait": 60}))["outcome"] == "ok"
+        await other("sessions.open", {})
+        await one("runs.cancel", {"run": run})
