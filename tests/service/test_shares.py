@@ -11,6 +11,7 @@ import pytest
 from tests.service.daemon import environment, free_port, serving, tcp
 from tests.service.test_who import Open
 
+from casemate.errors import QueueFull
 from casemate.remote.client import connect
 from casemate.service.serving import Server, listen
 from casemate.surfaces.http.identity import Refused
@@ -169,9 +170,9 @@ def test_one_account_s_requests_and_bytes_are_bounded_and_given_back(monkeypatch
     shares = Shares()
     with shares.of("default", "one") as first, shares.of("default", "one"):
         first.hold(10)
-        with pytest.raises(Refused), shares.of("default", "one"):
+        with pytest.raises(QueueFull), shares.of("default", "one"):
             pass
-        with pytest.raises(Refused):
+        with pytest.raises(QueueFull):
             first.hold(1)
         with shares.of("default", "other") as other, shares.of("elsewhere", "one"):
             other.hold(10)

@@ -67,8 +67,7 @@ class Front:
         except Gone:
             exchange.status = exchange.status or 499
         except Refused as refused:
-            kind = {401: "denied", 403: "denied", 421: "denied", 429: "unavailable"}.get(refused.status, "invalid")
-            reason = {"kind": kind, "message": refused.message}
+            reason = {"kind": "denied" if refused.status in (401, 403, 421) else "invalid", "message": refused.message}
             await _failed(exchange, refused.status, {**reason, "remediation": refused.remediation})
         except CasemateError as error:
             await _failed(exchange, status_of(error), error_document(error))

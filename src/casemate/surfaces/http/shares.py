@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from casemate.surfaces.http.identity import Refused
+from casemate.errors import QueueFull
 
 _MOST_REQUESTS = 1000  # of one account under way: half of what a place takes
+_SOON = 1.0  # seconds
 _MOST_BYTES = 64 * 2**20  # of one account's bodies that are held in memory
 
 
@@ -26,9 +27,9 @@ class Share:
         self._bytes = 0
 
     def hold(self, size: int) -> None:
-        """So many bytes more are held until the request is over. Raises :class:`Refused` for too many."""
+        """So many bytes more are held until the request is over. Raises ``QueueFull`` for too many."""
         if self._used.bytes + size > _MOST_BYTES:
-            raise Refused(429, f"more than {_MOST_BYTES} bytes of your requests are being read", "Send fewer at once.")
+            raise QueueFull(f"more than {_MOST_BYTES} bytes of your requests are being read", retry_after=_SOON)
         self._used.bytes += size
         self._bytes += size
 
@@ -45,10 +46,10 @@ class Shares:
 
     @contextmanager
     def of(self, namespace: str, payer: str) -> Iterator[Share]:
-        """A request's share, as long as it is answered. Raises :class:`Refused` where there are too many."""
+        """A request's share, as long as it is answered. Raises ``QueueFull`` where there are too many."""
         used = self._used.setdefault((namespace, payer), _Used())
         if used.requests >= _MOST_REQUESTS:
-            raise Refused(429, f"{_MOST_REQUESTS} requests of yours are under way", "Wait until some are answered.")
+            raise QueueFull(f"{_MOST_REQUESTS} requests of yours are under way", retry_after=_SOON)
         used.requests += 1
         share = Share(used)
         try:
