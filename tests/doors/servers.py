@@ -16,6 +16,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +201,11 @@ def _postgres(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def certified(folder: Path, prefix: str = "", protocols: list[str] | None = None) -> ssl.SSLContext:
-    """A server's context; the authority's certificate lies in ``ca.pem``, with ``prefix`` before its name. With
-    ``protocols`` the certificate is the one that was made before."""
+def certified(
+    folder: Path, prefix: str = "", protocols: list[str] | None = None, names: Sequence[str] = _NAMES
+) -> ssl.SSLContext:
+    """A server's context, for ``names``; the authority's certificate lies in ``ca.pem``, with ``prefix`` before its
+    name. With ``protocols`` the certificate is the one that was made before."""
     if protocols is not None:
         again = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         again.set_alpn_protocols(protocols)
@@ -238,8 +241,8 @@ def certified(folder: Path, prefix: str = "", protocols: list[str] | None = None
             )  # fmt: skip
             builder = builder.add_extension(usage, critical=True)
         else:
-            names = x509.SubjectAlternativeName([x509.DNSName(name) for name in _NAMES])
-            builder = builder.add_extension(names, critical=False)
+            alternative = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+            builder = builder.add_extension(alternative, critical=False)
         return builder.sign(authority, hashes.SHA256())
 
     pem = serialization.Encoding.PEM

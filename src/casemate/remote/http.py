@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
@@ -64,7 +65,8 @@ class Http:
     async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
         """One request and its whole answer. Cancelling it closes its connection, which the service notices.
 
-        Raises ``ConnectionError`` where nobody listens, and ``Unavailable`` where the connection is lost.
+        Raises ``ConnectionError`` where nobody listens, and ``Unavailable`` where the connection is lost, or whoever
+        listens has no certificate that is trusted.
         """
         async with self._exchange(method, path, body, headers) as (connection, answer):
             parts = [part async for part in self._parts(connection)]
@@ -150,11 +152,19 @@ class Http:
                     )
         except TimeoutError:
             raise ConnectionError(f"{address} does not accept a connection") from None
+        except ssl.SSLCertVerificationError as error:
+            raise lost(address, error) from None
         return _Connection(reader, writer)
 
 
 def lost(address: Address, error: Exception) -> Unavailable:
-    """The error that says that a service went away within a request."""
+    """The error that says that a service went away within a request, or is not known to be the one that was meant."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Unavailable(
+            f"the certificate of {address} is not trusted, and nothing was said to it: {error.verify_message}",
+            remediation="Have SSL_CERT_FILE name the certificate of the authority that signed it, and use a name that "
+            "it is for.",
+        )
     return Unavailable(
         f"the connection to {address} was lost: {error}",
         remediation="Its log says why (casemate service logs). What it had promised is still there once it runs again.",

@@ -21,8 +21,7 @@ def revived(kind: Any, told: Any) -> Any:
         known = [field for field in fields(kind) if field.init and field.repr and field.name in told]
         return kind(**{field.name: revived(hints[field.name], told[field.name]) for field in known})
     if origin in (Union, types.UnionType):
-        found = [one for one in arguments if isinstance(one, type) and is_dataclass(one)]
-        return revived(found[0], told) if found and isinstance(told, Mapping) else told
+        return revived(_choice(arguments, told), told)
     if origin in (list, Sequence) and isinstance(told, list):
         return [revived(arguments[0], one) for one in told]
     if origin is tuple and isinstance(told, list):
@@ -30,6 +29,17 @@ def revived(kind: Any, told: Any) -> Any:
     if origin in (dict, Mapping) and isinstance(told, Mapping):
         return {name: revived(arguments[1], one) for name, one in told.items()}
     return told
+
+
+def _choice(kinds: Sequence[Any], told: Any) -> Any:
+    """Which of these a document is of: the first dataclass or mapping for a mapping, list or tuple for a list."""
+    if isinstance(told, Mapping):
+        fits = [one for one in kinds if is_dataclass(one) or get_origin(one) in (dict, Mapping)]
+    elif isinstance(told, list):
+        fits = [one for one in kinds if get_origin(one) in (list, tuple, Sequence)]
+    else:
+        fits = []
+    return fits[0] if fits else Any
 
 
 def type_named(place: str) -> Any:

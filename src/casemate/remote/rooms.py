@@ -167,17 +167,17 @@ class Packages(Room):
 
     async def list(
         self, *, language: str = "python", session: Session | str | None = None
-    ) -> builtins.list[InstalledPackage]:
+    ) -> tuple[InstalledPackage, ...]:
         """What was installed."""
         told = await self._ways.call("packages.list", language=language, session=_id_of(session))
-        return [revived(InstalledPackage, one) for one in told]
+        return tuple(revived(InstalledPackage, one) for one in told)
 
     async def remove(
         self, packages: str | Iterable[str], *, language: str = "python", session: Session | str | None = None
-    ) -> tuple[InstalledPackage, ...]:
-        """Take away what was installed; what was there."""
+    ) -> tuple[tuple[str, str], ...]:
+        """Take away what was installed; name and version of each that was there."""
         told = await self._ways.call("packages.remove", **_named(packages, language, session))
-        return tuple(revived(InstalledPackage, one) for one in told)
+        return tuple((one["name"], one["version"]) for one in told)
 
 
 class Artifacts(Room):
@@ -216,7 +216,7 @@ class Audit(Room):
     async def verify(self) -> Any:
         """Whether every row is as it was written, and none is missing."""
         told = await self._ways.call("audit.verify")
-        return revived(type_named("casemate.audit.reading:Verdict"), told)
+        return revived(type_named("casemate.audit.chain:Verdict"), told)
 
 
 class Egress(Room):
@@ -225,7 +225,7 @@ class Egress(Room):
     async def request(self, domain: str, *, session: Session | str | None = None, **given: Any) -> Any:
         """Ask whether programs may connect to ``domain``, and wait for the answer; ``given``: as of a local sandbox."""
         told = await self._ways.call("egress.request", domain=domain, session=_id_of(session), **given)
-        return revived(type_named("casemate.model.overview:EgressAnswer"), told) if isinstance(told, Mapping) else told
+        return revived(type_named("casemate.execution.egress_request:EgressAnswer"), told)
 
 
 def _id_of(session: Session | str | None) -> str | None:
