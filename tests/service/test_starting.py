@@ -123,6 +123,24 @@ async def test_a_service_of_another_version_in_which_something_lives_is_left_alo
         await remote.close()
 
 
+async def test_programs_find_the_packages_of_who_runs_them_unless_another_installations_service_is_in_use(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_demand(env):
+        await (await connect(environ=env)).close()
+        first = pid_of(env)
+        monkeypatch.setattr("casemate.remote.client.sys.prefix", "/of/another")
+        await (await connect(environ=env)).close()
+        assert pid_of(env) == first
+        remote = await connect(environ=env, runs=True)
+        assert pid_of(env) != first
+        await remote("sessions.open")
+        second = pid_of(env)
+        await (await connect(environ=env, runs=True)).close()
+        assert pid_of(env) == second
+        await remote.close()
+
+
 async def test_a_service_that_was_set_otherwise_is_not_used_as_if_it_were_not(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         remote = await daemon.connect()

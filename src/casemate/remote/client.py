@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
@@ -155,6 +156,7 @@ async def connect(
     agent: str | None = None,
     may_approve: bool = False,
     insecure: bool = False,
+    runs: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Remote:
     """A connection to the service at ``url``, or to the user's own, which is started unless it runs or ``start`` is
@@ -163,7 +165,10 @@ async def connect(
     ``token``: of a service on TCP. ``namespace``: on a Unix socket, which of the user's; a token has its own.
     ``agent``: a name under which calls are those of an agent, which may do less and sees only its own;
     ``may_approve``: this one may answer what it asks for itself, since a person does that. ``insecure``: permits http
-    to other machines. ``environ``: instead of this process's variables. Raises ``InvalidArgument`` and ``Unavailable``.
+    to other machines. ``runs``: programs are to find the packages of this installation: a service of another one is
+    replaced where nothing lives in it. ``environ``: instead of this process's variables.
+
+    Raises ``InvalidArgument`` and ``Unavailable``.
     """
     variables = os.environ if environ is None else environ
     headers = _headers(token, namespace, agent, "agent+approver" if may_approve else "agent")
@@ -174,9 +179,9 @@ async def connect(
         remote = Remote(address, headers)
         await _checked(remote)
         return remote
-    remote = await _own(headers, variables, start=start)
+    remote = await _own(headers, variables, start=start, runs=runs)
     if start:
-        remote.on_end(partial(_own, headers, variables, start=True))
+        remote.on_end(partial(_own, headers, variables, start=True, runs=runs))
     return remote
 
 
@@ -193,7 +198,7 @@ def path_of(operation: str) -> str:
     return "/v1/" + quote(operation.replace(".", "/"))
 
 
-async def _own(headers: Mapping[str, str], environ: Mapping[str, str], *, start: bool) -> Remote:
+async def _own(headers: Mapping[str, str], environ: Mapping[str, str], *, start: bool, runs: bool = False) -> Remote:
     places = places_of(environ)
     for attempt in (1, 2, 3):
         address = await started(places, environ) if start else found(places)
@@ -201,6 +206,8 @@ async def _own(headers: Mapping[str, str], environ: Mapping[str, str], *, start:
             raise _none_runs()
         remote = Remote(address, headers)
         why = await _unfit(remote, environ)
+        if not why and start and runs and attempt == 1 and await _is_anothers(remote) and await _ended(remote):
+            continue
         if not why:
             return remote
         if why == _IS_ENDING and start and attempt < 3 and await _gone(remote):
@@ -211,6 +218,11 @@ async def _own(headers: Mapping[str, str], environ: Mapping[str, str], *, start:
                 why, remediation="casemate service stop ends it, and what it runs; the next command starts a new one."
             )
     raise AssertionError("a service fits, or it does not")
+
+
+async def _is_anothers(remote: Remote) -> bool:
+    """Whether the service that runs is of another installation, which may have other packages."""
+    return (await remote.health()).get("installation") not in (None, sys.prefix)
 
 
 async def _unfit(remote: Remote, environ: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -227,6 +228,7 @@ def describe(service: Service, settings: Mapping[str, str]) -> dict[str, Any]:
     return {
         "status": "draining" if service.is_draining else "ok",
         "version": __version__,
+        "installation": sys.prefix,
         "is_idle": service.is_idle,
         "activity": service.activity(),
         "settings": dict(settings),

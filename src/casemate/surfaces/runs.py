@@ -86,7 +86,7 @@ def execute(
             return 0
         return await _until_over(remote, state["run"], asked, raw=raw)
 
-    return served(begun, asked)
+    return served(begun, asked, runs=True)
 
 
 async def _until_over(remote: Remote, run: str, asked: Asked, *, raw: bool) -> int:

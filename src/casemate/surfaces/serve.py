@@ -180,7 +180,7 @@ def _of_service(may_approve: bool) -> RemoteDoors:
     async def connected(name: str, approves: bool) -> Invoke:
         from casemate.remote.client import connect
 
-        return await connect(agent=name, may_approve=approves)
+        return await connect(agent=name, may_approve=approves, runs=True)
 
     return RemoteDoors(connected, may_approve=may_approve)
 

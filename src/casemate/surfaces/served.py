@@ -53,14 +53,17 @@ class Asked:
 PLAIN = Asked()
 
 
-def served(work: Work[T], asked: Asked = PLAIN) -> T:
+def served(work: Work[T], asked: Asked = PLAIN, *, runs: bool = False) -> T:
     """Do ``work`` with a connection to the service: the one that ``CASEMATE_URL`` and ``CASEMATE_TOKEN`` name, else the
-    user's own, which is started where none runs. Raises ``CasemateError``."""
+    user's own, which is started where none runs. ``runs``: it is to run programs with the packages that are here.
+
+    Raises ``CasemateError``.
+    """
     from casemate.remote.client import connect
 
     async def connected() -> T:
         url, token = os.environ.get("CASEMATE_URL"), os.environ.get("CASEMATE_TOKEN")
-        remote = await connect(url, token if url else None, namespace=asked.namespace)
+        remote = await connect(url, token if url else None, namespace=asked.namespace, runs=runs)
         try:
             return await work(remote)
         finally:
