@@ -177,6 +177,7 @@ async def test_a_connection_goes_on_with_the_next_service_when_one_has_ended(env
         remote = await connect(environ=env)
         assert await remote("runs.list") == []
         os.kill(first := pid_of(env), signal.SIGTERM)
+        await asyncio.to_thread(until, lambda: not is_service(first))
         state = await remote("runs.start", {"code": "print('again')", "wait": 30.0})
         assert state["execution"]["stdout"] == "again\n"
         assert pid_of(env) != first
