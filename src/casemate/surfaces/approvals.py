@@ -124,6 +124,9 @@ async def _watched(remote: Remote) -> None:
             if document["id"] in told:
                 continue
             told.add(document["id"])
+            if document["kind"] == "elicitation":
+                say(f"{document['id']} waits for something to be filled in, which cannot be done here")
+                continue
             await decided_here(remote, request_of(document), terminal)
         await asyncio.sleep(_LOOKS)
 
