@@ -110,6 +110,30 @@ def test_ctrl_c_interrupts_a_step_and_its_session_goes_on(served: Cli) -> None:
     assert served("exec", "s", "x").stdout == b"1\n"
 
 
+@pytest.mark.parametrize("command", ["attach", "logs", "wait", "kill", "artifacts"])
+def test_a_run_that_is_not_there_is_told_in_a_line(served: Cli, command: str) -> None:
+    done = served(command, "nothing")
+    assert (done.code, done.stdout) == (2, b"")
+    assert done.stderr == b"casemate: RUN: there is no run 'nothing', or it is no longer kept\n"
+
+
+def test_whoever_stops_reading_ends_what_prints_and_a_step_but_no_run_that_goes_on_alone(served: Cli) -> None:
+    endless = "while True: print('line' * 100)"
+    served("sessions", "open", "s")
+    alone = handle(served("exec", "-", "--detach", endless))
+    for words in (("attach", alone), ("logs", "--follow", alone), ("exec", "s", endless)):
+        going = served.start(*words)
+        assert going.stdout is not None
+        assert going.stdout.readline().startswith(b"line")
+        going.stdout.close()
+        assert going.wait(60) == 141, words
+        assert going.stderr is not None
+        assert going.stderr.read() == b""
+        going.stderr.close()
+    assert served("exec", "s", "1").stdout == b"1\n"
+    served("kill", alone)
+
+
 def test_ctrl_c_leaves_a_run_alone_that_was_attached_to_and_kill_ends_it(served: Cli) -> None:
     run = handle(served("exec", "-", "--detach", LONG))
     going = served.start("attach", run)

@@ -38,8 +38,15 @@ async def follow(remote: Remote, run: str, *, cursor: int = 0, raw: bool = False
     """Print what a run writes from event ``cursor`` on until it is over; its exit code.
 
     ``asks``: what it wants to be allowed is asked here, where a person is at the terminal; else the command that
-    answers it is named.
+    answers it is named. Raises ``CasemateError``, and ``ReaderGone`` where nobody reads what is printed.
     """
+    try:
+        return await _followed(remote, run, cursor, raw=raw, asks=asks)
+    except BaseExceptionGroup as failed:  # what went wrong, and not that it did so beside questions
+        raise failed.exceptions[0] from None
+
+
+async def _followed(remote: Remote, run: str, cursor: int, *, raw: bool, asks: bool) -> int:
     streams, screen = Streams(raw=raw), asyncio.Lock()
     async with contextlib.aclosing(_events(remote, run, cursor)) as events, asyncio.TaskGroup() as questions:
         async for event in events:

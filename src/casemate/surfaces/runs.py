@@ -94,7 +94,7 @@ async def _until_over(remote: Remote, run: str, asked: Asked, *, raw: bool) -> i
         if not asked.is_json:
             return await follow(remote, run, raw=raw)
         return _outcome(await _over(remote, run), asked)
-    except asyncio.CancelledError:  # Ctrl-C
+    except (asyncio.CancelledError, BrokenPipeError):  # Ctrl-C; nobody reads its output any more
         await remote("runs.cancel", {"run": run})
         raise
 

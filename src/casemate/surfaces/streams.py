@@ -18,7 +18,7 @@ _PIECE = 4096  # bytes that a pipe which is writable takes at once (PIPE_BUF)
 _FILES = {"stdout": 1, "stderr": 2}
 
 
-class ReaderGone(Exception):
+class ReaderGone(BrokenPipeError):
     """Nobody reads what casemate writes any more."""
 
 
