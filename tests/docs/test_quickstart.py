@@ -1,4 +1,5 @@
-"""docs/quickstart.md: every command in it is run, every program is a file of examples/, and both print what it says."""
+"""docs/quickstart.md: every command in it is run, every program is a file of examples/, and both print what it says; so
+do the commands that the README shows with their output."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ import casemate
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"```sh\n(.*?)```\n\n```\n(.*?)```\n", PAGE, re.DOTALL)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+_SHOWN = re.compile(r"```sh\n(.*?)```\n\n```\n(.*?)```\n", re.DOTALL)
+COMMANDS = _SHOWN.findall(PAGE)
 PROGRAMS = re.findall(r"`(examples/\w+\.py)`:\n\n```python\n(.*?)```\n\n```\n(.*?)```\n", PAGE, re.DOTALL)
 
 
@@ -36,10 +39,11 @@ def env(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def test_the_page_is_read_whole() -> None:
     assert len(COMMANDS) == PAGE.count("```sh\n") > 3
+    assert len(_SHOWN.findall(README)) == README.count("```sh\n") > 0
     assert len(PROGRAMS) == PAGE.count("```python\n") > 1
 
 
-@pytest.mark.parametrize(("commands", "shown"), COMMANDS)
+@pytest.mark.parametrize(("commands", "shown"), [*COMMANDS, *_SHOWN.findall(README)])
 def test_commands_do_what_the_page_shows(env: dict[str, str], tmp_path: Path, commands: str, shown: str) -> None:
     done = subprocess.run(
         ["bash", "-c", commands], cwd=tmp_path, env=env, check=False, text=True,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from casemate.errors import InvalidArgument
+from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.approval import ApprovalRequest as LocalRequest
 from casemate.model.approval import Decision, Scope
 from casemate.model.events import Done, Event
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from casemate.remote.client import Remote
 
 _EACH = 45.0  # seconds of one request that waits
+_ENDS_WITHIN = 30.0  # seconds that a service has to end a run nobody waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +153,13 @@ async def _begun(start: Callable[[], Awaitable[Run]]) -> Run:
     try:
         return await asyncio.shield(beginning)
     except asyncio.CancelledError:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(CasemateError):  # it never began
             await _ended(await beginning)
         raise
 
 
 async def _ended(run: Run) -> None:
     """Have it end; a service that is gone has ended it itself."""
-    from casemate.errors import CasemateError
-
-    with contextlib.suppress(CasemateError):
-        async with asyncio.timeout(30):
+    with contextlib.suppress(CasemateError, TimeoutError):
+        async with asyncio.timeout(_ENDS_WITHIN):
             await run.cancel()
