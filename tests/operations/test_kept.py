@@ -185,3 +185,20 @@ async def test_names_of_one_account_share_its_limits_and_see_nothing_of_each_oth
         assert (await other("runs.start", {"code": "1", "wait": 60}))["outcome"] == "ok"
         await other("sessions.open", {})
         await one("runs.cancel", {"run": run})
+
+
+@pytest.mark.parametrize(("failure", "kind"), [(OSError(28, "disk full"), "unavailable"), (ValueError("no"), "fault")])
+async def test_a_run_whose_events_cannot_be_kept_does_not_go_on_unseen(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, failure: Exception, kind: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    async with Desk(sandbox) as desk:
+        agent = Checked(local(desk, AGENT))
+        monkeypatch.setattr("casemate.operations.event_log.EventLog.write", fail)
+        state = await agent("runs.start", {"code": SLOW, "wait": 60})
+        assert (state["status"], state["error"]["kind"]) == ("done", kind)
+        assert "cannot be kept" in state["error"]["message"]
+        assert desk.activity().runs == 0
+        assert (await sandbox.stats()).running == 0

@@ -205,9 +205,10 @@ class KeptRuns:
             execution = await going.wait()
         except CasemateError as raised:
             error = raised
-        except OSError as raised:
+        except Exception as raised:  # noqa: BLE001 - whatever it is: a run that nobody follows does not go on
             await going.cancel()
-            error = Unavailable(f"its events cannot be kept: {raised.strerror or raised}")
+            words = f"its events cannot be kept: {getattr(raised, 'strerror', None) or raised}"
+            error = Unavailable(words) if isinstance(raised, OSError) else Fault(words)
         finally:
             log.close()
             kept.head |= {"outcome": execution.status if execution else None, "ended": time.time(), "chars": log.chars}
