@@ -6,9 +6,9 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from casemate.errors import InvalidArgument
 from casemate.execution.request import domains_of
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 _NETWORKS = get_args(Network)  # from the narrowest
 
 
-@dataclass(frozen=True, slots=True)
-class Bounded:
+class Bounded(NamedTuple):
     """Arguments of a sandbox, narrowed by a policy. ``hosts``: what cells may reach; None where they have no door."""
 
     policy: Policy

@@ -31,7 +31,6 @@ from casemate.execution.network import Offer, Outside
 from casemate.execution.request import check_timeout
 from casemate.execution.tally import Tally
 from casemate.isolation.native.wall import NativeWall
-from casemate.model.limits import Limits
 from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.runtimes.catalogue import launch_probe, runtime_for
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from casemate.execution.overview import Load
     from casemate.execution.slots import Slots
     from casemate.model.execution import Execution
+    from casemate.model.limits import Limits
     from casemate.model.packages import InstalledPackage
     from casemate.model.plan import Network
     from casemate.packages.indexes import Index

@@ -12,7 +12,6 @@ from casemate.connecting import Connecting
 from casemate.errors import Unavailable
 from casemate.execution.given import check_files, checked_cwd, checked_folder
 from casemate.execution.request import Content, check_timeout, make_request
-from casemate.model.limits import Limits
 from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.oversight import Oversight
 from casemate.rooms import Rooms
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
+    from casemate.model.limits import Limits
     from casemate.model.plan import Plan
     from casemate.model.request import Request
     from casemate.policy.policy import Policy

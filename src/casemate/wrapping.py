@@ -24,8 +24,9 @@ from casemate.files.protected import PROTECTED
 from casemate.isolation.native.wall import NativeWall
 from casemate.isolation.wall import Cell, Standard
 from casemate.model.limits import Limits
-from casemate.model.plan import HOME, Bind, Entry, Place, Plan, Shown, Workspace
+from casemate.model.plan import HOME, Bind, Entry, Place, Plan, Workspace
 from casemate.model.secrets import NO_SECRETS, Secrets
+from casemate.model.shown import Shown
 from casemate.policy.globs import is_pattern
 from casemate.runtimes import commands
 from casemate.runtimes.catalogue import launch_probe, runtime_for

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.approvals.asker import Asker, Of
 from casemate.approvals.channels import HeldChannel
-from casemate.model.approval import ApprovalRequest, Decision, Kind, Question, Scope, allow_all
 from casemate.model.caller import caller
 
 if TYPE_CHECKING:
     from casemate.approvals.callback import Approve
     from casemate.approvals.channels import Channel, Keeper
     from casemate.approvals.plane import Plane, Record
+    from casemate.model.approval import ApprovalRequest, Decision, Kind, Question, Scope
     from casemate.policy.rules import Rulebook
     from casemate.redaction.redaction import Redaction
 
@@ -42,7 +42,8 @@ class Approvals:
         """``approve``, ``timeout``: as of :class:`casemate.Sandbox`; ``record``: writes a row of the record; ``rules``
         makes those that decide without asking, and remember answers; ``has_rules``: some are written;
         ``asked``: writes a row when somebody is asked."""
-        self.notes = (_ALLOWED_ALL,) if approve is allow_all else ()
+        self._asks = not _allows_all(approve)
+        self.notes = () if self._asks else (_ALLOWED_ALL,)
         self._approve = approve
         self._timeout = timeout
         self._record = record
@@ -71,13 +72,12 @@ class Approvals:
         rules = self.rules
         with self._lock:
             if self._made is None:
-                is_asked = self._approve is not allow_all
-                self._made = Plane(rules, self._record, self._timeout, asks=is_asked, asked=self._asked)
+                self._made = Plane(rules, self._record, self._timeout, asks=self._asks, asked=self._asked)
                 self._made.channels.append(self._held)
                 if self._keeper is not None:
                     self._keeper.connect(self._made)
                     self._made.channels.append(self._keeper)
-                if self._approve is not None and is_asked:
+                if self._approve is not None and self._asks:
                     self._made.channels.append(_callback(self._approve, self._made))
                 if self._is_closed:
                     self._made.close()
@@ -112,6 +112,8 @@ class Approvals:
         The other arguments are those of :class:`casemate.Decision`. False, and nothing changed, when there is no such
         request or it is over. Raises :class:`casemate.InvalidArgument`, and the request waits on.
         """
+        from casemate.model.approval import Decision
+
         decision = Decision(allow is True, scope, uses, expires, reason, content)
         if self._keeper is not None and self._keeper.decide(str(request_id), decision):
             return True
@@ -123,6 +125,8 @@ class Approvals:
 
     def deny_all(self, reason: str = "", *, session: str | None = None) -> int:
         """Deny everything that waits, also what is not shown yet; of one session, or of all. How many that were."""
+        from casemate.model.approval import Decision
+
         plane = self._plane()
         requests = plane.all_pending(session)
         return sum(plane.answer(request, Decision(reason=reason), "queue", _note()) for request in requests)
@@ -189,6 +193,15 @@ class Approvals:
             self._is_closed, made = True, self._made
         if made:
             made.close()
+
+
+def _allows_all(approve: Approve | None) -> bool:
+    """Whether nobody is asked, because everything may cross that no rule denies."""
+    if approve is None:
+        return False
+    from casemate.model.approval import allow_all
+
+    return approve is allow_all
 
 
 def _note() -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate.model.caller import caller
 
@@ -23,8 +23,7 @@ _END_WITHIN = 5.0  # seconds that an approver has to take note of its cancellati
 _OVER = "what asked is over"
 
 
-@dataclass(frozen=True, slots=True)
-class Of:
+class Of(NamedTuple):
     """Whose questions: a run of its own, or a step (``run``) of a ``session``."""
 
     namespace: str

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from casemate.model.approval import ApprovalRequest, Decision
-
 if TYPE_CHECKING:
+    from casemate.model.approval import ApprovalRequest, Decision
+
     Emit = Callable[[ApprovalRequest, int], None]
 
 # Whether somebody looks at a request from now on, so that its time begins; will when its turn comes; or never.

@@ -19,13 +19,13 @@ from casemate.artifacts.content import Slice, Store, media_type_of
 from casemate.files.beneath import CHUNK
 from casemate.files.bounds import Bounds, Skipped
 from casemate.files.names import path_problem, shown, text_of
-from casemate.files.seen import Seen
 from casemate.files.walk import Entry, is_whiteout, kind_of, open_file, open_folder, walk
 from casemate.model.artifact import Artifact
-from casemate.model.execution import SkippedFile
 from casemate.model.sizes import format_size
 
 if TYPE_CHECKING:
+    from casemate.files.seen import Seen
+    from casemate.model.execution import SkippedFile
     from casemate.redaction.archive import Budget
     from casemate.redaction.redaction import Redaction
 

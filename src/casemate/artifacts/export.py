@@ -12,14 +12,17 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from casemate.artifacts.content import Slice
 from casemate.files.beneath import open_beneath, status_of, write_file
 from casemate.files.names import path_problem, problem
 from casemate.files.protected import PROTECTED, Protection
 from casemate.files.walk import identity
-from casemate.model.artifact import Artifact
 from casemate.model.execution import SkippedFile
+
+if TYPE_CHECKING:
+    from casemate.model.artifact import Artifact
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,15 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 GENESIS = "0" * 64
 _FORMAT = "casemate-record-1"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the record. ``wall`` and ``monotonic`` are nanoseconds; ``detail`` is canonical JSON."""
+class Row(NamedTuple):
+    """One row of the record, its fields in the order of the table. ``wall`` and ``monotonic`` are nanoseconds;
+    ``detail`` is canonical JSON."""
 
     sequence: int
     wall: int

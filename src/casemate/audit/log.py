@@ -218,9 +218,9 @@ class AuditLog:
             head = _head(database)
             wall, monotonic = self._clock()
             unsigned = Row(head.count + 1, wall, monotonic, kind, execution_id, namespace, text, head.last, "")
-            row = replace(unsigned, hash=hash_of(unsigned))
+            row = unsigned._replace(hash=hash_of(unsigned))
             try:
-                database.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", _columns(row))
+                database.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             except sqlite3.IntegrityError as error:
                 raise Fault(f"execution {execution_id!r} cannot have another {kind} row: {error}") from error
             database.execute("UPDATE head SET count = ?, last = ?", (row.sequence, row.hash))
@@ -272,11 +272,6 @@ class AuditLog:
         except OSError:
             return None
         return status.st_dev, status.st_ino
-
-
-def _columns(row: Row) -> tuple[int | str, ...]:
-    """The row's fields in the order of the table; dataclasses.astuple copies each, which takes as long as the rest."""
-    return tuple(getattr(row, name) for name in row.__slots__)
 
 
 def _head(database: sqlite3.Connection) -> Head:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.errors import InvalidArgument
-from casemate.model.limits import Limits
-from casemate.model.request import Request
-from casemate.policy.hosts import HostRules
 from casemate.policy.narrowing import narrowed
 
+if TYPE_CHECKING:
+    from casemate.model.limits import Limits
+    from casemate.model.request import Request
+    from casemate.policy.hosts import HostRules
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+
+class Bounds(NamedTuple):
     """The most that any run of a sandbox may have. ``hosts``: what it may reach; None where there is no door."""
 
     limits: Limits
     hosts: HostRules | None
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """A request that may run: with the limits in force, and its ``deadline`` in seconds from the cell's start.
 
     ``through``: what a door lets through without asking; None where there is none. ``opens``: it opens with the cell.

@@ -1,4 +1,7 @@
-"""Takes what a cell says while it runs: within bounds, and handing each piece on as an event."""
+"""Takes what a cell says while it runs: within bounds, and handing each piece on as an event.
+
+What events and frames are is loaded while the cell starts (`ahead.py`), or when the first one comes.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,17 @@ import codecs
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from casemate.execution import frames
-from casemate.execution.emitter import Emitter
 from casemate.execution.transcript import Stream, Transcript
-from casemate.isolation.wall import Reason
-from casemate.model.artifact import Artifact
-from casemate.model.events import Display, ErrorEvent, Event, Output
-from casemate.model.execution import SkippedFile
-from casemate.model.limits import Limits
-from casemate.model.result import ProgramError, Result
 
 if TYPE_CHECKING:
     from casemate.artifacts.content import Spool
+    from casemate.execution.emitter import Emitter
+    from casemate.isolation.wall import Reason
+    from casemate.model.artifact import Artifact
+    from casemate.model.events import Event
+    from casemate.model.execution import SkippedFile
+    from casemate.model.limits import Limits
+    from casemate.model.result import ProgramError, Result
     from casemate.redaction.redaction import Redaction
 
 _MAX_RESULTS = 1000
@@ -74,12 +76,17 @@ class Capture:
             self._write_spool(data)
         self.transcript.add(stream, data)
         if emitter := self._emitter:
+            from casemate.model.events import Output
+
             text = self._decoders[stream].decode(data)
             emitter.emit(Output(stream, text, data=data), len(data))
 
     def frame(self, frame: bytes) -> None:
         if not self.has_room_for(frame):
             return
+        from casemate.execution import frames
+        from casemate.model.events import Display
+
         match frames.parse(frame, self._clean):
             case frames.Shown(result):
                 self.show(result, len(frame), Display(result))
@@ -88,6 +95,8 @@ class Capture:
 
     def has_room_for(self, frame: bytes) -> bool:
         """Count one more frame. False, and the end of the program, when there have been too many."""
+        from casemate.execution import frames
+
         self._frame_bytes += len(frame) + _FRAME_COST + _PART_COST * frames.parts_of(frame)
         if self._frame_bytes > self.limits.full_output:
             self._end()
@@ -98,6 +107,8 @@ class Capture:
         """The program's uncaught exception, which came in ``size`` bytes; its errno where it has one."""
         self.error, self.errno = error, number
         if emitter := self._emitter:
+            from casemate.model.events import ErrorEvent
+
             emitter.emit(ErrorEvent(error), size)
 
     @property
@@ -123,11 +134,17 @@ class Capture:
             for stream, decoder in self._decoders.items():
                 text = decoder.decode(b"", final=True)
                 if text:
+                    from casemate.model.events import Output
+
                     emitter.emit(Output(stream, text), len(text))
 
     def lost(self) -> tuple[SkippedFile, ...]:
         """What of the output could not be kept, and why."""
-        return (SkippedFile(_FULL_OUTPUT, self.spool_failed),) if self.spool_failed else ()
+        if not self.spool_failed:
+            return ()
+        from casemate.model.execution import SkippedFile
+
+        return (SkippedFile(_FULL_OUTPUT, self.spool_failed),)
 
     def full_output(self) -> Artifact | None:
         """Everything that was written, where the streams do not hold it all."""

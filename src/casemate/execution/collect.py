@@ -1,33 +1,22 @@
-"""Finished → Collected: the files that the run left, and the caller's folder brought up to date."""
+"""Finished → Collected: what the run left is handed out, and the caller's folder brought up to date."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from casemate.artifacts.collect import Collected as Files
-from casemate.artifacts.collect import collect as collect_files
-from casemate.artifacts.export import export
 from casemate.execution.finishing import finishing
-from casemate.execution.house import House
-from casemate.execution.run import Finished
-from casemate.files.bounds import Bounds
 from casemate.files.walk import open_folder
-from casemate.model.artifact import Artifact
-from casemate.model.execution import SkippedFile
-from casemate.model.limits import Limits
-from casemate.model.plan import OUTPUT, WORKSPACE, Plan
-from casemate.workspace.apply import WRITTEN_BACK, apply
+from casemate.model.plan import OUTPUT_NAME
 
-_OUTPUT_NAME = OUTPUT.removeprefix(f"{WORKSPACE}/")
+if TYPE_CHECKING:
+    from casemate.execution.house import House
+    from casemate.execution.run import Finished
+    from casemate.model.artifact import Artifact
+    from casemate.model.execution import SkippedFile
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(NamedTuple):
     """A finished run with its artifacts; ``skipped`` says what was left behind and why."""
 
     finished: Finished
@@ -42,18 +31,21 @@ async def collect(finished: Finished, house: House) -> Collected:
     try:
         if finished.plan.workspace.kind == "private" and _is_untouched(finished):
             return Collected(finished, (), (), complete=True)
-        return await finishing(_collect, finished, house)
+        from casemate.execution.gather import gather
+
+        files, skipped = await finishing(gather, finished, house)
+        return Collected(finished, files.files, (*files.skipped, *skipped), files.complete)
     finally:
         os.close(tree)
 
 
 def _is_untouched(finished: Finished) -> bool:
     """Whether a private workspace is as empty as it was made: the usual case, worth no thread."""
-    workspace = _open("workspace", finished.ending.tree_fd)
+    workspace = open_folder(finished.ending.tree_fd, b"workspace", unlock=True)
     try:
-        if os.listdir(workspace) != [_OUTPUT_NAME]:
+        if os.listdir(workspace) != [OUTPUT_NAME]:
             return False
-        output = _open(_OUTPUT_NAME, workspace)
+        output = open_folder(workspace, OUTPUT_NAME.encode(), unlock=True)
         try:
             return not os.listdir(output)
         finally:
@@ -62,114 +54,3 @@ def _is_untouched(finished: Finished) -> bool:
         return False
     finally:
         os.close(workspace)
-
-
-def _collect(finished: Finished, house: House) -> Collected:
-    kind = finished.plan.workspace.kind
-    skipped: tuple[SkippedFile, ...] = ()
-    if kind == "direct":
-        files = _of_direct(finished)
-    elif kind == "private":
-        files = _of_private(finished)
-    else:
-        files, skipped = _of_overlay(finished, keeps=house.keeps)
-    if house.output_dir and files.files:
-        exported = export(files.files, house.output_dir, under=(_OUTPUT_NAME,))
-        skipped = (*skipped, *exported.skipped)
-    return Collected(finished, files.files, (*files.skipped, *skipped), files.complete)
-
-
-def bounds_of(limits: Limits) -> Bounds:
-    """How much is collected of what a cell with ``limits`` left."""
-    return Bounds(file_bytes=limits.disk, total_bytes=limits.disk)
-
-
-def _of_private(finished: Finished) -> Files:
-    workspace = _open("workspace", finished.ending.tree_fd)
-    try:
-        return collect_files(
-            workspace, given=_given(finished), bounds=_bounds(finished), redaction=finished.capture.redaction
-        )
-    finally:
-        os.close(workspace)
-
-
-def _of_direct(finished: Finished) -> Files:
-    assert finished.plan.workspace.folder is not None
-    with opened_folder(finished.plan.workspace.folder) as folder:
-        return collect_files(
-            folder, under=(_OUTPUT_NAME,), given=finished.before, bounds=_bounds(finished), unlock=False,
-            redaction=finished.capture.redaction,
-        )  # fmt: skip
-
-
-def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[SkippedFile, ...]]:
-    assert finished.plan.workspace.folder is not None
-    upper = _open("upper", finished.ending.tree_fd)
-    try:
-        files = collect_files(
-            upper, under=(_OUTPUT_NAME,), given=_given(finished), bounds=_bounds(finished),
-            redaction=finished.capture.redaction,
-        )  # fmt: skip
-        if not keeps:
-            return files, ()
-        _drop_empty_output(upper)
-        with opened_folder(finished.plan.workspace.folder) as folder:
-            status = os.fstat(folder)
-            applied = apply(upper, folder, owner=(status.st_uid, status.st_gid), bounds=WRITTEN_BACK)
-    finally:
-        os.close(upper)
-    return files, applied.skipped
-
-
-def _drop_empty_output(upper: int) -> None:
-    """The output folder that was made for the run, when the run did not use it."""
-    with contextlib.suppress(OSError):
-        os.rmdir(_OUTPUT_NAME, dir_fd=upper)
-
-
-@contextlib.contextmanager
-def opened_folder(folder: str) -> Iterator[int]:
-    """A caller's folder as a descriptor, for the length of a block."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def output_before(plan: Plan) -> dict[str, str]:
-    """What a folder that is written through already holds as output: digests by name; {} for other workspaces."""
-    if plan.workspace.kind != "direct" or plan.workspace.folder is None:
-        return {}
-    with opened_folder(plan.workspace.folder) as folder:
-        found = collect_files(folder, under=(_OUTPUT_NAME,), unlock=False)
-    return {artifact.name: artifact.sha256 for artifact in found.files}
-
-
-def _given(finished: Finished) -> dict[str, str]:
-    return digests_of(finished.plan)
-
-
-def digests_of(plan: Plan) -> dict[str, str]:
-    """SHA-256 of the given files by name."""
-    return {name: _digest(content) for name, content in plan.files.items()}
-
-
-def _digest(content: bytes | Path) -> str:
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).hexdigest()
-    try:
-        with content.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return ""  # it is gone meanwhile; then the copy counts as the run's own
-
-
-def _bounds(finished: Finished) -> Bounds:
-    return bounds_of(finished.plan.limits)
-
-
-def _open(name: str, folder: int) -> int:
-    """A folder of the scratch, whatever permission bits the program gave it."""
-    return open_folder(folder, name.encode(), unlock=True)

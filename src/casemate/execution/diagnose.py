@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from casemate.isolation.wall import Ending
 from casemate.model.execution import Cause, Status
-from casemate.model.limits import Limits
-from casemate.model.result import ProgramError
 from casemate.model.sizes import format_size
+
+if TYPE_CHECKING:
+    from casemate.isolation.ending import Ending
+    from casemate.model.limits import Limits
+    from casemate.model.result import ProgramError
 
 # Signals by which runtimes end themselves when memory is refused: V8 traps or aborts, C code aborts or faults.
 _SELF_ENDED = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL}
@@ -24,8 +26,7 @@ _WHY_ENDED = {
 _CPU_SLACK = 0.9  # the kernel counts cpu time for RLIMIT_CPU in ticks
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """``exit_code`` is None where casemate, or a limit, ended the program."""
 
     status: Status
@@ -33,8 +34,7 @@ class Verdict:
     cause: Cause | None
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Everything a verdict rests on."""
 
     ending: Ending

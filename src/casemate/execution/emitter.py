@@ -6,8 +6,10 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
-from casemate.model.events import Event
+if TYPE_CHECKING:
+    from casemate.model.events import Event
 
 _HIGH_WATER = 1 << 20  # bytes of events that wait before the cell's pipes are no longer read
 

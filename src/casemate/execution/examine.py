@@ -12,7 +12,7 @@ from casemate.errors import CasemateError, WallUnavailable
 from casemate.isolation.wall import Wall
 from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
 from casemate.model.warmth import Warmth
-from casemate.runtimes.catalogue import RUNTIMES
+from casemate.runtimes.catalogue import runtimes
 
 _LOOK_AGAIN = 0.01
 _SETTLED_WITHIN = 15.0  # seconds a zygote may take to load everything
@@ -27,7 +27,7 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
         warmth = await _settled(wall, warm_up)
     except WallUnavailable as error:
         walls.append(WallState(wall.name, None, error.reason, error.message, error.remediation))
-    found = [runtime.installed() for runtime in RUNTIMES]
+    found = [runtime.installed() for runtime in runtimes()]
     languages = tuple(LanguageState(one.language, one.version, one.path, one.missing, one.remedy) for one in found)
     system = f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}"
     advice = [one.remedy for one in languages if one.missing]
@@ -38,7 +38,7 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
 
 async def _settled(wall: Wall, warm_up: Callable[[str], None]) -> Warmth:
     """What is kept ready, once everything that can be is."""
-    for runtime in RUNTIMES:
+    for runtime in runtimes():
         with contextlib.suppress(CasemateError):  # what is missing is told elsewhere
             warm_up(runtime.language)
     deadline = asyncio.get_running_loop().time() + _SETTLED_WITHIN

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from casemate.errors import InvalidArgument
 from casemate.execution.request import check_name
 from casemate.model.plan import WORKSPACE
-from casemate.model.request import Request
 
 if TYPE_CHECKING:
+    from casemate.model.request import Request
     from casemate.vault.store import Store
 
 _DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from casemate.execution.admit import Admitted, Bounds, admit
-from casemate.execution.network import Doorway, Offer, Outside
-from casemate.isolation.wall import Wall
-from casemate.model.limits import Limits
-from casemate.model.request import Request
-from casemate.policy.hosts import HostRules
-from casemate.runtimes.runtime import Environment, Runtime
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.approvals.asker import Asker
+    from casemate.execution.network import Doorway, Offer, Outside
+    from casemate.isolation.wall import Wall
     from casemate.model.execution import Execution
+    from casemate.model.limits import Limits
+    from casemate.model.request import Request
+    from casemate.policy.hosts import HostRules
+    from casemate.runtimes.runtime import Environment, Runtime
 
 
 class Log(Protocol):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.policy.hosts import HTTPS, HostRule
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 _MOST_KEPT = 16  # sets of hosts for which there is an authority at once
 
 
-@dataclass(frozen=True, slots=True)
-class Intercepted:
+class Intercepted(NamedTuple):
     """``terms``: for the door; ``folder``: on this machine, with the certificates that a cell is to trust."""
 
     terms: Interception

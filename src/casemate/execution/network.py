@@ -7,13 +7,11 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from casemate.errors import CasemateError
 from casemate.execution.interception import Intercepted, Interceptions
-from casemate.model.approval import Question, Verdict
-from casemate.model.crossing import Crossing
 from casemate.model.plan import DOOR_SOCKETS, Listener
 
 if TYPE_CHECKING:
@@ -24,13 +22,15 @@ if TYPE_CHECKING:
     from casemate.egress.terms import Rewrite
     from casemate.execution.admit import Admitted
     from casemate.execution.house import Log
+    from casemate.model.approval import Verdict
+    from casemate.model.crossing import Crossing
     from casemate.model.request import Request
     from casemate.policy.requests import RequestRules
     from casemate.redaction.redaction import Redaction
 
 
 _CLOSE_WITHIN = 1.0  # seconds; a door that is busy closes a dead cell's connections a little later
-Note = Callable[[Crossing], None]
+Note = Callable[["Crossing"], None]
 
 
 def noting(log: Log, request: Request, redaction: Redaction | None) -> Note:
@@ -195,6 +195,8 @@ class Doorway:
 
     def crossings(self) -> tuple[Crossing, ...]:
         """What has crossed, or tried to; and once, why nothing could."""
+        from casemate.model.crossing import Crossing
+
         if self._problem:
             return (Crossing("(door)", 0, "denied", self._problem, 0),)
         return () if self._opening is None else self._opening.crossings()
@@ -233,14 +235,15 @@ class Doorway:
         self.note(crossing)
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(NamedTuple):
     """The door's questions, as the plane takes them."""
 
     asker: Asker
 
     def decide(self, host: str, port: int, how_often: int) -> Future[bool | str]:
         """Whether the connection may be made, or why nobody was asked. From any thread."""
+        from casemate.model.approval import Question
+
         again = f", for the {how_often}th time" if how_often > 1 else ""
         question = Question("egress", f"connect to {host}, port {port}{again}", {"host": host, "port": port})
         answer: Future[bool | str] = Future()
@@ -254,8 +257,7 @@ class Asking:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
-class _Tcp:
+class _Tcp(NamedTuple):
     """More listeners of the door's in a cell."""
 
     cell: Listening

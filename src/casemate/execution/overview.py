@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import WallUnavailable
 from casemate.model.overview import RuntimeInfo, Stats, Totals
-from casemate.runtimes.catalogue import RUNTIMES
+from casemate.runtimes import catalogue
 
 if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.execution.tally import Tally
     from casemate.isolation.wall import Wall
     from casemate.model.isolation import Proof
-    from casemate.runtimes.runtime import Installed
+    from casemate.runtimes.installed import Installed
 
 
 async def runtimes(house: House) -> list[RuntimeInfo]:
     """Every language that casemate knows, with what is there for it. Raises nothing for what is missing."""
-    installed = await asyncio.to_thread(lambda: [runtime.installed(house.environment) for runtime in RUNTIMES])
+    installed = await asyncio.to_thread(
+        lambda: [runtime.installed(house.environment) for runtime in catalogue.runtimes()]
+    )
     try:
         report = await house.wall.prove()
     except WallUnavailable as error:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
+from casemate.execution.ahead import loading_the_rest
 from casemate.execution.asking import asking
-from casemate.execution.emitter import Emitter
-from casemate.execution.house import House
 from casemate.execution.network import noting
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import recording
 from casemate.execution.redact import prepared, redaction_of
 from casemate.execution.run import Doors, run
-from casemate.isolation.wall import Ending, SessionCell
-from casemate.model.events import Done
-from casemate.model.execution import Execution
-from casemate.model.isolation import IsolationReport
 from casemate.model.plan import Plan, Waiting
-from casemate.model.request import Request
+
+if TYPE_CHECKING:
+    from casemate.execution.emitter import Emitter
+    from casemate.execution.house import House
+    from casemate.isolation.ending import Ending
+    from casemate.isolation.wall import SessionCell
+    from casemate.model.execution import Execution
+    from casemate.model.isolation import IsolationReport
+    from casemate.model.request import Request
 
 
 async def execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:
@@ -34,31 +38,28 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     redaction = await prepared(redaction_of(request.secrets))
     async with recording(house, request, plan, redaction) as record:
         before = await _output_before(plan)
-        asyncio.get_running_loop().call_soon(_load_later_steps)  # which comes to it when the cell has been started
         async with asking(house, request, emitter, redaction) as asker:
             note = noting(house.log, request, redaction)
             doorway_of = partial(house.outside.doorway, admitted, note=note, offers=house.offers())
             doors = Doors(asker, doorway_of, asks=house.may_ask(stream=emitter is not None))
-            finished = await run(plan, house.wall.start, emitter, before, doors, redaction)
+            with loading_the_rest():
+                finished = await run(plan, house.wall.start, emitter, before, doors, redaction)
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal
 
         collected = await collect(finished, house)
         execution = record.finished(seal(collected, request, report_for(plan, house, report, finished.ending)))
     if emitter:
+        from casemate.model.events import Done
+
         emitter.emit(Done(execution), 0)
     return execution
-
-
-def _load_later_steps() -> None:
-    """Import what the end of a run needs while its cell starts, when this process would only wait."""
-    from casemate.execution import collect, seal  # noqa: F401
 
 
 async def _output_before(plan: Plan) -> dict[str, str]:
     if plan.workspace.kind != "direct":
         return {}
-    from casemate.execution.collect import output_before
+    from casemate.execution.gather import output_before
 
     return await asyncio.to_thread(output_before, plan)
 

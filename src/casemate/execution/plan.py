@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from casemate.execution.admit import Admitted
-from casemate.execution.house import House
-from casemate.model.limits import Limits
 from casemate.model.plan import (
     DOOR_SOCKETS,
     GUEST,
@@ -26,6 +24,11 @@ from casemate.model.plan import (
 )
 from casemate.runtimes.runtime import CELL_PATH, THREAD_COUNTS, merged_env
 from casemate.runtimes.waiting import Asked
+
+if TYPE_CHECKING:
+    from casemate.execution.admit import Admitted
+    from casemate.execution.house import House
+    from casemate.model.limits import Limits
 
 _NODE_PROGRAMS = f"{NODE_PACKAGES}/.bin"
 _BASE_ENV = {

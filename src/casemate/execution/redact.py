@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from casemate.model.crossing import Crossing
-from casemate.model.secrets import Secrets
-
 if TYPE_CHECKING:
+    from casemate.model.crossing import Crossing
+    from casemate.model.secrets import Secrets
     from casemate.redaction.redaction import Redaction
 
 

@@ -9,14 +9,16 @@ import stat
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
 from casemate.model.limits import Limits
 from casemate.model.request import Request
 from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.model.sizes import format_size
-from casemate.runtimes.runtime import Runtime
+
+if TYPE_CHECKING:
+    from casemate.runtimes.runtime import Runtime
 
 MAX_CODE = 8 << 20  # bytes of one program; larger data belongs into files
 _MAX_STDIN = 256 << 20

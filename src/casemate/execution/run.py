@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from casemate.approvals.asker import Asker
 from casemate.execution.capture import Capture
-from casemate.execution.emitter import Emitter
-from casemate.execution.network import Doorway
-from casemate.isolation.wall import Cell, Ending, Sink
-from casemate.model.crossing import Crossing
-from casemate.model.plan import Plan
 
 if TYPE_CHECKING:
+    from casemate.approvals.asker import Asker
+    from casemate.execution.emitter import Emitter
+    from casemate.execution.network import Doorway
+    from casemate.isolation.ending import Ending
+    from casemate.isolation.wall import Cell, Sink
+    from casemate.model.crossing import Crossing
+    from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
 
 _END_TIMEOUT = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """Everything in the cell is dead; ``ending.tree_fd`` must be closed by whoever takes this.
 
     ``before``: what a folder that is written through held as output before the run (digests by name);
@@ -38,8 +37,7 @@ class Finished:
     crossings: tuple[Crossing, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Doors:
+class Doors(NamedTuple):
     """Of one run: what they ask, and the one to the network of its cell. ``asks``: about hosts, too."""
 
     asker: Asker

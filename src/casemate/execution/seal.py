@@ -7,21 +7,23 @@ place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from casemate.execution.capture import Capture
-from casemate.execution.collect import Collected
 from casemate.execution.diagnose import Evidence, Verdict, diagnose
 from casemate.execution.redact import redacted_crossings
-from casemate.isolation.wall import Ending
-from casemate.model.artifact import Artifact
 from casemate.model.execution import Execution, SkippedFile, Usage
-from casemate.model.isolation import IsolationReport
-from casemate.model.request import Request
+
+if TYPE_CHECKING:
+    from casemate.execution.capture import Capture
+    from casemate.execution.collect import Collected
+    from casemate.isolation.ending import Ending
+    from casemate.model.artifact import Artifact
+    from casemate.model.isolation import IsolationReport
+    from casemate.model.request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(NamedTuple):
     """The execution as it is handed out and recorded."""
 
     execution: Execution

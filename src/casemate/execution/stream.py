@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casemate.execution.emitter import Emitter
-from casemate.model.events import Event
+
+if TYPE_CHECKING:
+    from casemate.model.events import Event
 
 
 async def events(work: Callable[[Emitter], Coroutine[Any, Any, object]]) -> AsyncGenerator[Event]:

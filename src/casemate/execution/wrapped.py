@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from casemate.execution.admit import Admitted
@@ -22,8 +22,9 @@ from casemate.execution.run import Doors, Finished, run
 from casemate.execution.seal import seal
 from casemate.isolation.wall import Cell, Sink, Standard
 from casemate.model.execution import Execution
-from casemate.model.plan import DOOR_SOCKETS, WORKSPACE, Entry, Plan, Shown, Workspace
+from casemate.model.plan import DOOR_SOCKETS, WORKSPACE, Entry, Plan, Workspace
 from casemate.model.request import Request
+from casemate.model.shown import Shown
 
 LANGUAGE = "command"  # what the record has in the place of a language
 _PROGRAM = "command"  # the name of the file that a program without text leaves in /program
@@ -89,7 +90,7 @@ def admitted(wrapped: Wrapped, house: House, longest: float | None) -> Admitted:
     """
     made = house.admit(wrapped.request, stream=False)
     given = [seconds for seconds in (wrapped.request.timeout, longest) if seconds is not None]
-    return replace(made, deadline=min(given, default=math.inf))
+    return made._replace(deadline=min(given, default=math.inf))
 
 
 async def execute(
@@ -126,7 +127,7 @@ async def execute(
 async def _collect(finished: Finished, house: House) -> Collected:
     """What it changed is applied to a folder that it saw through an overlay; there are no artifacts."""
     if finished.plan.workspace.kind == "overlay":
-        return replace(await collect(finished, house), artifacts=())
+        return (await collect(finished, house))._replace(artifacts=())
     os.close(finished.ending.tree_fd)
     return Collected(finished, (), (), complete=True)
 

@@ -8,45 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from casemate.errors import Fault
-from casemate.model.isolation import IsolationReport
-from casemate.model.plan import Entry, Listener, Plan
-from casemate.model.warmth import Warmth
 
 if TYPE_CHECKING:
+    from casemate.isolation.ending import Ending, StepUsage
+    from casemate.model.isolation import IsolationReport
     from casemate.model.overview import InUse
+    from casemate.model.plan import Entry, Listener, Plan
+    from casemate.model.warmth import Warmth
 
 Stream = Literal["stdout", "stderr"]
 
 # Why casemate, and not the program, ended a cell.
 Reason = Literal["timeout", "memory", "cpu", "output", "cancelled", "killed", "closed", "silent", "deaf", "pipes"]
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a cell ended, as seen from outside.
-
-    ``wait_status``: of the program (as wait(2) gives it), None when it never reported;
-    ``reason``: None when the program ended by itself; ``tree_fd``: a descriptor of the folder
-    of everything the cell could write, which the receiver closes. ``start``: how the cell was made, as
-    :class:`casemate.model.isolation.IsolationReport` has it, and ``start_reason`` why.
-    """
-
-    wait_status: int | None
-    reason: str | None
-    seconds: float
-    cpu_seconds: float
-    peak_memory: int
-    tasks: int
-    oom: bool
-    space_left: int
-    inodes_left: int
-    tree_fd: int
-    start: str = "exec"
-    start_reason: str = ""
 
 
 class Sink(Protocol):
@@ -67,21 +43,6 @@ class Sink(Protocol):
 
 class CellMissed(Fault):
     """A cell that was ready had ended before its program began, which so never did: begin it in another."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepUsage:
-    """What a session's cell used during a step: seconds of cpu, and the most bytes and tasks; what it went on using,
-    and what was left of its limits, when the step was over; whether the wall ``interrupted`` it: its time was up."""
-
-    cpu_seconds: float
-    peak_memory: int
-    tasks: int
-    memory_left: int
-    tasks_left: int
-    space_left: int
-    inodes_left: int
-    interrupted: bool
 
 
 class SessionSink(Protocol):
@@ -122,8 +83,7 @@ class SessionSink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Standard:
+class Standard(NamedTuple):
     """A program's standard streams: descriptors, of which a wall takes copies. Pipes of the caller's making, whose
     other ends the program does not have: with a terminal it could type for its user (TIOCSTI, ioctl_tty(2)), and a file
     would be its to read and write at any place."""

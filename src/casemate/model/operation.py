@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _MARK = "__operation__"
@@ -22,8 +22,7 @@ class Audience(StrEnum):
     AGENT = "agent"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """``approver``: also for agents' principals that may approve, who then see only what is their own."""
 
     audience: Audience
@@ -75,16 +74,14 @@ class Principal:
         return self.audience is Audience.OPERATOR or self.name == owner
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(NamedTuple):
     """In an annotation: a number from ``low`` to ``high``."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Most:
+class Most(NamedTuple):
     """In an annotation: at most so many characters, entries of a list, or names of a mapping."""
 
-    count: int
+    number: int

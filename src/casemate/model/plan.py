@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from casemate.model.limits import Limits
 from casemate.model.secrets import NO_SECRETS, Secrets
 
+if TYPE_CHECKING:
+    from casemate.model.shown import Shown
+
 # Where things are inside every cell.
 WORKSPACE = "/workspace"
-OUTPUT = "/workspace/output"
+OUTPUT_NAME = "output"
+OUTPUT = f"{WORKSPACE}/{OUTPUT_NAME}"
 PROGRAM = "/program"
 STEPS = f"{PROGRAM}/steps"  # where the pipes of a session's steps are
 GUEST = "/opt/casemate"
@@ -89,17 +93,6 @@ class Workspace:
     place: str = ""
     hidden: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A file or folder of the host's that appears at ``places``, read-only, without what is ``hidden`` beneath it (an
-    empty path is all of it). ``copied``: a folder that can be written to, too, for as long as the cell lives."""
-
-    source: str
-    places: tuple[str, ...]
-    hidden: tuple[str, ...] = ()
-    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)

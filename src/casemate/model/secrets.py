@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-
-@dataclass(frozen=True, slots=True)
-class Placeholder:
-    """What a program has instead of a secret.
-
-    ``text``: what its variable holds. ``value``: what the door puts in its place, at ``places`` alone (canonical name
-    and port), in the field ``header``, whose whole value is ``format`` with ``{}`` for the secret.
-    """
-
-    name: str
-    text: str
-    value: str = field(repr=False)
-    places: frozenset[tuple[str, int]]
-    header: str
-    format: str
+if TYPE_CHECKING:
+    from casemate.model.placeholder import Placeholder
 
 
 class Secrets:

@@ -104,8 +104,8 @@ def _bounds(mark: Any) -> tuple[Any, ...]:
     match mark:
         case Between(low, high):
             return (Field(ge=low, le=high),)
-        case Most(count):
-            return (Field(max_length=count), BeforeValidator(partial(_few, count)))
+        case Most(most):
+            return (Field(max_length=most), BeforeValidator(partial(_few, most)))
     return (mark,)
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from casemate.policy.hosts import HostRule
+if TYPE_CHECKING:
+    from casemate.policy.hosts import HostRule
 
 # What servers read as another path than the one that is written: dot segments, plain, encoded or with parameters (RFC
 # 3986, section 3.3; servers of servlets drop these first), and encoded slashes.

@@ -1,23 +1,48 @@
-"""Every language that casemate runs. To add one: a file like shell.py, and its line here."""
+"""Every language that casemate runs. To add one: a file like shell.py, and its function and its line here."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument
-from casemate.runtimes.node import NodeRuntime
-from casemate.runtimes.python import PythonRuntime
-from casemate.runtimes.runtime import Installed, Runtime
-from casemate.runtimes.shell import ShellRuntime
 
 if TYPE_CHECKING:
-    from casemate.model.plan import Launch
+    from collections.abc import Iterator
 
-RUNTIMES: tuple[Runtime, ...] = (PythonRuntime(), NodeRuntime(), ShellRuntime())
+    from casemate.model.plan import Launch
+    from casemate.runtimes.installed import Installed
+    from casemate.runtimes.runtime import Runtime
 
 # Programs of each kind for which other cells are kept ready: those that want what is preloaded, and those that do not.
 _EXAMPLES = {"python": ("pass", "import numpy"), "node": ("0",), "shell": (":",)}
+
+
+@cache
+def _python() -> Runtime:
+    from casemate.runtimes.python import PythonRuntime
+
+    return PythonRuntime()
+
+
+@cache
+def _node() -> Runtime:
+    from casemate.runtimes.node import NodeRuntime
+
+    return NodeRuntime()
+
+
+@cache
+def _shell() -> Runtime:
+    from casemate.runtimes.shell import ShellRuntime
+
+    return ShellRuntime()
+
+
+def runtimes() -> Iterator[Runtime]:
+    """Each language's runtime, always the same; it is loaded when it is come to: a Python program needs no other."""
+    return (made() for made in (_python, _node, _shell))
 
 
 def examples(language: str, preload: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -30,10 +55,10 @@ def examples(language: str, preload: tuple[str, ...] | None) -> tuple[str, ...]:
 def runtime_for(language: str) -> Runtime:
     """The runtime that ``language`` names. Raises :class:`casemate.InvalidArgument` naming those that there are."""
     wanted = language.lower() if isinstance(language, str) else language
-    for runtime in RUNTIMES:
+    for runtime in runtimes():
         if wanted == runtime.language or wanted in runtime.aliases:
             return runtime
-    known = ", ".join(repr(runtime.language) for runtime in RUNTIMES)
+    known = ", ".join(repr(runtime.language) for runtime in runtimes())
     raise InvalidArgument("language", f"{language!r} is not one that casemate runs; give one of {known}")
 
 
@@ -45,9 +70,9 @@ def launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:
 def language_of(file_name: str) -> str | None:
     """The language of a program by its file's ending, or None."""
     ending = PurePath(file_name).suffix.lower()
-    return next((runtime.language for runtime in RUNTIMES if ending in runtime.extensions), None)
+    return next((runtime.language for runtime in runtimes() if ending in runtime.extensions), None)
 
 
 def installed() -> list[Installed]:
     """What this machine has for each language, or what is missing and the command that helps."""
-    return [runtime.installed() for runtime in RUNTIMES]
+    return [runtime.installed() for runtime in runtimes()]

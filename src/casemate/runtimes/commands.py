@@ -11,13 +11,16 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument
-from casemate.model.plan import Entry
 from casemate.runtimes.node import NodeRuntime
 from casemate.runtimes.places import entries_for, hops, is_inside, is_program, is_system, too_wide
 from casemate.runtimes.python import PythonRuntime
 from casemate.runtimes.runtime import SYSTEM_PATH
+
+if TYPE_CHECKING:
+    from casemate.model.plan import Entry
 
 # V8 reserves it and does not touch it; which interpreter a command ends up in is not known.
 RESERVE = NodeRuntime.reserve

@@ -10,20 +10,21 @@ import re
 import site
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.errors import InvalidArgument, RuntimeMissing, Unavailable
 from casemate.runtimes.places import hops, is_program, is_system, too_wide, unreadable
-from casemate.runtimes.runtime import Environment
+
+if TYPE_CHECKING:
+    from casemate.runtimes.runtime import Environment
 
 OLDEST = (3, 9)
 _WANTED = "Give a virtual environment's folder (with pyvenv.cfg), an interpreter (/usr/bin/python3.12), or None."
 _NAMES = ("python", "python3", "bin/python", "bin/python3")
 
 
-@dataclass(frozen=True, slots=True)
-class Interpreter:
+class Interpreter(NamedTuple):
     """One Python.
 
     ``executable``: as it is to be called; ``real``: its file in the end; ``chain``: every link from there to that file;

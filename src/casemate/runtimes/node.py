@@ -13,8 +13,9 @@ from pathlib import Path
 
 from casemate.errors import RuntimeMissing, Unavailable
 from casemate.model.plan import GUEST, NODE_PACKAGES, PROGRAM, Entry, Launch, Link, Waiting
+from casemate.runtimes.installed import Installed
 from casemate.runtimes.places import entries_for, hops, is_program, is_system, too_wide, unreadable
-from casemate.runtimes.runtime import CELL_PATH, SYSTEM_PATH, Environment, Installed
+from casemate.runtimes.runtime import CELL_PATH, SYSTEM_PATH, Environment
 from casemate.runtimes.waiting import Asked, json_order, read_at_start, too_special
 
 _HOOK = f"{GUEST}/node_hook.cjs"

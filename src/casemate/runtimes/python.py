@@ -8,14 +8,18 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError
 from casemate.model.plan import GUEST, HOME, MODULES, PROGRAM, Bind, Entry, Launch, Waiting
 from casemate.runtimes import interpreters
-from casemate.runtimes.interpreters import Interpreter
 from casemate.runtimes.places import entries_for, is_inside, is_system
-from casemate.runtimes.runtime import CELL_PATH, THREAD_COUNTS, Environment, Installed
+from casemate.runtimes.runtime import CELL_PATH, THREAD_COUNTS, Environment
 from casemate.runtimes.waiting import Asked, json_order, read_at_start, too_special
+
+if TYPE_CHECKING:
+    from casemate.runtimes.installed import Installed
+    from casemate.runtimes.interpreters import Interpreter
 
 _HOOK = f"{GUEST}/python"
 # The first Python that knows -P: without it the program's folder comes before the workspace on sys.path.
@@ -83,6 +87,8 @@ class PythonRuntime:
 
     def installed(self, environment: Environment = None) -> Installed:
         """The interpreter that casemate runs on, or that of an environment."""
+        from casemate.runtimes.installed import Installed
+
         try:
             found = _found(environment)
         except CasemateError as error:

@@ -7,12 +7,14 @@ looks at the file system and decides, and starts nothing of the user's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from casemate.model.plan import PROGRAMS, Launch, Waiting
-from casemate.runtimes.waiting import Asked
+
+if TYPE_CHECKING:
+    from casemate.runtimes.installed import Installed
+    from casemate.runtimes.waiting import Asked
 
 # Bound in every cell as they are on the host.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -23,19 +25,6 @@ CELL_PATH = f"{SYSTEM_PATH}:{PROGRAMS}"
 THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 Environment = str | PathLike[str] | Sequence[str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """What this machine has for a language: ``version`` and ``path``, or ``missing`` and the ``remedy``, a command.
-    ``source``: whose it is, in words."""
-
-    language: str
-    version: str = ""
-    path: str = ""
-    missing: str = ""
-    remedy: str = ""
-    source: str = ""
 
 
 class Runtime(Protocol):

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from casemate.errors import RuntimeMissing
 from casemate.model.plan import GUEST, PROGRAM, Launch, Waiting
+from casemate.runtimes.installed import Installed
 from casemate.runtimes.places import entries_for, hops
-from casemate.runtimes.runtime import SYSTEM_PATH, Environment, Installed
+from casemate.runtimes.runtime import SYSTEM_PATH, Environment
 from casemate.runtimes.waiting import Asked, bounded, read_at_start, too_special
 
 _REMEDY = "apt-get install bash"

@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from casemate.model.limits import Limits
-from casemate.model.plan import Launch
+if TYPE_CHECKING:
+    from casemate.model.limits import Limits
+    from casemate.model.plan import Launch
 
 _MAX_ORDER = 6000  # bytes; the pipe of a user with very many pipes holds 8 KiB, and writing more would wait
 # Read by the dynamic loader, the C library and OpenSSL when a process starts.

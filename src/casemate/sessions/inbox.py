@@ -15,7 +15,8 @@ from casemate.sessions.protocol import Asked, Cleared, Displayed, Finished, Mark
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
-    from casemate.isolation.wall import SessionCell, StepUsage, Stream
+    from casemate.isolation.ending import StepUsage
+    from casemate.isolation.wall import SessionCell, Stream
     from casemate.redaction.redaction import Redaction
 
 _MOST_BACKGROUND = 1 << 16  # bytes of text from the background that wait for a step to tell of them

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault
 from casemate.execution.network import Doorway
-from casemate.isolation.wall import CellMissed, Ending
+from casemate.isolation.ending import Ending
+from casemate.isolation.wall import CellMissed
 from casemate.sessions.inbox import Heard, Inbox
 from casemate.sessions.interpreters import StepRequest
 
 if TYPE_CHECKING:
-    from casemate.isolation.wall import SessionCell, StepUsage, Wall
+    from casemate.isolation.ending import StepUsage
+    from casemate.isolation.wall import SessionCell, Wall
     from casemate.model.crossing import Crossing
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
@@ -107,8 +108,8 @@ class InterpreterCell:
         """
         known = self._inbox.last_usage
         if known is not None and seconds < _UNSEEN:
-            return replace(
-                known, interrupted=False, cpu_seconds=0.0, peak_memory=known.memory_left, tasks=known.tasks_left
+            return known._replace(
+                interrupted=False, cpu_seconds=0.0, peak_memory=known.memory_left, tasks=known.tasks_left
             )
         await self._or_ended(heard.used)
         return heard.used.result() if heard.used.done() else None

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from casemate.artifacts.collect import Collected, collect
 from casemate.artifacts.export import export
-from casemate.execution.collect import bounds_of, digests_of, opened_folder, output_before
+from casemate.execution.gather import bounds_of, digests_of, opened_folder, output_before
 from casemate.files.seen import Seen
 from casemate.files.walk import open_folder
 from casemate.model.execution import SkippedFile
-from casemate.model.plan import OUTPUT, WORKSPACE, Plan
+from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.sessions.outcome import Left
 from casemate.workspace.apply import WRITTEN_BACK, apply
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.redaction.redaction import Redaction
 
-_OUTPUT_NAME = OUTPUT.removeprefix(f"{WORKSPACE}/")
 _FOLDERS = {"private": b"workspace", "overlay": b"upper"}  # of all that the cell can write
 
 
@@ -48,10 +47,10 @@ class Leavings:
         if self.plan.workspace.kind != "private" or self.given:
             return False
         with _Folder(self.plan, tree, unlock=False) as folder:
-            if os.listdir(folder) != [_OUTPUT_NAME]:
+            if os.listdir(folder) != [OUTPUT_NAME]:
                 return False
             try:
-                output = open_folder(folder, _OUTPUT_NAME)
+                output = open_folder(folder, OUTPUT_NAME)
             except OSError:
                 return False
             try:
@@ -69,11 +68,11 @@ class Leavings:
 
     def _is_output_untouched(self, folder: int) -> bool:
         try:
-            output = open_folder(folder, _OUTPUT_NAME)
+            output = open_folder(folder, OUTPUT_NAME)
         except FileNotFoundError:
             return True
         try:
-            return self._collected.is_whole(output, (_OUTPUT_NAME.encode(),))
+            return self._collected.is_whole(output, (OUTPUT_NAME.encode(),))
         finally:
             os.close(output)
 
@@ -81,7 +80,7 @@ class Leavings:
         """What is new. Nothing in the cell runs; ``dead``: nor will."""
         with _Folder(self.plan, tree, unlock=dead) as folder:
             kind = self.plan.workspace.kind
-            under = () if kind == "private" else (_OUTPUT_NAME,)
+            under = () if kind == "private" else (OUTPUT_NAME,)
             found = collect(
                 folder,
                 under=under,
@@ -106,13 +105,13 @@ class Leavings:
                 bounds=WRITTEN_BACK,
                 seen=self._applied,
                 unlock=dead,
-                unless_empty=(_OUTPUT_NAME.encode(),),
+                unless_empty=(OUTPUT_NAME.encode(),),
             ).skipped
 
     def _export(self, found: Collected) -> tuple[SkippedFile, ...]:
         if not self.house.output_dir or not found.files:
             return ()
-        return export(found.files, self.house.output_dir, under=(_OUTPUT_NAME,)).skipped
+        return export(found.files, self.house.output_dir, under=(OUTPUT_NAME,)).skipped
 
 
 class _Folder:

@@ -24,7 +24,8 @@ from casemate.sessions.outcome import Left
 if TYPE_CHECKING:
     from casemate.execution.admit import Admitted
     from casemate.execution.house import House
-    from casemate.isolation.wall import Ending, SessionCell
+    from casemate.isolation.ending import Ending
+    from casemate.isolation.wall import SessionCell
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction

@@ -9,7 +9,7 @@ from typing import Literal
 from casemate.execution import seal
 from casemate.execution.capture import Capture
 from casemate.execution.diagnose import Evidence, Verdict, diagnose
-from casemate.isolation.wall import Ending, StepUsage
+from casemate.isolation.ending import Ending, StepUsage
 from casemate.model import approval
 from casemate.model.artifact import Artifact
 from casemate.model.execution import Cause, Execution, SkippedFile
@@ -131,7 +131,7 @@ def _ended_itself(verdict: Verdict) -> Verdict:
         how, remedy = f"it exited with code {code}", "A step that calls exit ends its interpreter: leave that out."
     message = f"The session's interpreter ended during this step: {how}. The next step has a fresh one."
     cause = Cause("interpreter_ended", message, remedy)
-    return replace(verdict, status="failed", cause=cause)
+    return verdict._replace(status="failed", cause=cause)
 
 
 def _signal_name(number: int) -> str:

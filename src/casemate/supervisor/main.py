@@ -31,6 +31,7 @@ def main() -> None:
     socket.close()
     os.waitpid(pid, 0)
     groups.remove()
+    os._exit(0)  # taking the interpreter apart takes as long as all of that, and the host waits for it
 
 
 def _serve(socket: _socket.socket, mode: str, cell_id: int, groups: cgroups.Cgroups) -> None:

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.model.execution import Execution
 from casemate.sandbox import Sandbox
 from casemate.surfaces import failures
 from casemate.surfaces.options import Options, run_arguments, sandbox_arguments, with_configuration
@@ -20,7 +19,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from casemate.model.approval import ApprovalRequest
+    from casemate.model.events import Event
+    from casemate.model.execution import Execution
     from casemate.model.plan import Plan
+    from casemate.surfaces.streams import Streams
 
 
 def run(options: Options) -> int:
@@ -48,6 +50,7 @@ def _do(options: Options) -> int:
 
     from casemate.surfaces.streams import ReaderGone
 
+    gc.freeze()  # what was loaded so far lives to the end
     gc.enable()
     try:
         return asyncio.run(_run(sandbox, options, arguments, asking))
@@ -127,26 +130,35 @@ async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any]
 async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> Execution:
     from contextlib import aclosing
 
-    from casemate.model.approval import ApprovalRequest
-    from casemate.model.events import Display, Done, Output
     from casemate.surfaces.streams import Streams
 
     streams = Streams(raw=options.raw)
     async with aclosing(sandbox.stream(**arguments)) as events:
         async for event in events:
-            match event:
-                case Output():
-                    async with asking.screen:
-                        await streams.output(event)
-                case Display():
-                    async with asking.screen:
-                        await streams.result(event.result)
-                case ApprovalRequest() if asking.approve is None:
-                    await event.deny("casemate run asks nobody")
-                case Done():
-                    await streams.end()
-                    return event.execution
+            if execution := await _show(event, streams, asking):
+                return execution
     raise AssertionError("a stream ends with Done")
+
+
+async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | None:
+    """Print what is to be seen of it; the execution when it is over."""
+    # Not before there is one: they load while the cell starts.
+    from casemate.model.approval import ApprovalRequest
+    from casemate.model.events import Display, Done, Output
+
+    match event:
+        case Output():
+            async with asking.screen:
+                await streams.output(event)
+        case Display():
+            async with asking.screen:
+                await streams.result(event.result)
+        case ApprovalRequest() if asking.approve is None:
+            await event.deny("casemate run asks nobody")
+        case Done():
+            await streams.end()
+            return event.execution
+    return None
 
 
 def _tell(execution: Execution, options: Options) -> None:

@@ -8,10 +8,9 @@ import os
 import select
 from typing import TYPE_CHECKING
 
-from casemate.model.events import Output
-from casemate.model.result import ProgramError, Result
-
 if TYPE_CHECKING:
+    from casemate.model.events import Output
+    from casemate.model.result import ProgramError, Result
     from casemate.surfaces.terminal import Inert
 
 _PIECE = 4096  # bytes that a pipe which is writable takes at once (PIPE_BUF)

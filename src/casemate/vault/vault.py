@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from casemate.errors import InvalidArgument, VaultUnavailable
-from casemate.model.secrets import NO_SECRETS, Placeholder, Secrets
+from casemate.model.placeholder import Placeholder
+from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.policy.inject import Inject, Injected
 from casemate.vault.names import check_asked, check_injected, check_name, check_value
 from casemate.vault.placeholders import placeholder_for

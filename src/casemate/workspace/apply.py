@@ -16,16 +16,19 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from casemate.files.beneath import mount_of, open_beneath, status_of
 from casemate.files.bounds import Bounds, Skipped
 from casemate.files.names import path_problem, shown
-from casemate.files.seen import Seen
 from casemate.files.walk import identity, walk
-from casemate.model.execution import SkippedFile
 from casemate.workspace.protected import PROTECTED, Protection
 from casemate.workspace.remove import remove
 from casemate.workspace.write import Owner, Writer, text_of
+
+if TYPE_CHECKING:
+    from casemate.files.seen import Seen
+    from casemate.model.execution import SkippedFile
 
 WRITTEN_BACK = Bounds(files=20_000, file_bytes=2**30, total_bytes=2**30, depth=64, entries=100_000, reports=1000)
 

@@ -8,18 +8,20 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from casemate.files.beneath import CHUNK, Attributes, mount_of, status_of, write_file, write_link
-from casemate.files.bounds import Bounds, Skipped
 from casemate.files.names import path_problem, shown
-from casemate.files.seen import Seen
 from casemate.files.walk import Entry, identity, is_whiteout, kind_of, open_file, open_folder
 from casemate.model.sizes import format_size
 from casemate.workspace.links import link_problem
-from casemate.workspace.protected import Protection
 from casemate.workspace.remove import obstacle, remove
 from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere
+
+if TYPE_CHECKING:
+    from casemate.files.bounds import Bounds, Skipped
+    from casemate.files.seen import Seen
+    from casemate.workspace.protected import Protection
 
 Owner = tuple[int, int]
 _REFERS = "its content is not here; the overlay must be mounted with redirect_dir=off,metacopy=off"

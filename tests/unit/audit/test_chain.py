@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +13,7 @@ def chain(details: list[str]) -> list[Row]:
     head = EMPTY
     for number, detail in enumerate(details, 1):
         row = Row(number, 10 * number, number, "intent", f"run-{number}", "default", detail, head.last, "")
-        row = replace(row, hash=hash_of(row))
+        row = row._replace(hash=hash_of(row))
         rows.append(row)
         head = Head(number, row.hash)
     return rows
@@ -53,7 +51,7 @@ def test_a_changed_field_is_found_in_the_row_it_was_changed_in(details: list[str
     head = head_of(rows)
     index = data.draw(st.integers(0, len(rows) - 1))
     field = data.draw(st.sampled_from(sorted(FIELDS)))
-    changed = replace(rows[index], **{field: FIELDS[field]})  # type: ignore[arg-type]
+    changed = rows[index]._replace(**{field: FIELDS[field]})  # type: ignore[arg-type]
     verdict = verify([*rows[:index], changed, *rows[index + 1 :]], head)
     assert verdict.first_bad == (1 if changed == rows[index] else index + 1) or changed == rows[index]
     assert verdict.ok == (changed == rows[index])
@@ -82,8 +80,8 @@ def test_rows_in_another_order_do_not_verify(details: list[str], data: st.DataOb
 def test_a_row_put_in_and_hashed_anew_breaks_the_one_after_it() -> None:
     """AU-04."""
     rows = chain(["a", "b", "c"])
-    forged = replace(rows[1], detail="forged")
-    forged = replace(forged, hash=hash_of(forged))
+    forged = rows[1]._replace(detail="forged")
+    forged = forged._replace(hash=hash_of(forged))
     assert verify([rows[0], forged, rows[2]], head_of(rows)).first_bad == 3
 
 

@@ -7,18 +7,18 @@ import subprocess
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.runtimes.catalogue import RUNTIMES, installed, language_of, runtime_for
+from casemate.runtimes.catalogue import installed, language_of, runtime_for, runtimes
 from casemate.runtimes.runtime import Runtime
 from casemate.runtimes.shell import ShellRuntime
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.language)
+@pytest.mark.parametrize("runtime", [*runtimes()], ids=lambda runtime: runtime.language)
 def test_a_language_is_found_by_its_name_its_aliases_and_in_any_case(runtime: Runtime) -> None:
     for name in (runtime.language, *runtime.aliases, runtime.language.upper()):
         assert runtime_for(name) is runtime
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.language)
+@pytest.mark.parametrize("runtime", [*runtimes()], ids=lambda runtime: runtime.language)
 def test_a_programs_ending_tells_its_language(runtime: Runtime) -> None:
     assert language_of(runtime.default_name) == runtime.language
     for ending in runtime.extensions:
@@ -26,7 +26,7 @@ def test_a_programs_ending_tells_its_language(runtime: Runtime) -> None:
 
 
 def test_no_name_and_no_ending_means_two_languages() -> None:
-    names = [name for runtime in RUNTIMES for name in (runtime.language, *runtime.aliases, *runtime.extensions)]
+    names = [name for runtime in runtimes() for name in (runtime.language, *runtime.aliases, *runtime.extensions)]
     assert len(names) == len(set(names))
 
 
@@ -45,7 +45,7 @@ def test_a_name_that_tells_nothing_has_no_language(name: str) -> None:
 def test_every_language_is_listed_with_what_is_there_or_what_helps() -> None:
     for found in installed():
         assert (found.version and found.path) or (found.missing and found.remedy)
-    assert [found.language for found in installed()] == [runtime.language for runtime in RUNTIMES]
+    assert [found.language for found in installed()] == [runtime.language for runtime in runtimes()]
 
 
 def test_a_shell_program_is_started_by_its_absolute_path_without_a_hook() -> None:

@@ -9,7 +9,7 @@ import os
 import resource
 import socket
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 PIPE = 1 << 16  # bytes; a pipe's usual capacity
@@ -87,7 +87,7 @@ def what_is_in(fd: int) -> Iterator[bytes]:
         read += len(data)
 
 
-def close_all(fds: list[int]) -> None:
+def close_all(fds: Iterable[int]) -> None:
     """Close every one of them."""
     for fd in fds:
         os.close(fd)

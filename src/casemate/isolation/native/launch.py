@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.isolation.native.memory import memory_file
-from casemate.model.limits import Limits
-from casemate.model.plan import WORKSPACE, Bind, Entry, Link, Place, Plan, Shown, Waiting, Workspace
+from casemate.model.plan import WORKSPACE, Bind, Entry, Link, Place, Plan, Waiting, Workspace
 from casemate.model.sizes import format_size
 from casemate.supervisor import wire
+
+if TYPE_CHECKING:
+    from casemate.model.limits import Limits
+    from casemate.model.shown import Shown
 
 _IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more go through a file without a name
 _READABLE_IN_EVERY_CELL = ("/etc", "/opt", "/packages", "/proc", "/program", "/dev")
@@ -200,6 +202,8 @@ def _size(name: str, path: Path) -> int:
 
 
 def _copy(files: Mapping[str, bytes | Path], fd: int) -> list[tuple[str, int, int]]:
+    import shutil
+
     index = []
     with os.fdopen(os.dup(fd), "wb") as packed:
         for name, content in files.items():

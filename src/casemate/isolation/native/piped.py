@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from casemate.isolation.native.carrying import close_all
-from casemate.isolation.wall import Standard, Stream
+
+if TYPE_CHECKING:
+    from casemate.isolation.wall import Standard, Stream
 
 
 class Silent:

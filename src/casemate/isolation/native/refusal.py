@@ -5,15 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from casemate.errors import WallUnavailable
 
 _OLDEST_KERNEL = (5, 14)  # RLIMIT_NPROC counted per user namespace, mount_setattr, unprivileged overlay
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What the machine says about itself; None where it says nothing."""
 
     system: str
@@ -26,8 +25,7 @@ class Facts:
     wsl1: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A stable ``reason``, what it means, and the ``remedy``."""
 
     reason: str

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from casemate.errors import CasemateError, Fault
 from casemate.isolation.native.carrying import close_all
 from casemate.isolation.native.frames import FrameReader
-from casemate.isolation.wall import Ending, SessionSink, Sink, StepUsage, Stream
-from casemate.model.plan import Listener
+from casemate.isolation.wall import SessionSink, Sink, Stream
 
 if TYPE_CHECKING:
+    from casemate.isolation.ending import Ending, StepUsage
     from casemate.isolation.native.link import Link
+    from casemate.model.plan import Listener
 
 
 _numbers = itertools.count(1)  # of what is asked of the supervisor for a cell
@@ -248,6 +249,8 @@ class Unlaunched(Exception):
 
 def usage_of(message: dict[str, Any]) -> StepUsage:
     """What was used up to the end of a step, as the supervisor tells it."""
+    from casemate.isolation.ending import StepUsage
+
     return StepUsage(
         cpu_seconds=message["cpu"],
         peak_memory=message["peak"],
@@ -262,6 +265,8 @@ def usage_of(message: dict[str, Any]) -> StepUsage:
 
 def ending_of(message: dict[str, Any], tree_fd: int) -> Ending:
     """How a cell ended, as the supervisor tells it."""
+    from casemate.isolation.ending import Ending  # it loads while a cell runs, not before one starts
+
     return Ending(
         wait_status=message["main"],
         reason=message["reason"],

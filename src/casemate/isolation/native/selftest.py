@@ -13,17 +13,20 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate import __version__
 from casemate.errors import WallUnavailable
 from casemate.isolation.native import report
-from casemate.isolation.wall import Cell, Ending, Sink, Stream
+from casemate.isolation.wall import Cell, Sink, Stream
 from casemate.model.isolation import IsolationReport, Proof
 from casemate.model.limits import Limits
 from casemate.model.plan import WORKSPACE, Launch, Plan, Workspace
+
+if TYPE_CHECKING:
+    from casemate.isolation.ending import Ending
 
 _GUEST = Path(__file__).parents[2] / "guest"
 _DEADLINE = 20.0  # seconds; the test takes about a tenth of one, more on a machine under heavy load
@@ -56,8 +59,7 @@ class _Listener:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
+class Bench(NamedTuple):
     """What the self-test needs: the host's ``facts``, how to ``start`` a cell, and how Python programs are launched."""
 
     facts: dict[str, Any]
@@ -199,8 +201,9 @@ def _judge(said: _Listener, secret: str, untouched: bool, reached: list[bool], o
 
 def _key(facts: dict[str, Any]) -> dict[str, Any]:
     here = Path(__file__).parents[2]
-    code = [path for folder in ("supervisor", "guest") for path in (here / folder).rglob("*.py")]
-    newest = max(path.stat().st_mtime_ns for path in code)
+    trees = (tree for folder in ("supervisor", "guest") for tree in os.walk(here / folder))
+    code = (os.path.join(folder, name) for folder, _, names in trees for name in names if name.endswith(".py"))
+    newest = max(os.stat(path).st_mtime_ns for path in code)
     boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "boot": boot.read_text().strip() if boot.exists() else "",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import select
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from casemate.isolation.native.carrying import PIPE, close_all, what_is_in
 from casemate.isolation.native.running import RunningCell, RunningSession, StepPipe, usage_of
-from casemate.isolation.wall import Stream
+
+if TYPE_CHECKING:
+    from casemate.isolation.wall import Stream
 
 # Steps of a session whose pipes are still read, for what they left running may write: as long as descriptors are not
 # scarce, and then.

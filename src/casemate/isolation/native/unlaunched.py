@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable
 from casemate.isolation.native import refusal
-from casemate.isolation.native.running import Unlaunched
+
+if TYPE_CHECKING:
+    from casemate.isolation.native.running import Unlaunched
 
 
 @contextlib.contextmanager

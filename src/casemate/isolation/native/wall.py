@@ -19,17 +19,18 @@ from casemate.isolation.native.piped import Silent, copies_of
 from casemate.isolation.native.running import RunningCell, RunningSession, Unlaunched
 from casemate.isolation.native.unlaunched import explained, why_unlaunched
 from casemate.isolation.native.warm import Turn, Warm
-from casemate.isolation.wall import CellMissed, Ending, Reason, SessionSink, Sink, Standard
-from casemate.model.isolation import IsolationReport
-from casemate.model.plan import Entry, Listener, Plan, Waiting
-from casemate.model.warmth import Warmth
+from casemate.isolation.wall import CellMissed, Reason, SessionSink, Sink, Standard
 from casemate.supervisor import wire
 
 if TYPE_CHECKING:
     import asyncio
 
+    from casemate.isolation.ending import Ending
     from casemate.isolation.native.selftest import LaunchProgram
+    from casemate.model.isolation import IsolationReport
     from casemate.model.overview import InUse
+    from casemate.model.plan import Entry, Listener, Plan, Waiting
+    from casemate.model.warmth import Warmth
 
 S = TypeVar("S", Sink, SessionSink)
 
@@ -110,7 +111,7 @@ class NativeWall:
             try:
                 turn = warm.take(plan, plan.waiting, root)
             except BaseException:
-                _close(files)
+                close_all(files.values())
                 raise
             try:
                 cell = self._begin(link, turn, plan, plan.waiting, files, sink)
@@ -141,6 +142,8 @@ class NativeWall:
                 warm.start(plan, plan.waiting, root)
 
     def warmth(self) -> Warmth:
+        from casemate.model.warmth import Warmth
+
         return self._warm.states() if self._warm else Warmth()
 
     def in_use(self) -> InUse:
@@ -160,7 +163,7 @@ class NativeWall:
             fds["program"] = memory_file(plan.code)
             request = launch.request(plan, root)
         except OSError:
-            _close(fds)
+            close_all(fds.values())
             raise
         return request, fds
 
@@ -183,11 +186,11 @@ class NativeWall:
             begun = link.begin(turn.cell, message, fds, plan.stdin, sink)
         except OSError:
             turn.cell.discard()
-            _close(fds)
+            close_all(fds.values())
             raise
         if begun:
             return turn.cell
-        _close({name: fd for name, fd in fds.items() if name not in files})
+        close_all(fd for name, fd in fds.items() if name not in files)
         return None
 
     async def close(self) -> None:
@@ -392,8 +395,3 @@ def _stdin(data: bytes) -> int:
     fd = memory_file(data)
     seal(fd)
     return fd
-
-
-def _close(fds: dict[str, int]) -> None:
-    for fd in fds.values():
-        os.close(fd)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
 from casemate.isolation.native import launch, pool
-from casemate.isolation.native.running import RunningCell
-from casemate.model.plan import Plan, Waiting
 from casemate.model.secrets import NO_SECRETS
-from casemate.model.warmth import PoolState, Warmth, ZygoteState
 
 if TYPE_CHECKING:
     from casemate.isolation.native.link import Link
+    from casemate.isolation.native.running import RunningCell
+    from casemate.model.plan import Plan, Waiting
+    from casemate.model.warmth import PoolState, Warmth, ZygoteState
 
 _SOON = 0.05  # seconds after the first run: who runs one program and goes pays for nothing
 _AFTER = 0.001  # seconds after a run until others are made ready in the place of what it took
@@ -38,6 +38,8 @@ _ENOUGH_FOR_ONE = 400 << 20  # bytes
 
 @dataclass(slots=True)
 class _Zygote:
+    """One warmed interpreter, as far as the supervisor has told of it."""
+
     key: str
     waiting: Waiting
     state: str = "wanted"  # then starting, ready, or ruled out
@@ -151,6 +153,8 @@ class Warm:
 
     def states(self) -> Warmth:
         """What there is, for people."""
+        from casemate.model.warmth import Warmth  # here alone: who runs one program and goes asks for nothing
+
         with self._lock:
             pools = tuple(_pool_state(shelf) for shelf in self._shelves.values())
             return Warmth(pools, tuple(_zygote_state(zygote) for zygote in self._zygotes.values()))
@@ -368,25 +372,26 @@ def _why_not(zygote: _Zygote) -> str:
 
 def _free_memory() -> int:
     """Bytes that can be had without swapping (proc(5), MemAvailable); a little where the kernel does not say."""
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            for line in file:
-                if line.startswith(b"MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", "rb") as file:
+        for line in file:
+            if line.startswith(b"MemAvailable:"):
+                return int(line.split()[1]) * 1024
     return _ENOUGH_FOR_ONE
 
 
 def _pool_state(shelf: _Shelf) -> PoolState:
-    waiting = sum(not cell.future.done() for cell in shelf.ready)
+    from casemate.model.warmth import PoolState
+
     zygote = None if shelf.zygote is None else _zygote_state(shelf.zygote)
     idle = time.monotonic() - shelf.demand.last > pool.IDLE
+    waiting = sum(not cell.future.done() for cell in shelf.ready)
     counts = (waiting, shelf.demand.running, shelf.taken, shelf.made)
     return PoolState(shelf.plan.language, zygote, *counts, idle=idle, problem=shelf.problem)
 
 
 def _zygote_state(zygote: _Zygote) -> ZygoteState:
+    from casemate.model.warmth import ZygoteState
+
     took = zygote.ready - zygote.asked if zygote.ready else None
     return ZygoteState(
         zygote.waiting.preload or (), zygote.state, zygote.problem, zygote.pid or None, took, zygote.data
