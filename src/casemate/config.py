@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -75,7 +75,7 @@ def bounded(
         raise _beyond(most, "isolation", repr(isolation), repr(most.isolation))
     wall = isolation if isolation != "auto" else most.isolation or "auto"
     local = tuple(HostRule(LOCAL_NAME, port) for port in _local_ports(most, allow_local))
-    hosts = replace(hosts, allowed=(*hosts.allowed, *local)) if open_to != "none" else None
+    hosts = hosts._replace(allowed=(*hosts.allowed, *local)) if open_to != "none" else None
     interceptions = _interceptions(most, intercept), _trust(most, trust)
     return Bounded(most, hosts, open_to, _limits(most, limits), folder, mode, wall, *interceptions)
 

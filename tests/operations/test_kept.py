@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -173,7 +172,7 @@ async def test_names_of_one_account_share_its_limits_and_see_nothing_of_each_oth
     monkeypatch.setattr(kept, "MOST_GOING", 1)
     monkeypatch.setattr(sessions, "MOST_OPEN", 1)
     async with Desk(sandbox) as desk:
-        one, two = (local(desk, replace(AGENT, name=name, account="both")) for name in ("one", "two"))
+        one, two = (local(desk, AGENT._replace(name=name, account="both")) for name in ("one", "two"))
         other = local(desk, OTHER)
         run = (await one("runs.start", {"code": SLOW}))["run"]
         await one("sessions.open", {})

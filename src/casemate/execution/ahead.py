@@ -8,34 +8,38 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-# In the order in which they are needed: the last ones only where a run leaves files.
-_LATER = (
+# In the order in which they are needed.
+_ALWAYS = (
     "casemate.model.events",
     "casemate.isolation.ending",
     "casemate.execution.collect",
     "casemate.execution.seal",
     "concurrent.futures.thread",  # asyncio's threads, in which a sandbox is closed
-    "casemate.artifacts.collect",
-    "casemate.workspace.apply",
-    "casemate.execution.gather",
 )
+_WITH_FILES = ("casemate.artifacts.collect", "casemate.workspace.apply", "casemate.execution.gather")
+_A_WHILE = 0.05  # seconds that a short program runs: who leaves no file need not wait for what collects them
 
 
 @contextmanager
 def loading_the_rest() -> Iterator[None]:
-    """As long as this is entered, load one of them in each turn of the event loop: what a cell says waits for one at
-    most."""
-    wanted = [name for name in _LATER if name not in sys.modules]
+    """As long as this is entered, load what the end always needs, and later what it may need: one module in each turn
+    of the event loop, so that what a cell says waits for one at most."""
+    loop = asyncio.get_running_loop()
     is_over = False
 
-    def load() -> None:
-        if wanted and not is_over:
-            import_module(wanted.pop(0))
-            loop.call_soon(load)
+    def load(names: list[str]) -> None:
+        if names and not is_over:
+            import_module(names.pop(0))
+            loop.call_soon(load, names)
 
-    loop = asyncio.get_running_loop()
-    loop.call_soon(load)
+    loop.call_soon(load, _missing(_ALWAYS))
+    later = loop.call_later(_A_WHILE, load, _missing(_WITH_FILES))
     try:
         yield
     finally:
         is_over = True
+        later.cancel()
+
+
+def _missing(names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if name not in sys.modules]

@@ -49,7 +49,7 @@ async def _at_once() -> None:
     """There is nothing to wait for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class House:
     """``runtime_for``: the runtime of a language by its name; ``environment``: where its packages come from;
     ``preload``: modules to load ahead, None for the usual; ``approvals``: made when first wanted; ``hosts``: what cells

@@ -7,7 +7,6 @@ for operators alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -49,8 +48,7 @@ def mark_of(method: object) -> Mark | None:
     return mark if isinstance(mark, Mark) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(NamedTuple):
     """Who calls. ``name``: "user", the name of a token, or a random one: handles are bound to it, records name it.
 
     An agent may call only what is marked for agents, and sees only its own sessions and runs; an operator sees all of

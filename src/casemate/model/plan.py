@@ -80,8 +80,7 @@ class Listener(NamedTuple):
 DOOR_SOCKETS = (Listener("udp", DOOR, 53), Listener("tcp", DOOR, 3128))  # a door's name server and its proxy
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
+class Workspace(NamedTuple):
     """``private``: a fresh one. ``overlay``: the caller's ``folder``, and changes are applied at the end.
 
     ``direct``: the folder is written through. ``place``: where it appears besides /workspace, empty for nowhere.

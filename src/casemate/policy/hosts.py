@@ -8,9 +8,8 @@ rule is for 80 and 443.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.errors import InvalidArgument
 
@@ -31,8 +30,7 @@ MOST_PORT = 65535
 _NOT_PUBLIC = ("localhost", "localdomain", "local", "internal", "home.arpa", "onion", "invalid")
 
 
-@dataclass(frozen=True, slots=True)
-class HostRule:
+class HostRule(NamedTuple):
     """``host`` is a canonical name, or ``*.`` and one; ``port`` is None for the usual ones."""
 
     host: str
@@ -52,8 +50,7 @@ class HostRule:
         return self.host if self.port is None else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class HostRules:
+class HostRules(NamedTuple):
     """``denied`` wins over ``allowed``; ``everything`` is every public host at the usual ports."""
 
     allowed: tuple[HostRule, ...] = ()

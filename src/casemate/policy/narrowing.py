@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from casemate.errors import InvalidArgument
 from casemate.policy.hosts import LOCAL_NAME, USUAL_PORTS, HostRule, HostRules, may_be_public, narrowing_rule
@@ -29,7 +28,7 @@ def narrowed(hosts: HostRules, wanted: Sequence[str] | None, *, can_ask: bool) -
             f"{str(first)!r} is not among the domains of the sandbox; a run's own list only narrows that",
             remediation=f"Allow it where the sandbox is made: Sandbox({wider}).",
         )
-    return replace(hosts, allowed=tuple(dict.fromkeys(found)), everything=False)
+    return hosts._replace(allowed=tuple(dict.fromkeys(found)), everything=False)
 
 
 def _parts(hosts: HostRules, wanted: HostRule) -> list[HostRule]:

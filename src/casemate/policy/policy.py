@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from casemate.policy.hosts import HostRule, HostRules
 from casemate.policy.requests import NO_REQUEST_RULES, RequestRules
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from casemate.policy.rules import Rules
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One value in force: ``name`` as the file has it, and ``where`` it is written."""
 
     name: str

@@ -6,8 +6,7 @@ What TLS covers cannot be seen, so a host that such a rule names is reached in c
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from casemate.policy.hosts import HostRule
@@ -20,8 +19,7 @@ _AMBIGUOUS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRule:
+class RequestRule(NamedTuple):
     """``methods`` may be used at ``host`` for ``path`` and everything below it; an empty ``methods`` is all of them."""
 
     host: HostRule
@@ -38,8 +36,7 @@ class RequestRule:
         return (path == below or path.startswith(f"{below}/")) and not _AMBIGUOUS.search(path)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRules:
+class RequestRules(NamedTuple):
     """A host that no rule names may be asked anything; another only what a rule covers."""
 
     rules: tuple[RequestRule, ...] = ()

@@ -54,7 +54,7 @@ def plan_document(plan: Plan) -> Document:
         "env": dict(plan.env),
         "secrets": list(plan.secrets.names),
         "stdin_bytes": len(plan.stdin),
-        "workspace": asdict(plan.workspace),
+        "workspace": plan.workspace._asdict(),
         "files": {name: _content(content) for name, content in plan.files.items()},
         "mounts": [
             *(mount_document(entry) for entry in plan.entries if not isinstance(entry, Place)),

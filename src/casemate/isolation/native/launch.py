@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.isolation.native.memory import memory_file
+from casemate.isolation.native.memory import memory_file, seal
 from casemate.model.plan import WORKSPACE, Bind, Entry, Link, Place, Plan, Waiting, Workspace
 from casemate.model.sizes import format_size
 from casemate.supervisor import wire
@@ -161,6 +161,23 @@ def unread(plan: Plan, waiting: Waiting) -> int:
 def payload(argv: tuple[str, ...], env: Mapping[str, str], cwd: str) -> int:
     """The command of a cell in a descriptor that only the program's own process reads."""
     return memory_file(wire.encode({"argv": list(argv), "env": dict(env), "cwd": cwd}))
+
+
+def standard_input(data: bytes) -> int:
+    """A descriptor of standard input that holds ``data``. Raises ``OSError``."""
+    if not data:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    fd = memory_file(data)
+    seal(fd)
+    return fd
+
+
+def files_of(plan: Plan) -> dict[str, int]:
+    """The given files as descriptors. Raises ``OSError`` and ``InvalidArgument``."""
+    if not plan.files:
+        return {}
+    inputs, index = pack(plan.files, plan.limits.disk)
+    return {"inputs": inputs, "index": index}
 
 
 def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -14,11 +13,10 @@ from casemate.errors import Fault, SandboxClosed
 from casemate.isolation.native import launch, refusal, tree
 from casemate.isolation.native.carrying import close_all
 from casemate.isolation.native.link import Link
-from casemate.isolation.native.memory import memory_file, seal
+from casemate.isolation.native.memory import memory_file
 from casemate.isolation.native.piped import Silent, copies_of
 from casemate.isolation.native.running import RunningCell, RunningSession, Unlaunched
 from casemate.isolation.native.unlaunched import explained, why_unlaunched
-from casemate.isolation.native.warm import Turn, Warm
 from casemate.isolation.wall import CellMissed, Reason, SessionSink, Sink, Standard
 from casemate.supervisor import wire
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
     from casemate.isolation.ending import Ending
     from casemate.isolation.native.selftest import LaunchProgram
+    from casemate.isolation.native.warm import Turn, Warm
     from casemate.model.isolation import IsolationReport
     from casemate.model.overview import InUse
     from casemate.model.plan import Entry, Listener, Plan, Waiting
@@ -91,7 +90,7 @@ class NativeWall:
         return NativeCell(self, plan, sink, cell, turn, why_exec)
 
     def start_piped(self, plan: Plan, standard: Standard) -> NativeCell:
-        link, _, root = self._ready(plan.entries)
+        link, _, root = self._ready(plan)
         with explained():
             cell = link.launch(*self._prepared(root, plan, copies_of(standard)), Silent())
         return NativeCell(self, plan, Silent(), cell, None, "its standard streams are its caller's")
@@ -103,11 +102,11 @@ class NativeWall:
 
         ``make`` makes one where none is ready.
         """
-        link, warm, root = self._ready(plan.entries)
+        link, warm, root = self._ready(plan)
         with explained():
-            files = _files_of(plan)
-            if isinstance(plan.waiting, str):
-                return make(link, *self._prepared(root, plan, files), sink), None, plan.waiting
+            files = launch.files_of(plan)
+            if warm is None or isinstance(plan.waiting, str):
+                return make(link, *self._prepared(root, plan, files), sink), None, str(plan.waiting)
             try:
                 turn = warm.take(plan, plan.waiting, root)
             except BaseException:
@@ -124,9 +123,9 @@ class NativeWall:
 
     def relaunch(self, plan: Plan, sink: Sink) -> RunningCell:
         """Start a cell for ``plan`` that need not be ready: one that was ended before its program began."""
-        link, _, root = self._ready(plan.entries)
+        link, _, root = self._ready(plan)
         with explained():
-            return link.launch(*self._prepared(root, plan, _files_of(plan)), sink)
+            return link.launch(*self._prepared(root, plan, launch.files_of(plan)), sink)
 
     def open(self, plan: Plan, sink: SessionSink) -> NativeSession:
         cell, turn, why_exec = self._cell_for(plan, sink, Link.open)
@@ -137,7 +136,8 @@ class NativeWall:
 
     def keep_ready(self, plan: Plan) -> None:
         if not isinstance(plan.waiting, str):
-            _, warm, root = self._ready(plan.entries)
+            _, warm, root = self._ready(plan)
+            assert warm is not None
             with explained():
                 warm.start(plan, plan.waiting, root)
 
@@ -158,7 +158,7 @@ class NativeWall:
         fds = dict(files)
         try:
             if "stdin" not in fds:
-                fds["stdin"] = _stdin(plan.stdin)
+                fds["stdin"] = launch.standard_input(plan.stdin)
             fds["payload"] = launch.payload(plan.argv, {**plan.env, **plan.secrets.revealed()}, plan.cwd)
             fds["program"] = memory_file(plan.code)
             request = launch.request(plan, root)
@@ -221,7 +221,6 @@ class NativeWall:
                     "supervisor", error.errno or 0, f"starting the supervisor: {error}", refusal.facts()
                 )
                 raise why.error() from None
-            self._warm = self._link.keeper = Warm(self._link, self._concurrency)
         return self._link
 
     async def _facts(self) -> dict[str, Any]:
@@ -238,8 +237,10 @@ class NativeWall:
             raise refusal.explain(hello["stage"], hello["errno"], hello["detail"], refusal.facts()).error()
         return hello
 
-    def _ready(self, entries: tuple[Entry, ...]) -> tuple[Link, Warm, str]:
-        """The link, what it keeps ready, and the key of the root tree of ``entries``, which the supervisor knows."""
+    def _ready(self, plan: Plan) -> tuple[Link, Warm | None, str]:
+        """The link, what it keeps ready where ``plan`` may be begun in such a cell, and the key of the root tree of its
+        entries, which the supervisor knows."""
+        entries = plan.entries
         with self._lock:
             link = self._open()
             key = self._roots.get(entries)
@@ -248,8 +249,15 @@ class NativeWall:
                 key = hashlib.sha256(wire.encode(described)).hexdigest()[:24]
                 link.send({"op": "root", "key": key, "entries": described})
                 self._roots[entries] = key
-            assert self._warm is not None
-            return link, self._warm, key
+            return link, None if isinstance(plan.waiting, str) else self._warmed(link), key
+
+    def _warmed(self, link: Link) -> Warm:
+        """What ``link`` keeps ready, which is there from the first program on that may have it. Under the lock."""
+        from casemate.isolation.native.warm import Warm
+
+        if self._warm is None:
+            self._warm = link.keeper = Warm(link, self._concurrency)
+        return self._warm
 
 
 class NativeCell:
@@ -378,20 +386,3 @@ class NativeSession:
                 raise CellMissed(f"{_GONE}: {error.detail}") from None
             raise why_unlaunched(error) from None
         return replace(ending, start=self.start, start_reason=self.start_reason)
-
-
-def _files_of(plan: Plan) -> dict[str, int]:
-    """The given files as descriptors. Raises ``OSError`` and ``InvalidArgument``."""
-    if not plan.files:
-        return {}
-    inputs, index = launch.pack(plan.files, plan.limits.disk)
-    return {"inputs": inputs, "index": index}
-
-
-def _stdin(data: bytes) -> int:
-    """Standard input that holds ``data``."""
-    if not data:
-        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    fd = memory_file(data)
-    seal(fd)
-    return fd

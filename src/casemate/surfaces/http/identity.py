@@ -7,7 +7,7 @@ name that was bound anew to this machine (DNS rebinding) with ``Host``; both mus
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
@@ -114,8 +114,8 @@ def _lowered(principal: Principal, wanted: str | None) -> Principal:
         raise Refused(400, "Casemate-As is not agent:<name>")
     if principal.audience is Audience.AGENT:
         raise Refused(403, "an agent cannot be another")
-    return replace(
-        principal, name=f"agent:{name}", audience=Audience.AGENT, may_approve=may_approve and principal.may_approve
+    return principal._replace(
+        name=f"agent:{name}", audience=Audience.AGENT, may_approve=may_approve and principal.may_approve
     )
 
 
