@@ -23,6 +23,48 @@ def strict(number: str) -> float:
     raise ValueError(number)
 
 
+# -- what it takes to start
+
+# A run is to cost no more than a dozen starts of an interpreter, and each of these takes a noticeable part of one.
+_NEVER = {
+    "casemate.execution.frames", "casemate.isolation.native.warm", "casemate.model.warmth", "casemate.model.shown",
+    "casemate.runtimes.node", "casemate.runtimes.shell", "casemate.policy.rules", "casemate.egress.door", "cyclopts",
+    "importlib.metadata", "pydantic", "rich", "shutil", "tempfile", "yaml",
+}  # fmt: skip
+_LATER = {
+    "casemate.artifacts.collect", "casemate.execution.collect", "casemate.execution.diagnose",
+    "casemate.execution.gather", "casemate.execution.seal", "casemate.files.walk", "casemate.isolation.ending",
+    "casemate.model.approval", "casemate.model.events", "casemate.model.execution", "casemate.workspace.apply",
+}  # fmt: skip
+_TELLS_WHAT_IS_LOADED = """
+import sys
+from casemate.isolation.native.link import Link
+from casemate.surfaces.cli import command
+
+launch = Link.launch
+def launched(*given):
+    print(*sys.modules, file=sys.stderr)
+    return launch(*given)
+Link.launch = launched
+command(["run", sys.argv[1]])
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def test_what_a_program_does_not_need_is_not_loaded_and_what_its_end_needs_only_when_its_cell_has_started(
+    cli: Cli,
+) -> None:
+    program = cli.program("print('hello')", "hello.py")
+    assert cli("run", program).code == 0  # the self-test, which needs more, is in the cache from now on
+    command = [sys.executable, "-c", _TELLS_WHAT_IS_LOADED, program]
+    done = subprocess.run(command, cwd=cli.folder, env=cli.env, capture_output=True, text=True, check=True)
+    before, after = (set(line.split()) for line in done.stderr.splitlines())
+    assert done.stdout == "hello\n"
+    assert before & (_NEVER | _LATER) == set()
+    assert after & _NEVER == set()
+    assert {"casemate.execution.seal", "casemate.model.execution"} <= after
+
+
 # -- the program's own output and exit code
 
 

@@ -347,6 +347,16 @@ def test_help_names_every_command_and_loads_no_parser(cli: Cli) -> None:
     assert set(ALIASES.values()) <= set(COMMANDS)
 
 
+def test_commands_that_only_ask_load_nothing_that_starts_or_follows_a_run(cli: Cli) -> None:
+    program = (
+        "import sys, casemate.surfaces.runs\n"
+        "print(sorted({'casemate.surfaces.following', 'casemate.surfaces.options', 'casemate.model.events'}"
+        " & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=cli.env, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 def test_a_token_that_is_missing_is_asked_for_by_its_variable(cli: Cli) -> None:
     done = Cli(cli.folder, {**cli.env, "CASEMATE_URL": "http://127.0.0.1:9"})("ps")
     assert done.code == 2

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
-from casemate.surfaces.following import execution_in, follow, told
-from casemate.surfaces.options import env_of, program_in
 from casemate.surfaces.served import PLAIN, Asked, Flag, Name, ago, ask, print_json, print_lines, print_table, served
 from casemate.surfaces.words import say
 
@@ -71,6 +69,8 @@ def execute(
     raw
         Send its bytes to the terminal as they are.
     """
+    from casemate.surfaces.options import env_of  # commands that only ask need none of it
+
     arguments: dict[str, Any] = {
         "code": _program(code, file), "timeout": timeout, "env": env_of(env), "secrets": list(secret),
         "allowed_domains": list(allow), "session": None if session == "-" else session, "language": language,
@@ -90,6 +90,8 @@ def execute(
 
 
 async def _until_over(remote: Remote, run: str, asked: Asked, *, raw: bool) -> int:
+    from casemate.surfaces.following import follow
+
     try:
         if not asked.is_json:
             return await follow(remote, run, raw=raw)
@@ -178,6 +180,8 @@ def attach(run: Name, /, *, raw: Flag = False, asked: Asked = PLAIN) -> int:
         Send its bytes to the terminal as they are.
     """
 
+    from casemate.surfaces.following import follow
+
     async def attached(remote: Remote) -> int:
         try:
             return await follow(remote, run, raw=raw)
@@ -246,6 +250,8 @@ def _outcome(state: dict[str, Any], asked: Asked) -> int:
         from casemate.surfaces.failures import exit_code_of_error
 
         return exit_code_of_error(error_from(error))
+    from casemate.surfaces.following import execution_in, told
+
     execution = execution_in(state)
     assert execution is not None
     return told(execution, state["run"])
@@ -266,6 +272,8 @@ def _program(code: str | None, file: str | None) -> str:
         return str(code)
     if file is None and code is None and sys.stdin.isatty():
         raise InvalidArgument("code", "give a program, --file FILE, or - for standard input")
+    from casemate.surfaces.options import program_in
+
     try:
         return program_in(file or "-").decode()
     except UnicodeDecodeError:
