@@ -349,7 +349,7 @@ def test_help_names_every_command_and_loads_no_parser(cli: Cli) -> None:
 
 def test_commands_that_only_ask_load_nothing_that_starts_or_follows_a_run(cli: Cli) -> None:
     program = (
-        "import sys, casemate.surfaces.runs\n"
+        "import sys, casemate.remote.client, casemate.surfaces.runs\n"
         "print(sorted({'casemate.surfaces.following', 'casemate.surfaces.options', 'casemate.model.events'}"
         " & set(sys.modules)))"
     )

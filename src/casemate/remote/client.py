@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from casemate import __version__
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
-from casemate.operations.wire import error_of
+from casemate.operations.failures import error_from
 from casemate.remote.address import Address, address_of
 from casemate.remote.fingerprints import different, fingerprints
 from casemate.remote.http import Answer, Http
@@ -66,7 +66,7 @@ class Remote:
                         if event.name == "end":
                             return
                         if event.name == "error":
-                            raise error_of(event.data)
+                            raise error_from(event.data)
                         cursor, failures = int(event.id or cursor), 0
                         yield event.data
                 raise Unavailable(f"{self.address} ended a stream without saying so")
@@ -296,7 +296,7 @@ def _error(document: Any, status: int) -> CasemateError:
     told = document.get("error") if isinstance(document, dict) else None
     if not isinstance(told, dict):
         return Unavailable(f"the service answered with status {status}, and without saying why")
-    return error_of(told)
+    return error_from(told)
 
 
 def _is_ending(answer: Answer) -> bool:
