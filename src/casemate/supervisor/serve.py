@@ -96,7 +96,7 @@ class Server:
 
     def _wait(self) -> float:
         longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._unborn else _MAX_WAIT
-        return min(max(0.0, self._due.next() - time.monotonic()), longest)
+        return min(max(0.0, min(self._due.next(), self._spares.next_time()) - time.monotonic()), longest)
 
     def _note_time(self, cell_id: str) -> None:
         known = self._cells.get(cell_id)

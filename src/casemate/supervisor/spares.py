@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 
 from casemate.supervisor import cgroups, kernel, seccomp, spare
 from casemate.supervisor.identity import Identity
 
+_SOON = 0.05  # seconds after the first was given away: who runs one program and goes pays for no other
+_NEVER = float("inf")
 _TRIAL_MEMORY = 256 << 20  # bytes; more than a waiting spare uses
 
 
@@ -18,6 +21,8 @@ class Spares:
         self._groups = groups
         self._programs: dict[bool, bytes] = {}
         self._ready: spare.Spare | None = None
+        self._has_given = False
+        self._not_before = 0.0  # another is made
         self._cpus = sorted(os.sched_getaffinity(0))
         self._next_cpu = 0
         self._count = 0
@@ -35,15 +40,22 @@ class Spares:
         return self._groups.describe()
 
     def prepare(self) -> None:
-        """Have one ready; what fails here is told when one is needed."""
-        if self._ready is None:
+        """Have one ready; what fails here is told when one is needed. A moment after the first was given away."""
+        if self._ready is None and time.monotonic() >= self._not_before:
+            self._not_before = 0.0
             try:
                 self._ready = self._new()
             except OSError:
                 self._ready = None
 
+    def next_time(self) -> float:
+        """When `prepare` wants to be called again although nothing happens (monotonic seconds)."""
+        return self._not_before or _NEVER
+
     def take(self) -> spare.Spare:
         """The one that is ready if it lives, else a new one. Raises ``OSError``."""
+        self._not_before = 0.0 if self._has_given else time.monotonic() + _SOON
+        self._has_given = True
         made, self._ready = self._ready, None
         if made is None:
             return self._new()
