@@ -60,10 +60,12 @@ def _secrets(number: int) -> dict[str, str]:
 
 def _kinds(secret: str) -> dict[str, bytes]:
     text = (_LINE * (_PIECE // len(_LINE) + 1))[:_PIECE]
+    cut = (_CUT_LINE * (_PIECE // len(_CUT_LINE) + 1))[:_PIECE]
     return {
         "text": text,
         "text with a secret in each piece": text[: -len(secret)] + secret.encode(),
-        "text with an ellipsis in each line": (_CUT_LINE * (_PIECE // len(_CUT_LINE) + 1))[:_PIECE],
+        "text with an ellipsis in each line": cut,
+        "the same with … instead of dots": cut.replace(b"...", "…".encode()),
         "base64": base64.b64encode(os.urandom(_PIECE * 3 // 4)),
         "bytes at random": os.urandom(_PIECE),
     }

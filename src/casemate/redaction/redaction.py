@@ -123,13 +123,10 @@ class Redaction:
     def _pieces(self, data: bytes, seen: Seen) -> Iterator[Found]:
         """What is left of secrets before and behind ellipses. The end of one is a beginning, seen in a mirror."""
         forms, mirror, size = self._forms, self._forms.mirror, len(data)
-        ends, begins = [cut for cut, _ in seen.cuts], [cut for _, cut in seen.cuts]
-        for begin, end, number in forms.pieces(data, seen.heads, [0, *begins[:-1]], ends):
+        for begin, end, number in forms.pieces(data, seen.heads, [cut for cut, _ in seen.cuts]):
             yield begin, end, forms.markers[number]
-        mirrored, firsts = data[::-1], [0, *(size - end for end in reversed(ends[1:]))]
-        for begin, end, number in mirror.pieces(
-            mirrored, mirror.look(mirrored).heads, firsts, [size - begin for begin in reversed(begins)]
-        ):
+        mirrored, cuts = data[::-1], [size - cut for _, cut in reversed(seen.cuts)]
+        for begin, end, number in mirror.pieces(mirrored, mirror.heads_in(mirrored), cuts):
             if not _is_new_line(data, size - end):
                 yield size - end, size - begin, mirror.markers[number]
 
@@ -139,11 +136,11 @@ class Redaction:
         maybe = _MAYBE_ELLIPSIS.search(data, max(0, size - _CONTEXT))
         end = maybe.start() if maybe else size
         yield from ((at, number) for at, number in seen.heads if forms.goes_on(data, at, end, number))
-        if known := forms.beginning(data, 0, size):
+        if known := forms.beginning(data, size):
             yield known
-        if end < size and (known := forms.beginning(data, 0, end, SHORTEST_PIECE)):
+        if end < size and (known := forms.beginning(data, end, SHORTEST_PIECE)):
             yield known
-        begin = seen.cuts[-1][1] if seen.cuts else size
+        begin = forms.behind_cut(data)
         if not _is_new_line(data, begin) and (part := forms.part(data[begin:])) is not None:
             yield begin, part
 

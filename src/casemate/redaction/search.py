@@ -8,7 +8,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 
 SHORTEST_PIECE = 4  # bytes of a secret that are worth hiding
 _ELLIPSES = (b"...", "…".encode())  # where programs have cut a text for people to read
-_QUOTES = frozenset(b"'\"`")  # one may stand before an ellipsis: Node cuts texts within their quotes
+_QUOTES = b"'\"`"  # one may stand before an ellipsis: Node cuts texts within their quotes
 _ROW = re.compile("(?:[.]+|(?:…)+) ?".encode())  # it may be longer, and end with a space
 _HEAD = 16  # bytes at the beginning of a form by which it is looked for; the rest is compared
 _HEADS = (_HEAD, 64, 256)  # the same where so many are needed to tell it from others: all keys of one kind begin alike
 _WORTH_A_TABLE = 1 << 20  # bytes searched, after which the time to make a faster search is soon won back
 _LARGEST_TABLE = 1 << 16  # bytes of what is looked for: its table takes about five hundred times as much memory
+_LARGEST_BESIDE = 1 << 14  # the same of what is looked for at ellipses, which then is forty times as much
+_BLOCK = 1 << 12  # bytes in which the first ellipsis is looked for at once
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What was seen in some bytes. ``heads``: where a form may begin, and its number; ``cuts``: begin and end of each
-    ellipsis, in order."""
+    ellipsis, in order, or none where nothing of a form is beside any of them."""
 
     heads: list[tuple[int, int]]
     cuts: list[tuple[int, int]]
@@ -39,42 +41,50 @@ _NOTHING = Seen([], [])
 class Forms:
     """Forms of secrets by number, and the marker of each. Usable from any thread."""
 
-    def __init__(self, markers: Mapping[bytes, bytes], *, cuts: bool = True) -> None:
-        """``markers``: by form; ``cuts``: whether ellipses are looked for, too."""
-        self._marks = _ELLIPSES if cuts else ()
+    def __init__(self, markers: Mapping[bytes, bytes]) -> None:
+        """``markers``: by form."""
         self.forms = tuple(sorted(markers))
         self.markers = tuple(markers[form] for form in self.forms)
         by_head = _by_head(self.forms)
-        self._heads, self._headed = tuple(by_head), tuple(by_head.values())
-        self._longest_head = max(map(len, self._heads), default=0)
+        self.heads, self._headed = tuple(by_head), tuple(by_head.values())
+        self._longest_head = max(map(len, self.heads), default=0)
         self._longest = max(map(len, self.forms), default=0)
         self._beginnings = {form[:length] for form in self.forms for length in range(1, _HEAD + 1)}
-        self._search = self._search_for("LeftmostLongest")
-        self._slow_for = _WORTH_A_TABLE if sum(map(len, self._heads)) <= _LARGEST_TABLE else 0
+        self._search = _search_for(self.heads)
+        self._beside: Beside | None = None
+        wanted = sum(map(len, self.heads))
+        self._slow_for = _WORTH_A_TABLE if wanted <= _LARGEST_TABLE else 0
+        self._slow_at_cuts_for = _WORTH_A_TABLE if wanted <= _LARGEST_BESIDE else 0
 
     def look(self, data: bytes) -> Seen:
-        """Search ``data``."""
+        """Search ``data`` for heads and for ellipses."""
+        heads = self.heads_in(data)
+        if not _is_cut(data):
+            return Seen(heads, []) if heads else _NOTHING
+        if self._slow_at_cuts_for > 0:
+            self._slow_at_cuts_for -= len(data)
+            if self._slow_at_cuts_for <= 0:
+                self._beside = Beside(self, self.mirror)
+        if not heads and self._beside is not None and not self._beside.may_be_in(data):
+            return _NOTHING
+        return Seen(heads, _cuts_in(data))
+
+    def heads_in(self, data: bytes) -> list[tuple[int, int]]:
+        """Where a form may begin in ``data``, and its number."""
         if self._slow_for > 0:
             self._slow_for -= len(data)
             if self._slow_for <= 0:
-                self._search = self._search_for("LeftmostLongest", table=True)
+                self._search = _search_for(self.heads, table=True)
         if not (matches := self._search.find_matches_as_indexes(data)):
-            return _NOTHING
-        ellipses = [match for match in matches if match[0] < len(self._marks)]
-        heads = list(self._heads_in(data, matches[0][1])) if len(ellipses) < len(matches) else []
-        return Seen(heads, _cuts_at(data, ellipses))
+            return []
+        first = matches[0][1]
+        found = self._search_all.find_matches_as_indexes(data[first:], overlapping=True)
+        return [(first + at, number) for what, at, _ in found for number in self._headed[what]]
 
-    def _heads_in(self, data: bytes, first: int) -> Iterator[tuple[int, int]]:
-        """Where heads are, of which none begins before ``first``."""
-        for what, at, _ in self._search_all.find_matches_as_indexes(data[first:], overlapping=True):
-            if what >= len(self._marks):
-                for number in self._headed[what - len(self._marks)]:
-                    yield first + at, number
-
-    def beginning(self, data: bytes, first: int, end: int, shortest: int = 1) -> tuple[int, int] | None:
-        """Where the longest beginning of a form begins that ends at ``end``, not before ``first``, and its number,
-        unless :meth:`look` sees its head. It has ``shortest`` bytes at least."""
-        for begin in range(max(first, end - self._longest_head + 1), end - shortest + 1):
+    def beginning(self, data: bytes, end: int, shortest: int = 1) -> tuple[int, int] | None:
+        """Where the longest beginning of a form begins that ends at ``end``, and its number, unless :meth:`look` sees
+        its head. It has ``shortest`` bytes at least."""
+        for begin in self._begins(data, max(0, end - self._longest_head + 1), end, shortest):
             if data[begin : min(begin + _HEAD, end)] in self._beginnings:
                 piece = data[begin:end]
                 number = bisect_right(self.forms, piece)  # a form that begins with it comes next in order
@@ -82,20 +92,27 @@ class Forms:
                     return begin, number
         return None
 
-    def pieces(
-        self, data: bytes, heads: Sequence[tuple[int, int]], firsts: Sequence[int], ends: Sequence[int]
-    ) -> Iterator[tuple[int, int, int]]:
-        """Beginnings of forms that end at one of ``ends``, where something was cut: begin, end and number of each.
+    def _begins(self, data: bytes, first: int, end: int, shortest: int) -> Iterator[int]:
+        """Where a form may begin, in order: further from ``end`` than all heads are long, they are searched for."""
+        near = max(first, end - _HEAD)
+        if first < near:
+            found = self._search_longer.find_matches_as_indexes(data[first:end], overlapping=True)
+            yield from (first + at for _, at, _ in found if first + at < near)
+        yield from range(near, end - shortest + 1)
 
-        ``firsts``: where the cut before each of them was over. Both are in order.
-        """
+    def pieces(
+        self, data: bytes, heads: Sequence[tuple[int, int]], ends: Sequence[int]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Beginnings of forms that end at one of ``ends``, in order, where something was cut: begin, end and number of
+        each. A form may have an ellipsis of its own."""
         for begin, number in heads:
             place = bisect_right(ends, begin)
-            if place < len(ends) and self.goes_on(data, begin, ends[place], number):
+            while place < len(ends) and self.goes_on(data, begin, ends[place], number):
                 yield begin, ends[place], number
-        known, size = self._parts_of_heads, SHORTEST_PIECE
-        for first, end in [both for both in zip(firsts, ends, strict=True) if data[both[1] - size : both[1]] in known]:
-            if begun := self.beginning(data, first, end, size):
+                place += 1
+        known, size = self.parts_of_heads, SHORTEST_PIECE
+        for end in [end for end in ends if data[end - size : end] in known]:
+            if begun := self.beginning(data, end, size):
                 yield begun[0], end, begun[1]
 
     def goes_on(self, data: bytes, begin: int, end: int, number: int) -> bool:
@@ -105,34 +122,81 @@ class Forms:
 
     def part(self, data: bytes) -> int | None:
         """The number of a form that ``data`` is a part of."""
-        if not 0 < len(data) <= self._longest:
+        if not 0 < len(data) <= self._longest or data not in self._all:
             return None
         return next((number for number, form in enumerate(self.forms) if data in form), None)
+
+    def behind_cut(self, data: bytes) -> int:
+        """Where the last ellipsis of ``data`` ends, if a part of a form can come behind it; else the length."""
+        first = max(0, len(data) - self._longest - len(" ") - max(map(len, _ELLIPSES)))
+        found = max((at + len(mark) for mark in _ELLIPSES if (at := data.rfind(mark, first)) >= 0), default=len(data))
+        return found + data.startswith(b" ", found)
 
     @cached_property
     def mirror(self) -> Forms:
         """The same forms from their ends: what ends one begins another here."""
-        return Forms({form[::-1]: marker for form, marker in zip(self.forms, self.markers, strict=True)}, cuts=False)
+        return Forms({form[::-1]: marker for form, marker in zip(self.forms, self.markers, strict=True)})
 
-    def _search_for(self, kind: str, *, table: bool = False) -> BytesAhoCorasick:
-        """Aho and Corasick's search (Communications of the ACM 18, 1975): its time grows with the data and no worse.
+    @cached_property
+    def parts_of_heads(self) -> frozenset[bytes]:
+        """What a beginning that is shorter than its head may end with."""
+        size = SHORTEST_PIECE
+        return frozenset(head[at : at + size] for head in self.heads for at in range(len(head) - size + 1))
 
-        ``table``: several times faster where many forms begin alike, and ten times slower to make.
-        """
-        from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
+    @cached_property
+    def _all(self) -> bytes:
+        """What has every part of a form in it, and some more."""
+        return b"".join(self.forms)
 
-        wanted, how = [*self._marks, *self._heads], Implementation.DFA if table else Implementation.ContiguousNFA
-        return BytesAhoCorasick(wanted, matchkind=getattr(MatchKind, kind), implementation=how)
+    @cached_property
+    def _search_longer(self) -> BytesAhoCorasick:
+        return _search_for(list({head[:_HEAD] for head in self.heads if len(head) > _HEAD}), kind="Standard")
 
     @cached_property
     def _search_all(self) -> BytesAhoCorasick:
-        return self._search_for("Standard")
+        return _search_for(self.heads, kind="Standard")
 
-    @cached_property
-    def _parts_of_heads(self) -> frozenset[bytes]:
-        """What a beginning that is shorter than its head may end with."""
-        size = SHORTEST_PIECE
-        return frozenset(head[at : at + size] for head in self._heads for at in range(len(head) - size + 1))
+
+class Beside:
+    """What of forms may be left beside an ellipsis: the last bytes of a beginning, the first of a short end, the last
+    of a long one. Most ellipses have nothing like that beside them, and then they need not be looked at one by one."""
+
+    def __init__(self, forms: Forms, mirror: Forms) -> None:
+        before, behind = forms.parts_of_heads, [part[::-1] for part in mirror.parts_of_heads]
+        next_to = [part + mark for mark in _ELLIPSES for part in before]
+        next_to += [mark + space + part for mark in _ELLIPSES for space in (b"", b" ") for part in behind]
+        quoted = [bytes([quote]) + mark for mark in _ELLIPSES for quote in _QUOTES]
+        # The search skips to the rarest byte of what it is told of first, if all the rest has it, too: here a dot.
+        common = [mark + b"e" + mark for mark in _ELLIPSES]
+        self._next_to = _search_for(common + quoted + next_to)
+        self._ends = _search_for([head[::-1] for head in mirror.heads], table=True)
+
+    def may_be_in(self, data: bytes) -> bool:
+        """Whether there may be such a thing in ``data``; if not, there is none."""
+        return bool(self._next_to.find_matches_as_indexes(data) or self._ends.find_matches_as_indexes(data))
+
+
+def _search_for(wanted: Sequence[bytes], kind: str = "LeftmostLongest", *, table: bool = False) -> BytesAhoCorasick:
+    """Aho and Corasick's search (Communications of the ACM 18, 1975): its time grows with the data and no worse.
+
+    ``table``: several times faster where many forms begin alike, and ten times slower to make.
+    """
+    from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
+
+    how = Implementation.DFA if table else Implementation.ContiguousNFA
+    return BytesAhoCorasick(wanted, matchkind=getattr(MatchKind, kind), implementation=how)
+
+
+@cache
+def _search_for_ellipses() -> BytesAhoCorasick:
+    return _search_for(_ELLIPSES)
+
+
+def _is_cut(data: bytes) -> bool:
+    """Whether there is an ellipsis. Where there are many, all but the first few are left for later."""
+    search, more = _search_for_ellipses(), max(map(len, _ELLIPSES)) - 1
+    view = memoryview(data)
+    return any(search.find_matches_as_indexes(view[at : at + _BLOCK + more]) for at in range(0, len(data), _BLOCK))
 
 
 def _by_head(forms: Sequence[bytes]) -> dict[bytes, list[int]]:
@@ -150,11 +214,11 @@ def _by_head(forms: Sequence[bytes]) -> dict[bytes, list[int]]:
     return found
 
 
-def _cuts_at(data: bytes, ellipses: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
+def _cuts_in(data: bytes) -> list[tuple[int, int]]:
     """Begin and end of each cut, with the quote before it and the space behind it; dots in a row are one."""
     cuts: list[tuple[int, int]] = []
     over = 0
-    for _, begin, end in ellipses:
+    for _, begin, end in _search_for_ellipses().find_matches_as_indexes(data):
         if begin >= over:
             row = _ROW.match(data, begin)
             over = row.end() if row else end

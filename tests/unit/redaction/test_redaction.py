@@ -190,6 +190,68 @@ def test_va_04_of_what_a_program_has_cut_nothing_is_left_however_much_it_says(si
     )
 
 
+CUT_VALUES = {"TOKEN": TOKEN, "WORDS": "état-civil-des-été", "LONG": LONG.decode()}
+
+
+@pytest.fixture(scope="module")
+def little_searched() -> Redaction:
+    """One that looks at every ellipsis by itself, as it does in the first megabyte."""
+    return Redaction(CUT_VALUES)
+
+
+@pytest.fixture(scope="module")
+def much_searched() -> Redaction:
+    """One that has searched so much text with ellipses that it passes over most of them."""
+    redaction = Redaction(CUT_VALUES)
+    redaction.data("a line that is cut… and goes on...\n".encode() * 100_000)
+    return redaction
+
+
+CUTS = st.sampled_from([b"...", b"....", "…".encode(), "……".encode(), b"'...", "` …".encode(), b"... ", b"...e..."])
+FORMS = st.sampled_from([form for value in (TOKEN, "état-civil-des-été") for form in sorted(forms_of(value))])
+SIZES = st.sampled_from([3, 4, 5, 15, 16, 17, 40])
+AROUND_CUTS = st.lists(
+    st.one_of(
+        CUTS,
+        st.builds(lambda form, size, cut: form[:size] + cut, FORMS, SIZES, CUTS),
+        st.builds(lambda form, size, cut: cut + form[-size:], FORMS, SIZES, CUTS),
+        st.sampled_from([*(value.encode() for value in CUT_VALUES.values()), LONG[:80], LONG[-80:], LONG[-3:]]),
+        st.sampled_from([b" ", b"\n", "日本語".encode(), "…".encode()[:2], b"text", b"\r\n", b"'", b".", b"\xc3"]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(pieces=AROUND_CUTS, sizes=st.lists(st.integers(1, 90), min_size=1))
+def test_va_04_after_much_that_was_cut_the_same_is_found(
+    much_searched: Redaction, little_searched: Redaction, pieces: list[bytes], sizes: list[int]
+) -> None:
+    whole = b"".join(pieces)
+    assert much_searched.data(whole) == little_searched.data(whole)
+    one, other = much_searched.stream(), little_searched.stream()
+    at = turn = 0
+    while at < len(whole):
+        size = sizes[turn % len(sizes)]
+        assert one.feed(whole[at : at + size]) == other.feed(whole[at : at + size])
+        at, turn = at + size, turn + 1
+    assert one.finish(cut=bool(turn % 2)) == other.finish(cut=bool(turn % 2))
+
+
+@pytest.mark.parametrize(
+    ("other", "shown", "kept"),
+    [
+        ("...starts-so", "hunter2h...starts-so", f"{MARKER}[secret:OTHER]"),
+        ("hun...in-its-middle", "x hun...in-its-mid… y", "x [secret:OTHER]… y"),
+        ("hun...in-its-middle", "x …n...in-its-middle y", "x …[secret:OTHER] y"),
+        ("it-has-one-rather...late", "x it-has-one-rather...l… y", "x [secret:OTHER]… y"),
+    ],
+)
+def test_va_04_secrets_with_ellipses_of_their_own_are_hidden_at_cuts(other: str, shown: str, kept: str) -> None:
+    assert Redaction({"TOKEN": "hunter2hunter2", "OTHER": other}).text(shown) == kept
+
+
 def test_va_04_the_cuts_of_usual_tools_leave_nothing_of_a_long_secret() -> None:
     import reprlib
     import textwrap
