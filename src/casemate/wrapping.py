@@ -134,7 +134,7 @@ class Wrapping:
     async def explain(self) -> Plan:
         """The plan, without starting anything."""
         made, within = self._made(await self.secrets())
-        return wrapped.plan_of(made, within, self._house)
+        return wrapped.plan_of(made, within, self._house, self._house.outside.intercepted(within))
 
     def uncovered(self) -> str:
         """Something that was hidden and has been replaced since, so that it is not hidden any more; empty where none

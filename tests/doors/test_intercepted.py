@@ -161,6 +161,18 @@ def test_a_cell_that_was_ready_trusts_it_as_well(sandbox: sync.Sandbox, language
     assert (execution.stdout.strip(), start_of(execution)[0]) == ("hello from GET /x", "pool"), execution.stderr
 
 
+def test_an_authority_that_is_renewed_at_any_moment_is_the_one_that_its_cell_trusts(
+    sandbox: sync.Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("casemate.egress.authority.Authority.is_old", True)  # so whoever asks is given another
+    program = URLLIB.format("https://good.test/x")
+    execution = sandbox.run(program)
+    assert execution.stdout.strip() == "hello from GET /x", execution.stderr
+    with sandbox.session() as session:
+        step = session.run(program)
+        assert step.stdout.strip() == "hello from GET /x", step.stderr
+
+
 def test_a_host_that_is_not_named_shows_its_own_certificate(sandbox: sync.Sandbox) -> None:
     execution = sandbox.run(_SHOWN)
     assert execution.stdout == f"CN={AUTHORITY}\nCN=the tests' authority\n", execution.stderr

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 from tests.contract import witness
-from tests.warm.ready import all_ready, ready_inits, settle, start_of, until, warmth, zygote_of, zygotes
+from tests.warm.ready import PATIENCE, all_ready, ready_inits, settle, start_of, until, warmth, zygote_of, zygotes
 
-from casemate import CasemateError, Execution, Fault, sync
+from casemate import CasemateError, Execution, Fault, Sandbox, sync
 from casemate.isolation.native.link import Link
 from casemate.isolation.native.running import RunningCell
 
@@ -130,6 +133,40 @@ def test_a_session_whose_ready_cell_is_ended_as_it_is_chosen_begins_in_another(
     with mock.patch.object(Link, "begin", ends_it_first(Link.begin)), sandbox.session() as session:
         steps = [session.run(f"print({n})") for n in range(2)]
     assert [(one.status, one.stdout, one.state) for one in steps] == [("ok", "0\n", "kept"), ("ok", "1\n", "kept")]
+
+
+def test_what_comes_of_a_ready_cell_of_a_cancelled_run_is_nothing_that_asyncio_complains_of(audit: Path) -> None:
+    chosen, complaints = threading.Event(), list[dict[str, Any]]()
+
+    async def cancelled() -> None:
+        loop, is_cancelled = asyncio.get_running_loop(), threading.Event()
+        loop.set_exception_handler(lambda _loop, context: complaints.append(context))
+        begin, finish = Link.begin, Link._finish
+
+        def begins(link: Link, cell: RunningCell, *more: object) -> bool:
+            cell.kill("killed")  # so that its program never begins
+            chosen.set()
+            return begin(link, cell, *more)  # type: ignore[arg-type]
+
+        def finishes(link: Link, *what: Any) -> None:
+            assert not chosen.is_set() or is_cancelled.wait(PATIENCE)
+            finish(link, *what)
+
+        async with Sandbox(audit=audit, preload=()) as sandbox:
+            await sandbox.run("pass")
+            sandbox.warm_up("python")
+            await asyncio.to_thread(until, lambda: sandbox._rooms.wall.warmth().settled)
+            with mock.patch.object(Link, "begin", begins), mock.patch.object(Link, "_finish", finishes):
+                async with asyncio.TaskGroup() as group:
+                    run = group.create_task(sandbox.run(HELLO["python"]))
+                    assert await asyncio.to_thread(chosen.wait, PATIENCE)
+                    run.cancel()
+                    loop.call_soon(loop.call_soon, is_cancelled.set)  # when it waits for nobody any more
+        assert run.cancelled()
+
+    asyncio.run(cancelled())
+    gc.collect()
+    assert complaints == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -112,7 +112,7 @@ def _planned(order: Order, house: House, session: str | None) -> tuple[Request, 
     )  # fmt: skip
     request = replace(request, session=session)
     alone = replace(house, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=tuple)
-    plan = make_plan(alone.admit(request, stream=False), alone)
+    plan = make_plan(alone.admit(request, stream=False), alone, None)
     return request, replace(plan, entries=(*plan.entries, *shown), listeners=(Listener("tcp", DOOR, _PORT),))
 
 

@@ -77,9 +77,17 @@ class Outside:
         self._lock = threading.Lock()
         self._door: Door | None = None
 
-    def doorway(self, admitted: Admitted, cell: Listening, note: Note, offers: Sequence[Offer]) -> Doorway:
-        """The door of one cell, for what was admitted and what the host offers."""
-        return Doorway(self, admitted, cell, note, offers)
+    def doorway(
+        self,
+        admitted: Admitted,
+        intercepted: Intercepted | None,
+        cell: Listening,
+        note: Note,
+        offers: Sequence[Offer],
+    ) -> Doorway:
+        """The door of one cell, for what was admitted and what the host offers. ``intercepted``: what the cell's plan
+        was made with."""
+        return Doorway(self, admitted, intercepted, cell, note, offers)
 
     def rewrite(self, admitted: Admitted) -> Rewrite | None:
         """What puts in the secrets that the program has not; None where it has all of its own."""
@@ -91,7 +99,8 @@ class Outside:
         return Injection(placeholders)
 
     def intercepted(self, admitted: Admitted) -> Intercepted | None:
-        """Whose TLS ends at the door of what was admitted. Raises ``Unavailable``, ``InvalidArgument``."""
+        """Whose TLS ends at the door of what was admitted. To be asked once for each cell, for its plan and its door:
+        the next answer may have another authority. Raises ``Unavailable``, ``InvalidArgument``."""
         if admitted.through is None:
             return None
         rewrite = self.rewrite(admitted)
@@ -119,11 +128,16 @@ class Doorway:
     from the start has them with it."""
 
     def __init__(
-        self, outside: Outside, admitted: Admitted, cell: Listening, note: Note, offers: Sequence[Offer]
+        self,
+        outside: Outside,
+        admitted: Admitted,
+        intercepted: Intercepted | None,
+        cell: Listening,
+        note: Note,
+        offers: Sequence[Offer],
     ) -> None:
         """``note`` puts a new kind of crossing on record; it may be set anew. ``offers``: what the host has there."""
         self.note = note
-        intercepted = outside.intercepted(admitted)
         self._interception = None if intercepted is None else intercepted.terms
         self._rewrite = outside.rewrite(admitted)
         self._asker: Asker | None = None  # what runs now

@@ -34,13 +34,14 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     report = await house.wall.prove()
     await house.ready()
     admitted = house.admit(request, stream=emitter is not None)
-    plan = make_plan(admitted, house)
+    intercepted = house.outside.intercepted(admitted)
+    plan = make_plan(admitted, house, intercepted)
     redaction = await prepared(redaction_of(request.secrets))
     async with recording(house, request, plan, redaction) as record:
         before = await _output_before(plan)
         async with asking(house, request, emitter, redaction) as asker:
             note = noting(house.log, request, redaction)
-            doorway_of = partial(house.outside.doorway, admitted, note=note, offers=house.offers())
+            doorway_of = partial(house.outside.doorway, admitted, intercepted, note=note, offers=house.offers())
             doors = Doors(asker, doorway_of, asks=house.may_ask(stream=emitter is not None))
             with loading_the_rest():
                 finished = await run(plan, house.wall.start, emitter, before, doors, redaction)
@@ -88,4 +89,5 @@ def report_for(plan: Plan, house: House, report: IsolationReport, ending: Ending
 
 def explain(request: Request, house: House) -> Plan:
     """The plan of ``request``, without running anything."""
-    return make_plan(house.admit(request, stream=False), house)
+    admitted = house.admit(request, stream=False)
+    return make_plan(admitted, house, house.outside.intercepted(admitted))

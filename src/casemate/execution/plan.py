@@ -28,6 +28,7 @@ from casemate.runtimes.waiting import Asked
 if TYPE_CHECKING:
     from casemate.execution.admit import Admitted
     from casemate.execution.house import House
+    from casemate.execution.interception import Intercepted
     from casemate.model.limits import Limits
 
 _NODE_PROGRAMS = f"{NODE_PACKAGES}/.bin"
@@ -47,8 +48,9 @@ _BASE_ENV = {
 }
 
 
-def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
-    """Decide everything about the cell. For a ``session`` the request's code is its interpreter.
+def plan(admitted: Admitted, house: House, intercepted: Intercepted | None, *, session: bool = False) -> Plan:
+    """Decide everything about the cell. For a ``session`` the request's code is its interpreter. ``intercepted``: what
+    ``Outside.intercepted`` said, of which the cell's door is told, too.
 
     Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request
@@ -56,7 +58,7 @@ def plan(admitted: Admitted, house: House, *, session: bool = False) -> Plan:
     launch = runtime.launch(
         house.environment, request.program_name, request.arguments, memory=admitted.limits.memory, session=session
     )
-    trust, entries = trusting(admitted, house)
+    trust, entries = trusting(intercepted, house)
     env = merged_env(base_env(admitted.limits, trust), launch, request.env)
     layer = _layer(house)
     if session:
@@ -117,11 +119,9 @@ def listed_hosts(admitted: Admitted) -> tuple[str, ...]:
     return tuple(map(str, admitted.through.allowed)) if admitted.through else ()
 
 
-def trusting(admitted: Admitted, house: House) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
-    """Variables and entries by which a cell trusts the door, where that ends TLS; else none and the system's entries.
-
-    Raises ``Unavailable``, ``InvalidArgument``."""
-    intercepted, entries = house.outside.intercepted(admitted), house.wall.system_entries()
+def trusting(intercepted: Intercepted | None, house: House) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
+    """Variables and entries by which a cell trusts the door where that ends TLS; else none, and the system's."""
+    entries = house.wall.system_entries()
     return ({}, entries) if intercepted is None else (intercepted.env(), intercepted.entries(entries))
 
 

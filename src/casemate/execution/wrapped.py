@@ -13,6 +13,7 @@ from casemate.execution.admit import Admitted
 from casemate.execution.asking import asking
 from casemate.execution.collect import Collected, collect
 from casemate.execution.house import House
+from casemate.execution.interception import Intercepted
 from casemate.execution.network import noting
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import base_env, listed_hosts, network_of, trusting
@@ -46,10 +47,10 @@ class Wrapped:
     heap: bool
 
 
-def plan_of(wrapped: Wrapped, admitted: Admitted, house: House) -> Plan:
-    """Decide everything about the cell."""
+def plan_of(wrapped: Wrapped, admitted: Admitted, house: House, intercepted: Intercepted | None) -> Plan:
+    """Decide everything about the cell. ``intercepted``: what its door is told, too."""
     request, limits = wrapped.request, admitted.limits
-    trust, entries = trusting(admitted, house)
+    trust, entries = trusting(intercepted, house)
     env = base_env(limits, trust)
     del env["CASEMATE_OUTPUT"]  # files of a command are its own affair
     env["PATH"] = ":".join(dict.fromkeys(wrapped.folders))
@@ -106,7 +107,8 @@ async def execute(
     Its failure and a limit are values; raises ``CasemateError`` for the rest. Cancelling ends the cell.
     """
     report = await house.wall.prove()
-    plan = plan_of(wrapped, within, house)
+    intercepted = house.outside.intercepted(within)
+    plan = plan_of(wrapped, within, house, intercepted)
     request = wrapped.request
     redaction = redaction_of(request.secrets)
 
@@ -118,7 +120,7 @@ async def execute(
     async with recording(house, request, plan, redaction) as record:
         async with asking(house, request, None, redaction) as asker:
             note = noting(house.log, request, redaction)
-            doorway_of = partial(house.outside.doorway, within, note=note, offers=())
+            doorway_of = partial(house.outside.doorway, within, intercepted, note=note, offers=())
             finished = await run(plan, start, None, {}, Doors(asker, doorway_of, asks=False), redaction)
         collected = await _collect(finished, house)
         return record.finished(seal(collected, request, report_for(plan, house, report, finished.ending)))

@@ -24,6 +24,7 @@ from casemate.sessions.outcome import Left
 if TYPE_CHECKING:
     from casemate.execution.admit import Admitted
     from casemate.execution.house import House
+    from casemate.execution.interception import Intercepted
     from casemate.isolation.ending import Ending
     from casemate.isolation.wall import SessionCell
     from casemate.model.isolation import IsolationReport
@@ -80,21 +81,23 @@ class Lives:
     async def _begin(self) -> InterpreterCell:
         report = await self._house.wall.prove()
         await self._house.ready()
-        plan = self._planned()
+        intercepted = self._house.outside.intercepted(self._admitted)
+        plan = self._planned(intercepted)
         if self._leavings is None:
             await prepared(self._redaction)
             self._leavings = await asyncio.to_thread(Leavings, plan, self._house, self._redaction)
         if self._former is not None:
             plan = replace(plan, continues=self._former.id, files={})  # they lie there
-        self._life, self._former = self._cell_for(plan, report), None
+        self._life, self._former = self._cell_for(plan, intercepted, report), None
         if await self._life.was_missed():
             self._life.let_go()
-            self._life = self._cell_for(replace(plan, waiting=_MISSED), report)
+            self._life = self._cell_for(replace(plan, waiting=_MISSED), intercepted, report)
         return self._life
 
-    def _cell_for(self, plan: Plan, report: IsolationReport) -> InterpreterCell:
+    def _cell_for(self, plan: Plan, intercepted: Intercepted | None, report: IsolationReport) -> InterpreterCell:
         life = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language], self._redaction)
-        life.doorway = self._house.outside.doorway(self._admitted, life.cell, lambda _: None, self._house.offers())
+        door, offers = self._house.outside, self._house.offers()
+        life.doorway = door.doorway(self._admitted, intercepted, life.cell, lambda _: None, offers)
         life.doorway.attend(None)
         life.packages = dict(self._packages)
         life.report = report_for(plan, self._house, report, life.cell)
@@ -104,8 +107,8 @@ class Lives:
         if self._is_over:
             raise SandboxClosed("the session was closed")
 
-    def _planned(self) -> Plan:
-        plan = make_plan(self._admitted, self._house, session=True)
+    def _planned(self, intercepted: Intercepted | None) -> Plan:
+        plan = make_plan(self._admitted, self._house, intercepted, session=True)
         return replace(plan, deadline=_FOREVER, id=os.urandom(16).hex())
 
     def ending(self, life: InterpreterCell) -> Ending:

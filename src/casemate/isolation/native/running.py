@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from casemate.errors import CasemateError, Fault
 from casemate.isolation.native.carrying import close_all
@@ -16,10 +16,13 @@ from casemate.isolation.native.frames import FrameReader
 from casemate.isolation.wall import SessionSink, Sink, Stream
 
 if TYPE_CHECKING:
+    import asyncio
+
     from casemate.isolation.ending import Ending, StepUsage
     from casemate.isolation.native.link import Link
     from casemate.model.plan import Listener
 
+T = TypeVar("T")
 
 _numbers = itertools.count(1)  # of what is asked of the supervisor for a cell
 
@@ -120,9 +123,7 @@ class RunningCell:
         self.future.set_exception(error)
 
     async def ended(self) -> Ending:
-        import asyncio
-
-        return await asyncio.shield(asyncio.wrap_future(self.future))
+        return await outcome(self.future)
 
 
 class RunningSession(RunningCell):
@@ -165,25 +166,21 @@ class RunningSession(RunningCell):
         self._say("interrupt", grace=grace)
 
     async def freeze(self) -> bool:
-        import asyncio
-
         self.frozen = frozen = Future[bool]()
         if self.is_gone:  # asked after `frozen` is there: whoever sets it looks at that afterwards
             raise Fault("the session's cell has ended")
         self._say("freeze")
-        return await asyncio.shield(asyncio.wrap_future(frozen))
+        return await outcome(frozen)
 
     def thaw(self) -> None:
         self.thawed = Future()
         self._say("thaw")
 
     async def has_stood_still(self) -> bool:
-        import asyncio
-
         thawed = self.thawed
         if thawed is None or self.is_gone:
             raise Fault("the session's cell has ended")
-        return await asyncio.shield(asyncio.wrap_future(thawed))
+        return await outcome(thawed)
 
     def show(self, source: str, target: str) -> Future[None]:
         """Show a folder of the host in it."""
@@ -208,9 +205,7 @@ class RunningSession(RunningCell):
             self.take_shown(number, errno.ESRCH)
 
     async def opened(self) -> tuple[int, int]:
-        import asyncio
-
-        return await asyncio.shield(asyncio.wrap_future(self.files))
+        return await outcome(self.files)
 
     def forget(self) -> None:
         self._say("forget")
@@ -245,6 +240,21 @@ class Unlaunched(Exception):
         self.stage = stage
         self.errno = number
         self.detail = detail
+
+
+async def outcome(future: Future[T]) -> T:
+    """What comes of ``future``. Cancelling ends the waiting alone, and what comes later is then nobody's business."""
+    import asyncio
+
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(_heard)
+    return await asyncio.shield(waiting)
+
+
+def _heard(waiting: asyncio.Future[T]) -> None:
+    """asyncio logs an exception that nobody has asked for, also where whoever waited was cancelled."""
+    if not waiting.cancelled():
+        waiting.exception()
 
 
 def usage_of(message: dict[str, Any]) -> StepUsage:

@@ -15,7 +15,7 @@ from casemate.isolation.native.carrying import close_all
 from casemate.isolation.native.link import Link
 from casemate.isolation.native.memory import memory_file
 from casemate.isolation.native.piped import Silent, copies_of
-from casemate.isolation.native.running import RunningCell, RunningSession, Unlaunched
+from casemate.isolation.native.running import RunningCell, RunningSession, Unlaunched, outcome
 from casemate.isolation.native.unlaunched import explained, why_unlaunched
 from casemate.isolation.wall import CellMissed, Reason, SessionSink, Sink, Standard
 from casemate.supervisor import wire
@@ -230,7 +230,7 @@ class NativeWall:
             link = self._open()
         try:
             async with asyncio.timeout(_HELLO_TIMEOUT):  # wait_for would lose a cancellation that comes with the hello
-                hello = await asyncio.shield(asyncio.wrap_future(link.hello))
+                hello = await outcome(link.hello)
         except TimeoutError:
             raise Fault(f"the supervisor did not start within {_HELLO_TIMEOUT:g} s") from None
         if hello["op"] == "refused":
