@@ -48,7 +48,10 @@ class Kept:
 
 
 class _Unlogged(h2.frame_buffer.FrameBuffer):
-    """Frames that cost nothing to describe: h2 writes each that comes for its log, all of it and in hex, log or not."""
+    """Frames that cost nothing to describe: h2 writes each that comes for its log, all of it and in hex, log or not.
+
+    There is no documented way to have it leave that out: the names here may change, which makes it slower, not wrong.
+    """
 
     def __next__(self) -> hyperframe.frame.Frame:
         frame = super().__next__()

@@ -56,9 +56,10 @@ class Stream:
                 gone()
 
         def stop() -> None:
-            self._loop.remove_reader(self.socket)
+            self._loop.remove_reader(watched)
 
-        self._loop.add_reader(self.socket, look)
+        watched = self.socket.fileno()
+        self._loop.add_reader(watched, look)
         return stop
 
     def receive_into(self, room: memoryview) -> int:
@@ -139,12 +140,12 @@ class Stream:
         self.socket.close()
 
     async def _writable(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_writer(self.socket, _done, waiter)
+        waiter, watched = self._loop.create_future(), self.socket.fileno()
+        self._loop.add_writer(watched, _done, waiter)
         try:
             await waiter
         finally:
-            self._loop.remove_writer(self.socket)
+            self._loop.remove_writer(watched)
 
 
 def bound_buffers(one: socket.socket) -> None:
@@ -159,13 +160,14 @@ async def readable(*streams: Stream) -> None:
     """Wait until one of ``streams`` has bytes, or its end, to be read."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
-    for stream in streams:
-        loop.add_reader(stream.socket, _done, waiter)
+    watched = [stream.socket.fileno() for stream in streams]  # with sockets asyncio would describe each, in vain
+    for fd in watched:
+        loop.add_reader(fd, _done, waiter)
     try:
         await waiter
     finally:
-        for stream in streams:
-            loop.remove_reader(stream.socket)
+        for fd in watched:
+            loop.remove_reader(fd)
 
 
 class Pump:
