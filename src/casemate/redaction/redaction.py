@@ -123,9 +123,9 @@ class Redaction:
     def _pieces(self, data: bytes, seen: Seen) -> Iterator[Found]:
         """What is left of secrets before and behind ellipses. The end of one is a beginning, seen in a mirror."""
         forms, mirror, size = self._forms, self._forms.mirror, len(data)
-        for begin, end, number in forms.pieces(data, seen.heads, [cut for cut, _ in seen.cuts]):
+        for begin, end, number in forms.pieces(data, seen.heads, seen.cuts):
             yield begin, end, forms.markers[number]
-        mirrored, cuts = data[::-1], [size - cut for _, cut in reversed(seen.cuts)]
+        mirrored, cuts = data[::-1], [(size - end, size - begin) for begin, end in reversed(seen.cuts)]
         for begin, end, number in mirror.pieces(mirrored, mirror.heads_in(mirrored), cuts):
             if not _is_new_line(data, size - end):
                 yield size - end, size - begin, mirror.markers[number]

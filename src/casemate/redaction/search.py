@@ -81,10 +81,10 @@ class Forms:
         found = self._search_all.find_matches_as_indexes(data[first:], overlapping=True)
         return [(first + at, number) for what, at, _ in found for number in self._headed[what]]
 
-    def beginning(self, data: bytes, end: int, shortest: int = 1) -> tuple[int, int] | None:
-        """Where the longest beginning of a form begins that ends at ``end``, and its number, unless :meth:`look` sees
-        its head. It has ``shortest`` bytes at least."""
-        for begin in self._begins(data, max(0, end - self._longest_head + 1), end, shortest):
+    def beginning(self, data: bytes, end: int, shortest: int = 1, first: int = 0) -> tuple[int, int] | None:
+        """Where the longest beginning of a form begins that ends at ``end``, not before ``first``, and its number,
+        unless :meth:`look` sees its head. It has ``shortest`` bytes at least."""
+        for begin in self._begins(data, max(first, end - self._longest_head + 1), end, shortest):
             if data[begin : min(begin + _HEAD, end)] in self._beginnings:
                 piece = data[begin:end]
                 number = bisect_right(self.forms, piece)  # a form that begins with it comes next in order
@@ -101,18 +101,20 @@ class Forms:
         yield from range(near, end - shortest + 1)
 
     def pieces(
-        self, data: bytes, heads: Sequence[tuple[int, int]], ends: Sequence[int]
+        self, data: bytes, heads: Sequence[tuple[int, int]], cuts: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, int]]:
-        """Beginnings of forms that end at one of ``ends``, in order, where something was cut: begin, end and number of
-        each. A form may have an ellipsis of its own."""
+        """Beginnings of forms that end where one of ``cuts`` begins: begin, end and number of each. ``cuts``: begin and
+        end of each, in order. Only a form that has an ellipsis of its own goes on beyond one."""
+        ends = [begin for begin, _ in cuts]
         for begin, number in heads:
             place = bisect_right(ends, begin)
             while place < len(ends) and self.goes_on(data, begin, ends[place], number):
                 yield begin, ends[place], number
-                place += 1
+                place = place + 1 if self._have_ellipses else len(ends)
         known, size = self.parts_of_heads, SHORTEST_PIECE
-        for end in [end for end in ends if data[end - size : end] in known]:
-            if begun := self.beginning(data, end, size):
+        firsts = [0] * len(ends) if self._have_ellipses else [0, *(end for _, end in cuts[:-1])]
+        for first, end in [both for both in zip(firsts, ends, strict=True) if data[both[1] - size : both[1]] in known]:
+            if begun := self.beginning(data, end, size, first):
                 yield begun[0], end, begun[1]
 
     def goes_on(self, data: bytes, begin: int, end: int, number: int) -> bool:
@@ -147,6 +149,10 @@ class Forms:
     def _all(self) -> bytes:
         """What has every part of a form in it, and some more."""
         return b"".join(self.forms)
+
+    @cached_property
+    def _have_ellipses(self) -> bool:
+        return any(mark in form for form in self.forms for mark in (*_ELLIPSES, *(mark[::-1] for mark in _ELLIPSES)))
 
     @cached_property
     def _search_longer(self) -> BytesAhoCorasick:
