@@ -116,6 +116,7 @@ class Approvals:
 
         decision = Decision(allow is True, scope, uses, expires, reason, content)
         if self._keeper is not None and self._keeper.decide(str(request_id), decision):
+            self._held.tell()
             return True
         return self._plane().answer(str(request_id), decision, "queue", _note())
 
@@ -141,6 +142,13 @@ class Approvals:
         finally:
             if self._held.close():
                 self.left(self._held)
+
+    @contextlib.contextmanager
+    def telling(self, call: Callable[[], None]) -> Iterator[None]:
+        """``call`` whenever :meth:`pending` may give something else, from any thread, as long as this is entered. What
+        waits is held meanwhile, as by :meth:`open`."""
+        with self.open(), self._held.telling(call):
+            yield
 
     def asker(
         self,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class HeldChannel:
 
     def __init__(self) -> None:
         self._holders = 0
+        self._told: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     @property
@@ -122,11 +124,31 @@ class HeldChannel:
             self._holders -= 1
             return not self._holders
 
+    def tell(self) -> None:
+        """What waits is another now. From any thread."""
+        with self._lock:
+            told = list(self._told)
+        for call in told:
+            call()
+
+    @contextlib.contextmanager
+    def telling(self, call: Callable[[], None]) -> Iterator[None]:
+        """``call`` whenever what waits is another, from any thread, as long as this is entered."""
+        with self._lock:
+            self._told.append(call)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._told.remove(call)
+
     def show(self, request: ApprovalRequest, size: int, loop: Any) -> Held:  # noqa: ARG002 - it is looked up
+        self.tell()
         return "taken"
 
-    def withdraw(self, request: str) -> None:
+    def withdraw(self, request: str) -> None:  # noqa: ARG002 - it is looked up
         """It is looked up no more."""
+        self.tell()
 
     async def ended(self, requests: set[str], seconds: float) -> None:
         """Nobody is called."""

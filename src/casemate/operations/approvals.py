@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from casemate.model.approval import ApprovalRequest, Scope
+from casemate.errors import NotFound
+from casemate.model.approval import ApprovalRequest, Kind, Scope
 from casemate.model.caller import called_by
 from casemate.model.operation import Audience, Between, Most, Principal, operation
+from casemate.operations.filtering import Filters, Key, chosen
+from casemate.operations.handles import meant
 from casemate.operations.terms import Name, Seconds
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk
 
 Reason = Annotated[str, Most(2000)]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalEvent:
+    """``event``: "asked", with the ``request`` that waits now, or "over": it was answered, or needs no answer.
+    ``id``: the request's."""
+
+    event: Literal["asked", "over"]
+    id: str
+    request: ApprovalRequest | None
+
+
+_KEYS: dict[str, Key[ApprovalRequest]] = {
+    "kind": Key(lambda one: (one.kind,), known=get_args(Kind)),
+    "session": Key(lambda one: (one.session,), begins=True),
+    "run": Key(lambda one: (one.run,), begins=True),
+    "server": Key(lambda one: (one.server,)),
+    "tool": Key(lambda one: (one.tool,)),
+}
 
 
 class Approvals:
@@ -24,8 +49,52 @@ class Approvals:
         self._desk = desk
 
     @operation(approver=True)
-    async def pending(self, *, principal: Principal) -> list[ApprovalRequest]:
-        """What waits for an answer, the oldest first: at most sixteen of each session, the others follow."""
+    async def pending(self, *, filters: Filters | None = None, principal: Principal) -> list[ApprovalRequest]:
+        """What waits for an answer, the oldest first: at most sixteen of each session, the others follow.
+
+        ``filters``: only those with one of the values of each key: kind, server, tool, session and run, of which the
+        beginning is enough.
+        """
+        return chosen(self._waiting(principal), filters, _KEYS)
+
+    @operation(approver=True)
+    async def get(self, request: Name, *, principal: Principal) -> ApprovalRequest:
+        """One request that waits for an answer: exactly what would cross. ``request``: its id, or the only one's that
+        begins so."""
+        waiting = {one.id: one for one in self._waiting(principal)}
+        found = meant(request, waiting, "request_id", "requests that wait")
+        if found is None:
+            raise NotFound("request_id", f"no request that waits begins with {request[:100]!r}")
+        return waiting[found]
+
+    @operation(approver=True)
+    async def events(
+        self, *, told: Annotated[Sequence[str], Most(2000)] = (), principal: Principal
+    ) -> AsyncGenerator[ApprovalEvent]:
+        """What comes to wait for an answer, and what needs none any more, as it happens; first what waits already.
+
+        ``told``: ids of requests that the caller knows of: they are not told again, and are over where they do not wait
+        any more.
+        """
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody listens
+                loop.call_soon_threadsafe(news.set)
+
+        known = set(told)
+        with self._desk.sandbox.approvals.telling(tell):
+            while True:
+                news.clear()
+                waiting = {one.id: one for one in self._waiting(principal)}
+                for request in sorted(known - waiting.keys()):
+                    yield ApprovalEvent("over", request, None)
+                for request in [one for one in waiting if one not in known]:
+                    yield ApprovalEvent("asked", request, waiting[request])
+                known = set(waiting)
+                await news.wait()
+
+    def _waiting(self, principal: Principal) -> list[ApprovalRequest]:
         return [one for one in self._desk.sandbox.approvals.pending() if _may_answer(principal, one)]
 
     @operation(approver=True)
@@ -49,7 +118,7 @@ class Approvals:
         what was filled in, where the request asks for that.
         """
         approvals = self._desk.sandbox.approvals
-        if request not in {one.id for one in await self.pending(principal=principal)}:
+        if request not in {one.id for one in self._waiting(principal)}:
             return False
         with called_by(principal.name):
             return approvals.decide(

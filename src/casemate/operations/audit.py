@@ -10,6 +10,7 @@ from casemate.audit.chain import Verdict
 from casemate.audit.events import AuditEvent
 from casemate.audit.reading import MOST_ROWS, AuditRow
 from casemate.model.operation import Audience, Between, Principal, operation
+from casemate.operations.handles import meant
 from casemate.operations.terms import Cursor, Name
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Audit:
         "intent", "outcome", "decision" or "crossing". ``run``: only those about one run, by its handle.
         """
         audit = self._desk.sandbox.audit
+        if run is not None:
+            run = meant(run, (kept.run for kept in self._desk.kept.of(principal)), "run", "runs") or run
         if principal.audience is Audience.OPERATOR:
             return await audit.tail(limit, since=since, kind=kind, run=run)
         rows = await audit.tail(MOST_ROWS, since=since, run=run)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from casemate.model.operation import Audience, Mark, Principal, mark_of
 from casemate.operations.approvals import Approvals
+from casemate.operations.archives import Archives
 from casemate.operations.audit import Audit
 from casemate.operations.desk import Desk
 from casemate.operations.egress import Egress
@@ -40,6 +41,7 @@ _ROOMS: tuple[tuple[str, str, type], ...] = (
     ("sessions", "sessions", Sessions),
     ("files", "files", Files),
     ("artifacts", "artifacts", Artifacts),
+    ("archives", "archives", Archives),
     ("approvals", "approvals", Approvals),
     ("audit", "audit", Audit),
     ("egress", "egress", Egress),

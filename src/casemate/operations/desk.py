@@ -14,6 +14,7 @@ from casemate.model.operation import Audience, Principal, operation
 from casemate.model.overview import Inspection
 from casemate.operations import terms
 from casemate.operations.approvals import Approvals
+from casemate.operations.archives import Archives
 from casemate.operations.audit import Audit
 from casemate.operations.egress import Egress
 from casemate.operations.files import Artifacts, Files
@@ -58,6 +59,7 @@ class Desk:
         self.sessions = Sessions(self)
         self.files = Files(self)
         self.artifacts = Artifacts(self)
+        self.archives = Archives(self)
         self.approvals = Approvals(self)
         self.audit = Audit(self)
         self.egress = Egress(self)
@@ -132,6 +134,17 @@ class Desk:
             raise Unavailable(f"the limits of {_MOST_CALLERS} callers of {principal.payer!r} are known already")
         own[principal.name] = own.get(principal.name, self.sandbox.limits).narrowed(limits)
         return own[principal.name]
+
+    @operation()
+    async def reset_limits(self, caller: Name | None = None, *, principal: Principal) -> Limits:
+        """Undo what was narrowed: from now on the limits are again those of the service. The answer is those in force.
+
+        ``caller``: whose, by the name that records have; the caller's own where nothing is said.
+        """
+        name = principal.name if caller is None else caller
+        for own in self._limits.values():
+            own.pop(name, None)
+        return self.sandbox.limits
 
     def limits_for(self, principal: Principal, limits: Limits | None) -> Limits | None:
         """What of ``limits`` a caller may have."""

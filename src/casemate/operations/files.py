@@ -133,7 +133,28 @@ class Files:
         ``session``: its handle or name. ``path``: the folder, relative to the workspace.
         """
         files = self._desk.sessions.find(session, principal).session.files
-        return await files.list("" if path.strip("/") in ("", ".", "workspace") else path)
+        return await files.list(_plain(path))
+
+    @operation(audience=Audience.AGENT)
+    async def info(
+        self, path: Path = ".", *, session: Name | None = None, run: Name | None = None, principal: Principal
+    ) -> FileInfo:
+        """What lies at a path, without opening it or following a link.
+
+        ``path``: relative to the workspace. ``session``: the handle or name of the session that it is of. ``run``:
+        instead, the handle of a run that is over, in what it has left.
+        """
+        if (session is None) == (run is None):
+            raise InvalidArgument("session", "give either session or run")
+        if session is not None:
+            return await self._desk.sessions.find(session, principal).session.files.info(_plain(path))
+        left, wanted = await self._desk.artifacts.of(str(run), principal), _plain(path)
+        for artifact in left:
+            if artifact.name == wanted:
+                return FileInfo(artifact.name, "file", artifact.size, 0.0)
+        if not wanted or any(one.name.startswith(f"{wanted}/") for one in left):
+            return FileInfo(wanted, "folder", 0, 0.0)
+        raise NotFound("path", f"the run has left nothing at {path[:200]!r}")
 
     @operation(audience=Audience.AGENT)
     async def remove(self, session: Name, path: Path, *, principal: Principal) -> None:
@@ -178,6 +199,11 @@ def decoded(argument: str, text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidArgument(argument, f"is not base64: {error}") from None
+
+
+def _plain(path: str) -> str:
+    """A path relative to the workspace; nothing for the workspace itself."""
+    return "" if path.strip("/") in ("", ".", "workspace") else path
 
 
 def _part_of(artifact: Artifact, offset: int, limit: int) -> bytes:

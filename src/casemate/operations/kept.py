@@ -17,6 +17,7 @@ from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Done
 from casemate.model.execution import Cause
 from casemate.operations.event_log import EventLog
+from casemate.operations.handles import meant
 from casemate.operations.wire import Document, document, error_document, event_document, execution_of
 
 if TYPE_CHECKING:
@@ -144,10 +145,14 @@ class KeptRuns:
             raise Unavailable(f"the run cannot be kept: {error.strerror or error}") from None
 
     def find(self, run: str, principal: Principal) -> Kept:
-        """The run with this handle. Raises ``NotFound``, also for another's."""
+        """The run with this handle, or the only one whose handle begins so. Raises ``NotFound``, also for another's,
+        and ``InvalidArgument`` for the beginning of several."""
         kept = self._runs.get(run)
         if kept is None or not principal.may_see(kept.owner):
-            raise NotFound("run", f"there is no run {run[:100]!r}, or it is no longer kept")
+            found = meant(run, (one.run for one in self.of(principal)), "run", "runs")
+            if found is None:
+                raise NotFound("run", f"there is no run {run[:100]!r}, or it is no longer kept")
+            kept = self._runs[found]
         return kept
 
     def of(self, principal: Principal) -> Iterator[Kept]:

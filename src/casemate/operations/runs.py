@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from casemate.errors import Fault, InvalidArgument
 from casemate.model.caller import called_by
 from casemate.model.execution import Execution
+from casemate.model.execution import Status as Ending
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Most, Principal, operation
+from casemate.operations.filtering import Filters, Key, chosen
 from casemate.operations.kept import Kept, KeptRuns
 from casemate.operations.terms import (
     Code,
@@ -92,6 +94,15 @@ class OutputPage:
     cursor: int
     is_done: bool
     status: Status
+
+
+_KEYS: dict[str, Key[RunState]] = {
+    "status": Key(lambda one: (one.status, one.outcome), known=(*get_args(Status), *get_args(Ending))),
+    "language": Key(lambda one: (one.language,), known=get_args(Language)),
+    "session": Key(lambda one: (one.session,), begins=True),
+    "run": Key(lambda one: (one.run,), begins=True),
+    "owner": Key(lambda one: (one.owner,)),
+}
 
 
 class Runs:
@@ -280,9 +291,13 @@ class Runs:
             await kept.news.wait()
 
     @operation(audience=Audience.AGENT)
-    async def list(self, *, principal: Principal) -> list[RunState]:
-        """All runs that go on or are kept, the oldest first, without their outcomes."""
-        return [await self._state(kept, brief=True) for kept in self._kept.of(principal)]
+    async def list(self, *, filters: Filters | None = None, principal: Principal) -> list[RunState]:
+        """Runs that go on or are kept, the oldest first, without their outcomes.
+
+        ``filters``: only those with one of the values of each key: status ("queued", "running", "waiting", "done", or
+        how it ended, such as "timeout"), language, owner, session and run, of which the beginning is enough.
+        """
+        return chosen([await self._state(kept, brief=True) for kept in self._kept.of(principal)], filters, _KEYS)
 
     async def _state(self, kept: Kept, *, brief: bool = False) -> RunState:
         status = self._status(kept)

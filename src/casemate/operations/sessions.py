@@ -6,13 +6,15 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.execution.request import Content
 from casemate.model.caller import called_by
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Most, Principal, operation
+from casemate.operations.filtering import Filters, Key, chosen
+from casemate.operations.handles import meant
 from casemate.operations.terms import Files, Language, Metadata, Name, Names, Path, Seconds, Variables
 from casemate.sessions.variables import Variable
 
@@ -35,6 +37,15 @@ class SessionState:
     created: float
     steps: int
     is_busy: bool
+
+
+_KEYS: dict[str, Key[SessionState]] = {
+    "status": Key(lambda one: ("busy" if one.is_busy else "idle",), known=("busy", "idle")),
+    "language": Key(lambda one: (one.language,), known=get_args(Language)),
+    "session": Key(lambda one: (one.session,), begins=True),
+    "name": Key(lambda one: (one.name,)),
+    "owner": Key(lambda one: (one.owner,)),
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -113,9 +124,13 @@ class Sessions:
             raise InvalidArgument("name", f"a session called {name!r} is open already; use it, or take another name")
 
     @operation(audience=Audience.AGENT)
-    async def list(self, *, principal: Principal) -> list[SessionState]:
-        """All sessions that are open, the oldest first."""
-        return [one.state for one in self._all() if principal.may_see(one.owner)]
+    async def list(self, *, filters: Filters | None = None, principal: Principal) -> list[SessionState]:
+        """The sessions that are open, the oldest first.
+
+        ``filters``: only those with one of the values of each key: status ("busy" or "idle"), language, name, owner and
+        session, of which the beginning is enough.
+        """
+        return chosen([one.state for one in self._all() if principal.may_see(one.owner)], filters, _KEYS)
 
     @operation(audience=Audience.AGENT)
     async def close(self, session: Name, *, principal: Principal) -> None:
@@ -175,13 +190,17 @@ class Sessions:
                 await found.session.files.upload(content, name)
 
     def find(self, session: str, principal: Principal) -> Opened:
-        """The session with this handle, or with this name among those of the caller, and then of all that it may see.
-        Raises ``NotFound``, also for another's."""
+        """The session with this handle, or with this name among those of the caller, and then of all that it may see,
+        or else the only one of these whose handle begins so. Raises ``NotFound``, also for another's, and
+        ``InvalidArgument`` for the beginning of several."""
         seen = [one for one in self._all() if principal.may_see(one.owner)]
         ordered = sorted(seen, key=lambda one: one.owner != principal.name)
         for one in [*(one for one in seen if one.session.id == session), *ordered]:
             if session in (one.session.id, one.name):
                 return one
+        found = meant(session, (one.session.id for one in seen), "session", "sessions")
+        if found is not None:
+            return self._open[found]
         raise NotFound("session", f"there is no session {session[:100]!r}, or it has ended")
 
     def _all(self) -> tuple[Opened, ...]:

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ MOST_BYTES = 256 << 20  # of one upload
 MOST_OF_ONE = 1 << 30  # bytes of one caller's uploads together
 MOST_UPLOADS = 1000  # of one caller
 SECONDS = 3600.0  # that one is kept after its last use
+_WAIT_FOR_ROOM = "Use some, or wait an hour."
 
 
 @dataclass(slots=True, eq=False)
@@ -42,23 +43,44 @@ class Uploads:
 
     async def put(self, data: AsyncIterable[bytes], principal: Principal) -> str:
         """Keep the bytes; the handle. Raises ``InvalidArgument`` for more than is taken, and ``Unavailable``."""
+        async with self._begun(principal) as (handle, upload):
+            await self._write(upload, data)
+        return handle
+
+    @contextlib.asynccontextmanager
+    async def making(self, principal: Principal) -> AsyncIterator[tuple[str, Path]]:
+        """One that is made here: its handle, and the file to write, of which the most counts until it is there. It is
+        kept where the block is left without an error. Raises ``Unavailable`` where there is no room."""
+        async with self._begun(principal) as (handle, upload):
+            if self._total(upload.payer) + MOST_BYTES > MOST_OF_ONE:
+                raise Unavailable(
+                    f"{format_size(MOST_OF_ONE)} of uploads and archives are the most", remediation=_WAIT_FOR_ROOM
+                )
+            upload.size = MOST_BYTES
+            yield handle, upload.path
+            upload.size = await finishing(lambda: upload.path.stat().st_size)
+
+    @contextlib.asynccontextmanager
+    async def _begun(self, principal: Principal) -> AsyncIterator[tuple[str, _Upload]]:
         await self._sweep()
         own = [one for one in self._uploads.values() if one.payer == principal.payer]
         if len(own) >= MOST_UPLOADS:
-            raise Unavailable(f"{MOST_UPLOADS} uploads are kept already", remediation="Use some, or wait an hour.")
+            raise Unavailable(f"{MOST_UPLOADS} uploads are kept already", remediation=_WAIT_FOR_ROOM)
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="casemate-uploads-"))
         handle = secrets.token_urlsafe(24)
         upload = _Upload(principal.name, principal.payer, self._folder / handle, users=1)
         self._uploads[handle] = upload
         try:
-            await self._write(upload, data)
+            yield handle, upload
         except BaseException:
             await finishing(self._forget, handle)
             raise
         finally:
             upload.users, upload.until = upload.users - 1, time.monotonic() + SECONDS
-        return handle
+
+    def _total(self, payer: str) -> int:
+        return sum(one.size for one in self._uploads.values() if one.payer == payer)
 
     async def _write(self, upload: _Upload, data: AsyncIterable[bytes]) -> None:
         try:
@@ -66,8 +88,7 @@ class Uploads:
             try:
                 async for piece in data:
                     upload.size += len(piece)
-                    total = sum(one.size for one in self._uploads.values() if one.payer == upload.payer)
-                    if upload.size > MOST_BYTES or total > MOST_OF_ONE:
+                    if upload.size > MOST_BYTES or self._total(upload.payer) > MOST_OF_ONE:
                         most = f"{format_size(MOST_BYTES)} each, {format_size(MOST_OF_ONE)} together"
                         raise InvalidArgument("upload", f"is more than is taken: {most}")
                     await finishing(file.write, piece)
@@ -87,6 +108,12 @@ class Uploads:
             yield upload.path
         finally:
             upload.users, upload.until = upload.users - 1, time.monotonic() + SECONDS
+
+    async def drop(self, handle: str, principal: Principal) -> None:
+        """Forget one, unless it is being used; harmless where there is none."""
+        upload = self._uploads.get(handle)
+        if upload is not None and principal.may_see(upload.owner) and not upload.users:
+            await finishing(self._forget, handle)
 
     async def _sweep(self) -> None:
         now = time.monotonic()

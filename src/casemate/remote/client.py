@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from casemate import __version__
@@ -18,7 +18,7 @@ from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.operations.failures import error_from
 from casemate.remote.address import Address, address_of
 from casemate.remote.fingerprints import different, fingerprints
-from casemate.remote.http import Answer, Http
+from casemate.remote.http import MOST_BODY, Answer, Http
 from casemate.remote.places import places_of
 from casemate.remote.sse import Reader
 from casemate.remote.starting import found, started
@@ -100,6 +100,21 @@ class Remote:
         if answer.status != 200:
             raise _error(_document(answer), answer.status)
         return answer.body
+
+    async def fetch(self, handle: str, target: BinaryIO, tell: Callable[[int], None] = lambda _reached: None) -> None:
+        """Write the bytes of an archive to ``target``; ``tell`` hears how many there are so far."""
+        head, reached = None, 0
+        async with contextlib.aclosing(self._http.stream("GET", "/v1/archives/" + quote(handle))) as parts:
+            async for part in parts:
+                if isinstance(part, Answer):
+                    head = part
+                elif head is not None and head.status != 200:
+                    raise _error(_parsed(part), head.status)
+                elif (reached := reached + len(part)) > MOST_BODY:
+                    raise Unavailable(f"an archive of {self.address} is larger than {MOST_BODY} bytes")
+                else:
+                    target.write(part)
+                    tell(reached)
 
     async def health(self) -> dict[str, Any]:
         """What the service says of itself: ``version``, ``status`` ("ok" or "draining"), ``is_idle`` and more."""

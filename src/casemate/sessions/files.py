@@ -24,6 +24,7 @@ from casemate.files.walk import Entry, kind_of, open_file
 from casemate.model.plan import WORKSPACE
 
 if TYPE_CHECKING:
+    from casemate.files.archives import Carried
     from casemate.redaction.redaction import Redaction
 
 T = TypeVar("T")
@@ -107,6 +108,19 @@ class SessionFiles:
         """Copy a file of the workspace to ``target`` on the host, a path or a folder; where it lies then."""
         return await self._do(_download, name, Path(target), self._redaction)
 
+    async def pack(self, name: str, target: str | os.PathLike[str], *, top: str = "") -> Carried:
+        """Write a folder, or a file, as a tar archive to ``target`` on the host, without the session's secrets; what is
+        in it. The names in it begin with ``top``; a file has its own. Only regular files and folders are, 224 MiB of
+        contents at most; "" is the whole workspace."""
+        if top:
+            check_name(top, "top")
+        return await self._do(_pack, name, Path(target), top, self._redaction)
+
+    async def unpack(self, source: str | os.PathLike[str], name: str = "") -> Carried:
+        """Put the files and folders of a tar archive on the host into a folder of the workspace, which is made where it
+        is missing; files of the same names are replaced. What came out of it."""
+        return await self._do(_unpack, name, Path(source))
+
     async def _do(self, work: Callable[..., T], name: str, *arguments: object) -> T:
         if isinstance(name, str):
             name = name.removeprefix(f"{WORKSPACE}/")  # as code in the cell calls it
@@ -169,8 +183,11 @@ def _opened(root: int, name: str) -> Iterator[int]:
 
 def _read(root: int, name: str, redaction: Redaction | None) -> bytes:
     data = _content(root, name)
-    if redaction is None:
-        return data
+    return data if redaction is None else _redacted(data, redaction)
+
+
+def _redacted(data: bytes, redaction: Redaction) -> bytes:
+    """The content of a file without its secrets. Raises ``OSError`` where that cannot be had."""
     from casemate.redaction.archive import Budget, reason_to_withhold
     from casemate.redaction.content import RedactedContent
 
@@ -195,6 +212,8 @@ def _part(root: int, name: str, offset: int, most: int) -> tuple[bytes, int]:
 
 
 def _about(root: int, name: str) -> FileInfo:
+    if not name:
+        return FileInfo("", "folder", 0, os.fstat(root).st_mtime)
     with _parent(root, name) as (folder, last):
         return _info(folder, name, last)
 
@@ -236,6 +255,49 @@ def _remove(root: int, name: str) -> None:
             os.rmdir(last, dir_fd=folder)
         else:
             os.unlink(last, dir_fd=folder)
+
+
+def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | None) -> Carried:
+    from casemate.files.archives import Packer, withheld
+
+    def told(file: int) -> bytes:
+        assert redaction is not None
+        try:
+            return _redacted(b"".join(_pieces(file, os.fstat(file).st_size)), redaction)
+        except OSError as error:
+            raise withheld(error.strerror or str(error)) from None
+
+    def may_be_named(path: tuple[bytes, ...]) -> bool:
+        text = b"/".join(path).decode("utf-8", "replace")
+        return redaction is None or redaction.text(text) == text
+
+    with _on_the_host("target", target), target.open("wb") as out:
+        packer = Packer(
+            out, tuple(map(os.fsencode, top.split("/"))) if top else (), content=told if redaction else None,
+            may_be_named=may_be_named,
+        )  # fmt: skip
+        if name and _about(root, name).kind != "folder":
+            with _opened(root, name) as fd:
+                packer.file((os.fsencode(name.rpartition("/")[2]),), fd)
+        else:
+            folder = open_beneath(root, tuple(name.split("/")) if name else ())
+            try:
+                packer.tree(folder)
+            finally:
+                os.close(folder)
+        return packer.end()
+
+
+def _unpack(root: int, name: str, source: Path) -> Carried:
+    from casemate.files.archives import unpack
+
+    status = os.fstat(root)
+    folder = _made(root, name.split("/") if name else [])
+    try:
+        with source.open("rb") as archive:
+            return unpack(archive, folder, owner=(status.st_uid, status.st_gid))
+    finally:
+        os.close(folder)
 
 
 def _upload(root: int, name: str, source: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App
 
-from casemate.errors import InvalidArgument, NotFound, Unavailable
+from casemate.errors import InvalidArgument, Unavailable
 from casemate.operations.wire import request_of
-from casemate.surfaces.following import TOO_LATE, decided_here
+from casemate.surfaces.following import TOO_LATE, decided
+from casemate.surfaces.lists import Filter, Quiet, print_listed, wanted
 from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_json, print_table, served
 from casemate.surfaces.words import say
 
@@ -18,16 +20,25 @@ if TYPE_CHECKING:
 
 app = App(name="approvals", help="See what programs wait for, and answer it.")
 _COLUMNS = ("id", "kind", "what", "session", "run")
-_LOOKS = 0.5  # seconds between looks for new requests
 
 
 @app.default
 @app.command(name="list")
-def list_requests(*, asked: Asked = PLAIN) -> int:
-    """List the requests that wait for an answer, the oldest first."""
-    pending = ask(asked, "approvals.pending")
-    if asked.is_json:
-        print_json(pending)
+def list_requests(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = PLAIN) -> int:
+    """List the requests that wait for an answer, the oldest first.
+
+    Parameters
+    ----------
+    filters
+        Only those with KEY=VALUE: kind, server, tool, session or run (the beginning of its handle), or namespace. May
+        be repeated: of one key any of the values, of several keys all.
+    quiet
+        Only their ids.
+    """
+    asked, chosen = wanted(filters, asked)
+    pending = ask(asked, "approvals.pending", filters=chosen)
+    if quiet or asked.is_json:
+        print_listed(pending, "id", quiet=quiet)
         return 0
     rows = [{**one, "what": one["summary"]} for one in pending]
     print_table(_COLUMNS, rows, "Nothing waits for an approval.")
@@ -45,7 +56,7 @@ def show(request: Name, /, *, asked: Asked = PLAIN) -> int:
     """
     from casemate.surfaces.asking import text_of
 
-    found = served(lambda remote: _found(remote, request), asked)
+    found = ask(asked, "approvals.get", request=request)
     if asked.is_json:
         print_json(found)
     else:
@@ -117,50 +128,43 @@ def watch(*, asked: Asked = PLAIN) -> int:
 async def _watched(remote: Remote) -> None:
     from casemate.surfaces.asking import Terminal
 
-    terminal, told = Terminal(asyncio.Lock()), set()
+    terminal = Terminal(asyncio.Lock())
+    questions: dict[str, asyncio.Task[None]] = {}
     say("asking about what programs want, as it comes; Ctrl-C ends it")
-    while True:
-        for document in await remote("approvals.pending"):
-            if document["id"] in told:
-                continue
-            told.add(document["id"])
-            if document["kind"] == "elicitation":
-                say(f"{document['id']} waits for something to be filled in, which cannot be done here")
-                continue
-            await decided_here(remote, request_of(document), terminal)
-        await asyncio.sleep(_LOOKS)
+    try:
+        async with (
+            contextlib.aclosing(remote.stream("approvals.events")) as events,
+            asyncio.TaskGroup() as group,
+        ):
+            async for event in events:
+                if event["event"] == "over":
+                    if (question := questions.pop(event["id"], None)) is not None:
+                        question.cancel()
+                elif event["request"]["kind"] == "elicitation":
+                    say(f"{event['id']} waits for something to be filled in, which cannot be done here")
+                else:
+                    request = request_of(event["request"])
+                    questions[request.id] = group.create_task(decided(remote, request, terminal))
+    except BaseExceptionGroup as failed:  # what went wrong, and not that it did so beside questions
+        raise failed.exceptions[0] from None
 
 
 def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) -> int:
     if not requests:
         raise InvalidArgument("request_id", "name one or more; casemate approvals list has them")
 
-    async def decided(remote: Remote) -> list[dict[str, Any]]:
+    async def answered(remote: Remote) -> list[dict[str, Any]]:
         answers = []
         for request in requests:
-            found = await _found(remote, request)
+            found = await remote("approvals.get", {"request": request})
             taken = await remote("approvals.decide", {"request": found["id"], **decision})
             answers.append({"id": found["id"], "decided": taken})
         return answers
 
-    answers = served(decided, asked)
+    answers = served(answered, asked)
     if asked.is_json:
         print_json(answers)
     for one in answers:
         if not one["decided"]:
             say(f"{one['id']}: {TOO_LATE}")
     return 0 if all(one["decided"] for one in answers) else 1
-
-
-async def _found(remote: Remote, request: str) -> dict[str, Any]:
-    """The pending request with this id, or the only one whose id begins so. Raises ``NotFound``."""
-    pending = await remote("approvals.pending")
-    matching = [one for one in pending if request and one["id"].startswith(request)]
-    for one in matching:
-        if one["id"] == request or len(matching) == 1:
-            return dict(one)
-    problem = "begin" if matching else "begins"
-    number = len(matching) or "no"
-    raise NotFound(
-        "request_id", f"{number} request{'s' if matching else ''} that waits {problem} with {request[:100]!r}"
-    )

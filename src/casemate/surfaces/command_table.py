@@ -17,7 +17,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "attach": (f"{_HERE}.runs:attach", "Follow a run until it is over."),
         "wait": (f"{_HERE}.runs:wait", "Wait until a run is over."),
         "kill": (f"{_HERE}.runs:kill", "End runs."),
-        "cp": (f"{_HERE}.files:cp", "Copy files out of sessions and runs, or into sessions."),
+        "cp": (f"{_HERE}.copying:cp", "Copy files and folders out of sessions and runs, or into sessions."),
         "artifacts": (f"{_HERE}.files:artifacts", "List the files that a run has left."),
         "sessions": (f"{_HERE}.sessions:app", "Keep interpreters with their state."),
         "inspect": (f"{_HERE}.sessions:inspect", "Show what is known of a session."),

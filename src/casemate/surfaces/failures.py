@@ -74,6 +74,8 @@ _OPTION_OF_ARGUMENT = {
     "session": "SESSION",
     "run": "RUN",
     "request_id": "REQUEST",
+    "filters": "--filter",
+    "archive": "the archive",
     "source": "SOURCE",
     "target": "TARGET",
     "sha256": "SHA256",

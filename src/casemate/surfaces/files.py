@@ -1,4 +1,4 @@
-"""``casemate cp``, ``artifacts`` and ``verify``: files of sessions and runs."""
+"""``casemate artifacts`` and ``verify``: files that runs have left."""
 
 from __future__ import annotations
 
@@ -15,35 +15,7 @@ from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_json, print_
 if TYPE_CHECKING:
     from casemate.remote.client import Remote
 
-_PIECE = 1 << 20  # bytes
-_MOST = 1 << 30  # bytes of a file to send
 _DIFFERS = 1  # the exit code where a file is not what it should be
-
-
-def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
-    """Copy a file out of a session or a run, or into a session.
-
-    casemate cp analysis:plot.png .
-
-    casemate cp data.csv analysis:data.csv
-
-    Parameters
-    ----------
-    source
-        A path here, or SESSION:PATH, or RUN:NAME. A path here that has a colon begins with ./
-    target
-        A path or folder here, or SESSION:PATH; SESSION: alone is its workspace.
-    """
-    away, home = _place(source), _place(target)
-    if (away is None) == (home is None):
-        raise InvalidArgument("source", "one of the two is here, and the other SESSION:PATH or RUN:NAME")
-    if away is not None:
-        if not away[1]:
-            raise InvalidArgument("source", f"{source!r} has no path behind its colon")
-        _write(_named(Path(target), away[1]), served(lambda remote: _content(remote, *away), asked))
-    elif home is not None:
-        served(lambda remote: _copied_in(remote, Path(source), *home), asked)
-    return 0
 
 
 def artifacts(run: Name, /, *, save: str | None = None, asked: Asked = PLAIN) -> int:
@@ -94,32 +66,6 @@ def verify(file: Name, sha256: Name, /, *, asked: Asked = PLAIN) -> int:
     return 0 if matches else _DIFFERS
 
 
-def _place(text: str) -> tuple[str, str] | None:
-    """The handle and the path of a place that is not here."""
-    handle, colon, path = text.partition(":")
-    if not colon or not handle or "/" in handle or handle.startswith("."):
-        return None
-    return handle, path
-
-
-async def _content(remote: Remote, handle: str, path: str) -> bytes:
-    kind = "artifacts" if any(one["run"] == handle for one in await remote("runs.list")) else "files"
-    return await remote.download(kind, handle, *path.strip("/").split("/"))
-
-
-async def _copied_in(remote: Remote, source: Path, session: str, path: str) -> None:
-    try:
-        with source.open("rb") as stream:
-            data = stream.read(_MOST + 1)
-    except OSError as error:
-        raise InvalidArgument("source", f"cannot read {str(source)!r}: {error.strerror}") from None
-    if len(data) > _MOST:
-        raise InvalidArgument("source", f"{str(source)!r} has more than {_MOST} bytes")
-    name = f"{path}{source.name}" if not path or path.endswith("/") else path
-    handle = await remote.upload(data)
-    await remote("files.write", {"session": session, "path": name, "handle": handle})
-
-
 async def _saved(remote: Remote, run: str, found: list[dict[str, Any]], folder: Path) -> None:
     for artifact in found:
         relative = Path(artifact["name"])
@@ -127,12 +73,7 @@ async def _saved(remote: Remote, run: str, found: list[dict[str, Any]], folder: 
             raise InvalidArgument("save", f"{artifact['name']!r} is no name of a file below a folder")
         target = folder / relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(target, await _content(remote, run, artifact["name"]))
-
-
-def _named(target: Path, path: str) -> Path:
-    """Where a file goes that is copied to ``target``: into it, where that is a folder."""
-    return target / Path(path).name if target.is_dir() else target
+        _write(target, await remote.download("artifacts", run, *artifact["name"].split("/")))
 
 
 def _write(target: Path, data: bytes) -> None:

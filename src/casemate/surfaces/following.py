@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from casemate.surfaces.asking import Terminal
 
 TOO_LATE = "that came too late: somebody else has answered, or the run is over"
-_LOOKS = 0.5  # seconds between looks whether somebody else has answered what is asked here
 
 
 class _Elsewhere:
@@ -118,18 +117,28 @@ async def _answered(remote: Remote, request: ApprovalRequest, screen: asyncio.Lo
 
 async def decided_here(remote: Remote, request: ApprovalRequest, terminal: Terminal) -> None:
     """Ask the person at the terminal, and tell the service; the question is taken back when somebody else answers."""
-    asking = asyncio.ensure_future(terminal.ask(request))  # noqa: TID251 - awaited or cancelled here in every case
+    asking = asyncio.ensure_future(decided(remote, request, terminal))  # noqa: TID251 - awaited or cancelled here
+    elsewhere = asyncio.ensure_future(_over(remote, request.id))  # noqa: TID251 - the same
     try:
-        while not asking.done():
-            await asyncio.wait([asking], timeout=_LOOKS)
-            if not asking.done() and not await _is_pending(remote, request.id):
-                return
-        if not await remote("approvals.decide", {"request": request.id, "allow": asking.result()}):
-            say(TOO_LATE)
+        first, _ = await asyncio.wait([asking, elsewhere], return_when=asyncio.FIRST_COMPLETED)
+        for one in first:
+            one.result()
     finally:
-        asking.cancel()
-        await asyncio.wait([asking])
+        for one in (asking, elsewhere):
+            one.cancel()
+        await asyncio.wait([asking, elsewhere])
 
 
-async def _is_pending(remote: Remote, request: str) -> bool:
-    return any(one["id"] == request for one in await remote("approvals.pending"))
+async def decided(remote: Remote, request: ApprovalRequest, terminal: Terminal) -> None:
+    """Ask the person at the terminal, and tell the service. Cancelling takes the question back."""
+    if not await remote("approvals.decide", {"request": request.id, "allow": await terminal.ask(request)}):
+        say(TOO_LATE)
+
+
+async def _over(remote: Remote, request: str) -> None:
+    """Wait until a request needs no answer any more."""
+    async with contextlib.aclosing(remote.stream("approvals.events", {"told": [request]})) as events:
+        async for event in events:
+            if event["event"] == "over" and event["id"] == request:
+                return
+    raise AssertionError("a stream that ends says that it is lost")

@@ -40,6 +40,8 @@ def run(options: Options) -> int:
 def _do(options: Options) -> int:
     options = with_configuration(options)
     language = options.language or ("python" if options.script == "-" else _language_of(options.script))
+    if options.environment is not None:
+        _check_environment(options.environment, language)
     asking = _Asking(options)
     sandbox = Sandbox(**sandbox_arguments(options), approve=asking.approve)
     if options.explain:
@@ -88,6 +90,18 @@ def _language_of(script: str) -> str:
     if language is None:
         raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
     return language
+
+
+def _check_environment(environment: str, language: str) -> None:
+    """Raises ``InvalidArgument`` where the program is none that would run in it."""
+    from casemate.runtimes.catalogue import runtime_for
+
+    if (known := runtime_for(language).language) != "python":
+        raise InvalidArgument(
+            "environment",
+            f"{environment!r} would not be used: it is for programs in Python, and this one is in {known}",
+            remediation="Leave --environment out.",
+        )
 
 
 async def _run(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> int:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
+from casemate.surfaces.limit_options import NO_LIMITS, LimitOptions
+from casemate.surfaces.lists import Filter, Quiet, print_listed, wanted
 from casemate.surfaces.served import PLAIN, Asked, Flag, Name, ago, ask, print_json, print_lines, print_table, served
 from casemate.surfaces.words import say
 
@@ -31,6 +33,7 @@ def execute(
     env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
     secret: tuple[str, ...] = (),
     allow: tuple[str, ...] = (),
+    within: LimitOptions = NO_LIMITS,
     detach: Annotated[bool, Parameter(name=("--detach", "-d"), negative=())] = False,
     raw: Flag = False,
     asked: Asked = PLAIN,
@@ -44,6 +47,8 @@ def execute(
     casemate exec new --language shell 'echo hello'
 
     casemate exec analysis --file step.py --detach
+
+    casemate exec new --memory 2GiB 'import pandas'
 
     Parameters
     ----------
@@ -73,7 +78,8 @@ def execute(
 
     arguments: dict[str, Any] = {
         "code": _program(code, file), "timeout": timeout, "env": env_of(env), "secrets": list(secret),
-        "allowed_domains": list(allow), "session": None if session == "-" else session, "language": language,
+        "allowed_domains": list(allow), "limits": within.given(),
+        "session": None if session == "-" else session, "language": language,
     }  # fmt: skip
     given = {name: value for name, value in arguments.items() if value not in (None, [], {})}
 
@@ -101,17 +107,36 @@ async def _until_over(remote: Remote, run: str, asked: Asked, *, raw: bool) -> i
         raise
 
 
-def ps(*, all: Annotated[bool, Parameter(name=("--all", "-a"), negative=())] = False, asked: Asked = PLAIN) -> int:  # noqa: A002
+def ps(
+    *,
+    all: Annotated[bool, Parameter(name=("--all", "-a"), negative=())] = False,  # noqa: A002 - the option's name
+    filters: Filter = (),
+    quiet: Quiet = False,
+    asked: Asked = PLAIN,
+) -> int:
     """List the runs that go on.
+
+    casemate ps --filter status=waiting
+
+    casemate kill $(casemate ps -q --filter session=38d7)
 
     Parameters
     ----------
     all
         Those too that are over and kept.
+    filters
+        Only those with KEY=VALUE: status (queued, running, waiting, done, or how it ended, such as timeout), language,
+        owner, session or run (the beginning of its handle), or namespace. May be repeated: of one key any of the
+        values, of several keys all. With a status those that are over are listed, too.
+    quiet
+        Only their handles.
     """
-    runs = [one for one in ask(asked, "runs.list") if all or one["status"] != "done"]
-    if asked.is_json:
-        print_json(runs)
+    asked, chosen = wanted(filters, asked)
+    listed = ask(asked, "runs.list", filters=chosen)
+    are_over = all or any(one.partition("=")[0] == "status" for one in filters)
+    runs = [one for one in listed if are_over or one["status"] != "done"]
+    if quiet or asked.is_json:
+        print_listed(runs, "run", quiet=quiet)
         return 0
     now = time.time()
     rows = [

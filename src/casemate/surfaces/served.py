@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ Work = Callable[["Remote"], Awaitable[T]]
 _SIZES = {"memory", "output", "full_output", "disk", "peak_memory"}  # fields that are bytes
 _SPANS = {"age", "idle", "idle_timeout", "wall"}  # seconds
 _MOMENTS = {"since", "expires"}  # seconds since 1970
+_HANDLE = re.compile(r"\A[0-9a-f]{32}\Z")
+_SHOWN = 12  # characters of a handle that people see in a table; the beginning of one is enough
 Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Flag = Annotated[bool, Parameter(negative=())]
 
@@ -167,7 +170,7 @@ def _print_for_people(columns: Sequence[str], cells: Sequence[Sequence[str]]) ->
     for number, column in enumerate(columns):  # the first is what a person copies
         table.add_column(column.upper().replace("_", " "), overflow="fold", no_wrap=number == 0)
     for line in cells:
-        table.add_row(*map(Text, line))
+        table.add_row(*(Text(_HANDLE.sub(lambda found: found[0][:_SHOWN], one)) for one in line))
     Console(highlight=False).print(table)
 
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
+from casemate.surfaces.limit_options import NO_LIMITS, LimitOptions
+from casemate.surfaces.lists import Filter, Quiet, print_listed, wanted
 from casemate.surfaces.options import env_of
 from casemate.surfaces.served import (
     PLAIN,
@@ -35,15 +37,15 @@ def open_session(
     env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
     secret: tuple[str, ...] = (),
     allow: tuple[str, ...] = (),
-    memory: str | None = None,
-    cpus: float | None = None,
+    within: LimitOptions = NO_LIMITS,
+    timeout: float | None = None,
     idle_timeout: float | None = None,
     lifetime: float | None = None,
     asked: Asked = PLAIN,
 ) -> int:
     """Open a session, and print its handle.
 
-    casemate sessions open analysis
+    casemate sessions open analysis --memory 2GiB --cpus 4
 
     casemate exec analysis 'x = 20'
 
@@ -59,19 +61,17 @@ def open_session(
         A secret that its programs get as a variable. May be repeated.
     allow
         A host that it may reach, of those that the service permits. May be repeated.
-    memory
-        All memory of the session; 512MiB unless given.
-    cpus
-        Cores that it may use at once.
+    timeout
+        The most seconds that a step may take.
     idle_timeout
         Seconds without use after which it ends.
     lifetime
         Seconds after which it ends in any case.
     """
-    limits = {key: value for key, value in {"memory": memory, "cpus": cpus}.items() if value is not None}
     state = ask(
         asked, "sessions.open", name=name, language=language, env=env_of(env) or None, secrets=list(secret) or None,
-        allowed_domains=list(allow) or None, limits=limits or None, idle_timeout=idle_timeout, lifetime=lifetime,
+        allowed_domains=list(allow) or None, limits=within.given(wall=timeout) or None,
+        idle_timeout=idle_timeout, lifetime=lifetime,
     )  # fmt: skip
     if asked.is_json:
         print_json(state)
@@ -82,11 +82,25 @@ def open_session(
 
 @app.default
 @app.command(name="list")
-def list_sessions(*, asked: Asked = PLAIN) -> int:
-    """List the sessions that are open."""
-    sessions = ask(asked, "sessions.list")
-    if asked.is_json:
-        print_json(sessions)
+def list_sessions(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = PLAIN) -> int:
+    """List the sessions that are open.
+
+    casemate sessions list --filter language=python --filter status=idle
+
+    casemate sessions close $(casemate sessions list -q --filter status=idle)
+
+    Parameters
+    ----------
+    filters
+        Only those with KEY=VALUE: status (busy or idle), language, name, owner, session (the beginning of its handle)
+        or namespace. May be repeated: of one key any of the values, of several keys all.
+    quiet
+        Only their handles.
+    """
+    asked, chosen = wanted(filters, asked)
+    sessions = ask(asked, "sessions.list", filters=chosen)
+    if quiet or asked.is_json:
+        print_listed(sessions, "session", quiet=quiet)
         return 0
     now = time.time()
     rows = [{**one, "busy": one["is_busy"], "age": ago(now - one["created"])} for one in sessions]

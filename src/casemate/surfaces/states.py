@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from casemate.errors import InvalidArgument
 from casemate.model.sizes import parse_size
-from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_document, print_json, print_table, served
+from casemate.surfaces.limit_options import NO_LIMITS, LimitOptions
+from casemate.surfaces.served import PLAIN, Asked, Flag, Name, ask, print_document, print_json, print_table, served
 from casemate.surfaces.words import say
 
 if TYPE_CHECKING:
@@ -31,45 +33,40 @@ def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, ask
 
 def limits(
     *,
-    memory: Annotated[str | None, Parameter(name=("--memory", "--ram"))] = None,
-    cpus: Annotated[float | None, Parameter(name=("--cpus", "--cpu"))] = None,
-    cpu_time: float | None = None,
+    within: LimitOptions = NO_LIMITS,
     timeout: float | None = None,
-    processes: int | None = None,
-    disk: str | None = None,
+    reset: Flag = False,
+    caller: str | None = None,
     asked: Asked = PLAIN,
 ) -> int:
     """Show the limits of what you run in the service; with options, narrow them from now on.
 
+    casemate limits --memory 256MiB --processes 16
+
+    casemate limits --reset
+
     Parameters
     ----------
-    memory
-        The most memory of a run or session, such as 256MiB.
-    cpus
-        The most cores.
-    cpu_time
-        The most seconds of cpu.
     timeout
         The most seconds of a run.
-    processes
-        The most processes and threads.
-    disk
-        The most bytes it may write.
+    reset
+        Undo what was narrowed before, and then narrow what the other options say.
+    caller
+        With --reset: undo what another has narrowed for itself, by the name that ps shows as its owner.
     """
-    given = {
-        "memory": memory,
-        "cpus": cpus,
-        "cpu_time": cpu_time,
-        "wall": timeout,
-        "processes": processes,
-        "disk": disk,
-    }
-    narrowed = {name: value for name, value in given.items() if value is not None}
-    in_force = ask(asked, "set_limits", limits=narrowed)
+    narrowed = within.given(wall=timeout)
+    if caller is not None and (not reset or narrowed):
+        raise InvalidArgument("caller", "is for --reset alone: others narrow their limits themselves")
+
+    async def told(remote: Remote) -> dict[str, Any]:
+        in_force = await remote("reset_limits", {} if caller is None else {"caller": caller}) if reset else {}
+        return dict(in_force if caller is not None else await remote("set_limits", {"limits": narrowed}))
+
+    in_force = served(told, asked)
     for name, value in narrowed.items():
         if in_force[name] is not None and _number(value) > in_force[name]:
-            named = "timeout" if name == "wall" else name
-            say(f"{named} stays as it is: limits are only narrowed, until the service ends")
+            named = {"wall": "timeout", "output": "output-limit"}.get(name, name.replace("_", "-"))
+            say(f"{named} stays as it is: limits are only narrowed; casemate limits --reset undoes that")
     return print_document(in_force, asked)
 
 

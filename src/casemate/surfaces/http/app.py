@@ -125,7 +125,7 @@ class Front:
                 await self._stop(exchange, principal)
             case "PUT", "v1", "uploads":
                 await self._upload(exchange, principal)
-            case "GET", "v1", _ if path.startswith(("artifacts/", "files/")):
+            case "GET", "v1", _ if path.startswith(("artifacts/", "files/", "archives/")):
                 await self._file(exchange, principal, path)
             case "POST", "v1", _:
                 await self._operation(exchange, principal, path.replace("/", "."))
@@ -162,12 +162,15 @@ class Front:
         await exchange.answer(200, {"handle": handle})
 
     async def _file(self, exchange: Exchange, principal: Principal, path: str) -> None:
-        """Bytes of what a run left, or of a session's workspace, as no page would show them."""
+        """Bytes of what a run left, of a session's workspace, or of an archive, as no page would show them."""
         kind, _, rest = path.partition("/")
         of, _, name = rest.partition("/")
         desk = await self._service.desk(principal.namespace)
-        whose = {"run": of} if kind == "artifacts" else {"session": of}
-        chunks = desk.files.chunks(name, **whose, principal=principal)
+        if kind == "archives":
+            chunks = desk.archives.chunks(of, principal)
+        else:
+            whose = {"run": of} if kind == "artifacts" else {"session": of}
+            chunks = desk.files.chunks(name, **whose, principal=principal)
         try:
             first = await anext(chunks, b"")
             kind_of = {"content-type": "application/octet-stream", "content-disposition": "attachment"}

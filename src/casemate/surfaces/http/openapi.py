@@ -123,6 +123,14 @@ _OTHERS: dict[str, Any] = {
             "responses": {"200": _BYTES, "default": _FAILED},
         }
     },
+    "/v1/archives/{handle}": {
+        "get": {
+            "operationId": "archives.get",
+            "summary": "The bytes of an archive that was made.",
+            "parameters": _in_path("handle"),
+            "responses": {"200": _BYTES, "default": _FAILED},
+        }
+    },
     "/v1/health": {
         "get": {
             "operationId": "health",

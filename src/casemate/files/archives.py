@@ -1,0 +1,352 @@
+"""Folders as tar archives, out of places and into places that may be hostile: regular files and folders, no more.
+
+No link is followed and none is made, nor any device, fifo or socket. Names are those that may leave a cell. Of
+permissions only "may be executed" is kept, so no file becomes setuid. What is left out is told, with the reason.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import BinaryIO, cast
+
+from casemate.errors import InvalidArgument, Unavailable
+from casemate.files.beneath import CHUNK, Attributes, enter_folder, open_beneath, write_file
+from casemate.files.bounds import Bounds, Skipped
+from casemate.files.names import path_problem, shown
+from casemate.files.walk import Entry, kind_of, open_file, walk
+from casemate.model.execution import SkippedFile
+
+_MIB = 2**20
+# Of one archive; with its heads it stays below what may be uploaded.
+BOUNDS = Bounds(files=10_000, file_bytes=224 * _MIB, total_bytes=224 * _MIB, depth=64, entries=50_000, reports=100)
+_MOST_HEAD = 1 * _MIB  # bytes of one head, such as a long name, that are read at once
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
+Path = tuple[bytes, ...]
+Tell = Callable[[int, int], None]
+Content = Callable[[int], bytes]
+Refuses = Callable[[Path, bool], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What went into an archive, or came out of one: how many ``files`` and ``folders``, and ``bytes`` of contents.
+
+    ``left_out``: what did not, and why. ``is_whole``: only what may never be copied was left out; False where a bound,
+    or a failure, left out more.
+    """
+
+    files: int
+    folders: int
+    bytes: int
+    left_out: tuple[SkippedFile, ...]
+    is_whole: bool
+
+
+@dataclass(slots=True)
+class _Count:
+    """What was carried so far, within bounds. ``tell`` hears of each file."""
+
+    tell: Tell
+    bounds: Bounds = BOUNDS
+    files: int = 0
+    folders: int = 0
+    bytes: int = 0
+    skipped: Skipped = field(default_factory=lambda: Skipped(BOUNDS.reports))
+
+    def has_room(self, path: Path, size: int) -> bool:
+        """Whether a file of so many bytes may be carried still; else it is told as lost."""
+        if self.files >= self.bounds.files:
+            self.skipped.lose(shown(path), f"there are more than {self.bounds.files} files")
+        elif size > self.bounds.file_bytes or self.bytes + size > self.bounds.total_bytes:
+            self.skipped.lose(shown(path), f"all files together have more than {self.bounds.total_bytes} bytes")
+        else:
+            return True
+        return False
+
+    def add(self, size: int) -> None:
+        self.files, self.bytes = self.files + 1, self.bytes + size
+        self.tell(self.files, self.bytes)
+
+    def carried(self) -> Carried:
+        return Carried(self.files, self.folders, self.bytes, self.skipped.listed(), self.skipped.complete)
+
+
+def _nobody(_files: int, _bytes: int) -> None:
+    return
+
+
+class Packer:
+    """Writes an archive to ``out``. ``top``: a folder that all names begin with.
+
+    ``content``: gives what may be told of an opened file, where that is not all of it; raises what :func:`withheld`
+    gives to leave it out. ``may_be_named``: whether a path may be told. ``tell``: hears how many files and bytes there
+    are, with each.
+    """
+
+    def __init__(
+        self,
+        out: BinaryIO,
+        top: Path = (),
+        *,
+        content: Content | None = None,
+        may_be_named: Callable[[Path], bool] = lambda _path: True,
+        tell: Tell = _nobody,
+    ) -> None:
+        self._tar = tarfile.TarFile(fileobj=out, mode="w", format=tarfile.PAX_FORMAT)
+        self._top = top
+        self._content = content
+        self._may_be_named = may_be_named
+        self._count = _Count(tell)
+        if top:
+            self._folder((), None)
+
+    def tree(self, root: int) -> None:
+        """Everything beneath the folder ``root``."""
+        walk(root, self, depth=BOUNDS.depth, entries=BOUNDS.entries)
+
+    def file(self, path: Path, file: int) -> None:
+        """One open regular file, as ``path``. Raises ``OSError`` where it is withheld or cannot be read."""
+        status = os.fstat(file)
+        if not self._count.has_room(path, status.st_size):
+            return
+        if self._content is None:
+            source = _Exactly(file, status.st_size)
+            self._add(path, status, source, status.st_size)
+            if source.is_short:
+                self._count.skipped.lose(shown(path), "not all of it could be read; the rest is zeros")
+        else:
+            data = self._content(file)
+            self._add(path, status, BytesIO(data), len(data))
+
+    def refuse(self, path: Path, reason: str) -> None:
+        """Something that is left out because it may not be copied."""
+        self._count.skipped.refuse(shown(path), reason)
+
+    def end(self) -> Carried:
+        """Finish the archive; what is in it."""
+        self._tar.close()
+        return self._count.carried()
+
+    def enter(self, entry: Entry, _folder: int, /) -> bool:
+        """See :class:`casemate.files.walk.Visitor`."""
+        if (why := self._problem(entry.path)) is not None:
+            self.refuse(entry.path, why)
+            return False
+        self._folder(entry.path, entry.stat)
+        return True
+
+    def leave(self, entry: Entry) -> None:
+        """See :class:`casemate.files.walk.Visitor`."""
+
+    def found(self, entry: Entry) -> None:
+        """See :class:`casemate.files.walk.Visitor`."""
+        why = self._problem(entry.path)
+        if why is None and not stat.S_ISREG(entry.stat.st_mode):
+            why = f"it is {kind_of(entry.stat.st_mode)}; only files and folders are copied"
+        if why is not None:
+            self.refuse(entry.path, why)
+            return
+        try:
+            file = open_file(entry)
+        except OSError as error:
+            self._count.skipped.lose(shown(entry.path), f"it cannot be read: {error.strerror}")
+            return
+        try:
+            self.file(entry.path, file)
+        except _Withheld as withheld:
+            self.refuse(entry.path, str(withheld))
+        finally:
+            os.close(file)
+
+    def missed(self, path: Path, reason: str) -> None:
+        """See :class:`casemate.files.walk.Visitor`."""
+        self._count.skipped.lose(shown(path), reason)
+
+    def _problem(self, path: Path) -> str | None:
+        if not self._may_be_named(path):
+            return "its name has a secret in it"
+        return path_problem(path)
+
+    def _folder(self, path: Path, status: os.stat_result | None) -> None:
+        info = self._info(path, status)
+        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        self._write(info)
+        self._count.folders += 1
+
+    def _add(self, path: Path, status: os.stat_result, source: BytesIO | _Exactly, size: int) -> None:
+        info = self._info(path, status)
+        info.size, info.mode = size, 0o755 if status.st_mode & 0o100 else 0o644
+        self._write(info, source)
+        self._count.add(size)
+
+    def _write(self, info: tarfile.TarInfo, source: BytesIO | _Exactly | None = None) -> None:
+        try:
+            self._tar.addfile(info, cast("BytesIO", source))  # it reads, and no more is asked of it
+        except OSError as error:  # the source raises none
+            raise Unavailable(f"the archive cannot be written: {error.strerror or error}") from None
+
+    def _info(self, path: Path, status: os.stat_result | None) -> tarfile.TarInfo:
+        info = tarfile.TarInfo(b"/".join((*self._top, *path)).decode())
+        info.mtime = max(0, int(status.st_mtime)) if status else 0
+        return info
+
+
+class _Withheld(OSError):
+    """Why the content of a file is not told."""
+
+
+def withheld(why: str) -> OSError:
+    """What a ``content`` raises for a file that is to be left out."""
+    return _Withheld(why)
+
+
+class _Exactly:
+    """So many bytes of a file that may change meanwhile: zeros stand for what is not there any more."""
+
+    def __init__(self, file: int, size: int) -> None:
+        self._file, self._at, self._size = file, 0, size
+        self.is_short = False
+
+    def read(self, most: int) -> bytes:
+        most = min(most, self._size - self._at)
+        data = b""
+        with suppress(OSError):
+            data = os.pread(self._file, most, self._at) if most > 0 else b""
+        if not data and most > 0:
+            self.is_short, data = True, bytes(most)
+        self._at += len(data)
+        return data
+
+
+def unpack(
+    source: BinaryIO,
+    root: int,
+    *,
+    owner: tuple[int, int] | None = None,
+    masked: int = 0o022,
+    refuses: Refuses = lambda _path, _is_folder: None,
+    tell: Tell = _nobody,
+) -> Carried:
+    """Put the files and folders of an archive, which need be nobody's friend's, beneath the folder ``root``; files of
+    the same names are replaced.
+
+    ``owner``: whose they become. ``masked``: permissions that none gets. ``refuses``: why a path is left out, besides
+    what always is; it is told whether that is a folder's. Raises ``InvalidArgument`` where it is no archive, and
+    ``OSError`` where there is no room.
+    """
+    unpacking = _Unpacking(root, owner, masked, refuses, _Count(tell))
+    try:
+        with tarfile.TarFile(fileobj=cast("BinaryIO", _Frugal(source)), mode="r") as tar:
+            for member in _members(tar, unpacking.count):
+                unpacking.take(tar, member)
+    except (tarfile.TarError, RecursionError, ValueError, OverflowError, EOFError) as error:
+        raise InvalidArgument("archive", f"is no whole tar archive: {error}") from None
+    return unpacking.count.carried()
+
+
+def _members(tar: tarfile.TarFile, count: _Count) -> Iterator[tarfile.TarInfo]:
+    """Those of an archive, so many at most; never the same place of it twice."""
+    reached, number = -1, 0
+    while (member := tar.next()) is not None:
+        vars(tar)["members"] = []  # which would all be kept
+        if member.offset <= reached or member.size < 0:
+            raise tarfile.ReadError("its parts overlap")
+        if (number := number + 1) > count.bounds.entries:
+            count.skipped.lose("…", f"there are more than {count.bounds.entries} entries; the rest was not looked at")
+            return
+        reached = member.offset
+        yield member
+
+
+@dataclass(slots=True)
+class _Unpacking:
+    root: int
+    owner: tuple[int, int] | None
+    masked: int
+    refuses: Refuses
+    count: _Count
+
+    def take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        """Put one member where it belongs, or say why not."""
+        path = _path_of(member.name)
+        if not path:
+            return  # the folder itself
+        if (why := self._problem(path, member)) is not None:
+            self.count.skipped.refuse(shown(path), why)
+            return
+        try:
+            if member.isdir():
+                os.close(self._folder(path))
+            elif self.count.has_room(path, member.size):
+                self._file(tar, member, path)
+                self.count.add(member.size)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise
+            self.count.skipped.lose(shown(path), f"it cannot be written: {error.strerror or error}")
+
+    def _problem(self, path: Path, member: tarfile.TarInfo) -> str | None:
+        if member.name.startswith("/") or b".." in path:
+            return "its name leads out of the folder"
+        if len(path) > self.count.bounds.depth:
+            return f"it lies deeper than {self.count.bounds.depth} folders"
+        if not member.isdir() and (member.type not in _PLAIN or member.issparse()):
+            return "it is no regular file and no folder"
+        bad = next((why for number in range(len(path)) if (why := path_problem(path[: number + 1]))), None)
+        return bad or self.refuses(path, member.isdir())
+
+    def _file(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+        content = tar.extractfile(member)
+        assert content is not None
+        mode = (0o777 if member.mode & 0o100 else 0o666) & ~self.masked
+        folder = self._folder(path[:-1])
+        try:
+            chunks = iter(lambda: content.read(CHUNK), b"")
+            modified = int(min(max(member.mtime, 0), 2**33)) * 10**9
+            write_file(folder, os.fsdecode(path[-1]), chunks, Attributes(mode, self.owner, modified))
+        finally:
+            os.close(folder)
+
+    def _folder(self, path: Path) -> int:
+        """A descriptor of a folder beneath the root, made where it is missing."""
+        folder = open_beneath(self.root, ())
+        for part in path:
+            try:
+                below = self._below(folder, os.fsdecode(part))
+            finally:
+                os.close(folder)
+            folder = below
+        return folder
+
+    def _below(self, folder: int, name: str) -> int:
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o777 & ~self.masked, dir_fd=folder)
+            self.count.folders += 1
+            if self.owner is not None:
+                os.chown(name, *self.owner, dir_fd=folder, follow_symlinks=False)
+        return enter_folder(folder, name)
+
+
+def _path_of(name: str) -> Path:
+    return tuple(os.fsencode(part) for part in name.split("/") if part not in ("", "."))
+
+
+class _Frugal:
+    """An archive's file, of which no more is read at once than a head may have."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, most: int = -1) -> bytes:
+        if not 0 <= most <= _MOST_HEAD:
+            raise tarfile.ReadError("a head in it is too large")
+        return self._file.read(most)

@@ -1,0 +1,55 @@
+"""Filters of lists: which of many are wanted, by keys and values. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
+
+from casemate.errors import InvalidArgument
+from casemate.model.operation import Most
+
+T = TypeVar("T")
+Filters = Annotated[Mapping[str, Sequence[str]], Most(20)]
+_MOST_NAMED = 100  # characters of what was given, in an error
+
+
+@dataclass(frozen=True, slots=True)
+class Key(Generic[T]):
+    """What a filter looks at. ``values`` of one thing, any of which may be the one that is wanted; ``known``: the only
+    values that there are, where that is so; ``begins``: the beginning of a value is enough, as for a handle."""
+
+    values: Callable[[T], Iterable[str | None]]
+    known: tuple[str, ...] = ()
+    begins: bool = False
+
+    def fits(self, one: T, wanted: Sequence[str]) -> bool:
+        """Whether any of its values is one of those that are wanted."""
+        found = [value for value in self.values(one) if value is not None]
+        if self.begins:
+            return any(value.startswith(given) for value in found for given in wanted if given)
+        return any(value in wanted for value in found)
+
+
+def chosen(all_of: Iterable[T], filters: Filters | None, keys: Mapping[str, Key[T]]) -> list[T]:
+    """Those that fit every key of ``filters``, and of each key any of its values.
+
+    Raises ``InvalidArgument`` for a key, or a value of a key with known ones, that there is not, naming the nearest.
+    """
+    given = filters or {}
+    for name, wanted in given.items():
+        if name not in keys:
+            raise _unknown(name, tuple(keys), "key")
+        for value in wanted:
+            if keys[name].known and value not in keys[name].known:
+                raise _unknown(value, keys[name].known, f"value of {name}")
+    return [one for one in all_of if all(keys[name].fits(one, wanted) for name, wanted in given.items())]
+
+
+def _unknown(given: str, known: tuple[str, ...], what: str) -> InvalidArgument:
+    near = difflib.get_close_matches(given[:_MOST_NAMED], known, n=1, cutoff=0.5)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return InvalidArgument(
+        "filters", f"there is no {what} {given[:_MOST_NAMED]!r}{meant}", remediation=f"There are: {', '.join(known)}."
+    )
