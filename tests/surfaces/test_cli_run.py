@@ -522,3 +522,10 @@ def test_the_example_leaves_its_table_and_its_chart(cli: Cli) -> None:
     assert done.stdout.startswith(b"342 penguins\n")
     assert (cli.folder / "out" / "bill_vs_flipper.png").read_bytes().startswith(b"\x89PNG")
     assert (cli.folder / "out" / "summary.csv").read_text().count("\n") == 4
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.js", "console.log(1)"), ("a.sh", "echo 1")])
+def test_an_environment_is_refused_for_a_program_that_would_not_use_it(cli: Cli, name: str, text: str) -> None:
+    done = cli("run", cli.program(text, name), "--environment", "/usr")
+    assert (done.code, done.stdout) == (2, b"")
+    assert b"--environment: '/usr' would not be used: it is for programs in Python" in done.stderr

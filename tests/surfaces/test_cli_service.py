@@ -267,8 +267,57 @@ def test_limits_are_narrowed_and_hold_for_what_is_run_next(served: Cli) -> None:
     assert served("limits", "--memory", "64MiB").code == 0
     assert served("exec", "-", "x = bytearray(300 << 20)").code != 0
     done = served("limits", "--memory", "64GiB", "--output", "json")
-    assert done.stderr == b"casemate: memory stays as it is: limits are only narrowed, until the service ends\n"
+    assert (
+        done.stderr
+        == b"casemate: memory stays as it is: limits are only narrowed; casemate limits --reset undoes that\n"
+    )
     assert json.loads(done.stdout)["memory"] == 64 << 20
+    reset = json.loads(served("limits", "--reset", "--processes", "16", "--output", "json").stdout)
+    assert (reset["memory"], reset["processes"]) == (512 << 20, 16)
+    assert served("limits", "--caller", "nobody").code == 2
+
+
+def test_a_session_has_the_limits_that_it_is_opened_with(served: Cli) -> None:
+    words = ("--memory", "256MiB", "--processes", "20", "--disk", "64MiB", "--open-files", "100", "--timeout", "7")
+    session = handle(served("sessions", "open", *words, "--inodes", "500", "--full-output", "2MiB"))
+    limits = json.loads(served("inspect", session, "--output", "json").stdout)["limits"]
+    assert (limits["memory"], limits["processes"], limits["disk"]) == (256 << 20, 20, 64 << 20)
+    assert (limits["open_files"], limits["wall"], limits["inodes"]) == (100, 7.0, 500)
+    assert limits["full_output"] == 2 << 20
+    tells = "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]"
+    assert served("exec", session, tells).stdout == b"100\n"
+
+
+def test_the_beginning_of_a_handle_is_enough_for_every_command(served: Cli) -> None:
+    session = handle(served("sessions", "open"))
+    assert served("exec", session[:8], "x = 20; x + 1").stdout == b"21\n"
+    run = handle(served("exec", "-", "--detach", LONG))
+    assert served("kill", run[:8]).stdout == f"{run}\tcancelled\n".encode()
+    assert served("wait", run[:8]).code == 130
+    assert served("logs", run[:8]).stdout == b"begun\n"
+    assert served("sessions", "close", session[:8]).code == 0
+    assert served("sessions", "list", "--quiet").stdout == b""
+
+
+def test_lists_are_filtered_and_give_handles_alone(served: Cli, at_terminal: At) -> None:
+    node = handle(served("sessions", "open", "--language", "node"))
+    python = handle(served("sessions", "open", "second"))
+    assert served("sessions", "list", "-q", "--filter", "language=node").stdout.decode() == f"{node}\n"
+    assert served("sessions", "list", "-q", "-f", "name=second", "-f", "language=node").stdout == b""
+    served("exec", python, "1 / 0")
+    failed = served("ps", "-q", "--filter", "status=failed").stdout.decode().strip()
+    assert served("ps", "-q", "--filter", f"session={python[:6]}").stdout == b""
+    assert served("ps", "-aq", "--filter", f"session={python[:6]}").stdout.decode().strip() == failed
+    assert served("ps", "-a", "--filter", "namespace=another").stdout == b""
+    shown = at_terminal("ps", "--all").done().stdout.decode()
+    assert failed[:12] in shown
+    assert failed not in shown
+    for command in ("ps", "sessions", "approvals"):
+        done = served(command, "--filter", "languag=node")
+        assert (done.code, done.stdout) == (2, b"")
+        assert done.stderr.startswith(b"casemate: --filter: there is no key 'languag'")
+    assert b"did you mean 'language'?" in served("ps", "--filter", "languag=node").stderr
+    assert served("ps", "--filter", "status").code == 2
 
 
 def test_a_host_that_nobody_allows_is_refused_with_a_code_of_its_own(served: Cli) -> None:

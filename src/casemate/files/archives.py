@@ -52,9 +52,10 @@ class Carried:
 
 @dataclass(slots=True)
 class _Count:
-    """What was carried so far, within bounds. ``tell`` hears of each file."""
+    """What was carried so far, within bounds. ``tell`` hears of each file; ``named``: names as they may be told."""
 
     tell: Tell
+    named: Callable[[str], str] = str
     bounds: Bounds = BOUNDS
     files: int = 0
     folders: int = 0
@@ -64,12 +65,18 @@ class _Count:
     def has_room(self, path: Path, size: int) -> bool:
         """Whether a file of so many bytes may be carried still; else it is told as lost."""
         if self.files >= self.bounds.files:
-            self.skipped.lose(shown(path), f"there are more than {self.bounds.files} files")
+            self.lose(path, f"there are more than {self.bounds.files} files")
         elif size > self.bounds.file_bytes or self.bytes + size > self.bounds.total_bytes:
-            self.skipped.lose(shown(path), f"all files together have more than {self.bounds.total_bytes} bytes")
+            self.lose(path, f"all files together have more than {self.bounds.total_bytes} bytes")
         else:
             return True
         return False
+
+    def refuse(self, path: Path, reason: str) -> None:
+        self.skipped.refuse(self.named(shown(path)), reason)
+
+    def lose(self, path: Path, reason: str) -> None:
+        self.skipped.lose(self.named(shown(path)), reason)
 
     def add(self, size: int) -> None:
         self.files, self.bytes = self.files + 1, self.bytes + size
@@ -87,8 +94,8 @@ class Packer:
     """Writes an archive to ``out``. ``top``: a folder that all names begin with.
 
     ``content``: gives what may be told of an opened file, where that is not all of it; raises what :func:`withheld`
-    gives to leave it out. ``may_be_named``: whether a path may be told. ``tell``: hears how many files and bytes there
-    are, with each.
+    gives to leave it out. ``named``: a name as it may be told; what has another is left out. ``tell``: hears how many
+    files and bytes there are, with each.
     """
 
     def __init__(
@@ -97,14 +104,14 @@ class Packer:
         top: Path = (),
         *,
         content: Content | None = None,
-        may_be_named: Callable[[Path], bool] = lambda _path: True,
+        named: Callable[[str], str] = str,
         tell: Tell = _nobody,
     ) -> None:
         self._tar = tarfile.TarFile(fileobj=out, mode="w", format=tarfile.PAX_FORMAT)
         self._top = top
         self._content = content
-        self._may_be_named = may_be_named
-        self._count = _Count(tell)
+        self._named = named
+        self._count = _Count(tell, named)
         if top:
             self._folder((), None)
 
@@ -121,14 +128,14 @@ class Packer:
             source = _Exactly(file, status.st_size)
             self._add(path, status, source, status.st_size)
             if source.is_short:
-                self._count.skipped.lose(shown(path), "not all of it could be read; the rest is zeros")
+                self._count.lose(path, "not all of it could be read; the rest is zeros")
         else:
             data = self._content(file)
             self._add(path, status, BytesIO(data), len(data))
 
     def refuse(self, path: Path, reason: str) -> None:
         """Something that is left out because it may not be copied."""
-        self._count.skipped.refuse(shown(path), reason)
+        self._count.refuse(path, reason)
 
     def end(self) -> Carried:
         """Finish the archive; what is in it."""
@@ -157,7 +164,7 @@ class Packer:
         try:
             file = open_file(entry)
         except OSError as error:
-            self._count.skipped.lose(shown(entry.path), f"it cannot be read: {error.strerror}")
+            self._count.lose(entry.path, f"it cannot be read: {error.strerror}")
             return
         try:
             self.file(entry.path, file)
@@ -168,10 +175,11 @@ class Packer:
 
     def missed(self, path: Path, reason: str) -> None:
         """See :class:`casemate.files.walk.Visitor`."""
-        self._count.skipped.lose(shown(path), reason)
+        self._count.lose(path, reason)
 
     def _problem(self, path: Path) -> str | None:
-        if not self._may_be_named(path):
+        text = b"/".join(path).decode("utf-8", "replace")
+        if self._named(text) != text:
             return "its name has a secret in it"
         return path_problem(path)
 
@@ -280,7 +288,7 @@ class _Unpacking:
         if not path:
             return  # the folder itself
         if (why := self._problem(path, member)) is not None:
-            self.count.skipped.refuse(shown(path), why)
+            self.count.refuse(path, why)
             return
         try:
             if member.isdir():
@@ -291,7 +299,7 @@ class _Unpacking:
         except OSError as error:
             if error.errno in _FULL:
                 raise
-            self.count.skipped.lose(shown(path), f"it cannot be written: {error.strerror or error}")
+            self.count.lose(path, f"it cannot be written: {error.strerror or error}")
 
     def _problem(self, path: Path, member: tarfile.TarInfo) -> str | None:
         if member.name.startswith("/") or b".." in path:

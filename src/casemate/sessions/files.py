@@ -267,14 +267,10 @@ def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | N
         except OSError as error:
             raise withheld(error.strerror or str(error)) from None
 
-    def may_be_named(path: tuple[bytes, ...]) -> bool:
-        text = b"/".join(path).decode("utf-8", "replace")
-        return redaction is None or redaction.text(text) == text
-
     with _on_the_host("target", target), target.open("wb") as out:
         packer = Packer(
             out, tuple(map(os.fsencode, top.split("/"))) if top else (), content=told if redaction else None,
-            may_be_named=may_be_named,
+            named=redaction.text if redaction else str,
         )  # fmt: skip
         if name and _about(root, name).kind != "folder":
             with _opened(root, name) as fd:

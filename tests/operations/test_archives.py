@@ -1,0 +1,146 @@
+"""Whole folders out of sessions and runs, and into sessions."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operations.conftest import AGENT
+
+from casemate.errors import InvalidArgument, NotFound, Unavailable
+from casemate.operations import uploads
+from casemate.operations.desk import Desk
+from casemate.operations.invoke import Invoke
+
+HOSTILE = """
+import os
+os.makedirs('out/sub'); open('out/sub/a', 'w').write('A'); open('out/b', 'w').write('B')
+os.symlink('/etc', 'out/folder'); os.symlink('/etc/passwd', 'out/file'); os.mkfifo('out/fifo')
+open('out/line\\nbreak', 'w').close()
+"""
+
+
+async def fetched(desk: Desk, handle: str) -> dict[str, bytes | None]:
+    """What is in an archive."""
+    data = b"".join([piece async for piece in desk.archives.chunks(handle, AGENT)])
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return {one.name: file.read() if (file := tar.extractfile(one)) else None for one in tar}
+
+
+async def sent(desk: Desk, files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> str:
+    """The handle of an archive that was uploaded."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, to in (links or {}).items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, to
+            tar.addfile(info)
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        yield out.getvalue()
+
+    return await desk.uploads.put(pieces(), AGENT)
+
+
+async def stepped(invoke: Invoke, code: str, **more: Any) -> dict[str, Any]:
+    state: dict[str, Any] = await invoke("runs.start", {"code": code, "wait": 60, **more})
+    assert state["status"] == "done"
+    return state
+
+
+async def test_a_folder_of_a_session_is_had_without_links_and_what_is_no_file(agent: Invoke, desk: Desk) -> None:
+    session = (await agent("sessions.open", {}))["session"]
+    await stepped(agent, HOSTILE, session=session)
+    packed = await agent("archives.pack", {"session": session, "path": "out", "top": "out"})
+    assert (packed["files"], packed["folders"], packed["bytes"], packed["is_whole"]) == (2, 2, 2, True)
+    assert {one["name"] for one in packed["left_out"]} == {"folder", "file", "fifo", "line\\x0abreak"}
+    assert await fetched(desk, packed["handle"]) == {"out": None, "out/sub": None, "out/sub/a": b"A", "out/b": b"B"}
+    await agent("archives.drop", {"handle": packed["handle"]})
+    with pytest.raises(NotFound):
+        await fetched(desk, packed["handle"])
+    with pytest.raises(InvalidArgument, match="link"):
+        await agent("archives.pack", {"session": session, "path": "out/file"})
+    with pytest.raises(InvalidArgument):
+        await agent("archives.pack", {"session": session, "path": "out/folder"})
+    await agent("sessions.close", {"session": session})
+
+
+async def test_what_a_run_has_left_is_had_as_a_folder(agent: Invoke, desk: Desk) -> None:
+    run = (await stepped(agent, HOSTILE))["run"]
+    packed = await agent("archives.pack", {"run": run, "path": "out"})
+    assert await fetched(desk, packed["handle"]) == {"sub/a": b"A", "b": b"B"}
+    packed = await agent("archives.pack", {"run": run, "path": "out/b"})
+    assert await fetched(desk, packed["handle"]) == {"b": b"B"}
+    kinds = {path: (await agent("files.info", {"run": run, "path": path}))["kind"] for path in ("", "out", "out/b")}
+    assert kinds == {"": "folder", "out": "folder", "out/b": "file"}
+    with pytest.raises(NotFound):
+        await agent("archives.pack", {"run": run, "path": "nothing"})
+
+
+async def test_an_archive_comes_out_in_the_workspace_and_its_programs_see_it(agent: Invoke, desk: Desk) -> None:
+    session = (await agent("sessions.open", {}))["session"]
+    await stepped(agent, "import os\nos.makedirs('in')\nos.symlink('/tmp', 'in/away')", session=session)
+    handle = await sent(desk, {"a/b": b"1", "away/planted": b"2", "../up": b"3"}, {"link": "/etc/passwd"})
+    told = await agent("archives.unpack", {"session": session, "handle": handle, "path": "in"})
+    assert (told["files"], told["is_whole"]) == (1, False)
+    assert {one["name"] for one in told["left_out"]} == {"away/planted", "../up", "link"}
+    found = (
+        "sorted(os.listdir('in')), os.listdir('/tmp'), open('in/a/b').read(), os.stat('in/a/b').st_uid == os.getuid()"
+    )
+    done = await stepped(agent, found, session=session)
+    assert done["execution"]["text"] == "(['a', 'away'], ['.home'], '1', True)"
+    await agent("sessions.close", {"session": session})
+
+
+async def test_a_secret_of_a_session_is_in_no_archive_of_it(agent: Invoke, operator: Invoke, desk: Desk) -> None:
+    await operator("vault.set", {"name": "TOKEN", "value": "kept-to-itself-9317"})
+    session = (await agent("sessions.open", {"secrets": ["TOKEN"]}))["session"]
+    tells = "import os; t = os.environ['TOKEN']\nos.mkdir('d')\nfor n in 'plain', t: open(f'd/{n}', 'w').write('x' + t)"
+    await stepped(agent, tells, session=session)
+    packed = await agent("archives.pack", {"session": session, "path": "d"})
+    inside = await fetched(desk, packed["handle"])
+    assert list(inside) == ["plain"]
+    assert "9317" not in f"{inside} {packed}"
+    await agent("sessions.close", {"session": session})
+
+
+async def test_archives_are_their_makers_and_count_as_uploads(
+    agent: Invoke, other: Invoke, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = (await agent("sessions.open", {"files": {"a": {"text": "1"}}}))["session"]
+    theirs = (await other("sessions.open", {}))["session"]
+    handle = (await agent("archives.pack", {"session": session}))["handle"]
+    unpacking = {"session": theirs, "handle": handle}
+    for refused, given in (("archives.pack", {"session": session}), ("archives.unpack", unpacking)):
+        with pytest.raises(NotFound):
+            await other(refused, given)
+    await other("archives.drop", {"handle": handle})
+    assert await fetched(desk, handle) == {"a": b"1", "output": None}
+    monkeypatch.setattr(uploads, "MOST_OF_ONE", uploads.MOST_BYTES + desk.uploads._total(AGENT.payer) - 1)
+    with pytest.raises(Unavailable):
+        await agent("archives.pack", {"session": session})
+    await agent("archives.drop", {"handle": handle})
+    await agent("archives.drop", {"handle": (await agent("archives.pack", {"session": session}))["handle"]})
+    for invoke, one in ((agent, session), (other, theirs)):
+        await invoke("sessions.close", {"session": one})
+
+
+async def test_what_is_no_archive_is_an_error_and_changes_nothing(agent: Invoke, desk: Desk, tmp_path: Path) -> None:
+    session = (await agent("sessions.open", {}))["session"]
+
+    async def noise() -> AsyncGenerator[bytes]:
+        yield os.urandom(4096)
+
+    handle = await desk.uploads.put(noise(), AGENT)
+    with pytest.raises(InvalidArgument, match="no whole tar archive"):
+        await agent("archives.unpack", {"session": session, "handle": handle})
+    await agent("sessions.close", {"session": session})
