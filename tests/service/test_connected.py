@@ -160,6 +160,10 @@ async def test_files_of_a_session_go_both_ways(kind: str, shared: Daemon, tmp_pa
         assert {(one.name, one.kind) for one in await session.files.list()} >= {("a", "folder"), ("c.bin", "file")}
         await session.files.download("large.bin", tmp_path / "back.bin")
         assert (tmp_path / "back.bin").read_bytes() == large
+        packed = await session.files.pack("", tmp_path / "all.tar", top="all")
+        assert (packed.files, packed.is_whole, packed.left_out) == (3, True, ())
+        assert await session.files.unpack(tmp_path / "all.tar", "copy") == packed
+        assert await session.files.read_bytes("copy/all/c.bin") == b"\x00\xff"
         await session.files.remove("c.bin")
         with pytest.raises(InvalidArgument):
             await session.files.read_bytes("c.bin")

@@ -23,6 +23,9 @@ def test_bash_completes_commands_and_options(cli: Cli) -> None:
     assert "--toolset" in completed_by_bash(cli, "install", "cursor", "--to")
     assert {"show", "check"} <= set(completed_by_bash(cli, "policy", ""))
     assert completed_by_bash(cli, "run", "x.py", "--workspace-mode", "ov") == ["overlay"]
+    assert {"--filter", "--quiet"} <= set(completed_by_bash(cli, "ps", "--"))
+    assert {"--reset", "--processes"} <= set(completed_by_bash(cli, "limits", "--"))
+    assert {"--processes", "--open-files"} <= set(completed_by_bash(cli, "sessions", "open", "--"))
 
 
 @pytest.mark.needs("zsh")

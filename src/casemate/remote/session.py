@@ -7,16 +7,17 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
 from casemate.remote.given import plain
-from casemate.remote.revived import revived
+from casemate.remote.revived import revived, type_named
 from casemate.sessions.files import FileInfo
 from casemate.sessions.variables import Variable
 
 if TYPE_CHECKING:
+    from casemate.files.archives import Carried
     from casemate.model.events import Event
     from casemate.model.execution import Execution
 
@@ -188,16 +189,29 @@ class Files:
         """Remove a file, a link or an empty folder."""
         await self._ways.call("files.remove", session=self._session, path=name)
 
+    async def pack(self, name: str, target: str | os.PathLike[str], *, top: str = "") -> Carried:
+        """Write a folder as a tar archive to a file of this machine; what is in it."""
+        told = await self._ways.remote("archives.pack", {"session": self._session, "path": name, "top": top})
+        try:
+            with _opened(target) as file:
+                await self._ways.remote.fetch(told["handle"], file)
+        finally:
+            await self._ways.call("archives.drop", handle=told["handle"])
+        return _carried(told)
+
+    async def unpack(self, source: str | os.PathLike[str], name: str = "") -> Carried:
+        """Put the files and folders of a tar archive of this machine into a folder of the workspace; what came out."""
+        handle = await self._ways.remote.upload(await _content(source))
+        given = {"session": self._session, "handle": handle, "path": name}
+        try:
+            return _carried(await self._ways.remote("archives.unpack", given))
+        finally:
+            await self._ways.call("archives.drop", handle=handle)
+
     async def upload(self, source: str | os.PathLike[str], name: str | None = None) -> None:
         """Copy a file of this machine into the workspace."""
-        import asyncio
-
-        path = Path(source)
-        try:
-            data = await asyncio.to_thread(path.read_bytes)
-        except OSError as error:
-            raise InvalidArgument("source", f"{os.fspath(source)!r}: {error.strerror}") from None
-        await self.write(path.name if name is None else name, data)
+        data = await _content(source)
+        await self.write(Path(source).name if name is None else name, data)
 
     async def download(self, name: str, target: str | os.PathLike[str]) -> Path:
         """Copy a file of the workspace to this machine; where it lies now."""
@@ -212,3 +226,26 @@ class Files:
 
 
 _SMALL = 256 * 1024  # characters that travel with the arguments
+
+
+async def _content(source: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file of this machine. Raises ``InvalidArgument``."""
+    import asyncio
+
+    try:
+        return await asyncio.to_thread(Path(source).read_bytes)
+    except OSError as error:
+        raise InvalidArgument("source", f"{os.fspath(source)!r}: {error.strerror}") from None
+
+
+def _opened(target: str | os.PathLike[str]) -> BinaryIO:
+    try:
+        return open(target, "wb")
+    except OSError as error:
+        raise InvalidArgument("target", f"{os.fspath(target)!r}: {error.strerror}") from None
+
+
+def _carried(told: Mapping[str, Any]) -> Carried:
+    known = {name: told[name] for name in ("files", "folders", "bytes", "left_out", "is_whole")}
+    carried: Carried = revived(type_named("casemate.files.archives:Carried"), known)
+    return carried
