@@ -137,7 +137,7 @@ def _cut(archive: bytes) -> bytes:
 def _negative(archive: bytes) -> bytes:
     """The size of the first member as the negative number that GNU's form can have, with a checksum that is right."""
     head = bytearray(archive[:512])
-    head[124:136] = b"\xff" * 10 + b"\xfc\x00"
+    head[124:136] = b"\xff" * 10 + b"\xfe\x00"  # -512: the next is where this one is
     head[148:156] = b" " * 8
     head[148:156] = b"%06o\0 " % sum(head)
     return bytes(head) + archive[512:]
