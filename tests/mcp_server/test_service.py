@@ -135,10 +135,10 @@ def until_it_answers(address: str) -> None:
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_service_serves_mcp_to_its_tokens(served: tuple[str, str], era: str) -> None:
     address, token = served
-    async with httpx2.AsyncClient() as stranger:
+    async with httpx2.AsyncClient(timeout=SECONDS) as stranger:
         assert (await stranger.post(address, content=b"{}")).status_code == 401
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as known,
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=SECONDS) as known,
         Client(streamable_http_client(address, http_client=known), mode=era) as client,
     ):
         answer = await client.call_tool("execute_code", {"code": "print(6 * 7)"})

@@ -258,7 +258,7 @@ async def called(address: str, name: str) -> AsyncGenerator[Client]:
         raise AssertionError("rounds are made by hand here")
 
     async with (
-        httpx2.AsyncClient(headers={CALLER: name}) as known,
+        httpx2.AsyncClient(headers={CALLER: name}, timeout=SECONDS) as known,
         Client(
             streamable_http_client(f"{address}/mcp", http_client=known), mode="2026-07-28", elicitation_callback=ask
         ) as client,
@@ -284,7 +284,7 @@ async def test_state_that_was_given_to_one_principal_is_refused_from_another(add
 async def test_requests_that_a_strange_page_could_have_sent_are_refused(
     address: str, path: str, header: dict[str, str]
 ) -> None:
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=SECONDS) as client:
         method = "GET" if path == "/sse" else "POST"
         accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
         request = client.build_request(method, address + path, headers={**accept, **header}, content=b"{}")
@@ -319,12 +319,12 @@ def said(log: Path, words: str) -> str:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_command_serves_http_to_whoever_has_its_token_alone(listening: str, era: str) -> None:
-    async with httpx2.AsyncClient() as stranger:
+    async with httpx2.AsyncClient(timeout=SECONDS) as stranger:
         for headers in ({}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": TOKEN}):
             answer = await stranger.post(listening, headers=headers, content=b"{}")
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as known,
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=SECONDS) as known,
         Client(streamable_http_client(listening, http_client=known), mode=era) as client,
     ):
         assert text_of(await client.call_tool("execute_code", {"code": "print(6 * 7)"})).startswith("42\n")

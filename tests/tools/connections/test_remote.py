@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import gzip
 import json
@@ -18,6 +19,7 @@ from tests.tools.connections.conftest import SECONDS, Made, Secrets, said
 from tests.tools.connections.web import Rough, serving
 
 from casemate.errors import InvalidArgument, ToolUnavailable
+from casemate.tools.connections import remote
 from casemate.tools.connections.addresses import is_metadata, place_of
 from casemate.tools.connections.answers import Elicitation, Elicited
 from casemate.tools.connections.last_words import LastWords
@@ -97,6 +99,63 @@ def test_a_session_that_the_server_has_forgotten_is_made_anew(connections: Made)
         servers.close()
     answered = [one for one in rough.seen if one.get("params", {}).get("arguments") == {"n": 2}]
     assert len(answered) == 2  # the first was answered 404, so nobody looked at it
+
+
+class Opening(Rough):
+    """A server that opens its own stream of events when it was asked for its tools all the same, or ``window`` seconds
+    later; with None it never says that the stream is there. ``order``: what was asked, and that it is there."""
+
+    def __init__(self, window: float | None) -> None:
+        super().__init__()
+        self.window = window
+        self.order: list[str] = []
+        self._listed = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "GET":
+            await self._opened(receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _opened(self, receive: Any, send: Any) -> None:
+        if self.window is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._listed.wait(), self.window)
+            self.order.append("open")
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b": here\n\n", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    def _answered(self, headers: dict[str, str], message: dict[str, Any]) -> Any:
+        if message.get("method") == "tools/list":
+            self.order.append("tools/list")
+            self._listed.set()
+        return super()._answered(headers, message)
+
+
+def test_a_server_is_asked_for_nothing_before_it_is_listened_to(
+    connections: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_HEARD", SECONDS)  # however busy the machine is
+    opening = Opening(0.3)
+    with serving(opening) as url:
+        servers = connections()
+        servers.add("own", {"url": f"{url}/mcp"})
+        assert said(servers, "echo") == "{}"
+        servers.close()
+    assert opening.order == ["open", "tools/list"]
+
+
+def test_a_server_that_does_not_say_that_it_is_listened_to_is_asked_all_the_same(connections: Made) -> None:
+    opening = Opening(None)
+    with serving(opening) as url:
+        servers = connections()
+        servers.add("own", {"url": f"{url}/mcp"})
+        assert said(servers, "echo") == "{}"
+        servers.close()
+    assert opening.order == ["tools/list"]
 
 
 def test_a_server_that_is_away_is_found_again_when_it_is_back(connections: Made) -> None:

@@ -36,7 +36,7 @@ class Browser:
     def __call__(self, prompt: SignInPrompt) -> None:
         self.prompts.append(prompt)
         if not prompt.code:
-            with httpx2.Client(follow_redirects=True, trust_env=False) as client:
+            with httpx2.Client(follow_redirects=True, trust_env=False, timeout=SECONDS) as client:
                 self.pages.append(client.get(prompt.url).text)
 
 
@@ -158,7 +158,7 @@ def test_an_answer_for_another_sign_in_is_not_looked_at(connections: Made, guard
     statuses: list[int] = []
 
     def browser(prompt: SignInPrompt) -> None:
-        with httpx2.Client(trust_env=False) as client:
+        with httpx2.Client(trust_env=False, timeout=SECONDS) as client:
             back = client.get(prompt.url).headers["location"]
             forged = back.partition("?")[0] + "?code=forged&state=guessed"
             statuses.append(client.get(forged).status_code)

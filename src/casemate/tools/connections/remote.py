@@ -12,7 +12,7 @@ import contextlib
 import ipaddress
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import httpx2
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _SECONDS = 30.0  # to connect, and to send; answers have the deadlines of whoever waits for them
 _MOST_CONNECTIONS = 50
 _FIRST_ERROR, _UNAVAILABLE = 400, 503
+_HEARD = 1.0  # seconds for a server to say that it streams; some say so only with the first event, perhaps hours later
 
 
 class Bounded(httpx2.AsyncBaseTransport):
@@ -151,6 +152,48 @@ async def _is_public(host: str) -> bool:
         return True
 
 
+class Listening(httpx2.AsyncClient):
+    """A client that listens before it goes on: what is posted while the first stream of events is being opened waits
+    until that is there, or for a second where the server was sent the request and does not say so.
+
+    A server's own messages (that its tools have changed, what it asks the user during a call) are for whoever listens,
+    and are lost while nobody does (MCP 2025-11-25, Transports: "Listening for Messages from the Server").
+    """
+
+    _is_first = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._asked, self._answered = asyncio.Event(), asyncio.Event()
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send it, in its turn."""
+        opens = request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
+        if opens and self._is_first:
+            return await self._opened(request, **options)
+        if not self._is_first and not self._answered.is_set():
+            await self._asked.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_HEARD):
+                    await self._answered.wait()
+            self._answered.set()
+        return await super().send(request, **options)
+
+    async def _opened(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        self._is_first = False
+
+        async def sent(event: str, _about: object) -> None:
+            if event.endswith("receive_response_headers.started"):
+                self._asked.set()
+
+        request.extensions["trace"] = sent
+        try:
+            return await super().send(request, **options)
+        finally:
+            self._asked.set()
+            self._answered.set()
+
+
 def http_client(
     url: str,
     headers: Mapping[str, str],
@@ -160,7 +203,7 @@ def http_client(
 ) -> httpx2.AsyncClient:
     """A client for one server, which nothing in the environment configures: no proxies, no netrc."""
     timeout = httpx2.Timeout(_SECONDS, read=None)
-    return httpx2.AsyncClient(
+    return Listening(
         headers=dict(headers), auth=auth, timeout=timeout, transport=Bounded(url, words, addresses), trust_env=False,
         follow_redirects=False,
     )  # fmt: skip
