@@ -18,7 +18,7 @@ import casemate
 from casemate.remote.client import Remote, connect
 from casemate.remote.places import Places, places_of, read_running
 
-PATIENCE = 30.0  # seconds until something that must happen is taken as not happening
+PATIENCE = 60.0  # seconds until something that must happen is taken as not happening, also on a busy machine
 ASKS = '{"rules": [{"ask": "shell"}]}'  # commands of sessions
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from casemate.tools.connections.answers import Elicitation, Elicited
     from casemate.tools.tools import Tools
 
-SECONDS = 60.0  # for one scenario, while all are done at once
+SECONDS = 240.0  # for one scenario, while all are done at once and the machine is busy
 _AT_ONCE = 8
 NAMED = "https://conformance-test.local/client-metadata.json"  # the client that auth/basic-cimd knows
 
@@ -62,14 +62,14 @@ async def done(scenario: str, url: str, context: dict[str, Any]) -> None:
 def definition(scenario: str, url: str, given: dict[str, Any]) -> dict[str, Any]:
     """How the server of a scenario is reached."""
     if not scenario.startswith("auth/"):
-        return {"url": url}
+        return {"url": url, "connect_timeout": SECONDS}
     auth: dict[str, Any] = {"type": "authorization_code"}
     if scenario == "auth/basic-cimd":
         auth["client_metadata_url"] = NAMED
     if scenario == "auth/client-credentials-basic":
         auth = {"type": "client_credentials", "issuer": issuer(url)}
     auth |= {key: given[key] for key in ("client_id", "client_secret") if key in given}
-    return {"url": url, "auth": auth}
+    return {"url": url, "auth": auth, "connect_timeout": SECONDS}
 
 
 def issuer(url: str) -> str:
