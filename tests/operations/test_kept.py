@@ -201,3 +201,36 @@ async def test_a_run_whose_events_cannot_be_kept_does_not_go_on_unseen(
         assert "cannot be kept" in state["error"]["message"]
         assert desk.activity().runs == 0
         assert (await sandbox.stats()).running == 0
+
+
+@pytest.mark.parametrize("place", ["a session", "a cell of its own"])
+async def test_a_run_whose_files_cannot_be_made_is_ended_and_its_caller_told(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "disk full")
+
+    async with Desk(sandbox) as desk:
+        agent = Checked(local(desk, AGENT))
+        where = {"session": (await agent("sessions.open"))["session"]} if place == "a session" else {}
+        with monkeypatch.context() as broken:
+            broken.setattr(FolderStore, "begin", fail)
+            with pytest.raises(Unavailable, match="cannot be kept: disk full"):
+                await agent("runs.start", {"code": "import time; time.sleep(50)", **where})
+            async with asyncio.timeout(20):
+                await desk.idle()
+        assert (await agent("runs.list"), desk.activity().runs) == ([], 0)
+        assert (await agent("runs.start", {"code": "print(1)", "wait": 60, **where}))["outcome"] == "ok"
+
+
+async def test_a_run_whose_caller_leaves_at_once_is_ended_and_kept_as_that(sandbox: Sandbox) -> None:
+    async with Desk(sandbox) as desk:
+        agent = local(desk, AGENT)
+        starting = asyncio.ensure_future(agent("runs.start", {"code": SLOW}))
+        while not desk.activity().runs:
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await desk.idle()
+        assert [one["status"] for one in await agent("runs.list")] == ["done"]

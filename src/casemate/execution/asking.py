@@ -31,3 +31,5 @@ async def asking(
         yield asker
     finally:
         await asker.end()
+        if emitter:
+            emitter.on_left = None  # nothing waits any more for whoever follows it

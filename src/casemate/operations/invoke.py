@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from casemate.operations.desk import Desk
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_PLAIN = (str, float, int, bool, type(None))
 _MOST_WORDS = 500  # characters of what is wrong with an argument
 
 
@@ -110,6 +111,8 @@ class _Local:
 
     def _revived(self, value: Any, held: contextlib.ExitStack) -> Any:
         """What a method takes for a value that was read."""
+        if type(value) in _PLAIN:
+            return value
         from casemate.operations.files import decoded
         from casemate.operations.schemas import BinaryFile, LimitsGiven, TextFile, UploadedFile
 

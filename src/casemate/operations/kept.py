@@ -18,6 +18,7 @@ from casemate.model.events import Done
 from casemate.model.execution import Cause
 from casemate.operations.event_log import EventLog
 from casemate.operations.handles import meant
+from casemate.operations.retention import Retention
 from casemate.operations.wire import Document, document, error_document, event_document, execution_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _SMALL = 1 << 16  # characters of one that is kept without another thread
 _MOST_LOADED = 4 << 20  # characters of such a one
 _UNWANTED = 20  # runs that are dropped at once
 _EVENTS = "events.jsonl"
+_UNTIL_SENT = 2  # turns of the loop in which a step is on its way: its files are made while it runs
 _INTERRUPTED = "casemate was ended while it ran"
 
 
@@ -99,6 +101,7 @@ class KeptRuns:
         self._runs: dict[str, Kept] = {}
         self._going: dict[str, Kept] = {}  # those of them that are not over
         self._unwanted: list[str] = []  # runs that nobody can reach any more, still in the store
+        self._retention = Retention()
         self._loaded: dict[str, Execution] = {}
         self._is_closed = False
 
@@ -109,9 +112,8 @@ class KeptRuns:
                 lost = error_document(SandboxClosed(_INTERRUPTED))
                 head |= {"is_done": True, "error": lost, "ended": time.time()}
                 await asyncio.to_thread(self._store.end, head["run"], head, None)
-            self._runs[head["run"]] = Kept(head, None)
-        for payer in {kept.payer for kept in self._runs.values()}:
-            await self._drop_oldest(payer)
+            kept = self._runs[head["run"]] = Kept(head, None)
+            await self._over(kept)
 
     async def add(self, begin: Callable[[], Run], principal: Principal, session: str | None, language: str) -> Kept:
         """Begin a run of ``principal``'s, and follow it. Raises ``Unavailable`` where too many go on, and as ``begin``
@@ -128,21 +130,26 @@ class KeptRuns:
             "language": language, "started": time.time(), "ended": None, "is_done": False,
             "outcome": None, "error": None, "bytes": 0,
         }  # fmt: skip
+        kept = self._going[going.id] = Kept(head, None, going)
+        kept.follower = asyncio.ensure_future(self._follow(kept, going))  # noqa: TID251 - ended by `close`
         try:
-            log = self._begun(head)  # which takes no longer than handing it to a thread
-        except BaseException:
+            for _ in range(_UNTIL_SENT):
+                await asyncio.sleep(0)
+            self._begun(kept)  # which takes no longer than handing it to a thread
+        except BaseException as error:
             await going.cancel()
+            if isinstance(error, OSError):
+                raise Unavailable(f"the run cannot be kept: {error.strerror or error}") from None
             raise
-        kept = self._runs[going.id] = self._going[going.id] = Kept(head, log, going)
-        kept.follower = asyncio.ensure_future(self._follow(kept, going, log))  # noqa: TID251 - ended by `close`
         return kept
 
-    def _begun(self, head: Document) -> EventLog:
-        try:
-            folder = self._store.begin(head["run"], head)
-            return EventLog(folder / _EVENTS, is_step=head["session"] is not None)
-        except OSError as error:
-            raise Unavailable(f"the run cannot be kept: {error.strerror or error}") from None
+    def _begun(self, kept: Kept) -> EventLog:
+        """Its events, in files that are made unless they are there: from then on it is found. Raises ``OSError``."""
+        if kept.log is None:
+            folder = self._store.begin(kept.run, kept.head)
+            kept.log = EventLog(folder / _EVENTS, is_step=kept.head["session"] is not None)
+            self._runs[kept.run] = kept
+        return kept.log
 
     def find(self, run: str, principal: Principal) -> Kept:
         """The run with this handle, or the only one whose handle begins so. Raises ``NotFound``, also for another's,
@@ -194,7 +201,7 @@ class KeptRuns:
             self._loaded.pop(next(iter(self._loaded)))
         return execution
 
-    async def _follow(self, kept: Kept, going: Run, log: EventLog) -> None:
+    async def _follow(self, kept: Kept, going: Run) -> None:
         """Until it is over, and kept as that."""
         execution: Execution | None = None
         error: CasemateError | None = None
@@ -203,7 +210,7 @@ class KeptRuns:
                 async for event in events:
                     if isinstance(event, Done):
                         break
-                    log.write(event_document(event))
+                    self._begun(kept).write(event_document(event))
                     if isinstance(event, ApprovalRequest):
                         kept.asked.append(event.id)
                     kept.tell()
@@ -215,21 +222,25 @@ class KeptRuns:
             words = f"its events cannot be kept: {getattr(raised, 'strerror', None) or raised}"
             error = Unavailable(words) if isinstance(raised, OSError) else Fault(words)
         finally:
-            log.close()
-            kept.head |= {"outcome": execution.status if execution else None, "ended": time.time(), "chars": log.chars}
+            chars = 0
+            with contextlib.suppress(OSError):
+                log = self._begun(kept)
+                log.close()
+                chars = log.chars
+            kept.head |= {"outcome": execution.status if execution else None, "ended": time.time(), "chars": chars}
             await self._end(kept, execution, error or (None if execution else Fault("the run came to no end")))
             going.forget()
             kept.going = None
             kept.head["is_done"] = True
             del self._going[kept.run]
             kept.tell()
-            await self._drop_oldest(kept.payer)
+            await self._over(kept)
 
     async def _end(self, kept: Kept, execution: Execution | None, error: CasemateError | None) -> None:
         if execution is not None:
             try:
                 is_small = not execution.artifacts and not execution.full_output and _length(execution) <= _SMALL
-                work = partial(self._stored, kept.head, execution)
+                work = partial(self._stored, kept.head, execution, kept.log.size if kept.log else 0)
                 self._remember(work() if is_small else await finishing(work))
                 return
             except OSError as failed:
@@ -238,15 +249,17 @@ class KeptRuns:
         with contextlib.suppress(OSError):
             await finishing(self._store.end, kept.run, {**kept.head, "is_done": True}, None)
 
-    def _stored(self, head: Document, execution: Execution) -> Execution:
-        """The same with contents that are in the store."""
+    def _stored(self, head: Document, execution: Execution, events: int) -> Execution:
+        """The same with contents that are in the store. ``events``: their bytes."""
         told = document(execution)
         folder = self._store.folder(execution.id)
         files = [*execution.artifacts, *([execution.full_output] if execution.full_output else [])]
         for number, artifact in enumerate(files):
             artifact.save(folder / f"file-{number}")
-        head["bytes"] = sum(one.size for one in files) + (folder / _EVENTS).stat().st_size
+        head["bytes"] = sum(one.size for one in files) + events
         self._store.end(execution.id, {**head, "is_done": True}, told)
+        if not files and told["cause"] is None:
+            return execution
         held = [replace(one, content=StoredFile(folder / f"file-{number}")) for number, one in enumerate(files)]
         return replace(
             execution,
@@ -255,22 +268,17 @@ class KeptRuns:
             full_output=held[-1] if execution.full_output else None,
         )
 
-    async def _drop_oldest(self, payer: str) -> None:
-        """Keep no more than is promised: of this caller, and of all."""
-        over = [one for one in self._runs.values() if one.is_done]
-        own = [one for one in over if one.payer == payer]
-        size = sum(int(one.head["bytes"]) for one in own)
-        gone = over[: max(0, len(over) - _MOST_ALL)]
-        for number, one in enumerate(own[:-1]):
-            if len(own) - number <= MOST_KEPT and size <= MOST_KEPT_BYTES:
-                break
-            size -= int(one.head["bytes"])
-            gone.append(one)
-        for one in gone:
-            self._runs.pop(one.run, None)
-            self._loaded.pop(one.run, None)
-            self._unwanted.append(one.run)
-        if len(self._unwanted) >= _UNWANTED or sum(int(one.head["bytes"]) for one in gone) > _SMALL:
+    async def _over(self, kept: Kept) -> None:
+        """It is over: keep no more than is promised, of this caller and of all."""
+        if kept.run not in self._runs:
+            return
+        self._retention.add(kept.run, kept.payer, int(kept.head["bytes"]))
+        gone = self._retention.beyond(kept.payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
+        for run in gone:
+            self._runs.pop(run, None)
+            self._loaded.pop(run, None)
+            self._unwanted.append(run)
+        if len(self._unwanted) >= _UNWANTED or sum(gone.values()) > _SMALL:
             unwanted, self._unwanted = self._unwanted, []
             await finishing(self._drop, unwanted)
 
@@ -290,10 +298,11 @@ class KeptRuns:
     async def close(self) -> None:
         """End all that goes on, and the store."""
         self.shut()
-        for kept in list(self._runs.values()):
+        all_runs = [*self._runs.values(), *self._going.values()]
+        for kept in all_runs:
             if kept.going is not None:
                 await kept.going.cancel()
-        if followers := [kept.follower for kept in self._runs.values() if kept.follower]:
+        if followers := {kept.follower for kept in all_runs if kept.follower}:
             await asyncio.wait(followers)
         await finishing(self._drop, self._unwanted)
         await finishing(self._store.close)

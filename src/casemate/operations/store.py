@@ -64,17 +64,16 @@ class FolderStore:
     def begin(self, run: str, head: Document) -> Path:
         folder = self.folder(run)
         os.mkdir(folder, mode=0o700)
-        _append(f"{folder}/{_HEAD}", head)
+        _append(f"{folder}/{_HEAD}", json.dumps(head))
         return folder
 
     def end(self, run: str, head: Document, execution: Document | None) -> None:
         folder = self.folder(run)
-        if execution is not None and len(told := json.dumps(execution)) > _SMALL:
+        told = "" if execution is None else json.dumps(execution)
+        if len(told) > _SMALL:
             (folder / _EXECUTION).write_text(told, encoding="ascii")
-            execution = None
-        _append(
-            f"{folder}/{_HEAD}", head if execution is None else {**head, _WITH: execution}
-        )  # says that all is there
+            told = ""
+        _append(f"{folder}/{_HEAD}", json.dumps(head), told)  # says that all is there
 
     def execution(self, run: str) -> Document | None:
         folder = self.folder(run)
@@ -115,8 +114,10 @@ class TemporaryStore(FolderStore):
         shutil.rmtree(self._path, ignore_errors=True)
 
 
-def _append(path: str, told: Document) -> None:
-    left = memoryview(f"\n{json.dumps(told)}\n".encode("ascii"))  # a line that was cut short before stays by itself
+def _append(path: str, head: str, execution: str = "") -> None:
+    """A line with these two objects, the second within the first."""
+    line = f'{head[:-1]}, "{_WITH}": {execution}}}' if execution else head
+    left = memoryview(f"\n{line}\n".encode("ascii"))  # a line that was cut short before stays by itself
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         while left:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import PurePath
 from typing import Any
 
@@ -31,38 +31,34 @@ Fetch = Callable[[str, str], Content]  # the content of a file, by the id of its
 
 def document(value: Any) -> Any:
     """``value`` as JSON values. Raises ``TypeError`` for what has no document."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return sound(value)
-    if isinstance(value, Result):
-        return bundle(dict(value))
-    if isinstance(value, IsolationReport):
-        return dict(_of_report(value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return _of_fields(value)
-    if isinstance(value, Mapping):
-        return {sound(str(key)): document(one) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [document(one) for one in value]
-    if isinstance(value, Enum):
-        return document(value.value)
-    if isinstance(value, PurePath):
-        return sound(str(value))
-    raise TypeError(f"a {type(value).__name__} has no document")
-
-
-def _of_fields(value: Any) -> Document:
-    told: Document = {}
     kind: type = type(value)
-    for name in _told(kind):
+    return _way_of(kind)(value)
+
+
+@cache
+def _way_of(kind: type) -> Callable[[Any], Any]:
+    """How values of this very type become documents; looked for once. Raises ``TypeError`` where they do not."""
+    for kinds, way in _WAYS:
+        if issubclass(kind, kinds):
+            return way
+    if is_dataclass(kind):
+        return partial(_of_fields, _told(kind))
+    raise TypeError(f"a {kind.__name__} has no document")
+
+
+def _of_fields(names: tuple[str, ...], value: Any) -> Document:
+    told: Document = {}
+    for name in names:
         one = getattr(value, name)
-        told[name] = one if type(one) in _AS_THEY_ARE else document(one)
+        kind: type = type(one)
+        told[name] = one if kind in _AS_THEY_ARE else _way_of(kind)(one)
     return told
 
 
 @lru_cache(maxsize=16)
 def _of_report(report: IsolationReport) -> Document:
     """The largest part of a small run's document, and the same for all runs that begin alike."""
-    return _of_fields(report)
+    return _of_fields(_told(IsolationReport), report)
 
 
 @cache
@@ -98,6 +94,17 @@ def sound(value: Any) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
     return sound(str(value))
+
+
+_WAYS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (  # the first that fits
+    (str | bool | int | float | None, sound),
+    (Result, lambda value: bundle(dict(value))),
+    (IsolationReport, lambda value: dict(_of_report(value))),
+    (Mapping, lambda value: {sound(str(key)): document(one) for key, one in value.items()}),
+    (list | tuple | set | frozenset, lambda value: [document(one) for one in value]),
+    (Enum, lambda value: document(value.value)),
+    (PurePath, lambda value: sound(str(value))),
+)
 
 
 def error_document(error: CasemateError) -> Document:
