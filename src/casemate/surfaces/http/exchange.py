@@ -119,33 +119,42 @@ class Exchange:
 
     async def answer(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
         """``value`` as JSON. Raises :class:`Gone`."""
-        pieces = [piece async for piece in json_pieces(value)]
+        pieces = [_dumped(value)] if _is_small(value) else [piece async for piece in json_pieces(value)]
         size = sum(len(piece) for piece in pieces)
-        await self.begin(status, {"content-type": "application/json", "content-length": str(size), **(headers or {})})
-        for piece in pieces[:-1]:
-            await self.more(piece)
-        await self._give({"type": "http.response.body", "body": pieces[-1], "more_body": False})
+        given = {"content-type": "application/json", "content-length": str(size), **(headers or {})}
+        more = len(pieces) > 1
+        await self._give(self._head(status, given), _body(pieces[0], is_more=more))
+        for piece in pieces[1:]:
+            await self._give(_body(piece, is_more=piece is not pieces[-1]))
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """The head of an answer. Raises :class:`Gone`."""
+        await self._give(self._head(status, headers))
+
+    def _head(self, status: int, headers: Mapping[str, str]) -> Message:
         self.status = status
         raw = [*_PLAIN, *((name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items())]
-        await self._give({"type": "http.response.start", "status": status, "headers": raw})
+        return {"type": "http.response.start", "status": status, "headers": raw}
 
     async def more(self, piece: bytes) -> None:
         """More of its body. Raises :class:`Gone` also where nobody takes it: nothing piles up here."""
-        await self._give({"type": "http.response.body", "body": piece, "more_body": True})
+        await self._give(_body(piece, is_more=True))
 
     async def end(self) -> None:
         """The end of the answer. Raises :class:`Gone`."""
-        await self._give({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._give(_body(b"", is_more=False))
 
-    async def _give(self, message: Message) -> None:
+    async def _give(self, *messages: Message) -> None:
         try:
             async with asyncio.timeout(_TAKEN_WITHIN):
-                await self._send(message)
+                for message in messages:
+                    await self._send(message)
         except (TimeoutError, OSError):
             raise Gone from None
+
+
+def _body(piece: bytes, *, is_more: bool) -> Message:
+    return {"type": "http.response.body", "body": piece, "more_body": is_more}
 
 
 async def json_pieces(value: Any) -> AsyncGenerator[bytes]:

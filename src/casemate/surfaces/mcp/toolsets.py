@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Literal, get_args
 
 from casemate.errors import InvalidArgument
@@ -18,6 +19,7 @@ def check_toolset(name: str) -> None:
         raise InvalidArgument("toolset", f"{name!r} is not known; choose one of {', '.join(get_args(Toolset))}")
 
 
+@cache
 def tools_of(name: str) -> dict[str, Definition]:
     """The tools of a set, by name and in their order. Raises ``InvalidArgument``."""
     check_toolset(name)
