@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file i
 from benchmarks import measure
 from benchmarks.measure import Goal, Series
 from casemate import Sandbox
+from casemate.remote.address import connected
+from casemate.remote.places import places_of
+from casemate.remote.starting import found
 
 _SERVE = [sys.executable, "-m", "casemate", "serve"]
 _SERVICE = [sys.executable, "-m", "casemate", "service"]
@@ -34,6 +39,8 @@ _FIRST: dict[str, dict[str, Any]] = {
     "server/discover": {"_meta": _META},
 }
 _MOST = 5e-3  # seconds that a call may take over the library's
+_FIRST_ROUNDS = 20  # that are not counted
+_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _SOON = 1.0  # seconds to the first answer
 
 
@@ -41,13 +48,18 @@ class Served:
     """A server that was just started, and a pipe to it."""
 
     def __init__(self, home: str, *options: str, is_modern: bool = True) -> None:
-        environ = {**os.environ, "HOME": home, "CASEMATE_AUDIT": f"{home}/audit.db"}
+        environ = _environ(home)
         self._meta: dict[str, Any] = {"_meta": _META} if is_modern else {}
         self._number = 0
         self.began = time.perf_counter()
         self._process = subprocess.Popen(
             [*_SERVE, *options], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """One request; its result."""
@@ -97,28 +109,35 @@ def main() -> None:
 
 
 async def _steps(run: measure.Run, home: str) -> None:
+    """In turn, each round beginning with another way: a call finds the machine as the one before has left it."""
     ways = {
         "stdio, own sandbox, 2026-07-28": Served(home, "--embedded"),
         "stdio, own sandbox, 2025-11-25": Served(home, "--embedded", is_modern=False),
         "stdio, the service, 2026-07-28": Served(home),
+        "stdio, the service, 2025-11-25": Served(home, is_modern=False),
     }
-    samples: dict[str, list[float]] = {name: [] for name in ("the library", *ways)}
+    names = ["the library", *ways]
+    samples: dict[str, list[float]] = {name: [] for name in names}
     async with Sandbox(audit=f"{home}/library.db") as sandbox, sandbox.session() as session:
         sessions = {}
         for name, server in ways.items():
             server.greet()
             sessions[name] = server.run(code="1", session="new")["session"]
-        for number in range(run.rounds(300) + 10):
-            begin = time.perf_counter()
-            await session.run("1")
-            taken = {"the library": time.perf_counter() - begin}
-            for name, server in ways.items():
+        processes = {**{name: server.pid for name, server in ways.items()}, "the service, for both": _service(home)}
+        before: dict[str, float] = {}
+        rounds = run.rounds(300)
+        for number in range(rounds + _FIRST_ROUNDS):
+            if number == _FIRST_ROUNDS:  # what is made at the first calls is there
+                before = {name: _spent(pid) for name, pid in processes.items()}
+            for name in (*names[number % len(names) :], *names[: number % len(names)]):
                 begin = time.perf_counter()
-                server.run(code="1", session=sessions[name])
-                taken[name] = time.perf_counter() - begin
-            if number >= 10:  # what is made at the first calls is there
-                for name, seconds in taken.items():
-                    samples[name].append(seconds)
+                if name in ways:
+                    ways[name].run(code="1", session=sessions[name])
+                else:
+                    await session.run("1")
+                if number >= _FIRST_ROUNDS:
+                    samples[name].append(time.perf_counter() - begin)
+        spent = {name: (_spent(pid) - before[name]) / rounds for name, pid in processes.items()}
     for server in ways.values():
         server.end()
     goal = Goal(times=1, plus=_MOST)
@@ -126,6 +145,28 @@ async def _steps(run: measure.Run, home: str) -> None:
         "a step in a session that lives",
         [Series(name, tuple(seconds), goal if name in ways else None) for name, seconds in samples.items()],
     )
+    rows: list[tuple[str, ...]] = [
+        ("", "each round"),
+        *((name, measure.duration(seconds)) for name, seconds in spent.items()),
+    ]
+    data: list[dict[str, Any]] = [{"name": name, "seconds": seconds} for name, seconds in spent.items()]
+    run.table("processor time of these processes, on average, whatever else they did in it included", rows, data)
+
+
+def _service(home: str) -> int:
+    """The process of the service that answers now."""
+    address = found(places_of(_environ(home)))
+    assert address is not None
+    with connected(address, 5.0) as connection:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid: int = _CREDENTIALS.unpack(raw)[0]
+    return pid
+
+
+def _spent(pid: int) -> float:
+    """Seconds of processor time of all threads that a process has now (schedstat of proc(5))."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((one / "schedstat").read_text().split()[0]) for one in threads) / 1e9
 
 
 def _first(run: measure.Run, home: str) -> None:
@@ -153,9 +194,16 @@ def _first(run: measure.Run, home: str) -> None:
     )
 
 
+def _environ(home: str) -> dict[str, str]:
+    """A home of its own: no service of whoever runs this is used, or stopped."""
+    places = dict.fromkeys(("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home)
+    return {**os.environ, **places, "CASEMATE_AUDIT": f"{home}/audit.db"}
+
+
 def _stop(home: str) -> None:
-    environ = {**os.environ, "HOME": home, "CASEMATE_AUDIT": f"{home}/audit.db"}
-    subprocess.run([*_SERVICE, "stop"], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    subprocess.run(
+        [*_SERVICE, "stop"], env=_environ(home), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+    )
 
 
 if __name__ == "__main__":
