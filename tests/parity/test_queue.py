@@ -13,9 +13,8 @@ from casemate.audit.log import AuditLog
 from casemate.execution import slots
 from casemate.model.operation import Audience, Principal
 from casemate.operations.desk import Desk
-from casemate.operations.failures import error_from
+from casemate.operations.failures import error_document, error_from
 from casemate.operations.invoke import local
-from casemate.operations.wire import error_document
 
 HOLD = "import time\ntime.sleep(600)"
 PROGRAM = "print(6 * 7)"

@@ -18,6 +18,7 @@ from casemate.errors import Unavailable
 from casemate.remote.client import connect
 from casemate.remote.environment import environment_of_service
 from casemate.remote.places import LOG, places_of, read_running
+from casemate.surfaces.service import options
 
 ASK = """
 import asyncio, os
@@ -199,6 +200,26 @@ def test_an_idle_service_ends_by_itself_and_one_with_a_session_does_not(env: dic
         asyncio.run(busy())
         assert daemon.ended() == 0
         assert not daemon.socket.exists()
+
+
+@pytest.mark.parametrize("how", ["variable", "file"])
+def test_a_service_that_a_command_starts_stops_being_idle_as_it_is_configured(env: dict[str, str], how: str) -> None:
+    if how == "variable":
+        env = {**env, "CASEMATE_SERVICE_IDLE_STOP": "1"}
+    else:
+        file = Path(env["HOME"]) / "config.yaml"
+        file.write_text("service: {idle_stop: 1}\n")
+        env = {**env, "CASEMATE_CONFIG": str(file)}
+    with on_demand(env):
+        subprocess.run([sys.executable, "-c", ASK], env=env, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
+        pid = pid_of(env)
+        until(lambda: not is_service(pid), "it takes no notice of what is configured")
+
+
+def test_a_service_that_a_command_starts_ends_by_itself_where_nothing_is_configured() -> None:
+    given = options({"idle_stop": None, "drain": None}, on_demand=True)
+    assert (given["idle_stop"], options({"idle_stop": 5.0}, on_demand=True)["idle_stop"]) == (900.0, 5.0)
+    assert "idle_stop" not in options({"idle_stop": None}, on_demand=False)
 
 
 def test_stop_ends_it_and_is_harmless_where_none_runs(env: dict[str, str]) -> None:

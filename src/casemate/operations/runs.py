@@ -14,6 +14,7 @@ from casemate.model.execution import Execution
 from casemate.model.execution import Status as Ending
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Most, Principal, operation
+from casemate.operations.failures import error_document, error_from
 from casemate.operations.filtering import Filters, Key, chosen
 from casemate.operations.kept import Kept, KeptRuns
 from casemate.operations.terms import (
@@ -30,7 +31,7 @@ from casemate.operations.terms import (
     Variables,
     Wait,
 )
-from casemate.operations.wire import Document, document, error_document, error_of
+from casemate.operations.wire import Document, document
 
 if TYPE_CHECKING:
     from casemate.execution.request import Content
@@ -222,7 +223,7 @@ class Runs:
             raise
         execution = await self._kept.execution(kept)
         if execution is None:
-            raise error_of(kept.head["error"] or error_document(Fault("the outcome is no longer kept")))
+            raise error_from(kept.head["error"] or error_document(Fault("the outcome is no longer kept")))
         return execution
 
     async def _waited(self, kept: Kept, seconds: float, told: Sequence[str]) -> RunState:

@@ -15,7 +15,7 @@ from functools import cache, lru_cache, partial
 from pathlib import PurePath
 from typing import Any
 
-from casemate.errors import CasemateError, QueueFull
+from casemate.errors import CasemateError
 from casemate.model.approval import ApprovalRequest, Decision
 from casemate.model.artifact import Artifact, Content
 from casemate.model.crossing import Crossing
@@ -107,17 +107,6 @@ _WAYS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (  # the first that fits
 )
 
 
-def error_document(error: CasemateError) -> Document:
-    """What went wrong: ``kind``, ``message``, ``remediation``, and what the error names besides."""
-    told: Document = {"kind": error.kind, "message": error.message, "remediation": error.remediation}
-    for name in ("argument", "problem", "reason", "language", "server", "operation"):
-        if isinstance(found := getattr(error, name, None), str):
-            told[name] = found
-    if isinstance(error, QueueFull):
-        told["retry_after"] = error.retry_after
-    return {name: sound(one) for name, one in told.items()}
-
-
 def event_document(event: Event) -> Document:
     """An event; ``event`` in it says which: output, display, result, error, approval or done."""
     match event:
@@ -191,7 +180,7 @@ def request_of(
 
 
 def error_of(told: Mapping[str, Any]) -> CasemateError:
-    """The error that a document is of, or one of the same kind."""
+    """The error that a document is of (``operations.failures``)."""
     from casemate.operations.failures import error_from
 
     return error_from(told)

@@ -17,7 +17,6 @@ from casemate.remote.address import Address, connected
 from casemate.remote.environment import environment_of_service
 from casemate.remote.places import LOG, STARTING, Places, open_private, socket_folders
 
-IDLE_STOP = 900.0  # seconds without anything that lives, after which a service that was started on demand ends
 _START_WITHIN = 30.0  # seconds, on a machine that is busy
 _LOOK_EVERY = 0.01  # seconds
 _LAST_WORDS = 2000  # bytes of its log that an error quotes
@@ -75,7 +74,7 @@ def _spawn(folder: int, environ: Mapping[str, str]) -> int:
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-P", "-m", "casemate", "service", "--on-demand", "--idle-stop", f"{IDLE_STOP:g}"],
+            [sys.executable, "-P", "-m", "casemate", "service", "--on-demand"],
             environment_of_service(environ),
             file_actions=[(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)],
             setsid=True,

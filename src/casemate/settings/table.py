@@ -148,7 +148,7 @@ SERVICE = (
         "service.idle_stop",
         "seconds",
         "seconds without sessions, runs and requests after which it ends",
-        unset="never",
+        unset="never; 900 where a command has started it",
         low=1,
         high=_WEEK,
     ),

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
@@ -21,6 +22,7 @@ app = App(name="service", help="Keep sessions, runs and approvals alive for the 
 tokens = App(name="token", help="Tokens for those who come over TCP.")
 app.command(tokens)
 _STOPS_WITHIN = 120.0  # seconds
+_IDLE_STOP = 900.0  # seconds without anything that lives, after which a service on demand ends, unless it is configured
 _MOST_DESCRIPTORS = 65536
 _LOG_TAIL = 64 * 1024  # bytes
 
@@ -70,11 +72,12 @@ def serve(
         "idle_stop": idle_stop, "drain": drain, "listen": [*listen] or None, "tls_cert": tls_cert, "tls_key": tls_key,
         "plain_http": plain_http or None, "host_names": [*host_name] or None, "origins": [*allow_origin] or None,
     }  # fmt: skip
-    return run(Options(**_configured(given), on_demand=on_demand), os.environ, mounts=mounts())
+    return run(Options(**options(given, on_demand=on_demand), on_demand=on_demand), os.environ, mounts=mounts())
 
 
-def _configured(given: dict[str, Any]) -> dict[str, Any]:
-    """The options as they are given, else as they are configured."""
+def options(given: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
+    """The options as they are given, else as they are configured, else those of a service that was started
+    ``on_demand``. Raises ``InvalidArgument`` for what is configured wrongly."""
     from casemate.settings.settings import settings_of
 
     settings = settings_of(os.environ)
@@ -84,7 +87,8 @@ def _configured(given: dict[str, Any]) -> dict[str, Any]:
         else settings.value("service.allow_origins" if name == "origins" else f"service.{name}")
         for name, one in given.items()
     }
-    return {name: tuple(one) if isinstance(one, list) else one for name, one in found.items() if one is not None}
+    said = {name: tuple(one) if isinstance(one, list) else one for name, one in found.items() if one is not None}
+    return {**({"idle_stop": _IDLE_STOP} if on_demand else {}), **said}
 
 
 @app.command

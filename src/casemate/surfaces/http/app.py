@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import CasemateError, Denied, Fault, InvalidArgument, NotFound
 from casemate.model.operation import Audience, Principal
 from casemate.operations.catalogue import catalogue
+from casemate.operations.failures import error_document
 from casemate.operations.invoke import local
 from casemate.operations.uploads import MOST_BYTES
-from casemate.operations.wire import error_document
 from casemate.service.service import describe
 from casemate.surfaces.http.exchange import Exchange, Gone, Receive, Scope, Send
 from casemate.surfaces.http.identity import Heard, Listener, Refused, check_place, heard, principal_of

@@ -19,6 +19,7 @@ _ERROR = {
             "required": ["kind", "message", "remediation"],
             "properties": {
                 "kind": {"type": "string", "description": "A stable word: what sort of error it is."},
+                "type": {"type": "string", "description": "The class of casemate.errors that it is in Python."},
                 "message": {"type": "string", "description": "What happened, to what, and why."},
                 "remediation": {"type": "string", "description": "What to do about it; empty for nothing."},
                 "argument": {"type": "string", "description": "Which argument is wrong, where one is."},

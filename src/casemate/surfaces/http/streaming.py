@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
-from casemate.operations.wire import error_document
+from casemate.operations.failures import error_document
 from casemate.remote.sse import PING, framed
 from casemate.surfaces.http.exchange import Gone, json_pieces
 from casemate.surfaces.http.turns import TURNS
