@@ -13,9 +13,10 @@ from casemate import Execution, Sandbox
 from casemate.errors import NotFound, Unavailable
 from casemate.operations import kept, sessions
 from casemate.operations.desk import Desk
+from casemate.operations.events import event_of
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.store import FolderStore
-from casemate.operations.wire import document, event_of, execution_of
+from casemate.operations.wire import document, execution_of
 
 PROGRAM = """
 import sys

@@ -17,10 +17,11 @@ from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Done
 from casemate.model.execution import Cause
 from casemate.operations.event_log import EventLog
+from casemate.operations.events import event_document
 from casemate.operations.failures import error_document
 from casemate.operations.handles import meant
 from casemate.operations.retention import Retention
-from casemate.operations.wire import Document, document, event_document, execution_of
+from casemate.operations.wire import Document, document, execution_of
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -1,4 +1,4 @@
-"""Values as JSON documents, and executions and events back from them. Always valid JSON.
+"""Values as JSON documents, and executions back from them. Always valid JSON.
 
 A document of a dataclass has its fields by their names, but for those that its ``repr`` leaves out (contents, ways to
 answer), and ``ok`` where it has that. Contents of files are had by the id of the run and their name. Pure.
@@ -15,11 +15,8 @@ from functools import cache, lru_cache, partial
 from pathlib import PurePath
 from typing import Any
 
-from casemate.errors import CasemateError
-from casemate.model.approval import ApprovalRequest, Decision
 from casemate.model.artifact import Artifact, Content
 from casemate.model.crossing import Crossing
-from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
 from casemate.model.execution import Cause, Execution, SkippedFile, Usage
 from casemate.model.isolation import IsolationReport, Mechanism, Proof
 from casemate.model.result import ProgramError, Result
@@ -107,31 +104,13 @@ _WAYS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (  # the first that fits
 )
 
 
-def event_document(event: Event) -> Document:
-    """An event; ``event`` in it says which: output, display, result, error, approval or done."""
-    match event:
-        case Output():
-            return {"event": "output", **document(event)}
-        case Display():
-            return {"event": "display", **document(event)}
-        case ResultEvent():
-            return {"event": "result", **document(event)}
-        case ErrorEvent():
-            return {"event": "error", **document(event)}
-        case ApprovalRequest():
-            return {"event": "approval", "request": document(event)}
-        case Done():
-            return {"event": "done", "execution": document(event.execution), "error": None}
-    raise TypeError(f"a {type(event).__name__} is no event")
-
-
 def execution_of(told: Mapping[str, Any], fetch: Fetch) -> Execution:
     """The execution that a document is of; ``fetch`` gets the contents of its files when they are wanted."""
     given = {field.name: told[field.name] for field in fields(Execution) if field.name in told}
     run = str(told["id"])
 
     def artifact(one: Mapping[str, Any]) -> Artifact:
-        return Artifact(**_known(Artifact, one), content=fetch(run, one["name"]))
+        return Artifact(**known(Artifact, one), content=fetch(run, one["name"]))
 
     return Execution(
         **{
@@ -140,64 +119,28 @@ def execution_of(told: Mapping[str, Any], fetch: Fetch) -> Execution:
             "error": _maybe(ProgramError, told["error"]),
             "artifacts": tuple(artifact(one) for one in told["artifacts"]),
             "full_output": artifact(told["full_output"]) if told["full_output"] else None,
-            "usage": Usage(**_known(Usage, told["usage"])),
+            "usage": Usage(**known(Usage, told["usage"])),
             "cause": _maybe(Cause, told["cause"]),
             "isolation": _report(told["isolation"]),
-            "skipped": tuple(SkippedFile(**_known(SkippedFile, one)) for one in told.get("skipped", ())),
+            "skipped": tuple(SkippedFile(**known(SkippedFile, one)) for one in told.get("skipped", ())),
             "lost_names": tuple(told.get("lost_names", ())),
-            "crossings": tuple(Crossing(**_known(Crossing, one)) for one in told.get("crossings", ())),
+            "crossings": tuple(Crossing(**known(Crossing, one)) for one in told.get("crossings", ())),
         }
     )
 
 
-def event_of(
-    told: Mapping[str, Any], fetch: Fetch, answerer: Callable[[str], Callable[[Decision], bool]] | None = None
-) -> Event:
-    """The event that a document is of. ``answerer``: how a request, by its id, is answered. Raises what became of a run
-    that has no execution."""
-    match told["event"]:
-        case "output":
-            return Output(told["stream"], told["text"], told["background"], told["text"].encode())
-        case "display":
-            return Display(Result(told["result"]), told["display_id"], told["update"])
-        case "result":
-            return ResultEvent(Result(told["result"]))
-        case "error":
-            return ErrorEvent(ProgramError(**_known(ProgramError, told["error"])))
-        case "approval":
-            return request_of(told["request"], answerer)
-    if told["execution"] is None:
-        raise error_of(told["error"])
-    return Done(execution_of(told["execution"], fetch))
-
-
-def request_of(
-    told: Mapping[str, Any], answerer: Callable[[str], Callable[[Decision], bool]] | None = None
-) -> ApprovalRequest:
-    """The request for approval that a document is of."""
-    answer = answerer(told["id"]) if answerer else None
-    return ApprovalRequest(**_known(ApprovalRequest, told), _answer=answer)
-
-
-def error_of(told: Mapping[str, Any]) -> CasemateError:
-    """The error that a document is of (``operations.failures``)."""
-    from casemate.operations.failures import error_from
-
-    return error_from(told)
-
-
 def _report(told: Mapping[str, Any]) -> IsolationReport:
-    kept = _known(IsolationReport, told)
-    kept["proofs"] = tuple(Proof(**_known(Proof, one)) for one in told["proofs"])
-    kept["limits"] = tuple(Mechanism(**_known(Mechanism, one)) for one in told["limits"])
+    kept = known(IsolationReport, told)
+    kept["proofs"] = tuple(Proof(**known(Proof, one)) for one in told["proofs"])
+    kept["limits"] = tuple(Mechanism(**known(Mechanism, one)) for one in told["limits"])
     kept |= {name: tuple(kept[name]) for name in ("layers", "missing", "notes")}
     return IsolationReport(**kept)
 
 
-def _known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+def known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
     """What of a document a dataclass is made of: one of a newer service may hold more."""
     return {field.name: told[field.name] for field in fields(kind) if field.name in told and field.repr}
 
 
 def _maybe(kind: Any, told: Mapping[str, Any] | None) -> Any:
-    return None if told is None else kind(**_known(kind, told))
+    return None if told is None else kind(**known(kind, told))

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from casemate.errors import CasemateError, Unavailable
-from casemate.operations.wire import error_of
+from casemate.operations.failures import error_from
 from casemate.remote.address import Address, connected
 from casemate.remote.http import MOST_BODY, lost
 
@@ -120,6 +120,6 @@ def _path(parts: tuple[str, ...]) -> str:
 
 def _failure(answer: http.client.HTTPResponse) -> CasemateError:
     try:
-        return error_of(json.loads(answer.read(65536))["error"])
+        return error_from(json.loads(answer.read(65536))["error"])
     except (ValueError, KeyError, TypeError, OSError):
         return Unavailable(f"the service answered with status {answer.status}, and without saying why")

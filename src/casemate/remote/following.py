@@ -13,7 +13,9 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.approval import ApprovalRequest as LocalRequest
 from casemate.model.approval import Decision, Scope
 from casemate.model.events import Done, Event
-from casemate.operations.wire import error_of, event_of, execution_of, request_of
+from casemate.operations.events import event_of, request_of
+from casemate.operations.failures import error_from
+from casemate.operations.wire import execution_of
 from casemate.remote.blocking import Blocking, RemoteContent
 
 if TYPE_CHECKING:
@@ -119,7 +121,7 @@ class Run:
 
     def _outcome(self, state: Mapping[str, Any]) -> Execution:
         if state["execution"] is None:
-            raise error_of(state["error"] or {})
+            raise error_from(state["error"] or {})
         return self._ways.execution(state["execution"])
 
 

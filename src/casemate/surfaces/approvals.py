@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import App
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.operations.wire import request_of
+from casemate.operations.events import request_of
 from casemate.surfaces.following import TOO_LATE, decided
 from casemate.surfaces.lists import Filter, Quiet, print_listed, wanted
 from casemate.surfaces.served import PLAIN, Asked, Name, ask, print_json, print_table, served

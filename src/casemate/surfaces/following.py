@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
-from casemate.operations.wire import event_of, execution_of
+from casemate.operations.events import event_of
+from casemate.operations.wire import execution_of
 from casemate.surfaces import failures
 from casemate.surfaces.streams import Streams, is_picture
 from casemate.surfaces.words import say
