@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from casemate import InvalidArgument, RecordUnavailable, Sandbox
-from casemate.audit import reading
+from casemate.audit import reading, storage
 from casemate.audit.chain import verified
 from casemate.audit.log import AuditLog
 from casemate.audit.reading import Audit
@@ -165,7 +165,7 @@ async def test_a_reading_that_takes_too_long_is_ended(path: Path, monkeypatch: p
     monkeypatch.setattr(reading, "_SECONDS", 0.0)
     monkeypatch.setattr(reading, "_STEPS", 100)
     with pytest.raises(RecordUnavailable, match="longer"):
-        await Audit(log, "nobody").tail()
+        await Audit(log, "mine").tail(kind="nothing of the kind")
     log.close()
 
 
@@ -178,3 +178,51 @@ async def test_a_record_that_is_gone_is_unavailable(path: Path) -> None:
         await Audit(log, "mine").verify()
     assert not path.exists()
     log.close()
+
+
+def without_indexes(path: Path) -> None:
+    """A record as casemate left it before there were any."""
+    database = sqlite3.connect(path)
+    with database:
+        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE name LIKE 'of_%'").fetchall():
+            database.execute(f"DROP INDEX {name}")
+    database.close()
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_rows_of_others_cost_a_reader_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool) -> None:
+    log = AuditLog(path)
+    mine = [log.note("noted", "mine", {"number": number}) for number in range(3)]
+    log.intent("one", "alone", {})
+    for number in range(3000):
+        log.note("noted", "other", {"number": number})
+    log.close()
+    if is_old:
+        without_indexes(path)
+    log = AuditLog(path)
+    monkeypatch.setattr(reading, "_STEPS", 3000)  # of SQLite's machine, after which it looks whether time is over
+    monkeypatch.setattr(reading, "_SECONDS", -1.0)  # as it is from the beginning
+    assert len(await Audit(log, "mine").tail()) == len(mine)
+    assert [row.kind for row in await Audit(log, "alone").tail(run="one")] == ["intent"]
+    assert await Audit(log, "nobody").tail(kind="intent") == []
+    first = await anext(Audit(log, "alone").events(after=0))
+    assert first.run == "one"
+    with pytest.raises(RecordUnavailable, match="took longer"):
+        await Audit(log, "other").tail(kind="nothing of the kind")  # it does look
+    log.close()
+
+
+async def test_a_record_too_large_to_be_indexed_while_others_wait_is_read_as_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(path, 10).close()
+    without_indexes(path)
+    monkeypatch.setattr(storage, "_MOST_INDEXED", 9)
+    log = AuditLog(path)
+    log.note("noted", "mine", {"number": 11})
+    assert [row.detail["number"] for row in await Audit(log, "mine").tail(2)] == [11, 9]
+    assert (await Audit(log, "mine").verify()).ok
+    log.close()
+    database = sqlite3.connect(path)
+    assert database.execute("SELECT count(*) FROM sqlite_master WHERE name LIKE 'of_%'").fetchone() == (0,)
+    database.close()

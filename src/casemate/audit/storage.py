@@ -36,6 +36,13 @@ CREATE TRIGGER head_alone BEFORE INSERT ON head BEGIN SELECT RAISE(ABORT, 'the r
 PRAGMA application_id = APPLICATION;
 PRAGMA user_version = VERSION;
 """
+# For readers of one namespace or one execution. An older casemate makes none, and may write where there are some: they
+# are no new version.
+_INDEXES = {
+    "of_namespace": "CREATE INDEX IF NOT EXISTS of_namespace ON record (namespace, sequence, kind, wall)",
+    "of_execution": "CREATE INDEX IF NOT EXISTS of_execution ON record (execution_id)",
+}
+_MOST_INDEXED = 3_000_000  # rows of a record of before: indexes of these take some seconds, in which others wait
 _ELSEWHERE = "or name another file: Sandbox(audit='/path/to/audit.db')"
 _REMEDIES = {
     "SQLITE_FULL": f"Free some space, {_ELSEWHERE}.",
@@ -133,15 +140,24 @@ def _write_ahead(database: sqlite3.Connection, patience: float) -> None:
 
 
 def _prepare(database: sqlite3.Connection) -> None:
-    """Check that the file is ours, and fill it when it is new."""
+    """Check that the file is ours, fill it when it is new, and give it the indexes that it lacks."""
     # One transaction for all that is read, since another process may be filling the file at this moment.
     with transaction(database, "BEGIN"):
-        if _is_ready(database):
+        if _is_ready(database) and not _lacks_indexes(database):
             return
     with transaction(database, "BEGIN IMMEDIATE"):
         if not _is_ready(database):
             for statement in _statements():
                 database.execute(statement)
+        for statement in _INDEXES.values():
+            database.execute(statement)
+
+
+def _lacks_indexes(database: sqlite3.Connection) -> bool:
+    """Whether some are to be made: a record that is too large for that is only slower to read."""
+    there = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    (count,) = database.execute("SELECT count FROM head").fetchone() or (0,)
+    return not _INDEXES.keys() <= there and count <= _MOST_INDEXED
 
 
 @contextmanager
