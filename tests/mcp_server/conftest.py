@@ -110,6 +110,11 @@ def text_of(result: CallToolResult) -> str:
     return texts[0]
 
 
+def output_of(result: CallToolResult) -> str:
+    """What of an answer is the program's, or a file's: all that is below the first line that says so."""
+    return text_of(result).partition("\n[all below is ")[2].partition("]\n")[2]
+
+
 def structure_of(result: CallToolResult) -> dict[str, Any]:
     """The structured answer."""
     assert isinstance(result.structured_content, dict), result

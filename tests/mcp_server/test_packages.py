@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from mcp_types import ElicitResult
-from tests.mcp_server.conftest import ERAS, Connect, structure_of, text_of
+from tests.mcp_server.conftest import ERAS, Connect, output_of, structure_of, text_of
 from tests.packages.index import Index, wheel
 
 from casemate import Sandbox
@@ -75,7 +75,7 @@ async def test_what_the_operator_allows_can_be_imported_in_the_next_cell_of_that
         assert not told.is_error, told
         assert "alpha 1.5, beta 2.0" in text_of(told)
         after = await agent.call("execute_code", code=f"{SHOW}\nprint(x + 1)", session=session)
-        assert text_of(after).startswith("1.5 2.0\n42\n")
+        assert output_of(after).startswith("1.5 2.0\n42")
         assert "ModuleNotFoundError" in text_of(await agent.call("execute_code", code=SHOW))
 
 
@@ -90,7 +90,7 @@ async def test_the_user_of_the_client_can_allow_it_as_well(connect: Connect, era
         assert not told.is_error, told
         assert len(agent.asked) == 1
         assert "alpha" in agent.asked[0].message
-        assert text_of(await agent.call("execute_code", code=SHOW, session=session)).startswith("1.5 2.0\n")
+        assert output_of(await agent.call("execute_code", code=SHOW, session=session)).startswith("1.5 2.0")
 
 
 async def test_what_the_operator_denies_is_not_there_and_the_agent_is_told_why(

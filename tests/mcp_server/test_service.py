@@ -19,7 +19,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
-from tests.mcp_server.conftest import ERAS, OWN_SERVER, structure_of, text_of
+from tests.mcp_server.conftest import ERAS, OWN_SERVER, output_of, structure_of, text_of
 
 from casemate.remote.client import connect
 
@@ -142,4 +142,4 @@ async def test_the_service_serves_mcp_to_its_tokens(served: tuple[str, str], era
         Client(streamable_http_client(address, http_client=known), mode=era) as client,
     ):
         answer = await client.call_tool("execute_code", {"code": "print(6 * 7)"})
-        assert text_of(answer).startswith("42\n")
+        assert output_of(answer).startswith("42")

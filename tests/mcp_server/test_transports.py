@@ -25,7 +25,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult, InputRequiredResult
-from tests.mcp_server.conftest import ERAS, OWN_SERVER, structure_of, text_of
+from tests.mcp_server.conftest import ERAS, OWN_SERVER, output_of, structure_of, text_of
 from tests.mcp_server.serving import CALLER, by_http
 
 from casemate import Sandbox
@@ -151,7 +151,7 @@ async def test_a_client_that_starts_the_command_runs_programs_with_it(home: dict
     command = StdioServerParameters(command=sys.executable, args=arguments, env=home)
     async with Client(stdio_client(command), mode=era) as client:
         answer = await client.call_tool("execute_code", {"code": "print(6 * 7)"})
-        assert text_of(answer).startswith("42\n")
+        assert output_of(answer).startswith("42")
         kept = await client.call_tool("execute_code", {"code": "x = 1", "session": "new"})
         assert structure_of(kept)["session"]
 
@@ -207,7 +207,7 @@ async def test_clients_run_programs_by_http(address: str, path: str, era: str) -
     target: Any = sse_client(address + path) if path == "/sse" else address + path
     async with Client(target, mode=era) as client:
         answer = await client.call_tool("execute_code", {"code": "open('a', 'w').write('b'); print(6 * 7)"})
-        assert text_of(answer).startswith("42\n")
+        assert output_of(answer).startswith("42")
         (content,) = (await client.read_resource(structure_of(answer)["files"][0]["uri"])).contents
         assert getattr(content, "text", None) == "b"
 
@@ -232,7 +232,7 @@ async def test_cancelling_a_call_ends_its_run(address: str, home: dict[str, str]
         with contextlib.suppress(asyncio.CancelledError):
             await calling
         answer = await client.call_tool("execute_code", {"code": "x", "session": session})
-        assert text_of(answer).startswith("1\n")
+        assert output_of(answer).startswith("1")
 
 
 @pytest.mark.parametrize(("path", "era", "is_shared"), [
@@ -327,7 +327,7 @@ async def test_the_command_serves_http_to_whoever_has_its_token_alone(listening:
         httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=SECONDS) as known,
         Client(streamable_http_client(listening, http_client=known), mode=era) as client,
     ):
-        assert text_of(await client.call_tool("execute_code", {"code": "print(6 * 7)"})).startswith("42\n")
+        assert output_of(await client.call_tool("execute_code", {"code": "print(6 * 7)"})).startswith("42")
 
 
 @pytest.mark.parametrize(

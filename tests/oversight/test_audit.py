@@ -192,7 +192,7 @@ def without_indexes(path: Path) -> None:
 @pytest.mark.parametrize("is_old", [False, True])
 async def test_rows_of_others_cost_a_reader_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool) -> None:
     log = AuditLog(path)
-    mine = [log.note("noted", "mine", {"number": number}) for number in range(3)]
+    log.note("noted", "mine", {"number": 1})
     log.intent("one", "alone", {})
     for number in range(3000):
         log.note("noted", "other", {"number": number})
@@ -202,7 +202,7 @@ async def test_rows_of_others_cost_a_reader_nothing(path: Path, monkeypatch: pyt
     log = AuditLog(path)
     monkeypatch.setattr(reading, "_STEPS", 3000)  # of SQLite's machine, after which it looks whether time is over
     monkeypatch.setattr(reading, "_SECONDS", -1.0)  # as it is from the beginning
-    assert len(await Audit(log, "mine").tail()) == len(mine)
+    assert len(await Audit(log, "mine").tail()) == 1
     assert [row.kind for row in await Audit(log, "alone").tail(run="one")] == ["intent"]
     assert await Audit(log, "nobody").tail(kind="intent") == []
     first = await anext(Audit(log, "alone").events(after=0))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from tests.mcp_server.conftest import structure_of, text_of
+from tests.mcp_server.conftest import output_of, structure_of
 from tests.surfaces.conftest import Cli
 
 import casemate
@@ -40,7 +40,7 @@ async def test_a_server_takes_a_workspace_settings_and_a_log_level(tmp_path: Pat
     async with Client(stdio_client(command)) as client:
         code = "print(open('note.txt').read()); open('left.txt', 'w').write('left')"
         answer = await client.call_tool("execute_code", {"code": code})
-        assert text_of(answer).startswith("in the workspace\n"), answer
+        assert output_of(answer).startswith("in the workspace"), answer
         assert (folder / "left.txt").read_text() == "left"
         code = "import urllib.request\nurllib.request.urlopen('http://b.test/')"
         denied = await client.call_tool("execute_code", {"code": code})
@@ -62,7 +62,7 @@ async def test_neither_the_servers_variables_nor_an_env_file_reach_a_program(tmp
     show = "import os; print(sorted({'GIVEN', 'KERNEL_ENV_GIVEN', 'API_KEY', 'FROM_FILE'} & set(os.environ)))"
     async with Client(stdio_client(command)) as client:
         for tool in ("execute_code", "execute_ipython_cell"):
-            assert text_of(await client.call_tool(tool, {"code": show})).startswith("[]\n")
+            assert output_of(await client.call_tool(tool, {"code": show})).startswith("[]")
 
 
 def test_what_was_run_is_told_by_queue_stats_and_audit(cli: Cli) -> None:

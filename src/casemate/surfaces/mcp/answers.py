@@ -1,7 +1,9 @@
 """What a model is told: a text that is complete by itself, a structure that repeats none of it, pictures, links.
 
-The text holds what a program printed first, and what casemate has to say of it in lines at the end; both are bounded.
-What a program has made goes through as it is: a model's client shows it, and no terminal.
+The text begins with casemate's own lines in brackets. The last of these says that all below it is the program's, and
+nothing of casemate's comes after that: so no output can pass for such a line, whatever it looks like. Both are bounded.
+What a program has made goes through as it is: a model's client shows it, and no terminal. Within casemate's own lines
+it is written on one line, with escapes for what is not printable.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 20_000  # characters of one answer
 OUTPUT = 18_000  # of them, what is a program's; the rest is for what casemate says of it
+_BELOW = "all below is {}"
+_OUTPUT = "the program's output"
 _MOST_IMAGE = 1_000_000  # bytes of one picture within an answer
 _MOST_IMAGES = 8
 _MOST_FILES = 20  # that an answer names
@@ -62,9 +66,23 @@ def cut(text: str, most: int) -> str:
     return text[: most - 60] + note
 
 
+def above(text: str, lines: Sequence[str], what: str = _OUTPUT) -> str:
+    """Casemate's own ``lines``, at least one, and beneath them ``text``, which is not casemate's but ``what`` says.
+
+    At most so many characters that ``text`` with at most :data:`OUTPUT` fits into an answer."""
+    below = f"\n[{_BELOW.format(what)}]\n" if text else ""
+    said = "\n".join(f"[{_printable(' '.join(line.splitlines()))}]" for line in lines)
+    return cut(said, MOST_TEXT - OUTPUT - len(below)) + below + text
+
+
 def quoted(name: str) -> str:
     """``name`` as a JSON text in which nothing looks like other text, or like the end of a line."""
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in json.dumps(name, ensure_ascii=False))
+    return _printable(json.dumps(name, ensure_ascii=False))
+
+
+def _printable(text: str) -> str:
+    """``text`` with JSON's escapes for what is not shown, ends a line, or turns its direction."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
 def ended(state: State, page: Page, session: str | None) -> CallToolResult:
@@ -79,7 +97,7 @@ def ended(state: State, page: Page, session: str | None) -> CallToolResult:
     if execution.get("state") == "lost":
         names = ", ".join(execution.get("lost_names") or [])
         lines.append(f"The session's state is lost{': ' + cut(names, 200) if names else ''}. Its files are there.")
-    text = _joined(page.text, [*lines, *picture_lines, *file_lines])
+    text = above(page.text, [*lines, *picture_lines, *file_lines])
     structured: Document = {
         "run": run,
         "session": session,
@@ -117,7 +135,7 @@ def unfinished(state: State, handle: str, page: Page, session: str | None, can_a
         "run": handle, "session": session, "status": state.status, "exit_code": None, "duration": None,
         "cursor": page.cursor, "is_whole": page.is_whole, "images": 0, "files": [], "cause": None,
     }  # fmt: skip
-    content: list[ContentBlock] = [TextContent(type="text", text=_joined(page.text, lines))]
+    content: list[ContentBlock] = [TextContent(type="text", text=above(page.text, lines))]
     return CallToolResult(content=content, structured_content=structured)
 
 
@@ -163,7 +181,7 @@ def _failure_lines(execution: Document, page: Page) -> list[str]:
     lines = []
     error = execution.get("error")
     if error and str(error.get("value", ""))[:200] not in page.text:
-        lines.append(cut(f"{error.get('name', '')}: {error.get('value', '')}", 1000))
+        lines.append(cut(f"error: {error.get('name', '')}: {error.get('value', '')}", 1000))
     if (cause := execution.get("cause")) is not None:
         lines.append(cut(" ".join(filter(None, (cause["message"], cause.get("remediation")))), 600))
     return lines
@@ -241,10 +259,3 @@ def _link(run: str, name: str, size: int, media_type: str) -> ResourceLink:
         mime_type=media_type,
         description=f"read_file(run={json.dumps(run)}, path={json.dumps(name)}) gets it",
     )
-
-
-def _joined(output: str, lines: Sequence[str]) -> str:
-    """A program's output, and casemate's own lines beneath it, all of them within the bound."""
-    own = (" ".join(line.splitlines()) for line in lines)  # no name or error of a program's begins a line of these
-    said = cut("\n".join(f"[{line}]" for line in own), MOST_TEXT - OUTPUT - 2)
-    return f"{output.rstrip()}\n\n{said}".lstrip("\n") if output.strip() else said

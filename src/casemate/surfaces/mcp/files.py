@@ -30,6 +30,7 @@ _BINARY_PAGE = 13_500  # bytes of a file in one answer: 18,000 characters of bas
 _MOST_IMAGE = 1_000_000  # bytes of a picture within an answer, and the most that is read at once
 _MOST_READ = 64 * 2**20  # bytes of a resource: no client's message takes more
 _MOST_LISTED = 500  # names in one answer
+_FILE_ITSELF = "the file"
 _IMAGES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 
 
@@ -167,18 +168,22 @@ def _text(path: str, content: Mapping[str, Any]) -> CallToolResult:
     size, offset, following = int(content["size"]), int(content["offset"]), content["next"]
     end = size if following is None else int(following)
     told = {"path": path, "size": size, "offset": offset, "end": end, "encoding": "text"}
-    return answers.told(f"{content['text']}{_left(end, size)}" or "[the file is empty]", told)
+    return answers.told(answers.above(content["text"], [_place(offset, end, size)], _FILE_ITSELF), told)
 
 
 def _pieces(path: str, data: bytes, size: int, offset: int) -> CallToolResult:
     end = offset + len(data)
     told = {"path": path, "size": size, "offset": offset, "end": end, "encoding": "base64"}
     encoded = base64.b64encode(data).decode()
-    return answers.told(f"[{len(data)} bytes as base64]\n{encoded}{_left(end, size)}", told)
+    return answers.told(answers.above(encoded, [_place(offset, end, size)], f"{_FILE_ITSELF}, as base64"), told)
 
 
-def _left(end: int, size: int) -> str:
-    return f"\n[{size - end} of {size} bytes are left: read_file with offset={end}]" if end < size else ""
+def _place(offset: int, end: int, size: int) -> str:
+    """Which bytes of a file there are, and how to have those that follow."""
+    if not size:
+        return "the file is empty"
+    more = f"; {size - end} are left: read_file with offset={end}" if end < size else ""
+    return f"bytes {offset} to {end} of {size}{more}"
 
 
 def _image(path: str, data: bytes, media_type: str) -> CallToolResult:
