@@ -17,6 +17,7 @@ from casemate.remote.blocking import Blocking
 from casemate.remote.client import connect
 from casemate.service.service import Service, Terms
 from casemate.service.serving import Server, listen
+from casemate.surfaces.http.admitted import Admitted
 from casemate.surfaces.http.app import Front
 from casemate.surfaces.http.identity import Listener, hosts_of
 
@@ -46,7 +47,7 @@ async def test_what_a_service_raises_is_raised_by_its_clients_with_all_that_it_n
     port = listening.getsockname()[1]
     service = Service(tmp_path, raising(before), Terms())
     where = Listener("tcp", hosts_of([("127.0.0.1", port)], (), tls=False))
-    server = Server(Front(service, where, lambda _token: USER, {}), listening)
+    server = Server(Front(service, where, Admitted(lambda texts: dict.fromkeys(texts, USER)), {}), listening)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.until_ended())
         remote = await connect(f"http://127.0.0.1:{port}", "token")

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -101,14 +101,19 @@ class Tokens:
                 del known[token_id]
         return bool(found)
 
+    def principals_of(self, texts: Collection[str]) -> dict[str, Principal]:
+        """Who comes with each of these tokens; nobody with one that is unknown, or has expired."""
+        known, now = self._read(), self._today()
+        found = {text: _matching(text, known) for text in texts}
+        return {
+            text: one.principal
+            for text, one in found.items()
+            if one is not None and (one.expires is None or now < one.expires)
+        }
+
     def principal_of(self, text: str) -> Principal | None:
-        """Who comes with the token ``text``; None for one that is unknown, or has expired."""
-        parts = text.split("_", 2)
-        known = self._read().get(parts[1]) if len(parts) == 3 and parts[0] == _BEGIN else None
-        is_right = hmac.compare_digest(_hash(text), known.hash if known else _NOBODY)
-        if known is None or not is_right or (known.expires is not None and self._today() >= known.expires):
-            return None
-        return known.principal
+        """Who comes with the token ``text``; None as :meth:`principals_of` leaves it out."""
+        return self.principals_of([text]).get(text)
 
     @contextmanager
     def _changed(self) -> Iterator[dict[str, Token]]:
@@ -148,6 +153,13 @@ class Tokens:
                 self._known = _parsed(file.read(_MOST_BYTES), self._folder)
                 self._seen = seen
         return self._known
+
+
+def _matching(text: str, known: Mapping[str, Token]) -> Token | None:
+    parts = text.split("_", 2)
+    one = known.get(parts[1]) if len(parts) == 3 and parts[0] == _BEGIN else None
+    is_right = hmac.compare_digest(_hash(text), one.hash if one else _NOBODY)
+    return one if is_right else None
 
 
 def _parsed(raw: bytes, folder: Path) -> dict[str, Token]:

@@ -187,7 +187,7 @@ def list_tokens() -> int:
 
 @tokens.command
 def remove(name: str, /) -> int:
-    """Let in nobody with this token any more; a service that runs notices at the next request.
+    """Let in nobody with this token any more; what is open with it ends within a second.
 
     Parameters
     ----------

@@ -25,7 +25,9 @@ from casemate.service.logbook import begin
 from casemate.service.service import Service, Terms
 from casemate.service.serving import Server, listen
 from casemate.service.tokens import Tokens
-from casemate.surfaces.http.app import Application, Front
+from casemate.surfaces.http.admitted import Admitted
+from casemate.surfaces.http.app import Front
+from casemate.surfaces.http.entrance import Application
 from casemate.surfaces.http.identity import UNIX, Listener, hosts_of
 from casemate.surfaces.words import say
 
@@ -65,7 +67,8 @@ def run(
         log = begin(places.state)
         terms = Terms(drain=options.drain, idle_stop=options.idle_stop)
         service = Service(places.state, make_sandbox or partial(sandbox_of, environ), terms)
-        fronts = _Fronts(service, options, addresses, Tokens(places.state), fingerprints(environ), mounts)
+        admitted = Admitted(Tokens(places.state).principals_of)
+        fronts = _Fronts(service, options, addresses, admitted, fingerprints(environ), mounts)
 
         def ready() -> None:
             log.info("listening", extra={"event": "listening", "address": str(places.sockets)})
@@ -124,7 +127,7 @@ class _Fronts:
     service: Service
     options: Options
     addresses: Sequence[tuple[str, int]]
-    tokens: Tokens
+    admitted: Admitted
     settings: Mapping[str, str]
     mounts: Mapping[str, Application] | None
 
@@ -146,7 +149,7 @@ class _Fronts:
         return made
 
     def _front(self, listener: Listener) -> Front:
-        return Front(self.service, listener, self.tokens.principal_of, self.settings, self.mounts)
+        return Front(self.service, listener, self.admitted, self.settings, self.mounts)
 
 
 def _checked(options: Options) -> list[tuple[str, int]]:

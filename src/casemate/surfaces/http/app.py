@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import json
-import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from casemate.errors import CasemateError, Denied, Fault, InvalidArgument, NotFound
+from casemate.errors import Denied, InvalidArgument, NotFound
 from casemate.model.operation import Audience, Principal
 from casemate.operations.catalogue import catalogue
-from casemate.operations.failures import error_document
 from casemate.operations.invoke import local
 from casemate.operations.uploads import MOST_BYTES
 from casemate.service.service import describe
-from casemate.surfaces.http.exchange import Exchange, Gone, Receive, Scope, Send
-from casemate.surfaces.http.identity import Heard, Listener, Refused, check_place, heard, principal_of
+from casemate.surfaces.http.admitted import Admitted
+from casemate.surfaces.http.entrance import VERSION, Application, entered, handed_over
+from casemate.surfaces.http.exchange import Exchange, Receive, Scope, Send
+from casemate.surfaces.http.identity import Heard, Listener, Refused, known_as, lowered, token_of, user_of
 from casemate.surfaces.http.openapi import document_of
 from casemate.surfaces.http.shares import Shares
-from casemate.surfaces.http.statuses import retry_after, status_of
 from casemate.surfaces.http.streaming import send_events
-from casemate.surfaces.http.turns import TURNS
 
 if TYPE_CHECKING:
     from casemate.service.service import Service
 
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-_log = logging.getLogger("casemate.service")
-_VERSION = "v1"
-_MOST_MOUNTED = 8 * 2**20  # bytes of a request to another application, such as a file that a model writes
 _ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})  # what only those may do who may approve
 
 
 class Front:
-    """What listens at one place. ``known`` looks a token up; ``settings``: hashes of what the service was set by;
+    """What listens at one place. ``admitted`` knows tokens; ``settings``: hashes of what the service was set by;
     ``mounts``: other applications by the first part of their paths, which find ``casemate.principal`` and
     ``casemate.desk`` (an awaitable) in their scope."""
 
@@ -42,58 +36,37 @@ class Front:
         self,
         service: Service,
         listener: Listener,
-        known: Callable[[str], Principal | None],
+        admitted: Admitted,
         settings: Mapping[str, str],
         mounts: Mapping[str, Application] | None = None,
     ) -> None:
         self._service = service
         self._listener = listener
-        self._known = known
+        self._admitted = admitted
         self._settings = settings
         self._mounts = mounts or {}
         self._shares = Shares()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request (ASGI 3)."""
-        if scope["type"] != "http":
-            return
-        await TURNS.take()
-        began = time.monotonic()
-        exchange = Exchange(scope, receive, send, Heard({}))
-        try:
-            exchange.head = heard(scope["headers"])
-            check_place(exchange.head, self._listener)
-            await self._admit(exchange, scope, receive, send)
-        except Gone:
-            exchange.status = exchange.status or 499
-        except Refused as refused:
-            reason = {"kind": "denied" if refused.status in (401, 403, 421) else "invalid", "message": refused.message}
-            await _failed(exchange, refused.status, {**reason, "remediation": refused.remediation})
-        except CasemateError as error:
-            await _failed(exchange, status_of(error), error_document(error))
-        except Exception:
-            _log.exception("a request failed", extra={"event": "fault", "path": _known_path(exchange.path)})
-            fault = Fault("casemate itself failed; its log has more", remediation="casemate service logs")
-            await _failed(exchange, 500, error_document(fault))
-            raise
-        finally:
-            if exchange.status >= 400:
-                told: dict[str, Any] = {
-                    "method": exchange.method,
-                    "path": _known_path(exchange.path),
-                    "status": exchange.status,
-                }
-                spent = round(time.monotonic() - began, 4)
-                _log.info("request", extra={"event": "request", **told, "seconds": spent, "principal": exchange.caller})
+        await entered(scope, receive, send, self._listener, partial(self._admit, scope))
 
-    async def _admit(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
-        """Who asks; the rest is for those who may."""
-        if exchange.path == f"/{_VERSION}/health" and exchange.method == "GET" and self._is_stranger(exchange):
+    async def _admit(self, scope: Scope, exchange: Exchange) -> None:
+        """Who asks; the rest is for those who may, as long as they may."""
+        if exchange.path == f"/{VERSION}/health" and exchange.method == "GET" and self._is_stranger(exchange):
             status = "draining" if self._service.is_draining else "ok"
             closes = {"connection": "close"}  # who has not said who it is keeps nothing
             await exchange.answer(503 if self._service.is_draining else 200, {"status": status}, closes)
-            return
-        principal = principal_of(exchange.head, self._listener, self._known)
+        elif self._listener.kind == "unix":
+            await self._answer(scope, exchange, user_of(exchange.head))
+        else:
+            token = token_of(exchange.head)
+            principal = known_as(exchange.head, self._admitted.principal_of(token))
+            async with self._admitted.while_it_holds(token, principal):
+                await self._answer(scope, exchange, principal)
+
+    async def _answer(self, scope: Scope, exchange: Exchange, whoever: Principal) -> None:
+        principal = lowered(exchange.head, whoever)
         exchange.caller = principal.name
         mounted = self._mounts.get(exchange.path.removeprefix("/").partition("/")[0])
         self._service.connections += not exchange.path.endswith("/health")
@@ -102,9 +75,7 @@ class Front:
                 if mounted is not None:
                     scope["casemate.principal"] = principal
                     scope["casemate.desk"] = lambda: self._service.desk(principal.namespace)
-                    if exchange.method == "POST":
-                        receive = exchange.again(await exchange.body(_MOST_MOUNTED))
-                    await mounted(scope, receive, send)
+                    await handed_over(exchange, mounted, scope)
                 else:
                     await self._serve(exchange, principal)
         finally:
@@ -220,24 +191,3 @@ def _cursor(head: Heard) -> int | None:
     if not last.isascii() or not last.isdigit() or len(last) > 15:
         raise Refused(400, "Last-Event-ID is none that this service has sent")
     return int(last)
-
-
-async def _failed(exchange: Exchange, status: int, told: Mapping[str, Any]) -> None:
-    """The typed error body, unless the answer has begun."""
-    if exchange.status:
-        return
-    headers = {"www-authenticate": "Bearer"} if status == 401 else {}
-    if (after := retry_after(told)) is not None:
-        headers["retry-after"] = after
-    if status >= 400:
-        headers["connection"] = "close"  # what is left of the body is not read
-    try:
-        await exchange.answer(status, {"error": told}, headers)
-    except Gone:
-        return
-
-
-def _known_path(path: str) -> str:
-    """A path for the log: names of operations only, for others may hold anything."""
-    name = path.removeprefix(f"/{_VERSION}/").replace("/", ".")
-    return path if name in catalogue() else "/".join(path.split("/")[:3])[:60]

@@ -40,8 +40,10 @@ class Exchange:
         self.status = 0
         self.caller = ""
         self.share: Share | None = None
-        self._receive = receive
+        self.receive = receive
         self._send = send
+        self._is_events = False
+        self._is_between = True
 
     async def body(self, most: int = MOST_BODY) -> bytes:
         """All of it. Raises :class:`Refused` for too much, or too many values, and :class:`Gone`."""
@@ -59,7 +61,7 @@ class Exchange:
         async def receive() -> Message:
             nonlocal is_given
             if is_given:
-                return await self._receive()
+                return await self.receive()
             is_given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
@@ -74,7 +76,7 @@ class Exchange:
         while is_more:
             try:
                 async with asyncio.timeout(_BODY_WITHIN):
-                    message = await self._receive()
+                    message = await self.receive()
             except TimeoutError:
                 raise Refused(408, f"nothing of the body came for {_BODY_WITHIN:g} s") from None
             if message["type"] == "http.disconnect":
@@ -96,7 +98,7 @@ class Exchange:
 
         async def watch(doing: asyncio.Task[None]) -> None:
             nonlocal gone
-            while (await self._receive())["type"] != "http.disconnect":
+            while (await self.receive())["type"] != "http.disconnect":
                 pass
             gone = True
             doing.cancel()
@@ -117,6 +119,16 @@ class Exchange:
         doing.result()
         return outcome[0]
 
+    @property
+    def takes_event(self) -> bool:
+        """Whether it is answered with server-sent events, of which none is half sent."""
+        return self._is_events and self._is_between
+
+    async def send(self, message: Message) -> None:
+        """A part of another application's answer."""
+        self._note(message)
+        await self._send(message)
+
     async def answer(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
         """``value`` as JSON. Raises :class:`Gone`."""
         pieces = [_dumped(value)] if _is_small(value) else [piece async for piece in json_pieces(value)]
@@ -132,7 +144,6 @@ class Exchange:
         await self._give(self._head(status, headers))
 
     def _head(self, status: int, headers: Mapping[str, str]) -> Message:
-        self.status = status
         raw = [*_PLAIN, *((name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items())]
         return {"type": "http.response.start", "status": status, "headers": raw}
 
@@ -144,7 +155,19 @@ class Exchange:
         """The end of the answer. Raises :class:`Gone`."""
         await self._give(_body(b"", is_more=False))
 
+    def _note(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = int(message["status"])
+            self._is_events = (b"content-type", b"text/event-stream") in (
+                (name.lower(), value.partition(b";")[0].strip().lower()) for name, value in message["headers"]
+            )
+        elif self._is_events:
+            body: bytes = message.get("body", b"")
+            self._is_between = (not body and self._is_between) or body.endswith((b"\n\n", b"\r\n\r\n"))
+
     async def _give(self, *messages: Message) -> None:
+        for message in messages:
+            self._note(message)
         try:
             async with asyncio.timeout(_TAKEN_WITHIN):
                 for message in messages:

@@ -6,7 +6,7 @@ name that was bound anew to this machine (DNS rebinding) with ``Host``; both mus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
@@ -79,32 +79,34 @@ def check_place(head: Heard, listener: Listener) -> None:
         )
 
 
-def principal_of(head: Heard, listener: Listener, known: Callable[[str], Principal | None]) -> Principal:
-    """Who sends it: the user, over a Unix socket; over TCP whoever has a token, which ``known`` looks up.
-    ``Casemate-As`` only ever lowers it. Raises :class:`Refused`."""
-    if listener.kind == "unix":
-        principal = Principal("user", Audience.OPERATOR, _named(head, "casemate-namespace") or "default", True)
-    else:
-        principal = _of_token(head.get("authorization"), known)
-        wanted = _named(head, "casemate-namespace")
-        if wanted is not None and wanted != principal.namespace:
-            raise Refused(403, f"this token is of the namespace {principal.namespace!r}, not of {wanted!r}")
-    return _lowered(principal, head.get("casemate-as"))
+def user_of(head: Heard) -> Principal:
+    """Who sends it over a Unix socket: the user. Raises :class:`Refused`."""
+    return Principal("user", Audience.OPERATOR, _named(head, "casemate-namespace") or "default", True)
 
 
-def _of_token(authorization: str | None, known: Callable[[str], Principal | None]) -> Principal:
-    scheme, _, token = (authorization or "").partition(" ")
-    principal = known(token.strip()) if scheme.lower() == "bearer" else None
+def token_of(head: Heard) -> str:
+    """The token that it comes with; empty for none."""
+    scheme, _, token = (head.get("authorization") or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def known_as(head: Heard, principal: Principal | None) -> Principal:
+    """Who sends it over TCP: ``principal``, who comes with its token, where there is one. Raises :class:`Refused`."""
     if principal is None:
         raise Refused(
             401,
-            "the token is unknown or has expired" if authorization else "a token is needed",
+            "the token is unknown or has expired" if head.get("authorization") else "a token is needed",
             "Make one where the service runs (casemate service token add), and send it as Authorization: Bearer ...",
         )
+    wanted = _named(head, "casemate-namespace")
+    if wanted is not None and wanted != principal.namespace:
+        raise Refused(403, f"this token is of the namespace {principal.namespace!r}, not of {wanted!r}")
     return principal
 
 
-def _lowered(principal: Principal, wanted: str | None) -> Principal:
+def lowered(head: Heard, principal: Principal) -> Principal:
+    """``principal``, or the agent for whom it asks: ``Casemate-As`` only ever lowers. Raises :class:`Refused`."""
+    wanted = head.get("casemate-as")
     if wanted is None:
         return principal
     kind, _, name = wanted.partition(":")
