@@ -191,8 +191,10 @@ async def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.
     where = listening.getsockname()
     server = Server(app, listening)
     serving_it = asyncio.create_task(server.until_ended())
+    burst = [tcp(where[1]) for _ in range(40)]  # all of them wait when it first looks
     silent = [await asyncio.open_connection(*where) for _ in range(12)]
     try:
+        assert len(server.server_state.connections) <= 4
         for _ in range(3):
             reader, writer = await asyncio.open_connection(*where)
             silent.append((reader, writer))
@@ -205,6 +207,8 @@ async def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.
             await asyncio.sleep(0)
         assert len(server.server_state.connections) <= 4
     finally:
+        for one in burst:
+            one.close()
         for _, writer in silent:
             writer.close()
         server.end()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSet
 from typing import Any
 
 import uvicorn
@@ -20,6 +21,7 @@ _MOST_HEAD = 64 * 1024  # bytes of a request's head
 _KEPT_IDLE = 60  # seconds that a connection may be idle; clients keep theirs for less
 _HEAD_WITHIN = 15.0  # seconds until the first request is there
 _AT_ONCE = 64 * 1024  # bytes that are held back within a turn of the loop; more than these wait for the other end
+_MOST_DESCRIPTORS = 16384
 _LAST_WORDS = 5  # seconds that answers under way have when the service ends
 
 
@@ -77,17 +79,44 @@ class _Checked(H11Protocol):
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
-        """End one that is not being answered, so that who says nothing keeps nobody out; else this one."""
+        """End the oldest that is not being answered, so that who says nothing keeps nobody out; else this one. It is
+        forgotten at once: in the turn in which many come, as many go."""
         others = (one for one in self.connections if isinstance(one, _Checked) and one is not self)
-        next((one for one in others if one.cycle is None or one.cycle.response_complete), self).transport.abort()
+        ended = next((one for one in others if one.cycle is None or one.cycle.response_complete), self)
+        self.connections.discard(ended)
+        ended.transport.abort()
 
     def _hurry(self) -> None:
         if self.cycle is None:
             self.transport.abort()
 
 
+class _InOrder(MutableSet[Any]):
+    """A set that keeps the order in which its members came."""
+
+    def __init__(self) -> None:
+        self._members: dict[Any, None] = {}
+
+    def __contains__(self, one: object) -> bool:
+        return one in self._members
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, value: Any) -> None:
+        """Behind all others."""
+        self._members[value] = None
+
+    def discard(self, value: Any) -> None:
+        """Harmless where it is not there."""
+        self._members.pop(value, None)
+
+
 class Server(uvicorn.Server):
-    """One place where the service listens. Signals are the service's business."""
+    """One place that is listened at. Signals are the business of whoever has it."""
 
     def __init__(self, app: Any, listening: socket.socket, tls: tuple[str, str] | None = None) -> None:
         """``tls``: the files of a certificate and its key. Raises ``OSError`` and ``ssl.SSLError`` for bad ones."""
@@ -113,6 +142,7 @@ class Server(uvicorn.Server):
             ssl_keyfile=key,
         )
         super().__init__(config)
+        self.server_state.connections = _InOrder()  # type: ignore[assignment]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -126,6 +156,14 @@ class Server(uvicorn.Server):
     def end(self) -> None:
         """Take no more connections; answers under way are finished."""
         self.should_exit = True
+
+
+def take_descriptors() -> None:
+    """Have as many descriptors as may be had, up to what full places, and cells beside them, need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def listen(host: str, port: int) -> socket.socket:

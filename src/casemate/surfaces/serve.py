@@ -128,7 +128,7 @@ def serve(options: Options) -> int:
     from casemate.surfaces.mcp.listening import serve_http
 
     token = _token(options)
-    asyncio.run(serve_http(server, options.transport, options.host, options.port, token, say))
+    serve_http(server, options.transport, options.host, options.port, token, say)
     return 0
 
 

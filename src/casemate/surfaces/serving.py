@@ -6,7 +6,6 @@ import asyncio
 import gc
 import math
 import os
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ from casemate.service.holding import Held
 from casemate.service.living import live
 from casemate.service.logbook import begin
 from casemate.service.service import Service, Terms
-from casemate.service.serving import Server, listen
+from casemate.service.serving import Server, listen, take_descriptors
 from casemate.service.tokens import Tokens
 from casemate.surfaces.http.admitted import Admitted
 from casemate.surfaces.http.app import Front
@@ -31,7 +30,6 @@ from casemate.surfaces.http.entrance import Application
 from casemate.surfaces.http.identity import UNIX, Listener, hosts_of
 from casemate.surfaces.words import say
 
-_MOST_DESCRIPTORS = 16384
 MakeSandbox = Callable[[str], Sandbox]
 
 
@@ -76,21 +74,13 @@ def run(
                 say("; ".join(["serving at " + str(places.sockets), *options.listen]))
 
         os.chdir("/")
-        _take_descriptors()
+        take_descriptors()
         _load()
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(live(service, partial(fronts.servers, held), ready))
     finally:
         held.close()
     return 0
-
-
-def _take_descriptors() -> None:
-    """Have as many descriptors as may be had, up to what full places, and cells beside them, need."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _load() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from casemate.surfaces.mcp.callers import Callers
 
-MOST_BODY = 64 * 2**20  # bytes of one request: a file that write_file is given
+MOST_BODY = 8 * 2**20  # bytes of one request, such as a file that write_file is given
 _IDLE = 1800.0  # seconds after which an MCP session without requests is forgotten
 _MOST_SESSIONS = 10_000
 
