@@ -272,8 +272,7 @@ class Rooms:
 
     def _finished(self, execution: Execution) -> None:
         self._tally.add(execution)
-        if execution.artifacts or execution.full_output is not None:
-            self.artifacts.keep(execution)
+        self.artifacts.keep(execution)
 
     async def load(self) -> Load:
         """What goes on now."""

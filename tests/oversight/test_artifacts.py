@@ -7,6 +7,7 @@ import pytest
 from casemate import InvalidArgument, Sandbox
 from casemate.artifacts import kept
 from casemate.artifacts.kept import Artifacts
+from casemate.errors import NotFound
 
 LEAVE = "open('a.txt', 'w').write('one'); open('b.bin', 'wb').write(b'x' * {})"
 
@@ -28,14 +29,17 @@ async def test_the_whole_output_of_a_run_is_among_them_where_it_was_cut(sandbox:
 
 
 @pytest.mark.parametrize("run", ["", "no-such", None, 1, "x" * 10_000])
-async def test_a_run_that_left_nothing_is_a_bad_argument(sandbox: Sandbox, run: str) -> None:
-    with pytest.raises(InvalidArgument, match="run"):
+async def test_a_run_that_there_is_not_and_a_file_that_it_did_not_leave_are_not_found(
+    sandbox: Sandbox, run: str
+) -> None:
+    with pytest.raises(NotFound, match="run"):
         await sandbox.artifacts.list(run)
     empty = await sandbox.run("1")
-    with pytest.raises(InvalidArgument, match="run"):
+    assert await sandbox.artifacts.list(empty.id) == []
+    with pytest.raises(NotFound, match="name"):
         await sandbox.artifacts.read(empty.id, "x")
     left = await sandbox.run(LEAVE.format(1))
-    with pytest.raises(InvalidArgument, match="name"):
+    with pytest.raises(NotFound, match="name"):
         await sandbox.artifacts.read(left.id, "../a.txt")
 
 

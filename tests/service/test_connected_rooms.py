@@ -17,6 +17,7 @@ from casemate import Artifact, EgressAnswer, InvalidArgument, Limits
 from casemate.audit.chain import Head, Verdict
 from casemate.audit.events import AuditEvent
 from casemate.audit.reading import AuditRow
+from casemate.errors import NotFound
 from casemate.model.execution import Usage
 from casemate.model.isolation import Proof
 from casemate.model.overview import Inspection, InUse, RuntimeInfo, Stats, Totals, VariableInfo
@@ -158,11 +159,15 @@ async def test_files_of_a_run_are_listed_and_read_by_its_id(kind: str, shared: D
         assert execution.full_output is not None
         names = {"a.txt", "ü b.bin", execution.full_output.name}
         assert {one.name for one in found} == names
+        assert found[-1].name == execution.full_output.name
+        empty = await sandbox.run("print('no file')")
+        assert await sandbox.artifacts.list(empty.id) == []
         assert {one.name: one.read_bytes() for one in found}["a.txt"] == b"first"
         assert await sandbox.artifacts.read(execution.id, "ü b.bin") == bytes(range(256))
-        with pytest.raises(InvalidArgument):
-            await sandbox.artifacts.read(execution.id, "c.txt")
-        with pytest.raises(InvalidArgument):
+        for run in (execution.id, empty.id, "0" * 32):
+            with pytest.raises(NotFound):
+                await sandbox.artifacts.read(run, "c.txt")
+        with pytest.raises(NotFound):
             await sandbox.artifacts.list("0" * 32)
 
 

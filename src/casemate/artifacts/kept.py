@@ -11,7 +11,7 @@ import builtins
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from casemate.errors import InvalidArgument
+from casemate.errors import NotFound
 
 if TYPE_CHECKING:
     from casemate.model.artifact import Artifact
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 64  # with artifacts; each holds a descriptor at most for its files and one for its output
 MOST_BYTES = 256 << 20  # of all of them
+_MOST_KNOWN = 10_000  # runs that left none, of which nothing else is kept
 
 
 class Artifacts:
@@ -28,12 +29,19 @@ class Artifacts:
         self._most_runs, self._most_bytes = runs, size
         self._kept: OrderedDict[str, tuple[Artifact, ...]] = OrderedDict()
         self._bytes = 0
+        self._empty: OrderedDict[str, None] = OrderedDict()
 
     def keep(self, execution: Execution) -> None:
         """Those of a run that came to its end, and its full output; the oldest make room. Those of a run that has more
         than all of them may have are not kept."""
-        more = () if execution.full_output is None else (execution.full_output,)
-        files = tuple({artifact.name: artifact for artifact in (*more, *execution.artifacts)}.values())
+        named = {artifact.name: artifact for artifact in execution.artifacts}
+        if execution.full_output is not None:
+            named.setdefault(execution.full_output.name, execution.full_output)
+        files = tuple(named.values())
+        if not files:
+            self._empty[execution.id] = None
+            if len(self._empty) > _MOST_KNOWN:
+                self._empty.popitem(last=False)
         if not files or _size(files) > self._most_bytes:
             return
         self._kept[execution.id] = files
@@ -44,7 +52,7 @@ class Artifacts:
     async def list(self, run: str) -> builtins.list[Artifact]:
         """The artifacts of a run or step of this sandbox, by its id, its full output among them where it was cut.
 
-        ``run``: the id. Raises ``InvalidArgument`` for one that left none, or that is no longer kept.
+        ``run``: the id. Raises ``NotFound`` for one that there was not, or whose files are no longer kept.
         """
         return [*self._of(run)]
 
@@ -53,19 +61,21 @@ class Artifacts:
         for artifact in self._of(run):
             if artifact.name == name:
                 return await asyncio.to_thread(artifact.read_bytes)
-        raise InvalidArgument("name", f"this run left no {str(name)[:200]!r}")
+        raise NotFound("name", f"this run left no {str(name)[:200]!r}")
 
     def close(self) -> None:
         """Give all of them up."""
         self._kept.clear()
+        self._empty.clear()
         self._bytes = 0
 
     def _of(self, run: str) -> tuple[Artifact, ...]:
-        files = self._kept.get(run) if isinstance(run, str) else None
+        known = isinstance(run, str)
+        files = self._kept.get(run, () if run in self._empty else None) if known else None
         if files is None:
-            raise InvalidArgument(
+            raise NotFound(
                 "run",
-                f"no artifacts of {str(run)[:80]!r} are kept: it left none, or others came since",
+                f"no artifacts of {str(run)[:80]!r} are kept: there is no such run, or others came since",
                 remediation=f"The newest {self._most_runs} runs with artifacts are kept, as far as they fit.",
             )
         return files
