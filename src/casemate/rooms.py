@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault
 
+_MOST_KNOWN = 10_000  # runs of which nothing is kept but that they left no files
 _WALLS = ("native",)
 
 
@@ -135,7 +137,7 @@ class Rooms:
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._finished,
             layer=lambda: () if self._packages is None else self._packages.shared(),
         )  # fmt: skip
-        self._most, self._tally = bound.limits, Tally()
+        self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
         self._making = threading.Lock()  # of approvals, vault and tools: other threads may ask for them
 
     @property
@@ -248,7 +250,7 @@ class Rooms:
         """What the last runs left."""
         from casemate.artifacts.kept import Artifacts
 
-        self._artifacts = self._artifacts or Artifacts()
+        self._artifacts = self._artifacts or Artifacts(without=self._without_files)
         return self._artifacts
 
     @property
@@ -272,7 +274,10 @@ class Rooms:
 
     def _finished(self, execution: Execution) -> None:
         self._tally.add(execution)
-        self.artifacts.keep(execution)
+        if execution.artifacts or execution.full_output is not None:
+            self.artifacts.keep(execution)
+        else:
+            self._without_files.append(execution.id)
 
     async def load(self) -> Load:
         """What goes on now."""

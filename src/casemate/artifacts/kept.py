@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from casemate.errors import NotFound
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 64  # with artifacts; each holds a descriptor at most for its files and one for its output
 MOST_BYTES = 256 << 20  # of all of them
-_MOST_KNOWN = 10_000  # runs that left none, of which nothing else is kept
 
 
 class Artifacts:
-    """The newest ``runs`` that left any, of at most ``size`` bytes together. Used in one event loop."""
+    """The newest ``runs`` that left any, of at most ``size`` bytes together; ``without``: the ids of those that left
+    none. Used in one event loop."""
 
-    def __init__(self, runs: int = MOST_RUNS, size: int = MOST_BYTES) -> None:
+    def __init__(self, runs: int = MOST_RUNS, size: int = MOST_BYTES, without: Collection[str] = ()) -> None:
         self._most_runs, self._most_bytes = runs, size
         self._kept: OrderedDict[str, tuple[Artifact, ...]] = OrderedDict()
         self._bytes = 0
-        self._empty: OrderedDict[str, None] = OrderedDict()
+        self._without = without
 
     def keep(self, execution: Execution) -> None:
         """Those of a run that came to its end, and its full output; the oldest make room. Those of a run that has more
@@ -38,10 +39,6 @@ class Artifacts:
         if execution.full_output is not None:
             named.setdefault(execution.full_output.name, execution.full_output)
         files = tuple(named.values())
-        if not files:
-            self._empty[execution.id] = None
-            if len(self._empty) > _MOST_KNOWN:
-                self._empty.popitem(last=False)
         if not files or _size(files) > self._most_bytes:
             return
         self._kept[execution.id] = files
@@ -66,12 +63,11 @@ class Artifacts:
     def close(self) -> None:
         """Give all of them up."""
         self._kept.clear()
-        self._empty.clear()
         self._bytes = 0
 
     def _of(self, run: str) -> tuple[Artifact, ...]:
         known = isinstance(run, str)
-        files = self._kept.get(run, () if run in self._empty else None) if known else None
+        files = self._kept.get(run, () if run in self._without else None) if known else None
         if files is None:
             raise NotFound(
                 "run",
