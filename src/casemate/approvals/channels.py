@@ -156,6 +156,8 @@ class HeldChannel:
 
 def decision_of(answer: object) -> Decision:
     """What an approver has answered: only a real True, or a Decision that holds one, allows."""
+    from casemate.model.approval import Decision
+
     if answer is True:
         return Decision(allow=True)
     if isinstance(answer, Decision) and answer.allow is True:
