@@ -149,7 +149,10 @@ class Rooms:
             if self._approvals is None:
                 policy = self._policy
                 given = (self._approve, self._approval_timeout, self.log.decision, partial(rulebook, policy))
-                self._approvals = Approvals(*given, has_rules=policy.written is not None, asked=self.log.asked)
+                self._approvals = Approvals(
+                    *given, has_rules=policy.written is not None, asked=self.log.asked,
+                    record_now=partial(self.log.decision, wait=False),
+                )  # fmt: skip
             return self._approvals
 
     @property

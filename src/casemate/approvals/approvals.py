@@ -15,7 +15,7 @@ from casemate.model.caller import caller
 if TYPE_CHECKING:
     from casemate.approvals.callback import Approve
     from casemate.approvals.channels import Channel, Keeper
-    from casemate.approvals.plane import Plane, Record
+    from casemate.approvals.plane import Plane, Record, RecordNow
     from casemate.model.approval import ApprovalRequest, Decision, Kind, Question, Scope
     from casemate.policy.rules import Rulebook
     from casemate.redaction.redaction import Redaction
@@ -38,16 +38,18 @@ class Approvals:
         *,
         has_rules: bool,
         asked: Record | None = None,
+        record_now: RecordNow | None = None,
     ) -> None:
         """``approve``, ``timeout``: as of :class:`casemate.Sandbox`; ``record``: writes a row of the record; ``rules``
         makes those that decide without asking, and remember answers; ``has_rules``: some are written;
-        ``asked``: writes a row when somebody is asked."""
+        ``asked``: writes a row when somebody is asked; ``record_now``: as ``record``, where that takes no time."""
         self._asks = not _allows_all(approve)
         self.notes = () if self._asks else (_ALLOWED_ALL,)
         self._approve = approve
         self._timeout = timeout
         self._record = record
         self._asked = asked
+        self._record_now = record_now
         self._make_rules = rules
         self._has_rules = has_rules
         self._rules: Rulebook | None = None
@@ -72,7 +74,9 @@ class Approvals:
         rules = self.rules
         with self._lock:
             if self._made is None:
-                self._made = Plane(rules, self._record, self._timeout, asks=self._asks, asked=self._asked)
+                self._made = Plane(
+                    rules, self._record, self._timeout, asks=self._asks, asked=self._asked, record_now=self._record_now
+                )
                 self._made.channels.append(self._held)
                 if self._keeper is not None:
                     self._keeper.connect(self._made)

@@ -81,10 +81,11 @@ class Asker:
         assert self._pausing
         return self._pausing
 
-    def decide(self, question: Question) -> Future[Verdict]:
+    def decide(self, question: Question, *, here: bool = False) -> Future[Verdict]:
         """Whether ``question`` may cross: by rules, or by whoever is asked. From any thread; never blocks, and always
         comes to a verdict, at the latest when this run or step is over. ``question``'s namespace, session and run are
-        put in here, its arguments are copied at once."""
+        put in here, its arguments are copied at once. ``here``: this thread has a millisecond to spare, so what rules
+        allow may be decided before this returns."""
         from casemate.approvals.shown import Unshowable, shown
         from casemate.approvals.states import MOST_ASKED
         from casemate.model.approval import Verdict
@@ -98,7 +99,7 @@ class Asker:
         plane = self._asking()
         own = replace(question, namespace=self.namespace, session=self.session, run=self.run)
         try:
-            plane.decide(self, own, shown(own), future)
+            plane.decide(self, own, shown(own), future, here=here)
         except Unshowable as error:
             plane.refuse(self, own, future, str(error))
         return future

@@ -1,4 +1,8 @@
-"""One thread that does one thing after the other, now or at its time: so that deciding waits for no event loop."""
+"""One thing after the other, now or at its time, in a thread of its own: so that deciding waits for no event loop.
+
+What takes no time may be done by whoever asks for it, as long as nothing else is done or waits: then it has its turn at
+once, as if the thread had been that fast.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,25 @@ class Clockwork:
         self._later: list[tuple[float, int, Later, Callable[..., object], tuple[Any, ...]]] = []
         self._count = itertools.count()
         self._thread: threading.Thread | None = None
+        self._at_it: int | None = None  # the thread whose turn it is
+        self._is_awaited = False  # the end of that turn
         self._is_closed = False
+
+    def at_once(self, do: Callable[..., object], *arguments: Any) -> bool:
+        """Call ``do``, which must neither block nor take long, in this thread; False, and nothing is done, where
+        something else is done or due, and after `close`. From any thread."""
+        with self._changed:
+            if self._is_closed or self._at_it is not None or self._now or self._is_due():
+                return False
+            self._at_it = threading.get_ident()
+        try:
+            self._do(do, arguments)
+        finally:
+            with self._changed:
+                self._at_it = None
+                if self._is_awaited:
+                    self._changed.notify_all()
+        return True
 
     def soon(self, do: Callable[..., object], *arguments: Any) -> bool:
         """Have ``do`` called after what was asked for before; False when it was closed. From any thread."""
@@ -78,9 +100,13 @@ class Clockwork:
         """Do what was asked for to be done now, and end. Bounded; harmless when repeated. Blocks."""
         with self._changed:
             self._is_closed = True
-            self._changed.notify()
+            self._changed.notify_all()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+            if self._at_it == threading.get_ident():
+                return  # whose turn it is need not wait for itself
+            if thread is None:
+                self._await_turn(_END_WITHIN)
+        if thread is not None:
             thread.join(_END_WITHIN)
 
     def _run(self) -> None:
@@ -88,26 +114,41 @@ class Clockwork:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="casemate-approvals", daemon=True)
             self._thread.start()
-        self._changed.notify()
+        self._changed.notify_all()
+
+    def _await_turn(self, seconds: float | None = None) -> None:
+        """Wait until nobody is at anything. Under the lock."""
+        self._is_awaited = True
+        self._changed.wait_for(lambda: self._at_it is None, seconds)
+        self._is_awaited = False
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            do, arguments = job
-            try:
-                do(*arguments)
-            except Exception as error:  # noqa: BLE001 - whatever goes wrong, the thread goes on; what waits is denied
-                self._failed(error)
+            self._do(*job)
+
+    def _do(self, do: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        try:
+            do(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, others go on; what waits is denied
+            self._failed(error)
 
     def _next(self) -> tuple[Callable[..., object], tuple[Any, ...]] | None:
+        """The next job, with which it is the thread's turn; None at the end. The turn before is over."""
+        mine = threading.get_ident()
         with self._changed:
+            if self._at_it == mine:
+                self._at_it = None
             while True:
-                if self._now:
-                    return self._now.popleft()
+                self._await_turn()
+                if self._now or self._is_due():
+                    self._at_it = mine
+                    return self._now.popleft() if self._now else heapq.heappop(self._later)[3:]
                 if self._is_closed:
                     return None
-                while self._later and self._later[0][2].is_cancelled:
-                    heapq.heappop(self._later)
-                now = time.monotonic()
-                if self._later and self._later[0][0] <= now:
-                    return self._later[0][3], heapq.heappop(self._later)[4]
-                self._changed.wait(self._later[0][0] - now if self._later else None)
+                self._changed.wait(self._later[0][0] - time.monotonic() if self._later else None)
+
+    def _is_due(self) -> bool:
+        """Whether it is time for something. Under the lock."""
+        while self._later and self._later[0][2].is_cancelled:
+            heapq.heappop(self._later)
+        return bool(self._later) and self._later[0][0] <= time.monotonic()

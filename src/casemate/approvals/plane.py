@@ -1,7 +1,8 @@
 """Where a question becomes a verdict: rules first, then whoever can be asked, then the rules once more.
 
 One thread does all of it, in order. Whoever answers is told at once whether that came first; what follows from an
-answer is done in the thread. What goes wrong on the way denies.
+answer is done in the thread. What goes wrong on the way denies. What rules allow without further ado may be decided in
+the thread that asks, in a turn of its own: with its row written before, and when nothing else is done or waits.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from casemate.approvals.clockwork import Clockwork, Later
+from casemate.approvals.cases import Case, asked_of, row_of, withdrawn
+from casemate.approvals.clockwork import Clockwork
 from casemate.approvals.shown import Shown
 from casemate.approvals.states import MOST_ASKED, End, States
 from casemate.errors import CasemateError
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from casemate.policy.rules import Rulebook
 
 Record = Callable[[str, str, dict[str, Any]], object]  # run, namespace, detail; raises CasemateError
+RecordNow = Callable[[str, str, dict[str, Any]], bool]  # the same, or False at once where that would take time
+_QUICK = 50_000  # steps of looking through rules: some milliseconds at the very most
 
 NOBODY = "nobody is there to ask"
 GONE = "whoever was asked has gone"
@@ -37,35 +41,28 @@ _CLOSED = "the sandbox was closed"
 FAULT = Verdict(False, "fault", "casemate itself failed to decide")
 
 
-@dataclass(slots=True, eq=False)
-class Case:
-    """A question on its way to a verdict: rules match ``question``, people and the record are told ``told``, which is
-    the same without secrets. ``id``: once somebody is asked."""
-
-    asker: Asker
-    question: Question
-    told: Question
-    shown: Shown
-    future: Future[Verdict]
-    id: str = ""
-    request: ApprovalRequest | None = None
-    holders: list[Channel] = field(default_factory=list)
-    expiry: Later | None = None
-
-
 class Plane:
     """``rules`` decide without asking; ``channels``: who may be asked besides the stream of a run; ``timeout``: seconds
     that somebody has to answer, None for as long as it takes. ``asks``: False where asking is switched off. ``record``
-    writes a row, and may raise ``CasemateError``; so does ``asked``, when somebody is asked."""
+    writes a row, and may raise ``CasemateError``; so does ``asked``, when somebody is asked. ``record_now``: as
+    ``record``, without waiting for anybody; without it everything is decided in the plane's thread."""
 
     def __init__(
-        self, rules: Rulebook, record: Record, timeout: float | None, *, asks: bool, asked: Record | None = None
+        self,
+        rules: Rulebook,
+        record: Record,
+        timeout: float | None,
+        *,
+        asks: bool,
+        asked: Record | None = None,
+        record_now: RecordNow | None = None,
     ) -> None:
         self.rules = rules
         self.channels: list[Channel] = []
         self.clockwork = Clockwork(self._failed)
         self._record = record
         self._record_asked = asked
+        self._record_now = record_now
         self._timeout = timeout
         self._asks = asks
         self._states = States()
@@ -76,10 +73,15 @@ class Plane:
 
     # -- from any thread
 
-    def decide(self, asker: Asker, question: Question, seen: Shown, future: Future[Verdict]) -> None:
-        """Have ``future`` hold a verdict, once there is one. ``seen``: what is shown of the question."""
+    def decide(
+        self, asker: Asker, question: Question, seen: Shown, future: Future[Verdict], *, here: bool = False
+    ) -> None:
+        """Have ``future`` hold a verdict, once there is one. ``seen``: what is shown of the question. ``here``: what
+        rules allow, if that takes no time, is decided in this thread, before this returns."""
         asked = replace(question, arguments=seen.arguments)
         case = Case(asker, asked, asker.without_secrets(asked), seen, future)
+        if here and self._is_quick(seen) and self.clockwork.at_once(self._allow_by_rule, case) and future.done():
+            return
         if not self.clockwork.soon(self._consider, case):
             case.future.set_result(Verdict(False, "withdrawn", _CLOSED))
 
@@ -125,7 +127,7 @@ class Plane:
             over = [request for request, case in self._cases.items() if case.asker is asker]
         for request in over:
             if self._settle(request, "withdrawn"):
-                self.clockwork.soon(self._end, request, _withdrawn(asker), "withdrawn")
+                self.clockwork.soon(self._end, request, withdrawn(asker), "withdrawn")
         self.clockwork.soon(self._forget, asker)
         return over
 
@@ -145,6 +147,30 @@ class Plane:
     def _settle(self, request: str, end: End) -> bool:
         with self._lock:
             return self._states.settle(request, end)
+
+    def _is_quick(self, seen: Shown) -> bool:
+        return self._record_now is not None and self.rules.effort(len(seen.text)) <= _QUICK
+
+    # -- in a turn of the asker's
+
+    def _allow_by_rule(self, case: Case) -> None:
+        """Decide what rules allow, if its row can be written at once. Else nothing has happened, and it is for the
+        plane's thread, with all that is to be said of it."""
+        self._current, asker = case, case.asker
+        ruling = self.rules.ruling(case.question, time.monotonic())
+        if ruling and ruling.verdict.allow and not asker.is_over and self._is_recorded(case, ruling.verdict):
+            asker.decided += 1
+            verdict = self.rules.spend(ruling, case.question)
+            asker.pausing.asked(asker.pending)
+            case.future.set_result(verdict)
+        self._current = None
+
+    def _is_recorded(self, case: Case, verdict: Verdict) -> bool:
+        assert self._record_now is not None
+        try:
+            return self._record_now(case.asker.run, case.asker.namespace, row_of(case, verdict, "allowed"))
+        except CasemateError:
+            return False
 
     # -- in the plane's thread
 
@@ -170,7 +196,7 @@ class Plane:
 
     def _without_asking(self, case: Case) -> Verdict | None:
         if case.asker.is_over:
-            return _withdrawn(case.asker)
+            return withdrawn(case.asker)
         verdict = self.rules.verdict(case.question, time.monotonic())
         if verdict is not None:
             return verdict
@@ -187,7 +213,7 @@ class Plane:
         asker = case.asker
         with self._lock:
             if asker.is_over:  # nothing of it is entered after that, so that all of it is withdrawn
-                return _withdrawn(asker)
+                return withdrawn(asker)
             request = os.urandom(16).hex()
             why = self._states.ask(request, asker.queue, asker.run, len(case.shown.text))
             if why:
@@ -237,7 +263,7 @@ class Plane:
         if not case.holders:
             self._decide_now(case, Verdict(False, "nobody", GONE))
         elif self._record_asked is not None and case.asker.decided < MOST_ASKED:
-            asked = {name: value for name, value in _asked(case).items() if value}
+            asked = {name: value for name, value in asked_of(case).items() if value}
             with contextlib.suppress(CasemateError):  # then its decision cannot be recorded, and nothing crosses
                 self._record_asked(case.asker.run, case.asker.namespace, asked)
 
@@ -279,7 +305,7 @@ class Plane:
     def _after_all(self, case: Case, decision: Decision, by: str) -> Verdict | None:
         """Why it may not cross although somebody has allowed it: what asked is over, or a rule has come to deny it."""
         if case.asker.is_over:
-            return _withdrawn(case.asker)
+            return withdrawn(case.asker)
         now = time.monotonic()
         if self.rules.judge(case.question, now)[0] == "deny":
             return self.rules.verdict(case.question, now)
@@ -323,10 +349,7 @@ class Plane:
         if asker.decided > MOST_ASKED and not verdict.allow:
             asker.unrecorded += 1  # a flood of requests must not become one of rows
             return
-        detail = {**_asked(case), "decision": word, "by": verdict.by, "reason": verdict.reason, "note": note}
-        if decision is not None and decision.scope != "once":
-            detail |= {"scope": decision.scope, "uses": decision.uses, "expires": decision.expires}
-        self._record(asker.run, asker.namespace, {name: value for name, value in detail.items() if value})
+        self._record(asker.run, asker.namespace, row_of(case, verdict, word, decision, note))
 
     def _came_late(self, request: str, decision: Decision, by: str, note: str) -> None:
         with self._lock:
@@ -370,18 +393,3 @@ class Plane:
             if not case.future.done():
                 case.future.set_result(verdict)
         self._current = None
-
-
-def _asked(case: Case) -> dict[str, Any]:
-    """What is on record of a question."""
-    question = case.told
-    return {
-        "session": question.session, "caller": case.asker.caller, "request": case.id,
-        "kind": question.kind, "summary": question.summary,
-        "server": question.server, "tool": question.tool, "arguments": question.arguments,
-        "hash": case.shown.hash,
-    }  # fmt: skip
-
-
-def _withdrawn(asker: Asker) -> Verdict:
-    return Verdict(False, "withdrawn", asker.why_over)

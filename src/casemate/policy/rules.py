@@ -37,6 +37,7 @@ DEFAULTS: Mapping[Kind, Effect] = MappingProxyType(
 )
 _MOST_ANSWERS = 10_000  # remembered; beyond it the oldest is forgotten, which asks again
 _EVER = float("inf")
+_OF_RULE = 20  # steps that a rule takes besides its patterns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,6 +150,14 @@ class Rules:
         return self.defaults.get(kind, (DEFAULTS[kind], "default"))
 
 
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What rules say about a question, and the ``rules`` that say it, one for each use that it takes."""
+
+    verdict: Verdict
+    rules: tuple[Rule, ...]
+
+
 class Rulebook:
     """Rules in force: what is written, what was answered since, and what is left of each budget.
 
@@ -164,6 +173,7 @@ class Rulebook:
         self._answers_to: dict[str, list[Rule]] = {}
         self._spent: Counter[Rule] = Counter()
         self._schemas: dict[Rule, str] = {}  # of the tool that each rule without one first allowed
+        self._breadth = sum(_breadth(rule) for rule in rules.written)
 
     def set_default(self, kind: Kind, effect: Effect) -> None:
         """From now on ``effect`` is what holds for ``kind`` where no rule says anything. From any thread."""
@@ -179,16 +189,31 @@ class Rulebook:
 
         Raises ``InvalidArgument`` for arguments that are no JSON values.
         """
+        ruling = self.ruling(question, now)
+        return None if ruling is None else self.spend(ruling, question)
+
+    def spend(self, ruling: Ruling, question: Question) -> Verdict:
+        """The verdict of what was just ruled about ``question``, and one use of each of its rules spent."""
+        for rule in ruling.rules:
+            self._spent[rule] += 1
+            if ruling.verdict.allow and rule.tool and not rule.schema:
+                self._schemas.setdefault(rule, question.schema)
+        return ruling.verdict
+
+    def effort(self, size: int) -> int:
+        """What looking a question up may take at the most, in steps of a fraction of a microsecond; ``size``: bytes of
+        its arguments. From any thread."""
+        return _OF_RULE * (len(self.rules.written) + len(self._answers)) + size * (1 + self._breadth)
+
+    def ruling(self, question: Question, now: float) -> Ruling | None:
+        """What the rules say, of which nothing is spent; None where a person is to be asked. Raises as ``verdict``."""
         effect, decisive = self.judge(question, now)
         if effect == "ask":
             return None
-        for rule in decisive:
-            self._spent[rule] += 1
-            if effect == "allow" and rule.tool and not rule.schema:
-                self._schemas.setdefault(rule, question.schema)
         by = ", ".join(dict.fromkeys(rule.where for rule in decisive)) or self.rules.default(question.kind)[1]
         reasons = [rule.reason for rule in decisive if rule.reason]
-        return Verdict(effect == "allow", by, reasons[0] if reasons else f"{_said(effect)} by {by}")
+        verdict = Verdict(effect == "allow", by, reasons[0] if reasons else f"{_said(effect)} by {by}")
+        return Ruling(verdict, tuple(decisive))
 
     def judge(self, question: Question, now: float) -> tuple[Effect, list[Rule]]:
         """The effect and the rules that make it, a rule once for each use; nothing is spent. Raises as ``verdict``."""
@@ -323,6 +348,11 @@ def rule_from(decision: Decision, question: Question, now: float, by: str = "ans
         reason=decision.reason,
         where=by,
     )
+
+
+def _breadth(rule: Rule) -> int:
+    """Characters of its patterns: each may be held against each of a value."""
+    return sum(0 if isinstance(one, Anything) else len(str(one)) for one in (rule.arguments or {}).values())
 
 
 def _parts(question: Question) -> Iterator[Question]:
