@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _END_WITHIN = 5.0  # seconds that an approver has to take note of its cancellation
 _OVER = "what asked is over"
+_TOGETHER = 0.02  # seconds in which what may be done afterwards is gathered: each change of thread takes others' time
 
 
 class Of(NamedTuple):
@@ -61,11 +62,12 @@ class Asker:
         self.asked = 0
         self._plane_of = plane_of
         self._redaction = redaction
-        self._lock = threading.Lock()  # of the next four
+        self._lock = threading.Lock()  # of what follows
         self._plane: Plane | None = None
         self._pausing: Pausing | None = None
         self._cell: Pausable | None = None
         self._over: list[str] = []
+        self._afterwards: list[Callable[[], object]] = []
         self._has_more = False
 
     def attach(self, cell: Pausable) -> None:
@@ -105,10 +107,20 @@ class Asker:
         return future
 
     def afterwards(self, step: Callable[[], object]) -> None:
-        """Have ``step``, which must not raise, called in the plane's thread, after what was asked before. `end` waits
-        for what came before it. From any thread."""
-        self._has_more = True
-        if not self._asking().clockwork.soon(step):
+        """Have ``step``, which must not raise, called in the plane's thread, with others like it: soon, in their order,
+        and at the latest in `end`, for what came before that. From any thread."""
+        clockwork = self._asking().clockwork
+        with self._lock:
+            is_first, self._has_more = not self._afterwards, True
+            self._afterwards.append(step)
+        if is_first and clockwork.later(_TOGETHER, self._catch_up).is_cancelled:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Do what was put off. In a turn of the plane's."""
+        with self._lock:
+            steps, self._afterwards = self._afterwards, []
+        for step in steps:
             step()
 
     def without_secrets(self, question: Question) -> Question:
@@ -144,6 +156,8 @@ class Asker:
             for channel in self._plane.channels:
                 await channel.ended(set(self._over), _END_WITHIN)
         if self._has_more and self._plane:
+            if not self._plane.clockwork.soon(self._catch_up):
+                self._catch_up()
             await self._plane.clockwork.caught_up(_END_WITHIN)
 
     def _asking(self) -> Plane:

@@ -1,4 +1,4 @@
-"""A question on its way to a verdict, and what is on record of it. Pure."""
+"""A question on its way to a verdict, and what is on record of it."""
 
 from __future__ import annotations
 

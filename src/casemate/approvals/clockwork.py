@@ -74,10 +74,13 @@ class Clockwork:
         return True
 
     def later(self, seconds: float, do: Callable[..., None], *arguments: Any) -> Later:
-        """Have ``do`` called in so many seconds, but not after `close`. From any thread."""
+        """Have ``do`` called in so many seconds, but not after `close`, when it is cancelled from the start. From any
+        thread."""
         handle = Later()
         with self._changed:
-            if not self._is_closed:
+            if self._is_closed:
+                handle.cancel()
+            else:
                 when = time.monotonic() + seconds
                 heapq.heappush(self._later, (when, next(self._count), handle, do, arguments))
                 self._run()

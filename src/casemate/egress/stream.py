@@ -16,7 +16,10 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Stream:
-    """A connected socket, which is taken over and made non-blocking. ``ahead`` was received and is not yet used."""
+    """A connected socket, which is taken over and made non-blocking. ``ahead`` was received and is not yet used.
+
+    Whoever waits for it does so in the event loop that runs there, which may be another one later.
+    """
 
     def __init__(self, taken: socket.socket) -> None:
         taken.setblocking(False)
@@ -25,7 +28,6 @@ class Stream:
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = taken
         self.ahead = bytearray()
-        self._loop = asyncio.get_running_loop()
 
     async def fill(self) -> bool:
         """Wait for more bytes and append them to ``ahead``; False at the end of what comes. Raises ``OSError``."""
@@ -41,6 +43,7 @@ class Stream:
     def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
         """Call ``gone``, once, when the other side has ended or is lost. Bytes that come are put into ``ahead``; with
         more than ``most`` there it is looked at no longer. What is given ends the watching; nobody reads before."""
+        loop, watched = asyncio.get_running_loop(), self.socket.fileno()
 
         def look() -> None:
             try:
@@ -56,10 +59,9 @@ class Stream:
                 gone()
 
         def stop() -> None:
-            self._loop.remove_reader(watched)
+            loop.remove_reader(watched)
 
-        watched = self.socket.fileno()
-        self._loop.add_reader(watched, look)
+        loop.add_reader(watched, look)
         return stop
 
     def receive_into(self, room: memoryview) -> int:
@@ -140,12 +142,13 @@ class Stream:
         self.socket.close()
 
     async def _writable(self) -> None:
-        waiter, watched = self._loop.create_future(), self.socket.fileno()
-        self._loop.add_writer(watched, _done, waiter)
+        loop = asyncio.get_running_loop()
+        waiter, watched = loop.create_future(), self.socket.fileno()
+        loop.add_writer(watched, _done, waiter)
         try:
             await waiter
         finally:
-            self._loop.remove_writer(watched)
+            loop.remove_writer(watched)
 
 
 def bound_buffers(one: socket.socket) -> None:

@@ -23,6 +23,7 @@ MOST_DEPTH = 100
 MOST_KEYS = 10_000
 MOST_VALUES = 20_000  # keys and elements together: each costs the host some 60 bytes before anything is decided
 _MOST_DIGITS = 400  # of one number: a double needs fewer in any honest spelling
+_SMALL = _MOST_DIGITS - 1  # characters of a text of which little need be counted
 
 # A string to its end (or the text's), or one character of structure. Possessive: the time is linear in the text.
 _STRUCTURE = re.compile(r'"[^"\\]*+(?:\\(?:.|\Z)[^"\\]*+)*+(?:"|\Z)|[\[\]{},:]', re.DOTALL)
@@ -103,6 +104,8 @@ def _decoded(text: str | bytes, argument: str) -> str:
 
 def _check_shape(plain: str, argument: str) -> None:
     """Bound what a reader would make of ``plain``, before one does."""
+    if len(plain) <= _SMALL and sum(map(plain.count, "[{:,")) <= MOST_DEPTH:
+        return  # whatever of that stands within texts: it cannot be deeper, and has no longer number
     depth = keys = values = 0
     for found in _STRUCTURE.finditer(plain):
         match found[0]:

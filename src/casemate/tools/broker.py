@@ -74,7 +74,10 @@ class ToolService:
     unsent: list[int] = field(default_factory=list)  # bytes of each answer that is not read to its end
 
     async def serve(self, client: Client) -> None:
-        """Until the client goes."""
+        """Until the client goes. In the thread of the connections to servers: a call goes to no other and back."""
+        await self.broker.tools.servers.beside(lambda: self._begun(client))
+
+    async def _begun(self, client: Client) -> None:
         with self.room.share() as share:
             try:
                 await self._serve(client, share)

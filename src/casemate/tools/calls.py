@@ -19,6 +19,7 @@ from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
 from casemate.model.approval import Question, Verdict
 from casemate.policy.canonical import MOST_BYTES, canonical, parse
 from casemate.tools.connections.connection import CHANGED
+from casemate.tools.connections.guests import arrived
 from casemate.tools.connections.last_words import shortened
 from casemate.tools.requests import Call, Read, Register
 
@@ -53,14 +54,14 @@ class Asker(Protocol):
     def run(self) -> str:
         """Its id."""
 
-    def decide(self, question: Question) -> Future[Verdict]:
-        """Whether it may cross. From any thread."""
+    def decide(self, question: Question, *, here: bool = False) -> Future[Verdict]:
+        """Whether it may cross. From any thread; ``here``: which has time for what rules allow."""
 
     def redacted(self, value: Any) -> Any:
         """``value`` without the secrets of that run."""
 
     def afterwards(self, step: Callable[[], object]) -> None:
-        """Have ``step``, which raises nothing, done in another thread: soon, and before that run is over."""
+        """Have ``step``, which raises nothing, done in another thread: a little later, and before that run is over."""
 
 
 class Refused(Exception):
@@ -174,7 +175,8 @@ class Calls:
 
     async def _allowed(self, question: Question, is_slow: bool = False) -> bool:
         """Whether it may be done now; False where it is only foreseen. Raises :class:`Refused`."""
-        verdict = await asyncio.wrap_future(await self.turns.take(is_slow, self.asker.decide, question))
+        deciding = await self.turns.take(is_slow, partial(self.asker.decide, here=not is_slow), question)
+        verdict = await arrived(deciding)
         if verdict.by == "nobody" and self.foreseen is not None:
             if question.kind != "tool":  # who allows a list of calls allows nothing else
                 raise Refused("denied", "a plan is of calls of tools: it adds no servers")
@@ -207,7 +209,7 @@ class Calls:
         began = time.monotonic()
         outcome = "cancelled"
         try:
-            answer = await asyncio.wrap_future(answering)
+            answer = await arrived(answering)
             is_error = getattr(answer, "is_error", False)
             outcome = "error" if is_error else "ok"
         except CasemateError as error:

@@ -119,6 +119,7 @@ async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
     responses: dict[str, Any] | None = None
     state: str | None = None
     pause = _FIRST_PAUSE
+    hear = calling.told if calling.on_progress is not None else None  # a server need not tell nobody
     for _ in range(_MOST_ROUNDS):
         params = types.CallToolRequestParams(
             name=calling.tool, arguments=dict(calling.arguments), input_responses=responses, request_state=state
@@ -126,7 +127,7 @@ async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
         try:
             # Not session.call_tool, which reads the answer with a schema of the server's own.
             request = types.CallToolRequest(params=params)
-            raw = (await session.send_request(request, Raw, progress_callback=calling.told)).root
+            raw = (await session.send_request(request, Raw, progress_callback=hear)).root
             if raw.get("resultType") != "input_required":
                 return answer_of(raw)
             wanted = types.InputRequiredResult.model_validate(raw, by_name=False)

@@ -19,6 +19,7 @@ from casemate.tools.connections.answers import Answer, Elicit, Progress
 from casemate.tools.connections.calling import Calling
 from casemate.tools.connections.connection import Connection
 from casemate.tools.connections.definition import Definition, check_server_name, read_definition
+from casemate.tools.connections.guests import Guests, Work
 from casemate.tools.connections.listing import ServerTools
 from casemate.tools.connections.terms import SecretStore, SignInPrompt, Surroundings
 
@@ -55,6 +56,7 @@ class Servers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group: asyncio.TaskGroup | None = None
         self._end: asyncio.Event | None = None
+        self._guests = Guests()
         self._is_closed = False
         self._process = os.getpid()
 
@@ -140,6 +142,19 @@ class Servers:
             seconds = self._connection(server).definition.timeout if timeout is None else timeout
         return self._submit(server, lambda connection: connection.read(uri, seconds))
 
+    async def beside(self, work: Work) -> None:
+        """Have ``work`` done in the loop of the connections, from where calls need no other thread. From any loop.
+
+        It comes back when ``work`` has ended, also when it is cancelled, which ends that. Raises what ``work`` raises,
+        ``SandboxClosed``, and ``Fault`` where the thread is gone.
+        """
+        with self._lock:  # so that it begins before the loop is told to end
+            self._check_open()
+            loop = self._running()
+            assert self._group is not None
+            guest = self._guests.enter(loop, self._group, work)
+        await guest.stay()
+
     def reset(self, name: str | None = None) -> None:
         """End a server, or all that run; each is started anew when it is next used. Raises ``InvalidArgument``."""
         with self._lock:
@@ -188,6 +203,9 @@ class Servers:
             self._check_open()
             connection = self._connection(server)
             loop = self._running()
+            if threading.current_thread() is self._thread:
+                self._begin(connection, use, future)
+                return future
             try:
                 loop.call_soon_threadsafe(self._begin, connection, use, future)
             except RuntimeError:
@@ -211,6 +229,7 @@ class Servers:
             asyncio.run(self._serve(has_started))
         finally:
             has_started.set()
+            self._guests.abandon()
 
     async def _serve(self, has_started: threading.Event) -> None:
         self._end = asyncio.Event()
@@ -219,6 +238,7 @@ class Servers:
             has_started.set()
             await asyncio.to_thread(_load)
             await self._end.wait()
+            self._guests.cancel()
             for connection in self._owned:
                 connection.stop()
 

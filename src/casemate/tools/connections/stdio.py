@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from casemate.tools.connections.last_words import LastWords
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
+    from mcp.shared.message import SessionMessage
     from mcp_types import JSONRPCMessage
 
 KEEPER = Path(__file__).with_name("keeper.py")
@@ -108,11 +110,8 @@ async def stdio(command: Command, words: LastWords) -> AsyncGenerator[TransportS
     end when it does, and when it sends a message of more than 64 MiB or nothing but rubbish.
     """
     import anyio
-    from mcp.shared.message import SessionMessage
 
     processes = Processes(command)
-    inbox, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    write, outbox = anyio.create_memory_object_stream[SessionMessage](0)
     ends = contextlib.ExitStack()
     try:
         loop = asyncio.get_running_loop()
@@ -128,38 +127,14 @@ async def stdio(command: Command, words: LastWords) -> AsyncGenerator[TransportS
         ends.callback(lambda: None if pipe.is_closing() else pipe.abort())
         is_quiet = asyncio.Event()
         async with anyio.create_task_group() as group:
-
-            async def hear() -> None:
-                async with inbox:
-                    with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-                        try:
-                            await _hear(said, inbox, words)
-                        except Broken as broken:
-                            words.note(str(broken))
-                        else:
-                            await _overhear_rest(processes, words, is_quiet)
-
-            async def tell() -> None:
-                with contextlib.suppress(OSError):
-                    async with outbox:
-                        async for item in outbox:
-                            writer.write(
-                                item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-                            )
-                            await writer.drain()
-
-            group.start_soon(hear)
-            group.start_soon(tell)
             group.start_soon(_overhear, noise, words, is_quiet)
             try:
-                yield cast("TransportStreams", (read, write))
+                yield cast("TransportStreams", (Heard(said, processes, words, is_quiet), Told(writer)))
             finally:
                 with anyio.CancelScope(shield=True):
                     await _closed(processes, writer)
                 group.cancel_scope.cancel()
     finally:
-        for stream in (inbox, read, write, outbox):
-            stream.close()
         with anyio.CancelScope(shield=True):
             await processes.end()
         ends.close()
@@ -174,21 +149,82 @@ async def _closed(processes: Processes, writer: asyncio.StreamWriter) -> None:
     await processes.end()
 
 
-async def _hear(said: asyncio.StreamReader, inbox: object, words: LastWords) -> None:
-    """Give messages on, until it has said all. Raises ``Broken`` for what no server may say."""
-    from mcp.shared.message import SessionMessage
+class Heard:
+    """What the server says, as a stream of the SDK's: read by who wants it, in no task of its own."""
 
-    send = inbox.send  # type: ignore[attr-defined]
-    flood, rubbish = Flood(time.monotonic()), 0
-    async for line in _lines(said):
-        message = _message(line)
-        if message is not None:
-            await send(SessionMessage(message))
-            continue
-        rubbish += len(line)
-        words.heard(line[:1000] + b"\n")
-        if rubbish > _MOST_RUBBISH or not flood.takes(time.monotonic(), 1 + len(line) / _RUBBISH_COST):
+    def __init__(
+        self, said: asyncio.StreamReader, processes: Processes, words: LastWords, is_quiet: asyncio.Event
+    ) -> None:
+        self._said, self._processes, self._words, self._is_quiet = said, processes, words, is_quiet
+        self._lines = Lines()
+        self._flood, self._rubbish = Flood(time.monotonic()), 0
+        self._is_over = False
+
+    async def receive(self) -> SessionMessage:
+        """The next message. Raises ``anyio.EndOfStream`` after the last."""
+        import anyio
+
+        if not self._is_over:
+            try:
+                if (item := await self._next()) is not None:
+                    return item
+                await _overhear_rest(self._processes, self._words, self._is_quiet)
+            except Broken as broken:
+                self._words.note(str(broken))
+            self._is_over = True
+        raise anyio.EndOfStream
+
+    async def aclose(self) -> None:
+        """Listen no more."""
+        self._is_over = True
+
+    async def _next(self) -> SessionMessage | None:
+        """The next message; None where it says no more. Raises ``Broken`` for what no server may say."""
+        from mcp.shared.message import SessionMessage
+
+        if self._lines.are_there:
+            await asyncio.sleep(0)  # many lines that come at once are everybody's time
+        while True:
+            while (line := self._lines.take()) is not None:
+                if (message := _message(line)) is not None:
+                    return SessionMessage(message)
+                self._heard_rubbish(line)
+            chunk = await self._said.read(_CHUNK)
+            if not chunk:
+                return None
+            self._lines.add(chunk)
+
+    def _heard_rubbish(self, line: bytes) -> None:
+        self._rubbish += len(line)
+        self._words.heard(line[:1000] + b"\n")
+        is_borne = self._flood.takes(time.monotonic(), 1 + len(line) / _RUBBISH_COST)
+        if self._rubbish > _MOST_RUBBISH or not is_borne:
             raise Broken("it says too much that is no message of MCP")
+
+
+class Told:
+    """What is said to the server, as a stream of the SDK's: written by who says it, one after the other."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._turn = asyncio.Lock()
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Say it, once the server has taken what was said before. Raises ``anyio.BrokenResourceError``."""
+        import anyio
+
+        text = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        async with self._turn:
+            try:
+                await self._writer.drain()
+            except OSError:
+                raise anyio.BrokenResourceError from None
+            if self._writer.is_closing():
+                raise anyio.BrokenResourceError
+            self._writer.write(text)
+
+    async def aclose(self) -> None:
+        """Say no more; its standard input ends when it is ended."""
 
 
 def _message(line: bytes) -> JSONRPCMessage | None:
@@ -207,21 +243,37 @@ def _message(line: bytes) -> JSONRPCMessage | None:
     return JSONRPCError(jsonrpc="2.0", id=int(named.pop()), error=error)
 
 
-async def _lines(said: asyncio.StreamReader) -> AsyncGenerator[bytes]:
-    """Its lines, but empty ones; what follows the last is none."""
-    pieces: list[bytes] = []
-    size = 0
-    while chunk := await said.read(_CHUNK):
+class Lines:
+    """Bytes as they come, and the lines that they are, but empty ones."""
+
+    def __init__(self) -> None:
+        self._whole: deque[bytes] = deque()
+        self._pieces: list[bytes] = []  # of the line that has not ended
+        self._size = 0
+
+    @property
+    def are_there(self) -> bool:
+        """Whether one may be taken."""
+        return bool(self._whole)
+
+    def take(self) -> bytes | None:
+        """The next one; None where none has come to its end."""
+        while self._whole:
+            if (line := self._whole.popleft()).strip():
+                return line
+        return None
+
+    def add(self, chunk: bytes) -> None:
+        """More of them. Raises ``Broken`` beyond 64 MiB without an end."""
         *ended, rest = chunk.split(b"\n")
-        for part in ended:
-            line = b"".join([*pieces, part])
-            pieces.clear()
-            size = 0
-            if line.strip():
-                yield line
-        pieces.append(rest)
-        size += len(rest)
-        if size > MOST_MESSAGE:
+        if ended:
+            self._whole.append(b"".join([*self._pieces, ended[0]]))
+            self._whole.extend(ended[1:])
+            self._pieces.clear()
+            self._size = 0
+        self._pieces.append(rest)
+        self._size += len(rest)
+        if self._size > MOST_MESSAGE:
             raise Broken(f"it sent a message of more than {MOST_MESSAGE >> 20} MiB")
 
 
