@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -461,6 +462,58 @@ print(json.dumps([done, time.monotonic() - began]))
         done, seconds = told(await sandbox.run(RAW + code))
     assert done == [True] * 50
     assert seconds < 25  # one after the other they take fifty
+
+
+async def test_of_fifty_calls_at_once_as_many_are_made_as_a_rule_has_uses(
+    opened: Opened, witness: Witness, tmp_path: Path
+) -> None:
+    """Each is decided once, recorded before it is made, and what came of it afterwards, before its run is over."""
+    rules = {"rules": [{"allow": "tool", "server": "w", "tool": "note", "arguments": "any", "uses": 20}]}
+    code = """
+import threading
+def one(n):
+    done.append(call(text=str(n)))
+done = []
+threads = [threading.Thread(target=one, args=(n,)) for n in range(50)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps([answer.get("kind", "ok") for answer in done]))
+"""
+    async with opened(policy=rules) as sandbox:
+        done = told(await sandbox.run(RAW + code))
+    assert sorted(done) == ["denied"] * 30 + ["ok"] * 20
+    assert len(witness.calls) == 20
+    with sqlite3.connect(tmp_path / "audit.db") as record:
+        found = record.execute("SELECT kind, detail FROM record ORDER BY sequence").fetchall()
+    kinds = [kind for kind, _ in found]
+    assert (kinds[0], kinds[-1]) == ("intent", "outcome")
+    decided = [json.loads(detail) for kind, detail in found if kind == "decision"]
+    assert sorted(one["decision"] for one in decided) == ["allowed"] * 20 + ["denied"] * 30
+    assert {one["arguments"]["text"] for one in decided} == {str(n) for n in range(50)}
+    allowed = {one["arguments"]["text"] for one in decided if one["decision"] == "allowed"}
+    assert {arguments["text"] for _, arguments in witness.calls} == allowed
+    assert kinds.count("crossing") == 20
+    assert AuditLog(tmp_path / "audit.db").verify().ok
+
+
+async def test_a_sandbox_is_closed_while_calls_are_made_and_nothing_waits_on(opened: Opened, witness: Witness) -> None:
+    rules = {"rules": [{"allow": "tool", "server": "w", "tool": "slow", "arguments": "any"}]}
+    code = """
+import threading
+threads = [threading.Thread(target=call, args=("slow",), kwargs={"number": 60}) for _ in range(20)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    before = {thread.ident for thread in threading.enumerate()}
+    async with asyncio.timeout(60):
+        async with opened(policy=rules) as sandbox, sandbox.session() as session:
+            session.start(RAW + code)
+            while not witness.calls:
+                await asyncio.sleep(0.01)
+        left = [thread.name for thread in threading.enumerate() if thread.ident not in before]
+        while any(name.startswith(("casemate-tools", "casemate-door", "casemate-approvals")) for name in left):
+            await asyncio.sleep(0.01)
+            left = [thread.name for thread in threading.enumerate() if thread.ident not in before]
 
 
 async def test_the_user_fills_in_what_a_server_asks_for(opened: Opened) -> None:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.coroutines import pytest_pyfunc_call
 
 from casemate.errors import InvalidArgument
 from casemate.tools.connections.servers import Servers
 
 OWN = Path(__file__).with_name("own_server.py")
 SECONDS = 30.0  # more than anything here takes
+
+__all__ = ["pytest_pyfunc_call"]
 
 
 class Secrets:

@@ -23,19 +23,26 @@ def question(path: str = "a", **others: Any) -> Question:
 
 
 class Desk:
-    """``rows``: what is on record; ``events``: what a stream was told."""
+    """``rows``: what is on record; ``events``: what a stream was told; ``is_busy``: the record would have to wait."""
 
     def __init__(
-        self, approve: Callable[..., Any] | None = None, timeout: float | None = 60.0, **effects: Effect
+        self,
+        approve: Callable[..., Any] | None = None,
+        timeout: float | None = 60.0,
+        rules: Rules | None = None,
+        **effects: Effect,
     ) -> None:
         self.rows: list[dict[str, Any]] = []
         self.runs: list[tuple[str, str]] = []
         self.events: list[ApprovalRequest] = []
         self.is_followed = True
-        self.rules = Rulebook(Rules(), time.monotonic(), time.time)
+        self.rules = Rulebook(rules or Rules(), time.monotonic(), time.time)
         for kind, effect in effects.items():
             self.rules.set_default(kind, effect)  # type: ignore[arg-type]
-        self.approvals = Approvals(approve, timeout, self._record, lambda: self.rules, has_rules=True)
+        self.approvals = Approvals(
+            approve, timeout, self._record, lambda: self.rules, has_rules=True, record_now=self._record_now
+        )
+        self.is_busy = False
         self.record_fails: Exception | None = None
 
     def _record(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
@@ -43,6 +50,11 @@ class Desk:
             raise self.record_fails
         self.runs.append((run, namespace))
         self.rows.append(detail)
+
+    def _record_now(self, run: str, namespace: str, detail: dict[str, Any]) -> bool:
+        if not self.is_busy:
+            self._record(run, namespace, detail)
+        return not self.is_busy
 
     def asker(self, run: str = "run", session: str | None = "session", *, stream: bool = False) -> Asker:
         channel = None

@@ -86,9 +86,10 @@ class Guest:
             try:
                 await asyncio.wait([ended])
             except asyncio.CancelledError:
+                if not is_cancelled:  # once is enough, however impatient: it may have something to tidy up
+                    with contextlib.suppress(RuntimeError):
+                        self._loop.call_soon_threadsafe(self._cancel)
                 is_cancelled = True
-                with contextlib.suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._cancel)
         if is_cancelled:
             ended.exception()  # seen; the cancellation is what is told
             raise asyncio.CancelledError
