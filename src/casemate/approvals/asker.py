@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -67,7 +68,7 @@ class Asker:
         self._pausing: Pausing | None = None
         self._cell: Pausable | None = None
         self._over: list[str] = []
-        self._afterwards: list[Callable[[], object]] = []
+        self._afterwards: deque[Callable[[], object]] = deque()
         self._has_more = False
 
     def attach(self, cell: Pausable) -> None:
@@ -113,14 +114,24 @@ class Asker:
         with self._lock:
             is_first, self._has_more = not self._afterwards, True
             self._afterwards.append(step)
-        if is_first and clockwork.later(_TOGETHER, self._catch_up).is_cancelled:
+        if is_first and clockwork.later(_TOGETHER, clockwork.aside, self._do_one).is_cancelled:
             self._catch_up()
 
-    def _catch_up(self) -> None:
-        """Do what was put off. In a turn of the plane's."""
+    def _do_one(self) -> None:
+        """Do one thing that was put off; the next one after whatever else there is to do."""
         with self._lock:
-            steps, self._afterwards = self._afterwards, []
-        for step in steps:
+            step = self._afterwards.popleft() if self._afterwards else None
+        if step is not None:
+            step()
+            self._asking().clockwork.aside(self._do_one)
+
+    def _catch_up(self) -> None:
+        """Do all that was put off."""
+        while True:
+            with self._lock:
+                step = self._afterwards.popleft() if self._afterwards else None
+            if step is None:
+                return
             step()
 
     def without_secrets(self, question: Question) -> Question:

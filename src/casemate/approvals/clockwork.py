@@ -41,6 +41,7 @@ class Clockwork:
         self._failed = failed
         self._changed = threading.Condition()
         self._now: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._aside: deque[Callable[..., object]] = deque()
         self._later: list[tuple[float, int, Later, Callable[..., object], tuple[Any, ...]]] = []
         self._count = itertools.count()
         self._thread: threading.Thread | None = None
@@ -50,9 +51,9 @@ class Clockwork:
 
     def at_once(self, do: Callable[..., object], *arguments: Any) -> bool:
         """Call ``do``, which must neither block nor take long, in this thread; False, and nothing is done, where
-        something else is done or due, and after `close`. From any thread."""
+        something else is done or waits to be, and after `close`. From any thread."""
         with self._changed:
-            if self._is_closed or self._at_it is not None or self._now or self._is_due():
+            if self._is_closed or self._at_it is not None or self._now:
                 return False
             self._at_it = threading.get_ident()
         try:
@@ -85,6 +86,16 @@ class Clockwork:
                 heapq.heappush(self._later, (when, next(self._count), handle, do, arguments))
                 self._run()
         return handle
+
+    def aside(self, do: Callable[[], object]) -> bool:
+        """Have ``do`` called when there is nothing else to do; False when it was closed. It has no turn, so that others
+        may have theirs meanwhile. From any thread."""
+        with self._changed:
+            if self._is_closed:
+                return False
+            self._aside.append(do)
+            self._run()
+        return True
 
     async def caught_up(self, seconds: float) -> None:
         """Wait until all is done that was asked for to be done now; no longer than ``seconds``."""
@@ -136,7 +147,8 @@ class Clockwork:
             self._failed(error)
 
     def _next(self) -> tuple[Callable[..., object], tuple[Any, ...]] | None:
-        """The next job, with which it is the thread's turn; None at the end. The turn before is over."""
+        """The next job, with which it is the thread's turn unless it is one aside; None at the end. The turn before is
+        over."""
         mine = threading.get_ident()
         with self._changed:
             if self._at_it == mine:
@@ -146,6 +158,8 @@ class Clockwork:
                 if self._now or self._is_due():
                     self._at_it = mine
                     return self._now.popleft() if self._now else heapq.heappop(self._later)[3:]
+                if self._aside:
+                    return self._aside.popleft(), ()
                 if self._is_closed:
                     return None
                 self._changed.wait(self._later[0][0] - time.monotonic() if self._later else None)

@@ -31,6 +31,7 @@ from casemate.errors import Fault, RecordUnavailable
 
 Clock = Callable[[], tuple[int, int]]
 _MOST_HELD = 10_000  # rows that wait for others, while nothing can be written and so nothing runs
+_MOMENT = 0.001  # seconds: a few rows of other threads' take less
 _FOLD_BYTES = 8 << 20  # twice SQLite's own measure
 _COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
 
@@ -82,7 +83,7 @@ class AuditLog:
         """Record that an execution is about to start. ``detail`` is stored bounded (64 KiB).
 
         Without ``wait`` it is False, and nothing recorded, when that would take longer than a write to memory:
-        when others hold the record, or when it is time to fold the log into its file.
+        when others hold the record for longer than a millisecond, or when it is time to fold the log into its file.
         """
         return self._append("intent", execution_id, namespace, detail, wait)
 
@@ -245,7 +246,7 @@ class AuditLog:
 
     @contextmanager
     def _opened(self, *, wait: bool = True) -> Iterator[sqlite3.Connection]:
-        if not self._lock.acquire(blocking=wait):
+        if not self._lock.acquire(timeout=-1 if wait else _MOMENT):
             raise _Busy
         try:
             if self._database is None or self._process != os.getpid():
