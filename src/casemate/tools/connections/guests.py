@@ -80,20 +80,18 @@ class Guest:
     async def stay(self) -> None:
         """Until it has ended. Cancelling this ends it, which is waited for all the same: what it was lent is its own
         before. Raises what it raised."""
-        ended = asyncio.wrap_future(self.ended)
         is_cancelled = False
-        while not ended.done():
+        while not self.ended.done():
             try:
-                await asyncio.wait([ended])
+                await _done(self.ended)
             except asyncio.CancelledError:
                 if not is_cancelled:  # once is enough, however impatient: it may have something to tidy up
                     with contextlib.suppress(RuntimeError):
                         self._loop.call_soon_threadsafe(self._cancel)
                 is_cancelled = True
         if is_cancelled:
-            ended.exception()  # seen; the cancellation is what is told
             raise asyncio.CancelledError
-        ended.result()
+        self.ended.result()
 
     def _cancel(self) -> None:
         if self.task is not None:
@@ -102,6 +100,19 @@ class Guest:
 
 async def arrived(future: Future[T]) -> T:
     """As ``asyncio.wrap_future``, but that what is there already, or comes in this thread, wakes no loop."""
+    if not future.done():
+        try:
+            await _done(future)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+    if future.cancelled():
+        raise asyncio.CancelledError
+    return future.result()
+
+
+async def _done(future: Future[T]) -> None:
+    """Wait until ``future`` is done, whatever with; it is not cancelled with this."""
     loop, here = asyncio.get_running_loop(), threading.get_ident()
     waiter: asyncio.Future[None] = loop.create_future()
 
@@ -116,16 +127,8 @@ async def arrived(future: Future[T]) -> T:
             with contextlib.suppress(RuntimeError):  # the loop is gone, and who waited with it
                 loop.call_soon_threadsafe(told)
 
-    if not future.done():
-        future.add_done_callback(came)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            future.cancel()
-            raise
-    if future.cancelled():
-        raise asyncio.CancelledError
-    return future.result()
+    future.add_done_callback(came)
+    await waiter
 
 
 async def _kept(work: Work, ended: Future[None]) -> None:
