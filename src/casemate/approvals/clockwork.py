@@ -74,7 +74,7 @@ class Clockwork:
             self._run()
         return True
 
-    def later(self, seconds: float, do: Callable[..., None], *arguments: Any) -> Later:
+    def later(self, seconds: float, do: Callable[..., object], *arguments: Any) -> Later:
         """Have ``do`` called in so many seconds, but not after `close`, when it is cancelled from the start. From any
         thread."""
         handle = Later()

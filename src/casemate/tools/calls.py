@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Hear = Callable[[Progress], None]
 
-SMALL = 1 << 14  # bytes; more is gone through in another thread than the door's, which all cells share
+SMALL = 1 << 14  # bytes; more is gone through in another thread than that of the connections, which all cells share
 _READ = "resources/read"  # as a tool's name: what rules and people are told of reading a resource
 _PLANNED = {"ok": True, "planned": True, "content": []}
 _MOST_FORESEEN = 1000  # calls that one decision is about

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -23,6 +24,16 @@ def clockwork(failures: list[Exception]) -> Iterator[Clockwork]:
     made = Clockwork(failures.append)
     yield made
     made.close()
+
+
+def all_of(*steps: Callable[[], object]) -> Callable[[], None]:
+    """One thing that is several."""
+
+    def do() -> None:
+        for step in steps:
+            step()
+
+    return do
 
 
 def test_at_once_is_in_the_thread_that_asks_and_starts_no_other(clockwork: Clockwork) -> None:
@@ -65,7 +76,7 @@ def test_no_two_things_are_ever_done_at_the_same_time(clockwork: Clockwork) -> N
 
 def test_nothing_overtakes_what_waits_or_is_being_done(clockwork: Clockwork) -> None:
     held, go, done = threading.Event(), threading.Event(), list[str]()
-    clockwork.soon(lambda: (held.set(), go.wait(PATIENCE), done.append("first")))
+    clockwork.soon(all_of(held.set, partial(go.wait, PATIENCE), partial(done.append, "first")))
     assert held.wait(PATIENCE)
     assert not clockwork.at_once(done.append, "too early")
     clockwork.soon(done.append, "second")
@@ -95,9 +106,9 @@ def test_what_comes_while_somebody_is_at_it_is_done_when_that_is_over(clockwork:
     borrowing.start()
     assert begun.wait(PATIENCE)
     if is_timed:
-        clockwork.later(0.001, lambda: (order.append("other"), done.set()))
+        clockwork.later(0.001, all_of(partial(order.append, "other"), done.set))
     else:
-        clockwork.soon(lambda: (order.append("other"), done.set()))
+        clockwork.soon(all_of(partial(order.append, "other"), done.set))
     assert not done.wait(0.05)
     go.set()
     assert done.wait(PATIENCE)
@@ -118,12 +129,11 @@ def test_what_fails_at_once_is_told_and_ends_nothing(clockwork: Clockwork, failu
 
 def test_after_the_end_nothing_is_done_at_once_and_the_end_waits_for_who_is_at_it(clockwork: Clockwork) -> None:
     begun, go, done = threading.Event(), threading.Event(), list[str]()
-    borrowing = threading.Thread(
-        target=clockwork.at_once, args=(lambda: (begun.set(), go.wait(PATIENCE), done.append("borrowed")),)
-    )
+    long = all_of(begun.set, partial(go.wait, PATIENCE), partial(done.append, "borrowed"))
+    borrowing = threading.Thread(target=clockwork.at_once, args=(long,))
     borrowing.start()
     assert begun.wait(PATIENCE)
-    closing = threading.Thread(target=lambda: (clockwork.close(), done.append("closed")))
+    closing = threading.Thread(target=all_of(clockwork.close, partial(done.append, "closed")))
     closing.start()
     assert not clockwork.at_once(done.append, "at once")
     go.set()
@@ -137,3 +147,17 @@ def test_after_the_end_nothing_is_done_at_once_and_the_end_waits_for_who_is_at_i
 def test_who_is_at_it_may_end_it(clockwork: Clockwork) -> None:
     assert clockwork.at_once(clockwork.close)
     assert not clockwork.soon(lambda: None)
+
+
+def test_what_is_aside_comes_last_one_thing_after_the_other_and_leaves_turns_to_others(clockwork: Clockwork) -> None:
+    held, go, order = threading.Event(), threading.Event(), list[str]()
+    clockwork.aside(all_of(held.set, partial(go.wait, PATIENCE), partial(order.append, "aside")))
+    assert held.wait(PATIENCE)
+    clockwork.aside(partial(order.append, "aside, too"))
+    clockwork.later(0, order.append, "due")
+    assert clockwork.at_once(order.append, "at once")
+    clockwork.soon(order.append, "soon")
+    go.set()
+    clockwork.close()
+    assert order == ["at once", "aside", "soon", "due", "aside, too"]
+    assert not clockwork.aside(partial(order.append, "after the end"))

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tests.unit.approvals.plane import PATIENCE, Desk, question
@@ -44,7 +45,12 @@ def test_what_a_rule_allows_has_its_row_and_its_verdict_before_asking_returns_an
 def test_who_has_no_time_is_answered_by_the_planes_thread() -> None:
     desk = Desk(rules=Rules((ALLOWED,)))
     threads: list[str] = []
-    desk.approvals._record = lambda *row: (threads.append(threading.current_thread().name), desk._record(*row))
+
+    def record(run: str, namespace: str, detail: dict[str, object]) -> None:
+        threads.append(threading.current_thread().name)
+        desk._record(run, namespace, detail)
+
+    desk.approvals._record = record
     future, _ = asked(desk, here=False)
     assert future.result(PATIENCE).allow
     assert threads == ["casemate-approvals"]
@@ -84,8 +90,13 @@ def test_a_question_that_takes_long_to_look_up_is_none_for_the_thread_that_asks(
     desk = Desk(rules=Rules((wide,)))
     assert desk.rules.effort(2000) > 1_000_000
     threads: list[str] = []
-    covers = desk.rules.judge
-    desk.rules.judge = lambda *given: (threads.append(threading.current_thread().name), covers(*given))[1]  # type: ignore[method-assign]
+    judge = desk.rules.judge
+
+    def judged(asking: Question, now: float) -> tuple[Effect, list[Rule]]:
+        threads.append(threading.current_thread().name)
+        return judge(asking, now)
+
+    desk.rules.judge = judged  # type: ignore[method-assign, assignment]
     future, _ = asked(desk, question("a" * 2001))
     assert future.result(PATIENCE).allow
     assert set(threads) == {"casemate-approvals"}
@@ -168,3 +179,21 @@ def test_who_asks_here_waits_for_nobody_who_is_slow() -> None:
     assert asyncio.run(both()) == (False, [True, True])
     desk.approvals.close()
     assert [row["arguments"]["path"] for row in desk.rows] == ["first", "second"]
+
+
+def test_what_is_put_off_is_done_by_itself_in_order_and_all_of_it_before_the_run_is_over() -> None:
+    desk, done, all_there = Desk(rules=Rules((ALLOWED,))), list[int](), threading.Event()
+
+    async def run() -> None:
+        asker = desk.asker()
+        for n in range(100):
+            asker.afterwards(partial(done.append, n))
+        asker.afterwards(all_there.set)
+        assert await asyncio.to_thread(all_there.wait, PATIENCE)
+        for n in range(100, 200):
+            asker.afterwards(partial(done.append, n))
+        await asker.end()
+        assert done == list(range(200))
+
+    asyncio.run(run())
+    desk.approvals.close()
