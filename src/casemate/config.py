@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from casemate.errors import InvalidArgument
+from casemate.execution.given import checked_path
 from casemate.execution.request import domains_of
 from casemate.model.limits import Limits
 from casemate.model.plan import Network
+from casemate.policy.globs import is_pattern
 from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, HostRule, HostRules, exact_rule, host_rule
 from casemate.policy.policy import NO_POLICY, Policy
 
@@ -25,7 +27,8 @@ _NETWORKS = get_args(Network)  # from the narrowest
 
 
 class Bounded(NamedTuple):
-    """Arguments of a sandbox, narrowed by a policy. ``hosts``: what cells may reach; None where they have no door."""
+    """Arguments of a sandbox, narrowed by a policy. ``hosts``: what cells may reach; None where they have no door.
+    ``seen``: absolute paths that programs read though their names are usually hidden."""
 
     policy: Policy
     hosts: HostRules | None
@@ -36,6 +39,7 @@ class Bounded(NamedTuple):
     isolation: str
     intercept: tuple[HostRule, ...] = ()
     trust: str | None = None
+    seen: tuple[str, ...] = ()
 
 
 def bounded(
@@ -51,6 +55,7 @@ def bounded(
     wraps: bool = False,
     intercept: Sequence[str] = (),
     trust: str | os.PathLike[str] | None = None,
+    allow_read: Sequence[str | os.PathLike[str]] = (),
 ) -> Bounded:
     """The arguments in force: the policy is the most that there is, and an argument only narrows it.
 
@@ -62,8 +67,9 @@ def bounded(
     hosts: HostRules | None
     open_to, hosts = _hosts(most, network, allowed_domains)
     folder = _workspace(most, workspace)
+    seen = () if wraps else _seen(most, folder, allow_read)
     if not wraps:
-        _check_visible(most, folder)
+        _check_unwritable(most, folder)
     mode = workspace_mode or most.workspace_mode or ("direct" if wraps else "overlay")
     if mode not in ("overlay", "direct"):
         raise InvalidArgument("workspace_mode", f"{mode!r} is not known; choose one of 'overlay', 'direct'")
@@ -77,7 +83,7 @@ def bounded(
     local = tuple(HostRule(LOCAL_NAME, port) for port in _local_ports(most, allow_local))
     hosts = hosts._replace(allowed=(*hosts.allowed, *local)) if open_to != "none" else None
     interceptions = _interceptions(most, intercept), _trust(most, trust)
-    return Bounded(most, hosts, open_to, _limits(most, limits), folder, mode, wall, *interceptions)
+    return Bounded(most, hosts, open_to, _limits(most, limits), folder, mode, wall, *interceptions, seen)
 
 
 def rulebook(policy: Policy) -> Rulebook:
@@ -229,28 +235,50 @@ def _workspace(most: Policy, workspace: str | os.PathLike[str] | None) -> str | 
     return workspace
 
 
-def _check_visible(most: Policy, workspace: str | os.PathLike[str] | None) -> None:
-    """What must be hidden or kept as it is may not lie in a run's workspace, and nothing else here is shown."""
-    for path, where in most.shown:
-        raise InvalidArgument(
-            "policy",
-            f"{where}: {path}: a folder outside the workspace cannot be shown to a program",
-            remediation="Copy it into the workspace; a command in casemate wrap can be shown it.",
-        )
-    if workspace is None or not isinstance(workspace, str | os.PathLike) or not (most.hidden or most.unwritable):
+def _seen(
+    most: Policy, workspace: str | os.PathLike[str] | None, paths: Sequence[str | os.PathLike[str]]
+) -> tuple[str, ...]:
+    """What programs are to read in the workspace though its name is usually hidden. Raises ``InvalidArgument`` for what
+    lies elsewhere, which cannot be shown to them, and for what is beyond the policy."""
+    if isinstance(paths, str | bytes) or not isinstance(paths, Sequence):
+        raise InvalidArgument("allow_read", f"{paths!r} is not a list of paths")
+    given = [checked_path("allow_read", path) for path in paths]
+    known = {os.path.realpath(path) for path, _ in most.shown}
+    for path in given:
+        if known and os.path.realpath(path) not in known:
+            raise _beyond(most, "allow_read", repr(str(path)), ", ".join(path for path, _ in most.shown))
+    outer = most.workspace  # in which the workspace may be a narrower one
+    wanted = [
+        ("policy", path, f"{where}: ")
+        for path, where in most.shown
+        if workspace is None or _is_in(path, workspace) or outer is None or not _is_in(path, outer)
+    ]
+    wanted += [("allow_read", str(path), "") for path in given]
+    for argument, text, where in wanted:
+        if is_pattern(text):
+            raise InvalidArgument(argument, f"{where}{text}: a pattern cannot be shown; name the file")
+        if workspace is None or not _is_in(text, workspace):
+            raise InvalidArgument(
+                argument,
+                f"{where}{text}: what lies outside the workspace cannot be shown to a program",
+                remediation="Copy it into the workspace; a command in casemate wrap can be shown it.",
+            )
+    return tuple(text for _, text, _ in wanted)
+
+
+def _is_in(path: str, folder: str | os.PathLike[str]) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(Path(folder).expanduser().resolve())
+
+
+def _check_unwritable(most: Policy, workspace: str | os.PathLike[str] | None) -> None:
+    """What must be kept as it is may not lie in a run's workspace, unless its name is protected."""
+    if workspace is None or not isinstance(workspace, str | os.PathLike) or not most.unwritable:
         return
     from casemate.files.protected import PROTECTED
     from casemate.policy.srt import reaches_into
 
     named = Path(workspace).expanduser().absolute()
     places = {str(named), str(named.resolve())}
-    for path, where in most.hidden:
-        if any(reaches_into(path, place) for place in places):
-            raise InvalidArgument(
-                "policy",
-                f"{where}: {path} cannot be hidden: it is in the workspace, all of which a cell sees",
-                remediation="Keep it outside the workspace, or leave the workspace out and give files one by one.",
-            )
     for path, where in most.unwritable:
         for place in places:
             inside = os.path.relpath(path, place).split(os.sep)

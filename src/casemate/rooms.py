@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.audit.log import AuditLog, default_path
-from casemate.config import bounded, rulebook
+from casemate.config import Bounded, bounded, rulebook
 from casemate.errors import QueueFull, SandboxClosed
 from casemate.execution.given import (
     check_apart,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from casemate.tools.connections.servers import Servers
     from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault
+    from casemate.workspace.guarding import Guard
 
 _MOST_KNOWN = 10_000  # runs of which nothing is kept but that they left no files
 _WALLS = ("native",)
@@ -103,10 +104,12 @@ class Rooms:
         concurrency: int | None,
         package_indexes: Sequence[str],
         tools: object,
+        allow_read: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         bound = bounded(
             policy, network=network, allowed_domains=allowed_domains, allow_local=allow_local, limits=limits,
             workspace=workspace, workspace_mode=workspace_mode, isolation=isolation, intercept=intercept, trust=trust,
+            allow_read=allow_read,
         )  # fmt: skip
         check_choice("isolation", bound.isolation, ("auto", *_WALLS))
         check_approver(approve)
@@ -135,6 +138,7 @@ class Rooms:
             outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts,
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._finished,
+            guard=None if folder is None else _guard_of(bound),
             layer=lambda: () if self._packages is None else self._packages.shared(),
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
@@ -330,6 +334,13 @@ class Rooms:
                 closing.push_async_callback(self._sessions.close)
             if self._background is not None:
                 closing.push_async_callback(self._background.close)
+
+
+def _guard_of(bound: Bounded) -> Guard:
+    """What of a caller's folder no program sees."""
+    from casemate.workspace.guarding import HIDDEN, Guard
+
+    return Guard(hidden=tuple(path for path, _ in bound.policy.hidden), usual=HIDDEN, seen=bound.seen)
 
 
 def _wanted_in(environment: Environment) -> tuple[Requirement, ...]:

@@ -50,20 +50,20 @@ class Sandbox(Oversight, Connecting):
     event loop; ``casemate.sync.Sandbox`` is the same for scripts and notebooks.
 
     ``workspace``: None gives each run a private one; a folder is seen through an overlay and what a run changed is
-    written back when it ends. ``workspace_mode``: ``"overlay"`` (unless given) or ``"direct"``. ``output_dir``: a
-    folder for copies of artifacts. ``environment``: None for the interpreter and packages that casemate runs on, or
-    the path of a virtual environment or interpreter. ``preload``: modules that Python programs find loaded; None
-    for IPython, numpy, pandas and matplotlib where installed. ``isolation``: ``"auto"`` or a wall's name.
+    written back when it ends. ``workspace_mode``: ``"overlay"`` (unless given) or ``"direct"``. ``allow_read``: files
+    called ``.env`` in it that programs see all the same. ``output_dir``: a folder for copies of artifacts.
+    ``environment``: None for the interpreter and packages that casemate runs on, or the path of another. ``preload``:
+    modules that Python programs find loaded; None for IPython, numpy, pandas and matplotlib where installed.
+    ``isolation``: ``"auto"`` or a wall's name.
     ``policy``: a file or mapping, the most that is permitted; other arguments narrow it. ``network``: ``"none"``,
     ``"listed"`` (unless given) or ``"public"``; ``allowed_domains`` and ``allow_local``: hosts, and ports of this
     machine's loopback, that programs may reach. ``intercept``: hosts whose TLS ends at the door, so that their
     requests are seen; ``trust``: a PEM file of authorities that these may have besides the system's.
     ``limits``: the most any run may use. ``approve``: is called with each :class:`casemate.ApprovalRequest`; only True
-    or a :class:`casemate.Decision` that allows lets it cross.
-    ``approval_timeout``: seconds that somebody has to answer, None for no bound. ``vault``: where secrets are kept.
-    ``audit``: path of the record, by default in the user's state folder. ``namespace``: whose secrets, and on each
-    row of the record. ``concurrency``: runs and steps of sessions at once. ``package_indexes``: addresses of
-    where packages come from, the first that knows a name being the only one for it; none given is the operator's pip's.
+    or a :class:`casemate.Decision` that allows lets it cross. ``approval_timeout``: seconds that somebody has to
+    answer, None for no bound. ``vault``: where secrets are kept. ``audit``: path of the record, by default in the
+    user's state folder. ``namespace``: whose secrets, and on each row of the record. ``concurrency``: runs and steps of
+    sessions at once. ``package_indexes``: where packages come from; none given is the operator's pip's.
     ``tools``: MCP servers that there are from the start: names and definitions, or a file of them (docs/servers.md).
 
     Raises ``InvalidArgument`` naming the argument, and ``Unavailable`` for what this version or machine cannot do.
@@ -93,13 +93,14 @@ class Sandbox(Oversight, Connecting):
         concurrency: int | None = None,
         package_indexes: Sequence[str] = (),
         tools: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        allow_read: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         self._rooms = Rooms(
             workspace=workspace, workspace_mode=workspace_mode, output_dir=output_dir, environment=environment,
             preload=preload, isolation=isolation, policy=policy, network=network, allowed_domains=allowed_domains,
             allow_local=allow_local, intercept=intercept, trust=trust, limits=limits, approve=approve,
             approval_timeout=approval_timeout, vault=vault, audit=audit, namespace=namespace, concurrency=concurrency,
-            package_indexes=package_indexes, tools=tools,
+            package_indexes=package_indexes, tools=tools, allow_read=allow_read,
         )  # fmt: skip
 
     @classmethod
@@ -392,8 +393,8 @@ class Sandbox(Oversight, Connecting):
     def _request(self, code: str | bytes, *, language: str, **given: Any) -> Request:
         """``given``: the other arguments of `make_request`."""
         self._rooms.check_open()
-        request = make_request(code, runtime=runtime_for(language), namespace=self._rooms.namespace, **given)
         house = self._rooms.house
+        request = make_request(code, runtime=runtime_for(language), namespace=self._rooms.namespace, **given)
         if house.workspace is not None:
             checked_folder("workspace", house.workspace)  # it may have gone since
             check_files(request, house.workspace, house.workspace_mode)

@@ -31,14 +31,13 @@ from casemate.policy.globs import is_pattern
 from casemate.runtimes import commands
 from casemate.runtimes.catalogue import launch_probe, runtime_for
 from casemate.runtimes.places import homes, is_inside, is_system, too_wide
-from casemate.workspace.guarding import Guard, Guarded, Watched
+from casemate.workspace.guarding import HIDDEN, Guard, Guarded, Watched
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.execution.admit import Admitted
     from casemate.model.execution import Execution
 
-HIDDEN = ("/**/.env",)  # in each folder that is seen, unless it is named as to be seen
 _OF_THE_CELL = ("/proc", "/sys", "/dev", "/etc", "/program", "/run")  # nothing of the host's can be put there
 _ROOTS = ("/tmp", "/var/tmp", "/home", "/opt", "/var", "/home/user")  # nor at these themselves
 
@@ -196,7 +195,9 @@ class Wrapping:
     def _shown(self, needed: tuple[Path, ...]) -> Iterator[Shown]:
         """What is shown of the host besides the folder: each where it lies, and what is in the user's home folder
         also where it would be in the cell's."""
-        wanted = [*self._copied, *needed, *(_readable(path, "read") for path in self._named)]
+        outer = Path(os.path.realpath(self._policy.workspace or self.folder))
+        named = (path for path in self._named if not is_inside(Path(os.path.realpath(path)), outer))
+        wanted = [*self._copied, *needed, *(_readable(path, "read") for path in named)]
         for path in dict.fromkeys(wanted):
             others = (other for other in wanted if other != path)
             if is_system(path) or is_inside(path, self.folder) or any(is_inside(path, other) for other in others):

@@ -11,7 +11,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,7 @@ def collect(
     folder: str | os.PathLike[str] | None = None,
     seen: Seen | None = None,
     redaction: Redaction | None = None,
+    hidden: Callable[[str], bool] = lambda _: False,
 ) -> Collected:
     """The regular files beneath ``under`` in the tree ``root``, a descriptor; names are relative to ``root``.
 
@@ -58,9 +59,10 @@ def collect(
     ``unlock``: permission bits that hinder reading are changed; not for a tree that somebody else goes on using.
     ``folder``: where large content is kept, in a file without a name. ``seen``: what was collected before, and is left
     out as long as it is unchanged. ``redaction``: takes secrets out of names and of text; what is no text and holds one
-    is withheld. Nothing is raised for what the tree holds: what cannot be handed out is in ``skipped``.
+    is withheld. ``hidden``: names that are passed over. Nothing is raised for what the tree holds: what
+    cannot be handed out is in ``skipped``.
     """
-    collector = _Collector(bounds or Bounds(), given, Store(folder), unlock, seen, redaction)
+    collector = _Collector(bounds or Bounds(), given, Store(folder), unlock, seen, redaction, hidden)
     if seen is not None:
         seen.begin()
     path = tuple(os.fsencode(name) for name in under)
@@ -106,7 +108,9 @@ class _Collector:
         unlock: bool,
         seen: Seen | None,
         redaction: Redaction | None,
+        hidden: Callable[[str], bool],
     ) -> None:
+        self._hidden = hidden
         self._seen = seen
         self._redaction = redaction
         self._bounds = bounds
@@ -134,7 +138,7 @@ class _Collector:
         reason = path_problem(entry.path)
         if reason:
             self.skipped.refuse(self._shown(entry.path), f"{reason}, and so nothing in it is handed out")
-        return reason is None
+        return reason is None and not self._hidden(text_of(entry.path))
 
     def leave(self, entry: Entry) -> None:
         pass
@@ -149,6 +153,8 @@ class _Collector:
             self.skipped.refuse(self._shown(entry.path), f"it is {kind_of(entry.stat.st_mode)}")
         elif reason := path_problem(entry.path):
             self.skipped.refuse(self._shown(entry.path), reason)
+        elif self._hidden(text_of(entry.path)):
+            return
         elif bound := self._too_much(entry.stat.st_size):
             self.skipped.lose(self._shown(entry.path), bound)
         else:

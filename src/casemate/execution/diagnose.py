@@ -21,6 +21,7 @@ _NEAR = 0.7  # share of the memory limit from which such an end is taken for wan
 _WHY_ENDED = {
     "silent": "its interpreter did not answer",
     "deaf": "its interpreter closed a pipe that it is talked to through",
+    "uncovered": "a file in the workspace that is hidden from it was replaced, and the new one would not be hidden",
     "pipes": "no pipes could be made for its next step",
 }
 _CPU_SLACK = 0.9  # the kernel counts cpu time for RLIMIT_CPU in ticks

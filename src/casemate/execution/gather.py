@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ def gather(finished: Finished, house: House) -> tuple[Files, tuple[SkippedFile, 
     kind = finished.plan.workspace.kind
     skipped: tuple[SkippedFile, ...] = ()
     if kind == "direct":
-        files = _of_direct(finished)
+        files = _of_direct(finished, house)
     elif kind == "private":
         files = _of_private(finished)
     else:
@@ -55,13 +55,22 @@ def _of_private(finished: Finished) -> Files:
         os.close(workspace)
 
 
-def _of_direct(finished: Finished) -> Files:
+def _of_direct(finished: Finished, house: House) -> Files:
     assert finished.plan.workspace.folder is not None
     with opened_folder(finished.plan.workspace.folder) as folder:
         return collect_files(
             folder, under=(OUTPUT_NAME,), given=finished.before, bounds=_bounds(finished), unlock=False,
-            redaction=finished.capture.redaction,
+            redaction=finished.capture.redaction, hidden=hidden_from(finished.plan, house),
         )  # fmt: skip
+
+
+def hidden_from(plan: Plan, house: House) -> Callable[[str], bool]:
+    """Whether a name in a folder that is written through is hidden from programs, and so is nothing of theirs."""
+    guard = house.guard
+    if guard is None or plan.workspace.folder is None:
+        return lambda _: False
+    folder = Path(plan.workspace.folder).resolve()
+    return lambda name: name in plan.workspace.hidden or guard.hides(folder, name)
 
 
 def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[SkippedFile, ...]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from casemate.model.request import Request
     from casemate.policy.hosts import HostRules
     from casemate.runtimes.runtime import Environment, Runtime
+    from casemate.workspace.guarding import Guard
 
 
 class Log(Protocol):
@@ -57,7 +58,8 @@ class House:
     itself, now, and ``step_offers`` besides in a step of a session (given whether its events are followed); ``layer``:
     the folders of packages that all cells see, each with its place there; ``ready``: waits for those that the
     sandbox was asked for; ``asks``: somebody may be asked, else only rules decide; ``keeps``: what a run changes in the
-    caller's folder is applied to it; ``finished``: is told of each execution that came to its end."""
+    caller's folder is applied to it; ``finished``: is told of each execution that came to its end; ``guard``: what of
+    a caller's folder is hidden from cells, None where there is no folder."""
 
     wall: Wall
     log: Log
@@ -78,6 +80,7 @@ class House:
     asks: bool = True
     keeps: bool = True
     finished: Callable[[Execution], None] = lambda _: None
+    guard: Guard | None = None
 
     def admit(self, request: Request, *, stream: bool) -> Admitted:
         """Whether ``request`` may run, and within which bounds. ``stream``: its events are followed, so that whoever

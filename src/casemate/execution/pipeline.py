@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from casemate.execution import guarding
 from casemate.execution.ahead import loading_the_rest
 from casemate.execution.asking import asking
 from casemate.execution.network import noting
@@ -35,7 +36,7 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     await house.ready()
     admitted = house.admit(request, stream=emitter is not None)
     intercepted = house.outside.intercepted(admitted)
-    plan = make_plan(admitted, house, intercepted)
+    plan = make_plan(admitted, house, intercepted, hidden=await guarding.hidden_in(house))
     redaction = await prepared(redaction_of(request.secrets))
     async with recording(house, request, plan, redaction) as record:
         before = await _output_before(plan)
@@ -82,6 +83,8 @@ def report_for(plan: Plan, house: House, report: IsolationReport, ending: Ending
     notes = (*report.notes, *house.approvals().notes)
     if plan.workspace.kind == "direct":
         notes = (*notes, _DIRECT)
+    if plan.workspace.hidden:
+        notes = (*notes, guarding.note_of(plan.workspace.hidden))
     if ending.start != "exec" and isinstance(plan.waiting, Waiting) and plan.waiting.preload is not None:
         notes = (*notes, _SIBLINGS)
     return replace(report, notes=notes, start=ending.start, start_reason=ending.start_reason)
@@ -90,4 +93,4 @@ def report_for(plan: Plan, house: House, report: IsolationReport, ending: Ending
 def explain(request: Request, house: House) -> Plan:
     """The plan of ``request``, without running anything."""
     admitted = house.admit(request, stream=False)
-    return make_plan(admitted, house, house.outside.intercepted(admitted))
+    return make_plan(admitted, house, house.outside.intercepted(admitted), hidden=guarding.look(house))

@@ -48,9 +48,17 @@ _BASE_ENV = {
 }
 
 
-def plan(admitted: Admitted, house: House, intercepted: Intercepted | None, *, session: bool = False) -> Plan:
+def plan(
+    admitted: Admitted,
+    house: House,
+    intercepted: Intercepted | None,
+    *,
+    session: bool = False,
+    hidden: tuple[str, ...] = (),
+) -> Plan:
     """Decide everything about the cell. For a ``session`` the request's code is its interpreter. ``intercepted``: what
-    ``Outside.intercepted`` said, of which the cell's door is told, too.
+    ``Outside.intercepted`` said, of which the cell's door is told, too. ``hidden``: of a
+    caller's folder, as :func:`casemate.execution.guarding.hidden_in` finds it.
 
     Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request
@@ -76,7 +84,7 @@ def plan(admitted: Admitted, house: House, intercepted: Intercepted | None, *, s
         cwd=WORKSPACE,
         program_name=request.program_name,
         code=request.code,
-        workspace=_workspace(house),
+        workspace=_workspace(house, hidden),
         files=request.files,
         stdin=request.stdin,
         limits=admitted.limits,
@@ -149,7 +157,7 @@ def _for_packages(language: str, env: Mapping[str, str], given: Mapping[str, str
     return changed
 
 
-def _workspace(house: House) -> Workspace:
+def _workspace(house: House, hidden: tuple[str, ...]) -> Workspace:
     if house.workspace is None:
         return Workspace("private")
-    return Workspace(house.workspace_mode, str(house.workspace))
+    return Workspace(house.workspace_mode, str(house.workspace), hidden=hidden)

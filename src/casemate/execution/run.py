@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.execution.capture import Capture
+from casemate.execution.guarding import Watch
 
 if TYPE_CHECKING:
     from casemate.approvals.asker import Asker
@@ -55,21 +56,23 @@ async def run(
 ) -> Finished:
     """Run the cell that ``start`` makes to its end. When the caller is cancelled the cell is ended first."""
     capture = Capture(plan.limits, emitter, redaction)
-    cell = start(plan, capture)
-    capture.kill = cell.kill
-    doors.asker.attach(cell)
-    if emitter:
-        emitter.on_room = cell.resume
-        emitter.end_cell = partial(_cancel, cell, doors.asker)
-    doorway = doors.doorway_of(cell)
-    doorway.attend(doors.asker, asks=doors.asks)
-    try:
-        ending = await cell.ended()
-    except asyncio.CancelledError:
-        await end_first(cell)
-        raise
-    finally:
-        await doorway.close()
+    with Watch(plan.workspace) as watch:
+        cell = start(plan, capture)
+        watch.begin(cell.kill)
+        capture.kill = cell.kill
+        doors.asker.attach(cell)
+        if emitter:
+            emitter.on_room = cell.resume
+            emitter.end_cell = partial(_cancel, cell, doors.asker)
+        doorway = doors.doorway_of(cell)
+        doorway.attend(doors.asker, asks=doors.asks)
+        try:
+            ending = await cell.ended()
+        except asyncio.CancelledError:
+            await end_first(cell)
+            raise
+        finally:
+            await doorway.close()
     capture.finish(cut=not (ending.reason is None and ending.wait_status == 0))
     return Finished(plan, ending, capture, before, doorway.crossings())
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 Stream = Literal["stdout", "stderr"]
 
 # Why casemate, and not the program, ended a cell.
-Reason = Literal["timeout", "memory", "cpu", "output", "cancelled", "killed", "closed", "silent", "deaf", "pipes"]
+Reason = Literal[
+    "timeout", "memory", "cpu", "output", "cancelled", "killed", "closed", "silent", "deaf", "pipes", "uncovered"
+]
 
 
 class Sink(Protocol):

@@ -57,6 +57,7 @@ class PolicyKeys(_Keys):
     limits: LimitKeys | None = None
     workspace: StrictStr | None = None
     workspace_mode: Literal["overlay", "direct"] | None = None
+    allow_read: Names | None = None
     isolation: StrictStr | None = None
     rules: Annotated[list[dict[StrictStr, Any]], Field(max_length=2000)] | None = None
     defaults: dict[StrictStr, Literal["allow", "ask", "deny"]] | None = None

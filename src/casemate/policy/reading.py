@@ -53,7 +53,7 @@ def policy_of(document: Document, folder: str, home: str, *, arguments: bool = F
         isolation=keys.isolation,
         hidden=tuple(translation.hidden) if translation else (),
         unwritable=tuple(translation.unwritable) if translation else (),
-        shown=tuple(translation.shown) if translation else (),
+        shown=(*(translation.shown if translation else ()), *_readable(document, keys, folder, home)),
         read_only=translation.read_only if translation else "",
         written=rules,
         arguments={**given, **{name: path for name, path in paths.items() if name in given}},
@@ -144,10 +144,20 @@ def _limits(document: Document, keys: SandboxKeys) -> dict[str, Any]:
     return {name: getattr(checked, name) for name in given}
 
 
+def _readable(document: Document, keys: SandboxKeys, folder: str, home: str) -> Iterator[tuple[str, str]]:
+    """What is to be seen, each with where it is written."""
+    for place, text in enumerate(keys.allow_read or ()):
+        path: Path = ("allow_read", place)
+        yield _absolute(document, path, text, folder, home), document.where(path)
+
+
 def _path(document: Document, name: str, folder: str, home: str) -> str:
-    text = document.values[name]
+    return _absolute(document, (name,), document.values[name], folder, home)
+
+
+def _absolute(document: Document, path: Path, text: str, folder: str, home: str) -> str:
     if not text or "\0" in text:
-        _refuse(document, (name,), f"{text!r} is no path")
+        _refuse(document, path, f"{text!r} is no path")
     if text == "~" or text.startswith("~/"):
         text = home + text[1:]
     return posixpath.normpath(posixpath.join(folder, text))

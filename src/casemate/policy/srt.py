@@ -201,6 +201,8 @@ class _Reader:
     def _check_shown(self, path: Path, text: str) -> None:
         workspace = self._made.values.get("workspace")
         if isinstance(workspace, str) and _is_within(text, (self._absolute(workspace),)):
+            if not _is_pattern(text):  # seen anyhow, unless its name is one that is usually hidden
+                self._made.shown.append((text, self._document.where(path)))
             return
         if not _is_within(text, SYSTEM_FOLDERS):
             self._made.shown.append((text, self._document.where(path)))

@@ -52,9 +52,14 @@ class SessionFiles:
     """
 
     def __init__(
-        self, workspace: Callable[[], AbstractAsyncContextManager[int]], redaction: Redaction | None = None
+        self,
+        workspace: Callable[[], AbstractAsyncContextManager[int]],
+        redaction: Redaction | None = None,
+        hides: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """``redaction``: of the session's secrets, where it has any. It is for what is read and listed."""
+        """``redaction``: of the session's secrets, where it has any. It is for what is read and listed. ``hides``:
+        names that the session's programs do not see, asked when the workspace is there."""
+        self._hides = hides
         self._workspace = workspace
         self._redaction = redaction
 
@@ -127,6 +132,12 @@ class SessionFiles:
         if name:
             check_name(name, "name")
         async with self._workspace() as root:
+            if name and self._hides(name):
+                raise InvalidArgument(
+                    "name",
+                    f"{name!r} is hidden in this workspace",
+                    remediation="It can be shown with allow_read, when the sandbox is made.",
+                )
             return await finishing(_named, work, root, name, *arguments)
 
 

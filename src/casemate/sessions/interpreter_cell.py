@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault
+from casemate.execution.guarding import Watch
 from casemate.execution.network import Doorway
 from casemate.isolation.ending import Ending
 from casemate.isolation.wall import CellMissed
@@ -42,7 +43,13 @@ class InterpreterCell:
         self.crossed: tuple[Crossing, ...] = ()  # what steps have told of
         self._interpreter = interpreter
         self._inbox = Inbox(redaction)
-        self.cell: SessionCell = wall.open(plan, self._inbox)
+        self.watch = Watch(plan.workspace)
+        try:
+            self.cell: SessionCell = wall.open(plan, self._inbox)
+        except BaseException:
+            self.watch.close()
+            raise
+        self.watch.begin(self.cell.kill)
         self._inbox.cell = self.cell
         self.ended: asyncio.Future[Ending] = asyncio.ensure_future(self.cell.ended())  # noqa: TID251 - ended by `end`
         self._opened = asyncio.ensure_future(self.cell.opened())  # noqa: TID251 - done at the latest when the cell ends
@@ -196,6 +203,7 @@ class InterpreterCell:
         if self._is_let_go:
             return
         self._is_let_go = True
+        self.watch.close()
         self.doorway.end()
         for future in (self._opened, self.ended):
             if not future.done():

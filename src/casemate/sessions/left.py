@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from casemate.artifacts.collect import Collected, collect
 from casemate.artifacts.export import export
-from casemate.execution.gather import bounds_of, digests_of, opened_folder, output_before
+from casemate.execution.gather import bounds_of, digests_of, hidden_from, opened_folder, output_before
 from casemate.files.seen import Seen
 from casemate.files.walk import open_folder
 from casemate.model.execution import SkippedFile
@@ -89,6 +89,7 @@ class Leavings:
                 unlock=dead and kind != "direct",
                 seen=self._collected,
                 redaction=self.redaction,
+                hidden=hidden_from(self.plan, self.house) if kind == "direct" else lambda _: False,
             )
             skipped = (*found.skipped, *(self._apply(folder, dead) if kind == "overlay" else ()))
         return Left(found.files, (*skipped, *self._export(found)))

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed
 from casemate.execution.finishing import finishing
+from casemate.execution.guarding import hidden_in
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.redact import prepared
+from casemate.files.names import shown
+from casemate.files.walk import open_folder
 from casemate.model.execution import SkippedFile
 from casemate.sessions.interpreter_cell import InterpreterCell
 from casemate.sessions.interpreters import INTERPRETERS
 from casemate.sessions.left import Leavings
 from casemate.sessions.names import Names
 from casemate.sessions.outcome import Left
+from casemate.workspace.upper import covers
 
 if TYPE_CHECKING:
     from casemate.execution.admit import Admitted
@@ -37,6 +41,12 @@ _GONE = SkippedFile(".", "the files of earlier steps went with the process that 
 _MOVED = SkippedFile(".", "the cell did not stand still while its files were taken: they may be of different moments")
 
 
+_NEW = "it is new in the workspace and its name is hidden: the interpreter was ended, and one begun that cannot read it"
+_REPLACED = SkippedFile(
+    ".", "a file that is hidden was replaced: the interpreter was ended, and one begun that cannot read the new one"
+)
+
+
 class Lives:
     """``names``: what the user has bound in the interpreter that lives."""
 
@@ -52,6 +62,8 @@ class Lives:
         self._is_over = False
         self._packages: dict[str, str] = {}  # folders of the host that every life sees, by their place
         self._leavings: Leavings | None = None
+        self._upper = -1  # a descriptor of what the session has written over a caller's folder, from its first step on
+        self._told: SkippedFile | None = None  # why an interpreter was ended between two steps
 
     @property
     def current(self) -> InterpreterCell | None:
@@ -63,12 +75,44 @@ class Lives:
         what it left in a cell that ended with it. Raises ``CasemateError``."""
         async with self._birth:
             self._check_open()
+            if self._life is not None and self._life.is_alive:
+                await self._end_if_uncovered(self._life)
             if self._life is not None and not self._life.is_alive:
                 self.names.lose()  # it ended while nobody asked it anything
                 if not self._life.is_of_this_loop:
                     await self._life.end(keep_files=True)
                 self.bury(self._life)
             return self._life or await self._begin()
+
+    async def _end_if_uncovered(self, life: InterpreterCell) -> None:
+        """A file that is to be hidden, and came or was replaced since the interpreter began, is not hidden from it."""
+        found = await self._hidden()
+        new = sorted({*found} - {*life.plan.workspace.hidden})
+        if life.watch.replaced():
+            self._told = _REPLACED
+        elif new:
+            self._told = SkippedFile(shown(tuple(os.fsencode(new[0]).split(b"/"))), _NEW)
+        else:
+            return
+        await life.end(keep_files=True)
+
+    async def _hidden(self) -> tuple[str, ...]:
+        """What of the caller's folder is to be hidden now. What the session has put there itself is its own."""
+        found = await hidden_in(self._house)
+        return tuple(path for path in found if not self._has_own(path)) if found else ()
+
+    def _has_own(self, path: str) -> bool:
+        return self._upper >= 0 and covers(self._upper, path)
+
+    def hides(self, name: str) -> bool:
+        """Whether what lies at ``name`` in the workspace is hidden from the session's programs, or is to be."""
+        guard, folder = self._house.guard, self._house.workspace
+        if guard is None or folder is None:
+            return False
+        known = self._life.plan.workspace.hidden if self._life is not None else ()
+        if any(name == path or name.startswith(f"{path}/") for path in known):
+            return True
+        return guard.hides(folder.resolve(), name) and os.path.lexists(folder / name) and not self._has_own(name)
 
     async def present(self) -> InterpreterCell | None:
         """The same for anybody; None where one has ended and is not buried. Raises ``CasemateError``."""
@@ -82,7 +126,7 @@ class Lives:
         report = await self._house.wall.prove()
         await self._house.ready()
         intercepted = self._house.outside.intercepted(self._admitted)
-        plan = self._planned(intercepted)
+        plan = self._planned(intercepted, await self._hidden())
         if self._leavings is None:
             await prepared(self._redaction)
             self._leavings = await asyncio.to_thread(Leavings, plan, self._house, self._redaction)
@@ -107,8 +151,8 @@ class Lives:
         if self._is_over:
             raise SandboxClosed("the session was closed")
 
-    def _planned(self, intercepted: Intercepted | None) -> Plan:
-        plan = make_plan(self._admitted, self._house, intercepted, session=True)
+    def _planned(self, intercepted: Intercepted | None, hidden: tuple[str, ...]) -> Plan:
+        plan = make_plan(self._admitted, self._house, intercepted, session=True, hidden=hidden)
         return replace(plan, deadline=_FOREVER, id=os.urandom(16).hex())
 
     def ending(self, life: InterpreterCell) -> Ending:
@@ -153,6 +197,9 @@ class Lives:
     def abandon(self) -> None:
         """The session is over: end the interpreter, if there is one, and give up all files, without waiting."""
         self._is_over = True
+        if self._upper >= 0:
+            os.close(self._upper)
+            self._upper = -1
         if self._former is not None:
             self._former.forget()
             self._former = None
@@ -167,11 +214,15 @@ class Lives:
             left = Left(skipped=(SkippedFile(".", f"the workspace could not be looked at: {error.strerror}"),))
         if self._files_lost:
             self._files_lost, left = False, replace(left, skipped=(_GONE, *left.skipped))
+        if (told := self._told) is not None:
+            self._told, left = None, replace(left, skipped=(told, *left.skipped))
         return left
 
     async def _left_by(self, life: InterpreterCell, ending: Ending | None) -> Left:
         """A cell that lives stands still meanwhile, where there is anything."""
         assert self._leavings is not None
+        if self._upper < 0 and life.plan.workspace.kind == "overlay":
+            self._upper = open_folder(life.tree_fd if ending is None else ending.tree_fd, b"upper")
         if ending is not None:
             return await finishing(partial(self._leavings.take, ending.tree_fd, dead=True))
         tree = life.tree_fd

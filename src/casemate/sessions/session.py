@@ -59,13 +59,13 @@ class Session:
         self.name = terms.name
         self.language = terms.admitted.request.language
         self._redaction = redaction_of(terms.admitted.request.secrets)
-        self.files = SessionFiles(self._workspace, self._redaction)
         self.tally = Tally()  # of its steps
         self._terms = terms
         self._house = replace(house, finished=self.tally.before(house.finished))
         self._slot = slot
         self._turn = asyncio.Lock()
         self._lives = Lives(terms.admitted, house, self._redaction)
+        self.files = SessionFiles(self._workspace, self._redaction, self._lives.hides)
         self._lifetime = Lifetime(terms.idle_timeout, terms.lifetime, self._expire)
         self._runs: dict[str, Run] = {}
         self._running = ""  # the id of the step that runs

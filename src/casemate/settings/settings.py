@@ -26,7 +26,10 @@ _ARGUMENTS = tuple(
     for key in (*SECTIONS["policy"], *SANDBOX)
     if key.name not in ("policy", "vault", "timeout", "denied_domains", "requests", "rules", "defaults")
 )
-_BOUND = ("network", "allowed_domains", "allow_local", "intercept", "trust", "workspace", "workspace_mode", "isolation")
+_BOUND = (
+    "network", "allowed_domains", "allow_local", "intercept", "trust", "workspace", "workspace_mode", "isolation",
+    "allow_read",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ class Settings:
         given = {name: self.given[name].value for name in _BOUND if name in self.given}
         plain: dict[str, Any] = {
             "network": None, "allowed_domains": (), "allow_local": (), "intercept": (), "trust": None,
-            "workspace": None, "workspace_mode": None, "isolation": "auto", **given,
+            "workspace": None, "workspace_mode": None, "isolation": "auto", "allow_read": (), **given,
         }  # fmt: skip
         try:
             return bounded(self.policy, limits=self.sandbox_arguments().get("limits"), **plain)

@@ -75,6 +75,7 @@ POLICY = (
         "overlay",
         choices=("overlay", "direct"),
     ),
+    Key("allow_read", "texts", "files in the workspace that programs see though they are called .env"),
     Key("isolation", "text", "the wall; auto is the strongest that proves itself here", "auto"),
     Key("rules", "in file", "what is allowed, asked about or denied"),
     Key(

@@ -39,8 +39,9 @@ def guarded(tree: int, folder: dict[str, Any]) -> list[int]:
         os.close(tree)
     made: list[int] = []
     try:
-        for path, lay in _in_order(folder["hidden"], folder["kept"]):
-            _at(stand, path, lay)
+        pins_all = folder.get("kind") == "direct"
+        for path, lay in _in_order(folder["hidden"], folder["kept"], pins_all):
+            _lay_at(stand, path, lay)
         made.extend(kernel.open_tree(stand) for _ in folder["places"])
     except BaseException:
         for fd in made:
@@ -51,17 +52,26 @@ def guarded(tree: int, folder: dict[str, Any]) -> list[int]:
     return made
 
 
-def _in_order(hidden: Iterable[str], kept: Iterable[str]) -> list[tuple[str, Any]]:
+def _in_order(hidden: Iterable[str], kept: Iterable[str], pins_all: bool) -> list[tuple[str, Any]]:
     """What to lay where, outer folders first. A folder on the way to what is kept is made a mount of its own: then it
-    cannot be renamed to make room for another."""
+    cannot be renamed to make room for another. ``pins_all``: also on the way to what is hidden, where a renamed folder
+    would be one on the host's disk, too."""
     wanted = {}
-    for path in kept:
+    for path in (*kept, *(hidden if pins_all else ())):
         parts = path.split("/")
         for depth in range(1, len(parts)):
             wanted["/".join(parts[:depth])] = _pin
     wanted.update(dict.fromkeys(kept, _keep))
     wanted.update(dict.fromkeys(hidden, _hide))
     return sorted(wanted.items(), key=lambda item: item[0].count("/") + (item[0] != ""))
+
+
+def _lay_at(stand: str, path: str, lay: Any) -> None:
+    try:
+        _at(stand, path, lay)
+    except OSError as error:
+        told = f"{path!a}, which is to be hidden or kept: {error.strerror}"
+        raise OSError(error.errno, told) from error
 
 
 def _at(stand: str, path: str, lay: Any) -> None:

@@ -35,6 +35,7 @@ def run(
     output: str | None = None,
     workspace: str | None = None,
     workspace_mode: Literal["overlay", "direct"] | None = None,
+    read: tuple[str, ...] = (),
     environment: str | None = None,
     isolation: str | None = None,
     policy: str | None = None,
@@ -94,6 +95,9 @@ def run(
         A folder of yours that the program works in. Unless given, it has an empty one of its own.
     workspace_mode
         overlay (unless given): what it changed is written back when it has ended. direct: it writes there at once.
+    read
+        A .env file in that folder that it may read and change as any other; they are hidden unless given. May be
+        repeated.
     environment
         A virtual environment or a Python interpreter to use, by its path.
     isolation
@@ -123,8 +127,8 @@ def run(
     options = Options(
         script=script, arguments=args, language=language, timeout=timeout, limits=limits, files=file, env=env,
         secrets=secret, namespace=namespace, stdin=stdin, output=output, workspace=workspace,
-        workspace_mode=workspace_mode, environment=environment, isolation=isolation, policy=policy, allow=allow,
-        tool_servers=tool_server, explain=explain, raw=raw, format=format,
+        workspace_mode=workspace_mode, read=read, environment=environment, isolation=isolation, policy=policy,
+        allow=allow, tool_servers=tool_server, explain=explain, raw=raw, format=format,
     )  # fmt: skip
     return run_it(options)
 

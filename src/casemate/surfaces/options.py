@@ -42,6 +42,7 @@ class Options:
     output: str | None = None
     workspace: str | None = None
     workspace_mode: str | None = None
+    read: tuple[str, ...] = ()
     environment: str | None = None
     isolation: str | None = None
     policy: str | None = None
@@ -100,6 +101,7 @@ def sandbox_arguments(options: Options) -> dict[str, Any]:
     given = {
         "workspace": options.workspace,
         "workspace_mode": options.workspace_mode,
+        "allow_read": options.read,
         "output_dir": options.output,
         "environment": options.environment,
         "isolation": options.isolation,

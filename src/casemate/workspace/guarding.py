@@ -13,6 +13,7 @@ from casemate.errors import InvalidArgument
 from casemate.files.protected import Protection
 from casemate.policy.globs import compiled, is_pattern, literal_folder
 
+HIDDEN = ("/**/.env",)  # in each folder that a cell is given, unless it is named as to be seen
 _MOST_LOOKED_AT = 2_000_000  # files and folders: some seconds
 _MOST_FOUND = 400  # each is a mount, and while it is watched an open file
 _MOST_BYTES = 64 << 10  # of names, in the one message that they travel in
@@ -56,7 +57,7 @@ class Guard:
         for path, is_folder, is_link in _walk(folder, hidden):
             absolute = f"{folder}/{path}".rstrip("/")
             if self._is_hidden(absolute):
-                hidden |= _behind(folder, path) if is_link else {path}
+                hidden |= {path} | _behind(folder, path) if is_link else {path}
             elif not is_link and self._is_kept(path, absolute, is_folder) and not _is_beneath(path, kept):
                 kept.add(path)
         found = Guarded(_outermost(hidden), tuple(sorted(kept)))
@@ -68,6 +69,11 @@ class Guard:
                 remediation="Give a smaller folder, or hide the folders that they lie in.",
             )
         return found
+
+    def hides(self, folder: Path, path: str) -> bool:
+        """Whether ``path`` beneath ``folder`` (as of :meth:`find`) is hidden by its name, or lies in what is."""
+        parts = path.split("/")
+        return any(self._is_hidden(f"{folder}/{'/'.join(parts[:depth])}") for depth in range(1, len(parts) + 1))
 
     def missing(self, folder: Path) -> Iterator[str]:
         """Paths in ``folder`` that are to be hidden or kept, and are not there: nothing can be laid over them."""

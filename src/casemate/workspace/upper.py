@@ -6,7 +6,11 @@ Source: Documentation/filesystems/overlayfs.rst (whiteouts and opaque directorie
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
+
+from casemate.files.beneath import status_of
+from casemate.files.walk import open_folder
 
 _SPACES = ("user.overlay.", "trusted.overlay.")
 
@@ -14,6 +18,26 @@ _SPACES = ("user.overlay.", "trusted.overlay.")
 def is_opaque(folder: int) -> bool:
     """Whether a folder hides everything that the lower one holds. Raises ``OSError``."""
     return _mark(folder, "opaque") == b"y"
+
+
+def covers(upper: int, path: str) -> bool:
+    """Whether who sees ``upper`` over a folder sees nothing of that folder at ``path``: something of its own is there,
+    or what was there is removed. False also where that cannot be told."""
+    folder, is_over = os.dup(upper), False
+    try:
+        for name in path.split("/"):
+            there = status_of(folder, name)
+            if there is None or not stat.S_ISDIR(there.st_mode):
+                return is_over or there is not None
+            below = open_folder(folder, name)
+            os.close(folder)
+            folder = below
+            is_over = is_over or is_opaque(folder)
+        return is_over
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
 
 
 def is_marked_whiteout(file: int) -> bool:

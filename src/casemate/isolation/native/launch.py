@@ -112,6 +112,14 @@ def inode(workspace: Workspace) -> tuple[int, ...]:
     return status.st_dev, status.st_ino
 
 
+def identity(workspace: Workspace) -> tuple[object, ...]:
+    """Which folder it is now, and which files are hidden in it: a cell that waits hides those that were there when it
+    was made. With the times of their last change, since the number of a file that has gone is given to another.
+    Raises ``OSError``."""
+    found = [os.lstat(f"{workspace.folder}/{path}") for path in workspace.hidden]
+    return (*inode(workspace), *((one.st_dev, one.st_ino, one.st_ctime_ns) for one in found))
+
+
 def late_entries(entries: tuple[Entry, ...]) -> list[dict[str, Any]]:
     """The entries that lie where every cell has something of its own, as the supervisor takes them."""
     return [_entry(entry) for entry in entries if _is_late(entry)]

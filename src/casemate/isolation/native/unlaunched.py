@@ -13,6 +13,8 @@ from casemate.isolation.native import refusal
 if TYPE_CHECKING:
     from casemate.isolation.native.running import Unlaunched
 
+_CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)  # what was there a moment before is not
+
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
@@ -26,7 +28,8 @@ def explained() -> Iterator[None]:
 def _why_unprepared(error: OSError) -> CasemateError:
     """What an error of this process, before anything started, means for the caller."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return InvalidArgument("workspace", f"{error.filename!r} is no longer there")
+        remedy = "If it is wanted no more, try again."
+        return InvalidArgument("workspace", f"{error.filename!r} is no longer there", remediation=remedy)
     return Unavailable(
         f"a run could not be prepared: {error.strerror}",
         remediation="When too many files are open: raise the limit (ulimit -n), or lower concurrency.",
@@ -64,7 +67,8 @@ def _workspace(error: Unlaunched) -> InvalidArgument:
             f"the file system of this folder cannot be layered or mapped here ({error.detail})",
             remediation=remedy,
         )
-    return InvalidArgument("workspace", f"cannot be used: {error.detail}")
+    remedy = "It was changed while the run was prepared; try again." if error.errno in _CHANGED else ""
+    return InvalidArgument("workspace", f"cannot be used: {error.detail}", remediation=remedy)
 
 
 def why_lost(words: str, *, closing: bool) -> CasemateError:

@@ -356,7 +356,7 @@ def _kind(plan: Plan, waiting: Waiting, root: str) -> Any:
         waiting.stamp,
         waiting.limits,
         plan.workspace,
-        launch.inode(plan.workspace),
+        launch.identity(plan.workspace),
         plan.layers,
         plan.control,
         plan.reserve,

@@ -1,0 +1,101 @@
+"""What of a caller's folder is hidden from a program, before it begins and while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from casemate.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from casemate.execution.house import House
+    from casemate.isolation.wall import Reason
+    from casemate.model.plan import Workspace
+    from casemate.workspace.guarding import Watched
+
+LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read
+_MOST_NAMES = 8  # in one note
+
+
+async def hidden_in(house: House) -> tuple[str, ...]:
+    """Paths in the caller's folder, if there is one, that its programs must not see; looked up now.
+
+    Raises ``InvalidArgument`` where there is too much to look at, or to hide, or where that would be all of it.
+    """
+    if house.workspace is None or house.guard is None:
+        return ()
+    return await asyncio.to_thread(look, house)
+
+
+def look(house: House) -> tuple[str, ...]:
+    """The same at once; it takes as long as the folder is large."""
+    if house.workspace is None or house.guard is None:
+        return ()
+    found = house.guard.find(house.workspace.resolve()).hidden
+    if "" in found:
+        raise InvalidArgument(
+            "workspace",
+            f"{str(house.workspace)!r} is what the policy hides",
+            remediation="Give another folder, or change filesystem.denyRead.",
+        )
+    return found
+
+
+def note_of(hidden: tuple[str, ...]) -> str:
+    """What the report of a program says of it."""
+    names = ", ".join(map(ascii, hidden[:_MOST_NAMES]))
+    more = f" and {len(hidden) - _MOST_NAMES} more" if len(hidden) > _MOST_NAMES else ""
+    return f"Hidden from programs, which cannot open or change it: {names}{more} in the workspace."
+
+
+class Watch:
+    """Ends a cell that writes through when a file that is hidden from it is replaced: the new one is not hidden.
+
+    Through an overlay it stays hidden, and nothing is watched. For one event loop.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        """Begins before the cell is made: what changes meanwhile is noticed."""
+        self._watched: Watched | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        if workspace.kind == "direct" and workspace.hidden and workspace.folder is not None:
+            from casemate.workspace.guarding import Watched
+
+            self._watched = Watched()
+            self._watched.add(Path(workspace.folder), workspace.hidden)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def begin(self, kill: Callable[[Reason], None]) -> None:
+        """Look from now on, and ``kill`` with the reason "uncovered"."""
+        if self._watched is not None:
+            self._handle = asyncio.get_running_loop().call_later(LOOKS_EVERY, self._look, kill)
+
+    def _look(self, kill: Callable[[Reason], None]) -> None:
+        self._handle = None
+        if self.replaced():
+            kill("uncovered")
+        else:
+            self.begin(kill)
+
+    def replaced(self) -> str:
+        """What was replaced, or is empty."""
+        return self._watched.replaced() if self._watched is not None else ""
+
+    def pause(self) -> None:
+        """Look no more until it begins again. Harmless when repeated."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def close(self) -> None:
+        """Look no more. Harmless when repeated."""
+        self.pause()
+        if self._watched is not None:
+            self._watched.close()
