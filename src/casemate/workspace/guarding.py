@@ -12,8 +12,10 @@ from pathlib import Path
 from casemate.errors import InvalidArgument
 from casemate.files.protected import Protection
 from casemate.policy.globs import compiled, is_pattern, literal_folder
+from casemate.workspace.listing import Listings
 
 HIDDEN = ("/**/.env",)  # in each folder that a cell is given, unless it is named as to be seen
+_ANYWHERE = "/**/"
 _MOST_LOOKED_AT = 2_000_000  # files and folders: some seconds
 _MOST_FOUND = 400  # each is a mount, and while it is watched an open file
 _MOST_BYTES = 64 << 10  # of names, in the one message that they travel in
@@ -40,6 +42,10 @@ class Guard:
         seen: tuple[str, ...] = (),
     ) -> None:
         self._named = (*map(_resolved, hidden), *map(_resolved, unwritable))
+        names = [pattern.removeprefix(_ANYWHERE) for pattern in usual if pattern.startswith(_ANYWHERE)]
+        self._listings = None
+        if not (hidden or unwritable or protection) and len(names) == len(usual) and not any(map(_is_special, names)):
+            self._listings = Listings(frozenset(names))
         self._hidden = compiled(map(_resolved, hidden))
         self._usual = compiled(map(_resolved, usual))
         self._seen = {_resolved(path) for path in seen}
@@ -54,7 +60,8 @@ class Guard:
         """
         hidden: set[str] = set()
         kept: set[str] = set()
-        for path, is_folder, is_link in _walk(folder, hidden):
+        walk = _walk(folder, hidden) if self._listings is None else _quick_walk(folder, self._listings, hidden)
+        for path, is_folder, is_link in walk:
             absolute = f"{folder}/{path}".rstrip("/")
             if self._is_hidden(absolute):
                 hidden |= {path} | _behind(folder, path) if is_link else {path}
@@ -127,6 +134,33 @@ def _resolved(pattern: str) -> str:
     return os.path.join(os.path.realpath(start), pattern[len(start) :].lstrip("/"))
 
 
+def _is_special(name: str) -> bool:
+    return "/" in name or is_pattern(name)
+
+
+def _quick_walk(folder: Path, listings: Listings, hidden: set[str]) -> Iterator[tuple[str, bool, bool]]:
+    """As `_walk`, of the names that are looked for alone."""
+    top = str(folder)
+    yield "", True, False
+    waiting, walk, looked_at = [] if "" in hidden else [top], listings.walk(), 0
+    while waiting:
+        path = waiting.pop()
+        inside = path[len(top) + 1 :]
+        try:
+            listed = walk.listed(path)
+        except OSError as error:
+            hidden |= _unlisted(path, inside, error)
+            continue
+        looked_at += listed.entries
+        for name, is_link in listed.named:
+            inner = f"{inside}/{name}" if inside else name
+            yield inner, False, is_link
+            if inner not in hidden and not is_link and os.path.isdir(f"{top}/{inner}"):
+                waiting.append(f"{top}/{inner}")
+        waiting.extend(listed.folders)
+        _check_number(looked_at, folder)
+
+
 def _walk(folder: Path, hidden: set[str]) -> Iterator[tuple[str, bool, bool]]:
     """Each path beneath ``folder``, itself first, outer ones first, but for what is beneath something ``hidden``;
     whether it is a folder, and whether a link."""
@@ -138,27 +172,45 @@ def _walk(folder: Path, hidden: set[str]) -> Iterator[tuple[str, bool, bool]]:
         path = waiting.pop()
         if path in hidden:
             continue
-        for entry in _entries(folder / path):
+        try:
+            entries = _entries(folder / path)
+        except OSError as error:
+            hidden |= _unlisted(str(folder / path), path, error)
+            continue
+        for entry in entries:
             inner = f"{path}/{entry.name}" if path else entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
             looked_at += 1
             yield inner, is_folder, entry.is_symlink()
             if is_folder:
                 waiting.append(inner)
-        if looked_at > _MOST_LOOKED_AT:
-            raise InvalidArgument(
-                "workspace",
-                f"more than {_MOST_LOOKED_AT} files lie in {str(folder)!r}, too many to look through for what to hide",
-                remediation="Give a smaller folder.",
-            )
+        _check_number(looked_at, folder)
+
+
+def _check_number(looked_at: int, folder: Path) -> None:
+    if looked_at > _MOST_LOOKED_AT:
+        raise InvalidArgument(
+            "workspace",
+            f"more than {_MOST_LOOKED_AT} files lie in {str(folder)!r}, too many to look through for what to hide",
+            remediation="Give a smaller folder.",
+        )
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        return list(found)
+
+
+def _unlisted(absolute: str, path: str, error: OSError) -> set[str]:
+    """A folder that may not be listed is hidden where what is in it could be opened all the same, by its name, or once
+    its owner, who the cell may be, has changed its permission bits."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return set()
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        mine = os.lstat(absolute).st_uid == os.geteuid()
     except OSError:
-        return []  # who may not list it cannot show it either
+        return set()
+    return {path} if mine or os.access(absolute, os.X_OK) else set()
 
 
 def _behind(folder: Path, path: str) -> set[str]:

@@ -1,0 +1,101 @@
+"""Looking through a large folder for a few names again and again: what cannot have changed is not listed anew.
+
+When a name comes into a folder, or goes, the folder's time of change is set (POSIX.1-2017, rename(), open(), link()),
+and no call sets that one back (utimensat(2) sets the other two). So a folder whose number and times are those of an
+earlier listing holds the names that it held then, provided that its last change was longer before that listing than the
+file system's clock is coarse. That is relied upon where file systems are known to keep to it, which those of other
+machines, whose times this machine only hears of, are not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+_LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "overlay"}
+_COARSE = 2 * 10**9  # nanoseconds: two of the seconds in which small inodes of ext3 count
+_FEW = 64  # folders that are listed in any case: to read which file systems there are takes as long
+_MOST_KEPT = 50_000  # folders, some 500 bytes each
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a folder holds: ``folders``: the paths of those in it; ``named``: names among those that are looked for, and
+    whether each is a link; ``entries``: how many names there are in all."""
+
+    stamp: tuple[int, ...]
+    folders: tuple[str, ...]
+    named: tuple[tuple[str, bool], ...]
+    entries: int
+
+
+class Listings:
+    """Of folders in which ``names`` are looked for. From any thread."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+        self._kept: dict[str, Listed] = {}
+
+    def walk(self) -> Walk:
+        """For one walk, whose every folder is as it is now."""
+        return Walk(self._names, self._kept)
+
+
+class Walk:
+    """``listed`` for each folder on the way."""
+
+    def __init__(self, names: frozenset[str], kept: dict[str, Listed]) -> None:
+        self._names = names
+        self._kept = kept
+        self._local: set[int] | None = None
+        self._count = 0
+
+    def listed(self, path: str) -> Listed:
+        """What the folder at ``path`` holds, without what is in folders that are looked for. Raises ``OSError``."""
+        self._count += 1
+        if self._count <= _FEW:
+            return self._list(path, ())
+        began = time.time_ns()
+        status = os.lstat(path)
+        stamp = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_mtime_ns)
+        known = self._kept.get(path)
+        if known is not None and known.stamp == stamp and self._is_local(status.st_dev):
+            return known
+        listed = self._list(path, stamp)
+        if began - status.st_ctime_ns > _COARSE:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[path] = listed
+        return listed
+
+    def _list(self, path: str, stamp: tuple[int, ...]) -> Listed:
+        folders, named, entries = [], [], 0
+        with os.scandir(path) as found:
+            for entry in found:
+                entries += 1
+                if entry.name in self._names:
+                    named.append((entry.name, entry.is_symlink()))
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+        return Listed(stamp, tuple(folders), tuple(named), entries)
+
+    def _is_local(self, device: int) -> bool:
+        if self._local is None:
+            self._local = _local_devices()
+        return device in self._local
+
+
+def _local_devices() -> set[int]:
+    """The numbers of devices whose file systems keep to it, as proc_pid_mountinfo(5) has them."""
+    found = set()
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            for line in file:
+                before, _, after = line.partition(b" - ")
+                major, _, minor = before.split(b" ", 3)[2].partition(b":")
+                if after.split(b" ", 1)[0].decode("ascii", "replace") in _LOCAL:
+                    found.add(os.makedev(int(major), int(minor)))
+    except (OSError, ValueError, IndexError):
+        return set()
+    return found
