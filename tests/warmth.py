@@ -32,8 +32,8 @@ def starting(how: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _by_exec() -> Iterator[None]:
-    def cold_plan(*arguments: Any) -> Plan:
-        return replace(real(*arguments), waiting="this test wants it so")
+    def cold_plan(*arguments: Any, **more: Any) -> Plan:
+        return replace(real(*arguments, **more), waiting="this test wants it so")
 
     real = pipeline.make_plan  # type: ignore[attr-defined]
     with mock.patch.object(pipeline, "make_plan", cold_plan):

@@ -108,8 +108,8 @@ class Rooms:
     ) -> None:
         bound = bounded(
             policy, network=network, allowed_domains=allowed_domains, allow_local=allow_local, limits=limits,
-            workspace=workspace, workspace_mode=workspace_mode, isolation=isolation, intercept=intercept, trust=trust,
-            allow_read=allow_read,
+            workspace=workspace, workspace_mode=workspace_mode, allow_read=allow_read, isolation=isolation,
+            intercept=intercept, trust=trust,
         )  # fmt: skip
         check_choice("isolation", bound.isolation, ("auto", *_WALLS))
         check_approver(approve)
@@ -130,15 +130,13 @@ class Rooms:
         self.log = AuditLog(checked_path("audit", audit) if audit is not None else default_path(os.environ))
         self.house = House(
             wall=self.wall, log=self.log, approvals=lambda: self.approvals,
-            limits=bound.limits,
-            runtime_for=runtime_for,
+            limits=bound.limits, runtime_for=runtime_for,
             environment=None if self._wanted else environment,
             preload=None if preload is None else tuple(preload),
             workspace=folder, workspace_mode=bound.workspace_mode, output_dir=output_folder,
             outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
-            hosts=bound.hosts,
+            hosts=bound.hosts, guard=None if folder is None else _guard_of(bound),
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._finished,
-            guard=None if folder is None else _guard_of(bound),
             layer=lambda: () if self._packages is None else self._packages.shared(),
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)

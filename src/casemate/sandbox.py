@@ -52,9 +52,8 @@ class Sandbox(Oversight, Connecting):
     ``workspace``: None gives each run a private one; a folder is seen through an overlay and what a run changed is
     written back when it ends. ``workspace_mode``: ``"overlay"`` (unless given) or ``"direct"``. ``allow_read``: files
     called ``.env`` in it that programs see all the same. ``output_dir``: a folder for copies of artifacts.
-    ``environment``: None for the interpreter and packages that casemate runs on, or the path of another. ``preload``:
-    modules that Python programs find loaded; None for IPython, numpy, pandas and matplotlib where installed.
-    ``isolation``: ``"auto"`` or a wall's name.
+    ``environment``: None for the interpreter and packages that casemate runs on, or another's path. ``preload``:
+    modules that Python programs find loaded, None for the usual. ``isolation``: ``"auto"`` or a wall's name.
     ``policy``: a file or mapping, the most that is permitted; other arguments narrow it. ``network``: ``"none"``,
     ``"listed"`` (unless given) or ``"public"``; ``allowed_domains`` and ``allow_local``: hosts, and ports of this
     machine's loopback, that programs may reach. ``intercept``: hosts whose TLS ends at the door, so that their

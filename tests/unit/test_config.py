@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -106,23 +107,35 @@ def test_a_workspace_lies_in_the_policys(tmp_path: Path, policy: str, given: str
         in_force(file, workspace=tmp_path / given)
 
 
-@pytest.mark.parametrize(("entry", "refused"), [
-    (".env", True), ("**/.env", True), ("*.key", True), ("sub/deep/x", True), (".", True), ("../*/x", True),
-    ("../other", False), ("/home/nobody/.ssh", False), ("..", False), ("/", False), ("/*/nothing", False)])  # fmt: skip
-def test_what_must_be_hidden_may_not_lie_in_the_workspace(tmp_path: Path, entry: str, refused: bool) -> None:
-    settings = {"filesystem": {"denyRead": [entry]}}
-    (tmp_path / "w").mkdir()
-    old = os.getcwd()
-    os.chdir(tmp_path / "w")  # a mapping's relative paths are relative to the working folder
-    try:
-        assert in_force(settings).workspace is None
-        if refused:
-            with pytest.raises(InvalidArgument, match="cannot be hidden"):
-                in_force(settings, workspace=tmp_path / "w")
-        else:
-            in_force(settings, workspace=tmp_path / "w")
-    finally:
-        os.chdir(old)
+def test_what_is_to_be_hidden_may_lie_in_the_workspace(tmp_path: Path) -> None:
+    found = in_force({"filesystem": {"denyRead": [str(tmp_path / "key.pem")]}}, workspace=tmp_path)
+    assert [path for path, _ in found.policy.hidden] == [str(tmp_path / "key.pem")]
+
+
+@pytest.mark.parametrize("policy", [None, {"allow_read": ["W/.env"]}, {"filesystem": {"allowRead": ["W/.env"]}}])
+def test_a_hidden_file_in_the_workspace_can_be_named_as_to_be_seen(tmp_path: Path, policy: Any) -> None:
+    file = str(tmp_path / ".env")
+    if policy is not None:
+        policy = json.loads(json.dumps(policy).replace("W", str(tmp_path)))
+        assert in_force(policy, workspace=tmp_path).seen == (file,)
+    assert set(in_force(policy, workspace=tmp_path, allow_read=[file]).seen) == {file}
+
+
+@pytest.mark.parametrize(("path", "policy", "told"), [
+    ("../other", None, "outside the workspace"), ("*.env", None, "pattern"),
+    ("sub/.env", {"allow_read": [".env"]}, "beyond"),
+    (5, None, "is not a path"), ("", None, "is not a path"),
+])  # fmt: skip
+def test_what_cannot_be_shown_to_a_program_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any, policy: Any, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match=told):
+        in_force(policy, workspace=tmp_path, allow_read=[path])
+    with pytest.raises(InvalidArgument, match="not a list"):
+        in_force(None, workspace=tmp_path, allow_read=".env")
+    with pytest.raises(InvalidArgument, match="outside"):
+        in_force(None, workspace=None, allow_read=[tmp_path / ".env"])
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_what_cannot_be_honoured_is_an_error_with_its_line(keys: dict[str, Any],
 
 def test_what_lies_outside_the_workspace_is_kept_for_commands_that_can_be_shown_it() -> None:
     policy = read_json({"filesystem": {"allowRead": ["/data", "/usr/share", "./in"], "allowWrite": ["."]}})
-    assert policy.shown == (("/data", "p.json:4"),)
+    assert policy.shown == (("/data", "p.json:4"), (f"{policy.workspace}/in", "p.json:6"))
 
 
 def test_a_file_that_names_no_folder_to_write_in_allows_none() -> None:

@@ -28,7 +28,7 @@ def explained() -> Iterator[None]:
 def _why_unprepared(error: OSError) -> CasemateError:
     """What an error of this process, before anything started, means for the caller."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        remedy = "If it is wanted no more, try again."
+        remedy = "Where that is as it should be, try again."
         return InvalidArgument("workspace", f"{error.filename!r} is no longer there", remediation=remedy)
     return Unavailable(
         f"a run could not be prepared: {error.strerror}",
