@@ -121,8 +121,7 @@ class Rooms:
         check_namespace(namespace)
         self.namespace = namespace
         self._definitions = _definitions_in(tools)
-        self._policy = bound.policy
-        self._approve = approve
+        self._policy, self._approve = bound.policy, approve
         self._approval_timeout = check_timeout(approval_timeout, "approval_timeout")
         self._store = None if vault is None else opened_store(vault, os.environ)
         self._concurrency = checked_concurrency(concurrency)

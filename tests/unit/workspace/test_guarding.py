@@ -1,0 +1,174 @@
+"""What is found to hide: the same by either walk, whatever has changed since the last one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from casemate.errors import InvalidArgument
+from casemate.workspace import guarding, listing
+from casemate.workspace.guarding import HIDDEN, Guard
+from casemate.workspace.upper import covers
+
+NAMES = st.sampled_from(["a", "b", ".env", ".envrc", "c.env", "é"])
+CHANGES = st.lists(st.tuples(st.sampled_from(["file", "folder", "link", "remove", "rename"]),
+                             st.lists(NAMES, min_size=1, max_size=3), NAMES), max_size=12)  # fmt: skip
+
+
+def change(root: Path, what: str, parts: list[str], other: str) -> None:
+    path = root.joinpath(*parts)
+    try:
+        if what == "remove":
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        elif what == "rename":
+            path.rename(path.parent / other)
+        elif what == "folder":
+            path.mkdir(parents=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(other) if what == "link" else path.write_text("x")
+    except OSError:
+        pass  # what is there does not allow it
+
+
+@settings(max_examples=60, deadline=None)
+@given(rounds=st.lists(CHANGES, min_size=1, max_size=4), seen=st.booleans())
+def test_the_quick_walk_finds_what_the_thorough_one_finds_after_any_changes(
+    rounds: list[list[tuple[str, list[str], str]]], seen: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "_FEW", 0)
+        root = Path(name).resolve()
+        shown = (f"{root}/a/.env",) if seen else ()
+        quick, thorough = Guard(usual=HIDDEN, seen=shown), Guard(usual=HIDDEN, seen=shown, hidden=("/nowhere/at/all",))
+        for changes in rounds:
+            for one in changes:
+                change(root, *one)
+            assert quick.find(root) == thorough.find(root)
+
+
+def aged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is in a folder has been there for long."""
+    monkeypatch.setattr(listing, "_FEW", 0)
+    monkeypatch.setattr(listing, "_COARSE", -(10**18))
+
+
+def test_a_folder_that_has_not_changed_is_not_listed_again_and_one_that_has_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(monkeypatch)
+    (tmp_path / "a/b").mkdir(parents=True)
+    listed: list[str] = []
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        listed.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    guard = Guard(usual=HIDDEN)
+    assert guard.find(tmp_path).hidden == ()
+    assert len(listed) == 3
+    assert guard.find(tmp_path).hidden == ()
+    assert len(listed) == 3
+    (tmp_path / "a/b/.env").touch()
+    assert guard.find(tmp_path).hidden == ("a/b/.env",)
+    assert listed[3:] == [f"{tmp_path}/a/b"]
+
+
+def test_a_folder_that_has_just_changed_is_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_FEW", 0)
+    guard, before = Guard(usual=HIDDEN), tmp_path.stat()
+    assert guard.find(tmp_path).hidden == ()
+    (tmp_path / ".env").touch()
+    real = os.lstat
+    # As on a file system whose clock is so coarse that both came in one tick of it.
+    monkeypatch.setattr(os, "lstat", lambda path: before if str(path) == str(tmp_path) else real(path))
+    assert guard.find(tmp_path).hidden == (".env",)
+
+
+def test_a_folder_of_a_file_system_that_is_not_known_is_always_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(monkeypatch)
+    monkeypatch.setattr(listing, "_LOCAL", {"ext9"})
+    guard, before = Guard(usual=HIDDEN), tmp_path.stat()
+    assert guard.find(tmp_path).hidden == ()
+    (tmp_path / ".env").touch()
+    real = os.lstat
+    monkeypatch.setattr(os, "lstat", lambda path: before if str(path) == str(tmp_path) else real(path))
+    assert guard.find(tmp_path).hidden == (".env",)
+
+
+def test_no_more_folders_are_kept_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    aged(monkeypatch)
+    monkeypatch.setattr(listing, "_MOST_KEPT", 2)
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".env").touch()
+    guard = Guard(usual=HIDDEN)
+    for _ in range(3):
+        assert guard.find(tmp_path).hidden == ("a/.env", "b/.env", "c/.env", "d/.env")
+
+
+@pytest.mark.parametrize("hidden", [(), ("/nowhere",)])
+def test_too_much_to_look_at_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(guarding, "_MOST_LOOKED_AT", 3)
+    for name in "abcde":
+        (tmp_path / name).touch()
+    with pytest.raises(InvalidArgument, match="too many to look through"):
+        Guard(usual=HIDDEN, hidden=hidden).find(tmp_path)
+
+
+@pytest.mark.user_only
+@pytest.mark.parametrize("hidden", [(), ("/nowhere",)])
+@pytest.mark.parametrize("mode", [0o000, 0o100, 0o300])
+def test_a_folder_that_may_not_be_listed_is_hidden_whole(tmp_path: Path, hidden: tuple[str, ...], mode: int) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed/.env").touch()
+    (tmp_path / "closed").chmod(mode)
+    try:
+        assert Guard(usual=HIDDEN, hidden=hidden).find(tmp_path).hidden == ("closed",)
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+
+
+def test_the_link_and_what_it_leads_to_in_the_folder_are_hidden(tmp_path: Path) -> None:
+    (tmp_path / "real").touch()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/.env").symlink_to("../real")
+    (tmp_path / ".env").symlink_to("/etc/passwd")
+    assert Guard(usual=HIDDEN).find(tmp_path).hidden == (".env", "real", "sub/.env")
+
+
+@pytest.mark.parametrize(("path", "is_hidden"), [
+    (".env", True), ("a/.env", True), ("a/.env/b", True), (".envrc", False), ("a/b", False), ("x.env", False),
+])  # fmt: skip
+def test_a_name_is_hidden_by_what_it_is_called(tmp_path: Path, path: str, is_hidden: bool) -> None:
+    assert Guard(usual=HIDDEN).hides(tmp_path / ".env" / "in it", path) is is_hidden
+
+
+def test_what_lies_over_a_folder_covers_files_and_new_folders_but_not_what_is_merged(tmp_path: Path) -> None:
+    upper = tmp_path / "upper"
+    (upper / "merged").mkdir(parents=True)
+    (upper / "merged/own").touch()
+    (upper / "new/in").mkdir(parents=True)
+    try:
+        os.setxattr(upper / "new", "user.overlay.opaque", b"y")
+    except OSError:
+        pytest.skip("this file system keeps no attributes")
+    fd = os.open(upper, os.O_RDONLY)
+    try:
+        found = [path for path in ("merged/own", "merged/own/x", "merged/x", "merged", "new/x", "new/in/x", "y")
+                 if covers(fd, path)]  # fmt: skip
+    finally:
+        os.close(fd)
+    assert found == ["merged/own", "merged/own/x", "new/x", "new/in/x"]
