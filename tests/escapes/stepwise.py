@@ -47,6 +47,7 @@ MEANT = {
     "test_cpu_time_over_many_processes_is_bounded",
     "test_descriptors_in_flight_do_not_stop_other_runs",
     "test_landlock_alone_keeps_unread_what_a_wrong_mount_shows",
+    "test_hidden_files_of_a_callers_folder_stay_unread",
     "test_links_out_of_the_workspace_are_neither_followed_nor_written",
     "test_memory_is_bounded_in_other_languages_too",
     "test_memory_of_every_kind_is_bounded",

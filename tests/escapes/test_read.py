@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from tests.escapes import host
@@ -281,3 +282,40 @@ def test_a_held_cell_has_no_descriptor_but_its_own(
         assert {link for link in links if not link.startswith("pipe:")} <= own
         assert links.count("/memfd:casemate (deleted)") <= 1
         assert len(links) <= 5
+
+
+# ------------------------------------------------------------------------------------ hidden files in a caller's folder
+
+
+def _hidden(workspace: Path) -> tuple[str, dict[str, str]]:
+    """A secret in two hidden files of the folder, and what has the attack look for it."""
+    secret = host.secret()
+    for name in (".env", "src/.env"):
+        (workspace / name).write_text(secret)
+    paths = ("/workspace/.env", "/workspace/src/.env", str(workspace / ".env"))
+    return secret, {"PATHS": ":".join(paths), "DIGESTS": "", "PIDS": "", "SCAN": "1", "NEEDLE": ".env"}
+
+
+@pytest.mark.parametrize("mode", ["overlay", "direct"])
+def test_hidden_files_of_a_callers_folder_stay_unread(
+    scratch: Path, workspace: Path, language: str, mode: Literal["overlay", "direct"]
+) -> None:
+    secret, env = _hidden(workspace)
+    into = workspace if mode == "direct" else None
+    given: dict[str, Any] = {"workspace": workspace, "workspace_mode": mode, "audit": scratch / "audit.db"}
+    with sync.Sandbox(**given) as sandbox:
+        assert secret not in told(attack(sandbox, Attack("read", language), env, into=into))
+    assert (workspace / ".env").read_text() == (workspace / "src/.env").read_text() == secret
+    with sync.Sandbox(**given, allow_read=[workspace / ".env"]) as sandbox:
+        assert secret in told(attack(sandbox, Attack("read", language), env, into=into)), "the control"
+
+
+@pytest.mark.parametrize("layer", ["landlock", "seccomp", "capabilities"])
+def test_hidden_files_stay_unread_where_another_layer_is_missing(scratch: Path, workspace: Path, layer: str) -> None:
+    secret, env = _hidden(workspace)
+    given: dict[str, Any] = {"workspace": workspace, "workspace_mode": "direct", "audit": scratch / "audit.db"}
+    text = "umount .env; umount -l src/.env; unshare -Urm umount .env; mount --bind / /tmp; cat .env src/.env /tmp/.env"
+    with sync.Sandbox(**given) as sandbox, without(layer):
+        assert secret not in told(attack(sandbox, Attack("read"), env, into=workspace))
+        assert secret not in sandbox.run(text, language="shell").text
+    assert (workspace / ".env").read_text() == secret
