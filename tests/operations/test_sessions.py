@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -222,3 +223,23 @@ async def test_limits_of_a_caller_are_only_ever_narrowed_and_hold_for_its_runs(
     await agent("sessions.close", {"session": session})
     assert (await other("run", {"code": code}))["text"] == "1024"
     desk._limits.clear()
+
+
+async def test_an_agent_reads_no_hidden_file_of_a_workspace_by_any_operation(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / ".env").write_text("TOKEN=hidden-value")
+    async with Sandbox(workspace=folder, workspace_mode="direct", audit=tmp_path / "audit.db") as one:
+        desk = await Desk(one).load()
+        try:
+            agent = local(desk, AGENT)
+            session = await opened(agent, language="shell")
+            assert "hidden-value" not in json.dumps(await step(agent, session, "cat .env"))
+            for operation in ("files.read", "files.remove"):
+                with pytest.raises(InvalidArgument, match="hidden"):
+                    await agent(operation, {"session": session, "path": ".env"})
+            with pytest.raises(InvalidArgument, match="hidden"):
+                await agent("files.write", {"session": session, "path": ".env", "text": "x"})
+        finally:
+            await desk.close()
+    assert (folder / ".env").read_text() == "TOKEN=hidden-value"

@@ -211,6 +211,20 @@ def test_a_workspace_is_worked_in_and_brought_up_to_date(cli: Cli) -> None:
     assert (work / "copy").read_text() == "1"
 
 
+def test_an_env_file_of_a_workspace_is_hidden_unless_it_is_named(cli: Cli) -> None:
+    work = cli.folder / "work"
+    work.mkdir()
+    (work / ".env").write_text("TOKEN=hidden-value")
+    program = cli.program("print(open('.env').read())")
+    hidden = cli("run", program, "--workspace", "work")
+    assert hidden.code == 1
+    assert b"PermissionError" in hidden.stderr
+    assert b"/workspace/.env" in cli("run", program, "--workspace", "work", "--explain").stdout
+    shown = cli("run", program, "--workspace", "work", "--read", "work/.env")
+    assert (shown.code, shown.stdout) == (0, b"TOKEN=hidden-value\n")
+    assert cli("run", program, "--workspace", "work", "--read", "other/.env").code == 2
+
+
 # -- what is displayed
 
 SHOW = """

@@ -221,7 +221,7 @@ class Lives:
     async def _left_by(self, life: InterpreterCell, ending: Ending | None) -> Left:
         """A cell that lives stands still meanwhile, where there is anything."""
         assert self._leavings is not None
-        if self._upper < 0 and life.plan.workspace.kind == "overlay":
+        if self._upper < 0 and not self._is_over and life.plan.workspace.kind == "overlay":
             self._upper = open_folder(life.tree_fd if ending is None else ending.tree_fd, b"upper")
         if ending is not None:
             return await finishing(partial(self._leavings.take, ending.tree_fd, dead=True))
