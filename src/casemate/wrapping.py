@@ -31,7 +31,7 @@ from casemate.policy.globs import is_pattern
 from casemate.runtimes import commands
 from casemate.runtimes.catalogue import launch_probe, runtime_for
 from casemate.runtimes.places import homes, is_inside, is_system, too_wide
-from casemate.workspace.guarding import HIDDEN, Guard, Guarded, Watched
+from casemate.workspace.guarding import HIDDEN, Guard, Guarded, Watched, seen_through_layers
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
@@ -163,6 +163,9 @@ class Wrapping:
         command = commands.find(asked.command, asked.environ.get("PATH", ""), Path(asked.cwd), self.folder)
         self._check_denied(command.entries)
         self._found = self._guard.find(self.folder)
+        if self.mode == "overlay":
+            hidden, kept = (seen_through_layers(self.folder, one) for one in (self._found.hidden, self._found.kept))
+            self._found = Guarded(hidden, kept)
         if self.read_only:
             self._found = replace(self._found, kept=("",))
         shown = tuple(self._shown(command.shown))

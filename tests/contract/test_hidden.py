@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -275,3 +277,24 @@ def test_runs_at_the_same_time_in_one_folder_hide_the_same(folder: Path, tmp_pat
     assert len(said) == 6
     assert not any(SECRET in one for one in said)
     assert os.path.exists(folder / ".env")
+
+
+_MOUNTED = """
+import subprocess, sys
+from casemate import sync
+folder, mode = sys.argv[1:]
+subprocess.run(["mount", "--bind", folder + "/sub", folder + "/plain folder"], check=True)
+with sync.Sandbox(workspace=folder, workspace_mode=mode, audit=folder + "/../a.db") as sandbox:
+    execution = sandbox.run("cat .env 'plain folder/deep/.env'; ls 'plain folder'; echo end", language="shell")
+    print(execution.text, execution.status)
+"""
+
+
+@pytest.mark.root_only
+@pytest.mark.parametrize(("mode", "listed"), [("overlay", ""), ("direct", "deep\n")])
+def test_what_is_mounted_in_the_folder_is_hidden_where_it_is_seen_at_all(folder: Path, mode: str, listed: str) -> None:
+    (folder / "plain folder").mkdir()
+    command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", _MOUNTED, str(folder), mode]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.endswith(f"{listed}end ok\n"), done.stdout + done.stderr
+    assert "hidden-value" not in done.stdout

@@ -33,13 +33,18 @@ def look(house: House) -> tuple[str, ...]:
     """The same at once; it takes as long as the folder is large."""
     if house.workspace is None or house.guard is None:
         return ()
-    found = house.guard.find(house.workspace.resolve()).hidden
+    folder = house.workspace.resolve()
+    found = house.guard.find(folder).hidden
     if "" in found:
         raise InvalidArgument(
             "workspace",
             f"{str(house.workspace)!r} is what the policy hides",
             remediation="Give another folder, or change filesystem.denyRead.",
         )
+    if house.workspace_mode == "overlay":
+        from casemate.workspace.guarding import seen_through_layers
+
+        return seen_through_layers(folder, found)
     return found
 
 

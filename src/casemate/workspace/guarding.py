@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casemate.errors import InvalidArgument
+from casemate.files.beneath import mount_of
 from casemate.files.protected import Protection
 from casemate.policy.globs import compiled, is_pattern, literal_folder
 from casemate.workspace.listing import Listings
@@ -95,6 +96,26 @@ class Guard:
         if self._unwritable.match(absolute):
             return True
         return bool(path and self._protection and self._protection.reason(tuple(path.split("/")), folder=is_folder))
+
+
+def seen_through_layers(folder: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Of ``paths`` beneath ``folder`` those in its own mount: an overlay shows nothing of what is mounted in it."""
+    if not paths:
+        return ()
+    mount = _mount(str(folder))
+    return tuple(path for path in paths if not path or _mount(os.path.dirname(f"{folder}/{path}")) in (mount, None))
+
+
+def _mount(path: str) -> int | None:
+    """The number of the mount that a folder lies in; None where it cannot be looked at any more."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return mount_of(fd)
+    finally:
+        os.close(fd)
 
 
 class Watched:
