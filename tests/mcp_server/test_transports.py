@@ -30,12 +30,12 @@ from tests.mcp_server.serving import CALLER, by_http
 
 from casemate import Sandbox
 from casemate.operations.desk import Desk
+from casemate.surfaces.cli.processes.mcp_server import Options, options_of
 from casemate.surfaces.mcp import early
 from casemate.surfaces.mcp.callers import Callers
 from casemate.surfaces.mcp.doors import LocalDoors
 from casemate.surfaces.mcp.early import reply_to
 from casemate.surfaces.mcp.server import make_server
-from casemate.surfaces.serve import Options, options_of
 
 SECONDS = 30.0
 TOKEN = "a-token-that-only-the-test-knows"

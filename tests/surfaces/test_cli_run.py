@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.surfaces.conftest import Cli
 
-from casemate.surfaces import failures
+from casemate.surfaces.cli import failures
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.surfaces.conftest import At, Cli, Done
 
-from casemate.surfaces.command_table import ALIASES, COMMANDS
-from casemate.surfaces.served import print_table
+from casemate.surfaces.cli.command_table import ALIASES, COMMANDS
+from casemate.surfaces.cli.over_service.connection import print_table
 
 ASKS = """
 import urllib.request
@@ -398,9 +398,10 @@ def test_help_names_every_command_and_loads_no_parser(cli: Cli) -> None:
 
 def test_commands_that_only_ask_load_nothing_that_starts_or_follows_a_run(cli: Cli) -> None:
     program = (
-        "import sys, casemate.remote.client, casemate.surfaces.runs\n"
-        "print(sorted({'casemate.surfaces.following', 'casemate.surfaces.options', 'casemate.model.events'}"
-        " & set(sys.modules)))"
+        "import sys, casemate.remote.client, casemate.surfaces.cli.commands.runs\n"
+        "of_runs = {'over_service.following', 'program.options'}\n"
+        "named = {'casemate.model.events'} | {f'casemate.surfaces.cli.{name}' for name in of_runs}\n"
+        "print(sorted(named & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], env=cli.env, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -1,0 +1,163 @@
+"""The command ``casemate``: finds the command, has it run, turns whatever happens into words and an exit code.
+
+Starting fast matters here. Help and the plain form ``casemate run SCRIPT [-- ARGS]`` need no parser, which would take
+longer to load than a program takes to run; everything else is cyclopts'.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from casemate import __version__
+from casemate.errors import CasemateError
+from casemate.surfaces.cli import failures
+from casemate.surfaces.cli.command_table import ALIASES, COMMANDS, SECTIONS
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+_SUMMARY = "Run code that nobody has read, in real isolation, without root."
+_HELP = ("-h", "--help")
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process."""
+    gc.disable()  # loading makes no garbage, and looking for it takes time
+    _open_missing_streams()
+    code = 70
+    try:
+        code = command(sys.argv[1:])
+        sys.stderr.flush()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        raise
+    finally:
+        os._exit(code)  # taking the interpreter apart would take longer than starting it
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run the command line ``arguments``; the exit code."""
+    given = list(arguments)
+    try:
+        code = _dispatch(given)
+        sys.stdout.flush()
+    except CasemateError as error:
+        from casemate.surfaces.cli.terminal.words import report
+
+        code = report(error)
+    except KeyboardInterrupt:
+        code = failures.INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        code = failures.READER_GONE
+    except OSError as error:
+        from casemate.surfaces.cli.terminal.words import say
+
+        _silence_stdout()
+        say(str(error))
+        code = failures.CANNOT_WRITE
+    return code
+
+
+def _dispatch(given: list[str]) -> int:
+    if not given or given[0] in _HELP:
+        sys.stdout.write(_help())
+        return 0 if given else failures.USAGE
+    if given == ["--version"]:
+        sys.stdout.write(f"casemate {__version__}\n")
+        return 0
+    given[0] = ALIASES.get(given[0], given[0])
+    if given[0] in ("run", "wrap") and sys.platform == "linux" and not {*_HELP, "--explain"} & {*given}:
+        from casemate.isolation.native.spawn import start_early
+
+        start_early()  # the supervisor starts while this process loads what it needs itself
+    if given[0] == "serve":
+        from casemate.surfaces.cli.processes.mcp_server import plain, serve
+
+        if (options := plain(given[1:])) is not None:
+            return serve(options)
+    if _is_plain_run(given):
+        from casemate.surfaces.cli.program.options import Options
+        from casemate.surfaces.cli.program.run import run
+
+        return run(Options(given[1], arguments=tuple(given[3:])))
+    return _parsed(given)
+
+
+def _is_plain_run(given: list[str]) -> bool:
+    """``run SCRIPT`` or ``run SCRIPT -- ARGS``: no option of casemate's is given."""
+    if len(given) < 2 or given[0] != "run" or (given[1].startswith("-") and given[1] != "-"):
+        return False
+    return len(given) == 2 or given[2] == "--"
+
+
+def application() -> App:
+    """All commands as cyclopts' application; each is loaded when it is wanted."""
+    from cyclopts import App, Parameter
+
+    app = App(
+        name="casemate",
+        help=_SUMMARY,
+        version=f"casemate {__version__}",
+        default_parameter=Parameter(negative=(), show_default=False),
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,  # it is told as any other end
+    )
+    for name, (place, _summary) in COMMANDS.items():
+        app.command(place, name=name)
+    return app
+
+
+def _parsed(given: list[str]) -> int:
+    from cyclopts import CycloptsError, UnusedCliTokensError
+
+    app = application()
+    try:
+        code = app(given, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        from casemate.surfaces.cli.terminal.inert import inert
+        from casemate.surfaces.cli.terminal.words import say
+
+        known = " ".join(error.command_chain or ()) if given[0] in COMMANDS else ""
+        left = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
+        problem = f"more arguments than it takes: {' '.join(left)}" if left else error
+        say(inert(f"{problem}\nTry: casemate {known} --help".replace("  ", " ")))
+        return failures.USAGE
+    return code if isinstance(code, int) else 0
+
+
+def _help() -> str:
+    sections = "".join(f"\n{title}:\n{_lines_of(section)}" for title, section in SECTIONS.items())
+    codes = "".join(f"  {code:>3}  {meaning}\n" for code, meaning in failures.MEANINGS)
+    return (
+        f"Usage: casemate COMMAND ...\n\n{_SUMMARY}\n{sections}\n"
+        "  casemate COMMAND --help lists a command's options; casemate --version prints the version.\n\n"
+        f"Exit codes, where they are not the program's own:\n{codes}"
+    )
+
+
+def _lines_of(section: dict[str, tuple[str, str]]) -> str:
+    return "".join(f"  {name:<10} {summary}\n" for name, (_, summary) in section.items())
+
+
+def _open_missing_streams() -> None:
+    """Where a standard stream was closed, put /dev/null, before a descriptor of casemate's own takes its number."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - kept to the end of the process
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _silence_stdout() -> None:
+    """Have the interpreter's last flush go nowhere, instead of failing once more."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

@@ -1,0 +1,1 @@
+"""The commands, one module for each group: what they take, and what they print."""

@@ -1,0 +1,120 @@
+"""``casemate config``: each value and where it came from; whether a file is sound; what there is to configure."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from casemate.errors import InvalidArgument
+from casemate.policy.policy import Setting
+from casemate.settings.settings import Settings, settings_in_file, settings_of
+from casemate.settings.table import KEYS, SECTIONS, Key
+from casemate.settings.values import shown, without_secrets
+from casemate.surfaces.cli.terminal.words import say
+
+Format = Annotated[Literal["text", "json"], Parameter(name=("--format", "--output"))]
+
+app = App(name="config", help="Show what is configured, and where each value came from.", result_action="return_value")
+
+
+@app.default
+def show(key: str | None = None, /, *, format: Format = "text") -> int:  # noqa: A002 - the option's name
+    """Print each value that is in force, and where it came from: the default, a line of a file, or a variable.
+
+    casemate config limits.memory
+
+    Parameters
+    ----------
+    key
+        One key, whose value alone is printed, or a section: policy, limits, sandbox, service or serve.
+    format
+        text (unless given), or json: one JSON object.
+    """
+    settings = settings_of(os.environ)
+    for warning in settings.policy.warnings:
+        say(warning)
+    found = list(settings.in_force())
+    if key is not None:
+        found = _chosen(found, key)
+    if format == "json":
+        from casemate.surfaces.cli import documents
+
+        sys.stdout.write(documents.text_of(_document(settings, found)) + "\n")
+    elif key in KEYS:
+        from casemate.surfaces.cli.terminal.inert import visible
+
+        sys.stdout.write(visible(shown(*_pair(found[0]))) + "\n")
+    else:
+        sys.stdout.write("\n".join(_lines(settings, found)) + "\n")
+    return 0
+
+
+@app.command
+def check(file: str, /) -> int:
+    """Read a configuration file and say whether it is sound; nothing runs.
+
+    Parameters
+    ----------
+    file
+        The file: YAML, TOML or JSON, by its ending.
+    """
+    settings = settings_in_file(file)
+    list(settings.in_force())
+    for warning in settings.policy.warnings:
+        say(warning)
+    told = len(settings.given) + len(settings.policy.settings) - _both(settings)
+    rules = len(settings.policy.rules.written)
+    sys.stdout.write(f"sound: {told} settings, {rules} rules, {len(settings.policy.warnings)} warnings\n")
+    return 0
+
+
+@app.command
+def reference() -> int:
+    """Print everything that can be configured, as Markdown: keys, their values, defaults and variables."""
+    from casemate.settings.page import tables
+
+    sys.stdout.write(tables())
+    return 0
+
+
+def _both(settings: Settings) -> int:
+    """Values that are counted among the policy's and by themselves."""
+    return sum(one.name in settings.given for one in settings.policy.settings)
+
+
+def _pair(found: tuple[Key, Setting]) -> tuple[Key, Any]:
+    return found[0], found[1].value
+
+
+def _chosen(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Setting]]:
+    """The key, or those of the section, of that name. Raises ``InvalidArgument``."""
+    names = {name} if name in KEYS else {key.name for key in SECTIONS.get(name, ())}
+    if not names:
+        from casemate.policy.nearest import meant
+
+        raise InvalidArgument(
+            "key",
+            f"{name!r} is no key that casemate knows{meant(name, [*KEYS, *SECTIONS])}",
+            remediation="`casemate config` lists them.",
+        )
+    return [(key, setting) for key, setting in found if key.name in names]
+
+
+def _lines(settings: Settings, found: list[tuple[Key, Setting]]) -> Iterator[str]:
+    from casemate.surfaces.cli.program.explain import columns
+    from casemate.surfaces.cli.terminal.inert import visible
+
+    yield f"file  {visible(settings.file or 'none')}"
+    for section, keys in SECTIONS.items():
+        if rows := [(one.name, shown(key, one.value), one.where) for key, one in found if key in keys]:
+            yield f"\n{section}"
+            yield from columns(rows)
+
+
+def _document(settings: Settings, found: list[tuple[Key, Setting]]) -> dict[str, Any]:
+    values = {key.name: {"value": without_secrets(key.name, one.value), "source": one.where} for key, one in found}
+    return {"file": settings.file, "values": values}

@@ -1,0 +1,82 @@
+"""``casemate packages``: environments of requirements, made ahead, which ``Sandbox(environment=[...])`` finds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from casemate.model.approval import ApprovalRequest
+from casemate.packages.environments import Environments
+from casemate.packages.store import default_folder
+from casemate.sandbox import Sandbox
+from casemate.surfaces.cli.program.options import configured
+from casemate.surfaces.cli.terminal.inert import inert
+from casemate.surfaces.cli.terminal.words import say
+
+app = App(name="packages", help="Install Python packages ahead, in a cell, and keep them.")
+
+
+@app.command(name="install")
+def install(
+    *names: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    index: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    policy: str | None = None,
+    yes: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Install packages and what they need, and keep them: Sandbox(environment=[NAMES]) finds them.
+
+    What is to come is shown with its hashes first, and asked about.
+
+    Parameters
+    ----------
+    names
+        Requirements, such as 'requests>=2'.
+    index
+        The address of an index; may be given several times: the first that knows a name is the only one for it. Unless
+        given, the index of your pip.
+    policy
+        A policy file: its rules about packages decide first.
+    yes
+        Install without asking; what a rule denies stays denied.
+    """
+
+    def approve(request: ApprovalRequest) -> bool:
+        _show(request)
+        return yes or _agreed()
+
+    async def prepare() -> None:
+        said = configured("policy", "package_indexes", "audit", "namespace")
+        given = {name: value for name, value in (("package_indexes", index), ("policy", policy)) if value}
+        async with Sandbox(**{**said, **given, "environment": list(names), "approve": approve}) as sandbox:
+            for one in await sandbox.packages.prepare():
+                sys.stdout.write(f"{inert(one.name)}=={inert(one.version)} sha256:{one.sha256}\n")
+
+    asyncio.run(prepare())
+    return 0
+
+
+@app.command(name="list")
+def list_environments() -> int:
+    """Print the environments that are kept: what was asked for, and what is in them."""
+    for asked, packages in Environments(default_folder(os.environ) / "environments").known():
+        sys.stdout.write(inert(f"{', '.join(asked)}: {' '.join(packages)}") + "\n")
+    return 0
+
+
+def _show(request: ApprovalRequest) -> None:
+    for name, file in zip(request.arguments["packages"], request.arguments["files"], strict=True):
+        say(inert(f"{name}  {file['source']}  sha256:{file['sha256']}"))
+
+
+def _agreed() -> bool:
+    if not Path("/dev/tty").exists() or not sys.stdin.isatty():
+        say("nobody is there to be asked; --yes installs without asking")
+        return False
+    sys.stderr.write("Install them? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

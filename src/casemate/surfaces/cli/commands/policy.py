@@ -1,0 +1,143 @@
+"""``casemate policy``: what is in force, and from which line; whether a file is sound."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from casemate.config import policy_in
+from casemate.model.approval import Kind
+from casemate.model.limits import Limits
+from casemate.model.sizes import format_size
+from casemate.policy.policy import Policy
+from casemate.policy.rules import DEFAULTS, Rule, Rules
+from casemate.settings.settings import settings_of
+from casemate.surfaces.cli.terminal.words import say
+
+_BUILT_IN = "built in"
+_EVER = float("inf")
+_SIZES = ("limits.memory", "limits.output", "limits.full_output", "limits.disk")
+
+policy = App(name="policy", help="Show what a policy permits, and from which line.", result_action="return_value")
+
+
+@policy.command
+def show(*, file: str | None = None, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
+    """Print what is in force: each setting, each rule and each default, with the line that it comes from.
+
+    Parameters
+    ----------
+    file
+        The policy file. Unless given, what is configured: that of CASEMATE_POLICY, or of the user's configuration file;
+        else what is built in.
+    as_json
+        The same as one JSON object.
+    """
+    found = policy_in(file) if file else settings_of(os.environ).policy
+    if as_json:
+        from casemate.surfaces.cli import documents
+
+        sys.stdout.write(documents.text_of(_document(found)) + "\n")
+    else:
+        sys.stdout.write("\n".join(_lines(found)) + "\n")
+    return 0
+
+
+@policy.command
+def check(file: str, /) -> int:
+    """Read a policy file and say whether it is sound; nothing runs.
+
+    Parameters
+    ----------
+    file
+        The policy file.
+    """
+    found = policy_in(file)
+    for warning in found.warnings:
+        say(warning)
+    rules = len(found.rules.written)
+    sys.stdout.write(f"sound: {len(found.settings)} settings, {rules} rules, {len(found.warnings)} warnings\n")
+    return 0
+
+
+def _lines(found: Policy) -> Iterator[str]:
+    from casemate.surfaces.cli.program.explain import columns
+    from casemate.surfaces.cli.terminal.inert import visible
+
+    yield "settings"
+    yield from columns((name, _shown(name, value), where) for name, value, where in _settings(found))
+    if found.rules.written:
+        yield "\nrules: deny wins over ask, and ask over allow"
+        yield from columns((one.effect, one.kind, _about(one), _bounds(one), one.where) for one in found.rules.written)
+    yield "\nwithout a rule"
+    yield from columns((kind, *_default(found.rules, kind)) for kind in DEFAULTS)
+    if found.warnings:
+        yield "\nwarnings"
+        yield from (f"  {visible(warning)}" for warning in found.warnings)
+
+
+def _settings(found: Policy) -> Iterator[tuple[str, Any, str]]:
+    named = {setting.name for setting in found.settings}
+    yield from ((setting.name, setting.value, setting.where) for setting in found.settings)
+    if "network" not in named:
+        yield "network", "listed", _BUILT_IN
+    limits = Limits()
+    for name in Limits.__dataclass_fields__:
+        if f"limits.{name}" not in named:
+            yield f"limits.{name}", getattr(limits, name), _BUILT_IN
+
+
+def _default(rules: Rules, kind: Kind) -> tuple[str, str]:
+    effect, where = rules.default(kind)
+    return effect, _BUILT_IN if where == "default" else where
+
+
+def _about(one: Rule) -> str:
+    """What a rule is about, on one line."""
+    named = (
+        ("server", one.server), ("tool", one.tool), ("schema", one.schema[:12]), ("host", one.host),
+        ("package", one.package), ("command", one.command), ("namespace", one.namespace),
+    )  # fmt: skip
+    parts = [f"{name} {value}" for name, value in named if value]
+    if one.arguments is not None:
+        each = ", ".join(f"{name}: {pattern}" for name, pattern in one.arguments.items())
+        parts.append(f"arguments {each or 'none'}")
+    elif one.kind == "tool":
+        parts.append("arguments any")
+    return "; ".join(parts) or "all"
+
+
+def _bounds(one: Rule) -> str:
+    """A rule's budget and end, on one line."""
+    parts = [] if one.uses is None else [f"{one.uses} times"]
+    if one.lasts < _EVER:
+        parts.append(f"for {one.lasts:g} s")
+    if one.until < _EVER:
+        from datetime import UTC, datetime
+
+        parts.append(f"until {datetime.fromtimestamp(one.until, UTC).isoformat()}")
+    return ", ".join(parts)
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in _SIZES and isinstance(value, int):
+        return format_size(value)
+    return "none" if value is None else str(value)
+
+
+def _document(found: Policy) -> dict[str, Any]:
+    return {
+        "settings": [{"name": name, "value": value, "where": where} for name, value, where in _settings(found)],
+        "rules": [
+            {"effect": one.effect, "kind": one.kind, "about": _about(one), "bounds": _bounds(one), "where": one.where}
+            for one in found.rules.written
+        ],
+        "defaults": {
+            kind: dict(zip(("effect", "where"), _default(found.rules, kind), strict=True)) for kind in DEFAULTS
+        },
+        "warnings": list(found.warnings),
+    }

@@ -1,0 +1,316 @@
+"""``casemate exec``, ``ps``, ``logs``, ``attach``, ``wait`` and ``kill``: programs that go on in the service."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from casemate.errors import InvalidArgument
+from casemate.surfaces.cli.over_service.connection import (
+    PLAIN,
+    Asked,
+    Flag,
+    Name,
+    ago,
+    ask,
+    print_json,
+    print_lines,
+    print_table,
+    served,
+)
+from casemate.surfaces.cli.over_service.limit_options import NO_LIMITS, LimitOptions
+from casemate.surfaces.cli.over_service.lists import Filter, Quiet, print_listed, wanted
+from casemate.surfaces.cli.terminal.words import say
+
+if TYPE_CHECKING:
+    from casemate.remote.client import Remote
+
+_PAGE = 200_000  # characters of output in one answer
+_LONGEST_WAIT = 600.0  # seconds of one request that waits
+
+
+def execute(
+    session: Name,
+    code: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    file: Annotated[str | None, Parameter(name=("--file", "-f"))] = None,
+    language: str | None = None,
+    timeout: float = 60.0,
+    env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
+    secret: tuple[str, ...] = (),
+    allow: tuple[str, ...] = (),
+    within: LimitOptions = NO_LIMITS,
+    detach: Annotated[bool, Parameter(name=("--detach", "-d"), negative=())] = False,
+    raw: Flag = False,
+    asked: Asked = PLAIN,
+) -> int:
+    """Run a program as the next step of a session: casemate exec SESSION CODE
+
+    Its output and its exit code are casemate's own. Ctrl-C interrupts it; the session keeps its state.
+
+    casemate exec analysis 'import math; math.pi'
+
+    casemate exec new --language shell 'echo hello'
+
+    casemate exec analysis --file step.py --detach
+
+    casemate exec new --memory 2GiB 'import pandas'
+
+    Parameters
+    ----------
+    session
+        Its handle or name; "new" opens one, whose handle is said; "-" runs in a fresh cell of its own.
+    code
+        The program; "-", or nothing, reads it from standard input.
+    file
+        The program's file, instead.
+    language
+        Of a new session or a fresh cell: python (unless given), node or shell.
+    timeout
+        Seconds that it may take; 60 unless given.
+    env
+        A variable, as NAME=VALUE, or NAME with the value that it has here. Of a new session or a fresh cell. May be
+        repeated.
+    secret
+        A secret that it gets as a variable. Of a new session or a fresh cell. May be repeated.
+    allow
+        A host that it may reach. Of a new session or a fresh cell. May be repeated.
+    detach
+        Print the run's handle and leave it alone: casemate attach follows it.
+    raw
+        Send its bytes to the terminal as they are.
+    """
+    from casemate.surfaces.cli.program.options import env_of  # commands that only ask need none of it
+
+    arguments: dict[str, Any] = {
+        "code": _program(code, file), "timeout": timeout, "env": env_of(env), "secrets": list(secret),
+        "allowed_domains": list(allow), "limits": within.given(),
+        "session": None if session == "-" else session, "language": language,
+    }  # fmt: skip
+    given = {name: value for name, value in arguments.items() if value not in (None, [], {})}
+
+    async def begun(remote: Remote) -> int:
+        state = await remote("runs.start", given)
+        if session == "new":
+            say(f"session {state['session']}")
+        if detach:
+            _told_handle(state, asked)
+            return 0
+        return await _until_over(remote, state["run"], asked, raw=raw)
+
+    return served(begun, asked, runs=True)
+
+
+async def _until_over(remote: Remote, run: str, asked: Asked, *, raw: bool) -> int:
+    from casemate.surfaces.cli.over_service.following import follow
+
+    try:
+        if not asked.is_json:
+            return await follow(remote, run, raw=raw)
+        return _outcome(await _over(remote, run), asked)
+    except (asyncio.CancelledError, BrokenPipeError):  # Ctrl-C; nobody reads its output any more
+        await remote("runs.cancel", {"run": run})
+        raise
+
+
+def ps(
+    *,
+    all: Annotated[bool, Parameter(name=("--all", "-a"), negative=())] = False,  # noqa: A002 - the option's name
+    filters: Filter = (),
+    quiet: Quiet = False,
+    asked: Asked = PLAIN,
+) -> int:
+    """List the runs that go on.
+
+    casemate ps --filter status=waiting
+
+    casemate kill $(casemate ps -q --filter session=38d7)
+
+    Parameters
+    ----------
+    all
+        Those too that are over and kept.
+    filters
+        Only those with KEY=VALUE: status (queued, running, waiting, done, or how it ended, such as timeout), language,
+        owner, session or run (the beginning of its handle), or namespace. May be repeated: of one key any of the
+        values, of several keys all. With a status those that are over are listed, too.
+    quiet
+        Only their handles.
+    """
+    asked, chosen = wanted(filters, asked)
+    listed = ask(asked, "runs.list", filters=chosen)
+    are_over = all or any(one.partition("=")[0] == "status" for one in filters)
+    runs = [one for one in listed if are_over or one["status"] != "done"]
+    if quiet or asked.is_json:
+        print_listed(runs, "run", quiet=quiet)
+        return 0
+    now = time.time()
+    rows = [
+        {
+            **one,
+            "status": one["outcome"] or one["status"],
+            "age": ago(now - one["started"]),
+            "took": ago((one["ended"] or now) - one["started"]),
+        }
+        for one in runs
+    ]
+    print_table(("run", "session", "language", "status", "age", "took", "owner"), rows, "No run goes on.")
+    return 0
+
+
+def logs(
+    run: Name,
+    /,
+    *,
+    follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative=())] = False,
+    raw: Flag = False,
+    asked: Asked = PLAIN,
+) -> int:
+    """Print what a run has written, stdout, stderr and the text of what it showed, in the order in which it came.
+
+    Parameters
+    ----------
+    run
+        Its handle.
+    follow
+        Go on until it is over.
+    raw
+        Send its bytes to the terminal as they are.
+    """
+    return served(lambda remote: _logged(remote, run, follows=follow, raw=raw), asked)
+
+
+async def _logged(remote: Remote, run: str, *, follows: bool, raw: bool) -> int:
+    from casemate.model.events import Output
+    from casemate.surfaces.cli.terminal.streams import Streams
+
+    streams, cursor, known = Streams(raw=raw), 0, await remote("runs.get", {"run": run})
+    while True:
+        page = await remote("runs.read", {"run": run, "cursor": cursor, "limit": _PAGE})
+        await streams.output(Output("stdout", page["text"], data=page["text"].encode()))
+        if page["is_done"] or (not page["text"] and not follows):
+            break
+        if not page["text"]:
+            asked_for = [one["id"] for one in known["approvals"]]
+            known = await remote("runs.wait", {"run": run, "seconds": 1.0, "told": asked_for})
+        cursor = page["cursor"]
+    await streams.end()
+    return 0
+
+
+def attach(run: Name, /, *, raw: Flag = False, asked: Asked = PLAIN) -> int:
+    """Follow a run from its beginning until it is over; its exit code is casemate's.
+
+    What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on.
+
+    Parameters
+    ----------
+    run
+        Its handle.
+    raw
+        Send its bytes to the terminal as they are.
+    """
+
+    from casemate.surfaces.cli.over_service.following import follow
+
+    async def attached(remote: Remote) -> int:
+        try:
+            return await follow(remote, run, raw=raw)
+        except asyncio.CancelledError:
+            say(f"the run goes on; casemate attach {run} follows it again, casemate kill {run} ends it")
+            raise
+
+    return served(attached, asked)
+
+
+def wait(run: Name, /, *, asked: Asked = PLAIN) -> int:
+    """Wait until a run is over; its exit code is casemate's.
+
+    Parameters
+    ----------
+    run
+        Its handle.
+    """
+
+    async def waited(remote: Remote) -> int:
+        return _outcome(await _over(remote, run), asked)
+
+    return served(waited, asked)
+
+
+def kill(*runs: Name, asked: Asked = PLAIN) -> int:
+    """End runs: a step of a session is interrupted, and the session goes on; a cell of its own is ended.
+
+    Parameters
+    ----------
+    runs
+        Their handles.
+    """
+    if not runs:
+        raise InvalidArgument("run", "name one or more")
+
+    async def killed(remote: Remote) -> int:
+        states = [await remote("runs.cancel", {"run": run}) for run in runs]
+        if asked.is_json:
+            print_json(states)
+        else:
+            print_table(("run", "ended"), [{**one, "ended": one["outcome"] or one["status"]} for one in states], "")
+        return 0
+
+    return served(killed, asked)
+
+
+async def _over(remote: Remote, run: str) -> dict[str, Any]:
+    """The state of a run, when it is over."""
+    state: dict[str, Any] = await remote("runs.get", {"run": run})
+    while state["status"] != "done":
+        known = [one["id"] for one in state["approvals"]]
+        for one in known:
+            say(f"waits for an approval: casemate approvals show {one}")
+        state = await remote("runs.wait", {"run": run, "seconds": _LONGEST_WAIT, "told": known})
+    return state
+
+
+def _outcome(state: dict[str, Any], asked: Asked) -> int:
+    """Show how a run ended; the exit code."""
+    if asked.is_json:
+        print_json(state)
+    if (error := state["error"]) is not None:
+        say(error["message"])
+        from casemate.operations.failures import error_from
+        from casemate.surfaces.cli.failures import exit_code_of_error
+
+        return exit_code_of_error(error_from(error))
+    from casemate.surfaces.cli.over_service.following import execution_in, told
+
+    execution = execution_in(state)
+    assert execution is not None
+    return told(execution, state["run"])
+
+
+def _told_handle(state: dict[str, Any], asked: Asked) -> None:
+    if asked.is_json:
+        print_json(state)
+    else:
+        print_lines([state["run"]])
+
+
+def _program(code: str | None, file: str | None) -> str:
+    """The program, as it was given. Raises ``InvalidArgument``."""
+    if file is not None and code is not None:
+        raise InvalidArgument("code", "is there twice: as CODE and as --file")
+    if file is None and code not in (None, "-"):
+        return str(code)
+    if file is None and code is None and sys.stdin.isatty():
+        raise InvalidArgument("code", "give a program, --file FILE, or - for standard input")
+    from casemate.surfaces.cli.program.options import program_in
+
+    try:
+        return program_in(file or "-").decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument("code", "is not UTF-8 text") from None

@@ -1,0 +1,59 @@
+"""``casemate validate``: what is wrong with a program, without running it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from casemate.errors import InvalidArgument
+from casemate.sandbox import Sandbox
+from casemate.surfaces.cli.over_service.connection import Flag, Name, print_json, print_lines
+from casemate.surfaces.cli.program.options import program_in
+
+_WRONG = 1  # the exit code of a program that cannot run
+
+
+def validate(
+    script: Name,
+    /,
+    *,
+    language: str | None = None,
+    fix: Flag = False,
+    output: Annotated[Literal["text", "json"], Parameter(name=("--output", "--format"))] = "text",
+) -> int:
+    """Say what is wrong with a program, in a cell and without running it; the exit code is 1 where it cannot run.
+
+    Parameters
+    ----------
+    script
+        The program's file, or - for standard input.
+    language
+        python, node or shell, where the file's name does not say it.
+    fix
+        Print the program with what can be mended mended; its file is left alone.
+    output
+        text (unless given), or json.
+    """
+    code = program_in(script)
+    spoken = language or ("python" if script == "-" else Sandbox.language_of(script))
+    if spoken is None:
+        raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
+    found = asyncio.run(_validated(code, spoken, fix=fix))
+    if output == "json":
+        from casemate.operations.wire import document
+
+        print_json(document(found))
+    elif fix and found.fixed_code is not None:
+        print(found.fixed_code, end="")  # noqa: T201 - the caller's own program
+    else:
+        print_lines(
+            f"{script}:{issue.line}:{issue.column}: {issue.severity}: {issue.message}" for issue in found.issues
+        )
+    return 0 if found.valid else _WRONG
+
+
+async def _validated(code: bytes, language: str, *, fix: bool) -> Any:
+    async with Sandbox() as sandbox:
+        return await sandbox.validate(code, language, fix=fix)

@@ -1,0 +1,157 @@
+"""``casemate doctor``: what this machine can do, for people and for programs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
+from casemate.model.isolation import IsolationReport
+from casemate.model.warmth import ZygoteState
+from casemate.sandbox import Sandbox
+from casemate.surfaces.cli import documents
+from casemate.surfaces.cli.program.explain import columns
+from casemate.surfaces.cli.terminal.inert import inert, visible
+
+_UNAVAILABLE = 69
+_KEPT_HEADS = ("language", "", "how")
+_WIDTH_OF_DETAIL = 60  # characters shown of what a self-test case saw
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title, and either lines or a table."""
+
+    title: str
+    rows: tuple[tuple[str, ...], ...]
+    heads: tuple[str, ...] = ()
+
+
+def doctor(output: str) -> int:
+    """Examine this machine and print what was found; 0 when a wall can be had."""
+    diagnosis = asyncio.run(_examine())
+    if output == "json":
+        sys.stdout.write(documents.text_of(documents.diagnosis_document(diagnosis)) + "\n")
+    elif sys.stdout.isatty():
+        _print_rich(diagnosis)
+    else:
+        sys.stdout.write("\n".join(_plain(diagnosis)) + "\n")
+    return 0 if diagnosis.ok else _UNAVAILABLE
+
+
+async def _examine() -> Diagnosis:
+    async with Sandbox() as sandbox:
+        return await sandbox.doctor()
+
+
+def _title(diagnosis: Diagnosis) -> str:
+    return f"casemate {diagnosis.version} on {diagnosis.system}"
+
+
+def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
+    yield Section("walls", tuple(_wall(wall) for wall in diagnosis.walls), ("wall", "", ""))
+    for wall in diagnosis.walls:
+        if wall.report is not None:
+            yield from _report_sections(wall.report)
+    yield Section("languages", tuple(_language(one) for one in diagnosis.languages), ("language", "version", "where"))
+    if diagnosis.warmth.pools:
+        yield Section(
+            "cells that a Sandbox which lives on keeps ready (casemate run does not)",
+            tuple(_kept_ready(diagnosis)),
+            _KEPT_HEADS,
+        )
+    if diagnosis.advice:
+        yield Section("what would help", tuple((line,) for line in diagnosis.advice))
+
+
+def _wall(wall: WallState) -> tuple[str, str, str]:
+    if wall.report is None:
+        return wall.name, "not here", f"{wall.problem} ({wall.reason})"
+    held = sum(proof.held for proof in wall.report.proofs)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall.report.proved_at))
+    return wall.name, "works", f"{held} of {len(wall.report.proofs)} cases of the self-test held, {when}"
+
+
+def _report_sections(report: IsolationReport) -> Iterator[Section]:
+    name = report.wall
+    proofs = tuple(
+        ("held" if proof.held else "FAILED", proof.case, proof.detail[:_WIDTH_OF_DETAIL]) for proof in report.proofs
+    )
+    yield Section(f"{name}: the self-test", proofs, ("", "case", "what the cell saw"))
+    limits = tuple(
+        (one.limit, "hard" if one.hard else "best effort", one.per, "; ".join(filter(None, (one.mechanism, one.note))))
+        for one in report.limits
+    )
+    yield Section(f"{name}: limits", limits, ("limit", "", "per", "by"))
+    yield Section(f"{name}: layers", tuple((layer,) for layer in report.layers))
+    if report.notes:
+        yield Section(f"{name}: notes", tuple((note,) for note in report.notes))
+
+
+def _language(state: LanguageState) -> tuple[str, str, str]:
+    if state.missing:
+        return state.language, "missing", f"{state.missing}: {state.remedy}"
+    return state.language, state.version, state.path
+
+
+def _kept_ready(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
+    for pool in diagnosis.warmth.pools:
+        state, zygote = "ready" if pool.ready else "not here", pool.zygote
+        if zygote is None:
+            yield pool.language, state, pool.problem or "an interpreter that waits for its program"
+        elif zygote.state == "ready":
+            took = f"in {zygote.seconds or 0:.2f} s, its cells share {zygote.data >> 20} MiB"
+            yield pool.language, state, f"forked from a zygote that was ready {took}: {_preloaded(zygote)}"
+        else:
+            yield pool.language, state, f"its zygote is {zygote.state}: {zygote.problem}"
+
+
+def _preloaded(zygote: ZygoteState) -> str:
+    return f"{', '.join(zygote.preload)} where installed" if zygote.preload else "nothing preloaded"
+
+
+def _plain(diagnosis: Diagnosis) -> Iterator[str]:
+    yield visible(_title(diagnosis))
+    for section in _sections(diagnosis):
+        yield ""
+        yield section.title
+        if len(section.rows[0]) == 1:
+            yield from (f"  {line}" for row in section.rows for line in inert(row[0]).split("\n"))
+        else:
+            yield from columns(section.rows)
+
+
+def _print_rich(diagnosis: Diagnosis) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(Text(visible(_title(diagnosis)), style="bold"))
+    for section in _sections(diagnosis):
+        console.print()
+        console.print(Text(section.title, style="bold"))
+        if not section.heads:
+            for row in section.rows:
+                console.print(Text(inert(row[0])), soft_wrap=True)  # commands in it can be copied
+            continue
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for head in section.heads:
+            table.add_column(head)
+        for row in section.rows:
+            table.add_row(*(Text(visible(cell), style=_STYLES.get(cell, "")) for cell in row))
+        console.print(table)
+
+
+_STYLES = {
+    "held": "green",
+    "works": "green",
+    "ready": "green",
+    "hard": "green",
+    "best effort": "yellow",
+    "FAILED": "red",
+    "not here": "red",
+}

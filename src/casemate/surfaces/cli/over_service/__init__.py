@@ -1,0 +1,1 @@
+"""What commands over the user's service have in common: the connection, lists, limits, following a run."""

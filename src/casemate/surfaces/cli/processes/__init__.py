@@ -1,0 +1,1 @@
+"""The processes that ``casemate service`` and ``casemate serve`` are."""

@@ -1,0 +1,1 @@
+"""``casemate run``: one program in a cell that this process makes."""

@@ -1,0 +1,81 @@
+"""The plan of a run as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from casemate.model.sizes import format_size
+from casemate.surfaces.cli.terminal.inert import visible
+
+_SIZES = {"memory", "output", "full_output", "disk"}
+_SECONDS = {"cpu_time", "wall"}
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """The plan's document (see ``documents.plan_document``), section by section."""
+    sections = {
+        "program": _program(document),
+        "workspace": _workspace(document),
+        "network": [(document["network"], "loopback of its own, nothing else")],
+        "limits": [(name, _limit(name, value)) for name, value in document["limits"].items()],
+        "environment variables": [*document["env"].items(), *((name, "(secret)") for name in document["secrets"])],
+        "readable, and nothing else": [(m["target"], _mount(m)) for m in document["mounts"]],
+        "layers": [(layer, "") for layer in document["layers"]],
+    }
+    return "\n\n".join(f"{title}\n" + "\n".join(columns(rows)) for title, rows in sections.items() if rows)
+
+
+def columns(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
+    """``rows`` as lines whose columns stand below each other."""
+    cells = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield (indent + "  ".join(padded)).rstrip()
+
+
+def _program(document: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("file", f"{document['program']} ({document['program_bytes']} bytes)"),
+        ("language", document["language"]),
+        ("command", " ".join(document["argv"])),
+        ("folder", document["cwd"]),
+        ("standard input", f"{document['stdin_bytes']} bytes"),
+        ("wall", document["wall"]),
+        ("ends after", "no time limit" if document["deadline"] is None else f"{document['deadline']:g} s"),
+    ]
+
+
+def _workspace(document: dict[str, Any]) -> list[tuple[str, str]]:
+    workspace = document["workspace"]
+    what = {
+        "private": "empty, and gone with the cell",
+        "overlay": f"{workspace['folder']}, seen through an overlay; what changed is written back at the end",
+        "direct": f"{workspace['folder']}, written through at once",
+    }
+    guarded = [(f"/workspace/{name}", "not readable") for name in workspace["hidden"]]
+    guarded += [(f"/workspace/{name}", "not writable") for name in workspace["kept"]]
+    own = ("/tmp, /dev/shm", "empty, and gone with the cell")
+    writable = [(workspace["place"] or "/workspace", what[workspace["kind"]]), *guarded, own]
+    return writable + [(f"/workspace/{name}", f"copy of {source}") for name, source in document["files"].items()]
+
+
+def _limit(name: str, value: float | None) -> str:
+    if value is None:
+        return "none"
+    if name in _SIZES:
+        return format_size(int(value))
+    return f"{value:g} s" if name in _SECONDS else f"{value:g}"
+
+
+def _mount(mount: dict[str, Any]) -> str:
+    if mount["kind"] == "read-only":
+        return "" if mount["source"] == mount["target"] else f"{mount['source']}"
+    others = {
+        "device": "device",
+        "copy": f"{mount['source']}, and what is written there is gone with the cell",
+        "link": f"-> {mount['source']}",
+        "made": f"made, {mount['source']}",
+    }
+    return others[mount["kind"]]

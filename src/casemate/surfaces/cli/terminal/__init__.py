@@ -1,0 +1,1 @@
+"""Whoever sits at the terminal: what is shown there, and what is asked."""

@@ -1,0 +1,1 @@
+"""``casemate wrap``: any command behind a wall, its streams and signals passed through."""
