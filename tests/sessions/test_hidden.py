@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -124,6 +126,39 @@ async def test_files_of_a_session_are_neither_read_nor_changed_from_outside_eith
     assert not (tmp_path / "copy").exists()
     for name in (".env", "late/.env"):
         assert (folder / name).read_text() == SECRET
+
+
+@both_modes
+async def test_a_folder_of_a_session_is_carried_without_what_is_hidden_in_it(
+    inside: Inside, folder: Path, tmp_path: Path, mode: str
+) -> None:
+    (folder / "late/seen").write_text("seen")
+    (folder / "late/deep/.env").mkdir(parents=True)
+    (folder / "late/deep/.env/key").write_text(SECRET)
+    hidden = {"": {".env", "late/.env", "late/deep/.env"}, "late": {".env", "deep/.env"}, "late/deep": {".env"}}
+    async with inside("shell", mode) as session:
+        await session.run(":")
+        (folder / "late/.env").write_text(SECRET)
+        for name, names in hidden.items():
+            packed = await session.files.pack(name, tmp_path / "out.tar")
+            with tarfile.open(tmp_path / "out.tar") as archive:
+                assert not names & set(archive.getnames())
+            assert SECRET.encode() not in (tmp_path / "out.tar").read_bytes()
+            assert {one.name: "hidden" in one.reason for one in packed.left_out} == dict.fromkeys(names, True)
+        for name, names in hidden.items():
+            archive_of(tmp_path / "in.tar", *names, "other")
+            unpacked = await session.files.unpack(tmp_path / "in.tar", name)
+            assert {one.name for one in unpacked.left_out} == names
+        assert await session.files.read_text("late/deep/other") == "put there"
+    assert [(folder / name).read_text() for name in (".env", "late/.env", "late/deep/.env/key")] == [SECRET] * 3
+
+
+def archive_of(place: Path, *names: str) -> None:
+    with tarfile.open(place, "w") as archive:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = len("put there")
+            archive.addfile(info, io.BytesIO(b"put there"))
 
 
 async def test_what_is_to_be_seen_is_seen_also_when_it_comes_later(inside: Inside, folder: Path) -> None:

@@ -90,12 +90,17 @@ def _nobody(_files: int, _bytes: int) -> None:
     return
 
 
+def _nothing(_path: Path, _is_folder: bool) -> None:
+    return
+
+
 class Packer:
     """Writes an archive to ``out``. ``top``: a folder that all names begin with.
 
     ``content``: gives what may be told of an opened file, where that is not all of it; raises what :func:`withheld`
-    gives to leave it out. ``named``: a name as it may be told; what has another is left out. ``tell``: hears how many
-    files and bytes there are, with each.
+    gives to leave it out. ``named``: a name as it may be told; what has another is left out. ``refuses``: why a path is
+    left out, besides what always is; it is told whether that is a folder's. ``tell``: hears how many files and bytes
+    there are, with each.
     """
 
     def __init__(
@@ -105,12 +110,14 @@ class Packer:
         *,
         content: Content | None = None,
         named: Callable[[str], str] = str,
+        refuses: Refuses = _nothing,
         tell: Tell = _nobody,
     ) -> None:
         self._tar = tarfile.TarFile(fileobj=out, mode="w", format=tarfile.PAX_FORMAT)
         self._top = top
         self._content = content
         self._named = named
+        self._refuses = refuses
         self._count = _Count(tell, named)
         if top:
             self._folder((), None)
@@ -144,7 +151,7 @@ class Packer:
 
     def enter(self, entry: Entry, _folder: int, /) -> bool:
         """See :class:`casemate.files.walk.Visitor`."""
-        if (why := self._problem(entry.path)) is not None:
+        if (why := self._problem(entry.path, is_folder=True)) is not None:
             self.refuse(entry.path, why)
             return False
         self._folder(entry.path, entry.stat)
@@ -155,7 +162,7 @@ class Packer:
 
     def found(self, entry: Entry) -> None:
         """See :class:`casemate.files.walk.Visitor`."""
-        why = self._problem(entry.path)
+        why = self._problem(entry.path, is_folder=False)
         if why is None and not stat.S_ISREG(entry.stat.st_mode):
             why = f"it is {kind_of(entry.stat.st_mode)}; only files and folders are copied"
         if why is not None:
@@ -177,11 +184,11 @@ class Packer:
         """See :class:`casemate.files.walk.Visitor`."""
         self._count.lose(path, reason)
 
-    def _problem(self, path: Path) -> str | None:
+    def _problem(self, path: Path, *, is_folder: bool) -> str | None:
         text = b"/".join(path).decode("utf-8", "replace")
         if self._named(text) != text:
             return "its name has a secret in it"
-        return path_problem(path)
+        return path_problem(path) or self._refuses(path, is_folder)
 
     def _folder(self, path: Path, status: os.stat_result | None) -> None:
         info = self._info(path, status)
@@ -240,7 +247,7 @@ def unpack(
     *,
     owner: tuple[int, int] | None = None,
     masked: int = 0o022,
-    refuses: Refuses = lambda _path, _is_folder: None,
+    refuses: Refuses = _nothing,
     tell: Tell = _nobody,
 ) -> Carried:
     """Put the files and folders of an archive, which need be nobody's friend's, beneath the folder ``root``; files of

@@ -24,10 +24,11 @@ from casemate.files.walk import Entry, kind_of, open_file
 from casemate.model.plan import WORKSPACE
 
 if TYPE_CHECKING:
-    from casemate.files.archives import Carried
+    from casemate.files.archives import Carried, Refuses
     from casemate.redaction.redaction import Redaction
 
 T = TypeVar("T")
+_HIDDEN = "it is hidden in this workspace"
 _MOST_LISTED = 10_000
 _MOST_READ = 1 << 30  # bytes that are returned; a larger file is downloaded
 _MOST_HOLES = 1 << 20  # bytes of a file that is returned which are not there
@@ -119,26 +120,39 @@ class SessionFiles:
         contents at most; "" is the whole workspace."""
         if top:
             check_name(top, "top")
-        return await self._do(_pack, name, Path(target), top, self._redaction)
+        return await self._do(_pack, name, Path(target), top, self._redaction, self._refuses_in(name))
 
     async def unpack(self, source: str | os.PathLike[str], name: str = "") -> Carried:
         """Put the files and folders of a tar archive on the host into a folder of the workspace, which is made where it
         is missing; files of the same names are replaced. What came out of it."""
-        return await self._do(_unpack, name, Path(source))
+        return await self._do(_unpack, name, Path(source), self._refuses_in(name))
+
+    def _refuses_in(self, folder: str) -> Refuses:
+        """Why what lies in a folder of the workspace is not carried; its path there is given."""
+        outer = _inner(folder).split("/") if _inner(folder) else []
+
+        def refuses(path: tuple[bytes, ...], _is_folder: bool) -> str | None:
+            return _HIDDEN if self._hides("/".join((*outer, *map(os.fsdecode, path)))) else None
+
+        return refuses
 
     async def _do(self, work: Callable[..., T], name: str, *arguments: object) -> T:
-        if isinstance(name, str):
-            name = name.removeprefix(f"{WORKSPACE}/")  # as code in the cell calls it
+        name = _inner(name)
         if name:
             check_name(name, "name")
         async with self._workspace() as root:
             if name and self._hides(name):
                 raise InvalidArgument(
                     "name",
-                    f"{name!r} is hidden in this workspace",
+                    f"{name!r}: {_HIDDEN}",
                     remediation="It can be shown with allow_read, when the sandbox is made.",
                 )
             return await finishing(_named, work, root, name, *arguments)
+
+
+def _inner(name: str) -> str:
+    """A name beneath the workspace, which code in the cell calls by its whole path."""
+    return name.removeprefix(f"{WORKSPACE}/") if isinstance(name, str) else name
 
 
 def _named(work: Callable[..., T], root: int, name: str, *arguments: object) -> T:
@@ -268,7 +282,7 @@ def _remove(root: int, name: str) -> None:
             os.unlink(last, dir_fd=folder)
 
 
-def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | None) -> Carried:
+def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | None, refuses: Refuses) -> Carried:
     from casemate.files.archives import Packer, withheld
 
     def told(file: int) -> bytes:
@@ -281,7 +295,7 @@ def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | N
     with _on_the_host("target", target), target.open("wb") as out:
         packer = Packer(
             out, tuple(map(os.fsencode, top.split("/"))) if top else (), content=told if redaction else None,
-            named=redaction.text if redaction else str,
+            named=redaction.text if redaction else str, refuses=refuses,
         )  # fmt: skip
         if name and _about(root, name).kind != "folder":
             with _opened(root, name) as fd:
@@ -295,14 +309,14 @@ def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | N
         return packer.end()
 
 
-def _unpack(root: int, name: str, source: Path) -> Carried:
+def _unpack(root: int, name: str, source: Path, refuses: Refuses) -> Carried:
     from casemate.files.archives import unpack
 
     status = os.fstat(root)
     folder = _made(root, name.split("/") if name else [])
     try:
         with source.open("rb") as archive:
-            return unpack(archive, folder, owner=(status.st_uid, status.st_gid))
+            return unpack(archive, folder, owner=(status.st_uid, status.st_gid), refuses=refuses)
     finally:
         os.close(folder)
 
