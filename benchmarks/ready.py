@@ -28,8 +28,8 @@ def keep_nothing(sandbox: Sandbox) -> None:
     def cold(plan: Plan) -> Plan:
         return replace(plan, waiting="this benchmark wants it so")
 
-    def cold_plan(admitted: Any, asking: Any, **more: Any) -> Plan:
-        plan: Plan = real(admitted, asking, **more)
+    def cold_plan(admitted: Any, asking: Any, *more: Any, **named: Any) -> Plan:
+        plan: Plan = real(admitted, asking, *more, **named)
         return cold(plan) if asking is house else plan
 
     def open_cold(plan: Plan, sink: SessionSink) -> NativeSession:
