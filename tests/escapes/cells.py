@@ -182,8 +182,8 @@ def without(*layers: str, entries: tuple[Bind, ...] = (), unruled: tuple[str, ..
     ``entries``: what a mistake in the mounts would show besides; ``unruled``: targets that Landlock gets no rule for.
     """
 
-    def weakened_plan(admitted: Admitted, house: House, **more: Any) -> Plan:
-        plan = real_plan(admitted, house, **more)
+    def weakened_plan(admitted: Admitted, house: House, *more: Any, **named: Any) -> Plan:
+        plan = real_plan(admitted, house, *more, **named)
         kept = tuple(layer for layer in plan.layers if layer not in layers)
         weakened = replace(plan, layers=kept, entries=(*plan.entries, *entries))
         if isinstance(plan.waiting, Waiting):  # of another kind than those that have all rules
