@@ -186,12 +186,13 @@ async def test_a_connection_goes_on_with_the_next_service_when_one_has_ended(env
 
 
 def test_an_idle_service_ends_by_itself_and_one_with_a_session_does_not(env: dict[str, str]) -> None:
-    with serving(env, "--idle-stop", "0.5") as daemon:
+    idle = 4.0  # seconds: also on a busy machine a client has connected by then
+    with serving(env, "--idle-stop", str(idle)) as daemon:
 
         async def busy() -> None:
             remote = await daemon.connect()
             opened = await remote("sessions.open")
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(idle + 1)
             assert daemon.process is not None
             assert daemon.process.poll() is None
             await remote("sessions.close", {"session": opened["session"]})
