@@ -2,6 +2,6 @@
 
 from tests.mcp_server.conftest import connect, desk, operator
 from tests.oversight.conftest import pytest_pyfunc_call, runner, sandbox
-from tests.surfaces.conftest import cli, make_cli
+from tests.surfaces.conftest import cache, cli, make_cli
 
-__all__ = ["cli", "connect", "desk", "make_cli", "operator", "pytest_pyfunc_call", "runner", "sandbox"]
+__all__ = ["cache", "cli", "connect", "desk", "make_cli", "operator", "pytest_pyfunc_call", "runner", "sandbox"]
