@@ -21,6 +21,14 @@ except Exception as error:
     print("refused:", error)
 """
 TWICE = f"{CALLS}\n{CALLS}"
+VISITS = """\
+import urllib.request
+for _ in range(3):
+    try:
+        urllib.request.urlopen("https://new.test/")
+    except OSError:
+        print("broken")
+"""
 FILLS = """\
 from mcptools.own.ask import run
 schema = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -47,6 +55,16 @@ async def test_what_the_user_allows_in_the_client_crosses_while_the_program_wait
             "allow for this run",
             "deny",
         ]
+
+
+async def test_a_host_that_was_denied_is_told_above_the_output_with_the_reason(connect: Connect) -> None:
+    async with connect(answer=says("deny", reason="not this one")) as agent:
+        answer = await agent.call("execute_code", code=VISITS)
+    own, _, output = text_of(answer).partition("\n[all below is the program's output]\n")
+    assert "\n[not reached: new.test:443: it was asked for and not approved: not this one]" in own
+    assert output.split() == ["broken"] * 3
+    lines = [one.message.splitlines()[0] for one in agent.asked]
+    assert [line.partition("port 443")[2] for line in lines] == ["", ", for the 2nd time", ", for the 3rd time"]
 
 
 @pytest.mark.parametrize("era", ERAS)

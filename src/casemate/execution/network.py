@@ -255,17 +255,17 @@ class Asking(NamedTuple):
     asker: Asker
 
     def decide(self, host: str, port: int, how_often: int) -> Future[bool | str]:
-        """Whether the connection may be made, or why nobody was asked. From any thread."""
+        """Whether the connection may be made, or why not. From any thread."""
         from casemate.model.approval import Question
 
-        again = f", for the {how_often}th time" if how_often > 1 else ""
+        again = f", for the {_ordinal(how_often)} time" if how_often > 1 else ""
         question = Question("egress", f"connect to {host}, port {port}{again}", {"host": host, "port": port})
         answer: Future[bool | str] = Future()
         answer.set_running_or_notify_cancel()
 
         def told(deciding: Future[Verdict]) -> None:
             verdict = deciding.result()
-            answer.set_result(verdict.allow or (verdict.reason if verdict.by == "nobody" else False))
+            answer.set_result(verdict.allow or verdict.reason or False)
 
         self.asker.decide(question).add_done_callback(told)
         return answer
@@ -278,3 +278,9 @@ class _Tcp(NamedTuple):
 
     def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
         return self.cell.listen([Listener("tcp", *place) for place in addresses])
+
+
+def _ordinal(number: int) -> str:
+    """``number`` as in English: 1st, 2nd, 11th, 22nd."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

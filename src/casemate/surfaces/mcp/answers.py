@@ -32,6 +32,8 @@ _OUTPUT = "the program's output"
 _MOST_IMAGE = 1_000_000  # bytes of one picture within an answer
 _MOST_IMAGES = 8
 _MOST_FILES = 20  # that an answer names
+_MOST_REFUSED = 3  # hosts that an answer names
+_LONGEST_REFUSED = 300  # characters of what is said of one
 _SHOWN_TYPES = ("image/png", "image/jpeg")
 
 
@@ -89,7 +91,7 @@ def ended(state: State, page: Page, session: str | None) -> CallToolResult:
     """What came of a run that is over."""
     run, execution = str(state.document["run"]), state.document["execution"]
     failed = _failure_lines(execution, page)
-    lines = [_ending(execution), *failed, *_more(run, page)]
+    lines = [_ending(execution), *failed, *_refused(execution), *_more(run, page)]
     pictures, picture_lines, links = _pictures(run, execution)
     files, file_lines, file_links = _files(run, execution)
     if session:
@@ -185,6 +187,19 @@ def _failure_lines(execution: Document, page: Page) -> list[str]:
     if (cause := execution.get("cause")) is not None:
         lines.append(cut(" ".join(filter(None, (cause["message"], cause.get("remediation")))), 600))
     return lines
+
+
+def _refused(execution: Document) -> list[str]:
+    """What it wanted to reach and was not let: a client in the program may have told it of a broken connection only."""
+    denied = [one for one in execution.get("crossings") or [] if one["decision"] == "denied"]
+    lines = [
+        cut(
+            f"not reached: {one['host']}{':' + str(one['port']) if one['port'] else ''}: {one['reason']}",
+            _LONGEST_REFUSED,
+        )
+        for one in denied[:_MOST_REFUSED]
+    ]
+    return [*lines, f"not reached: {len(denied) - _MOST_REFUSED} more"] if len(denied) > _MOST_REFUSED else lines
 
 
 def _more(run: str, page: Page) -> list[str]:
