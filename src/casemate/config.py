@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from casemate.policy.rules import Rulebook
 
 _NETWORKS = get_args(Network)  # from the narrowest
+_OF_NO_WORKSPACE = "Give the workspace that it lies in: a run without one has an empty folder of its own."
+_NOT_OF_WORKSPACE = (
+    "Its path is taken from the current folder, as any other. Name a file of the workspace, or copy it there; a "
+    "command in casemate wrap can be shown it."
+)
 
 
 class Bounded(NamedTuple):
@@ -261,7 +266,7 @@ def _seen(
             raise InvalidArgument(
                 argument,
                 f"{where}{text}: what lies outside the workspace cannot be shown to a program",
-                remediation="Copy it into the workspace; a command in casemate wrap can be shown it.",
+                remediation=_OF_NO_WORKSPACE if workspace is None else _NOT_OF_WORKSPACE,
             )
     return tuple(text for _, text, _ in wanted)
 

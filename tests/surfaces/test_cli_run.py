@@ -222,7 +222,11 @@ def test_an_env_file_of_a_workspace_is_hidden_unless_it_is_named(cli: Cli) -> No
     assert b"/workspace/.env" in cli("run", program, "--workspace", "work", "--explain").stdout
     shown = cli("run", program, "--workspace", "work", "--read", "work/.env")
     assert (shown.code, shown.stdout) == (0, b"TOKEN=hidden-value\n")
-    assert cli("run", program, "--workspace", "work", "--read", "other/.env").code == 2
+    for words, remedy in ((("--workspace", "work"), "Its path is taken from"), ((), "Give the workspace")):
+        refused = cli("run", program, *words, "--read", ".env")
+        assert refused.code == 2
+        assert refused.stderr.startswith(b"casemate: --read: ")
+        assert f"\n{remedy}".encode() in refused.stderr
 
 
 # -- what is displayed
@@ -351,6 +355,17 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(cli: Cli) -> None:
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+@pytest.mark.parametrize("words", [("--help",), ("sessions", "--help")])
+def test_a_reader_of_help_that_goes_away_is_no_fault(cli: Cli, words: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with cli.start(*words, stdout=write) as process:
+        os.close(write)
+        assert process.stderr is not None
         assert process.stderr.read() == b""
         assert process.wait() == 141
 

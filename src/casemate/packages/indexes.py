@@ -80,8 +80,8 @@ def operators(env: Mapping[str, str]) -> Indexes:
         if settings.get(name, "").strip():
             raise Unavailable(
                 f"pip's {name} is set: whoever may publish in one of several places could take over a name of another",
-                remediation="Give package_indexes, a list in the order in which they are to be asked: the first that "
-                "knows a name is the only one for it.",
+                remediation="Give package_indexes, a list in the order in which they are to be asked, or --index on "
+                "the command line: the first that knows a name is the only one for it.",
             )
     if settings.get("no-index", "").strip().lower() in ("1", "true", "yes", "on", "t", "y"):
         raise Unavailable("pip's no-index is set: there is no index to install from")

@@ -51,6 +51,10 @@ def command(arguments: Sequence[str]) -> int:
         code = report(error)
     except KeyboardInterrupt:
         code = failures.INTERRUPTED
+    except SystemExit as left:  # so rich, which prints the help, leaves where nobody reads it
+        if not isinstance(left.__context__, BrokenPipeError):
+            raise
+        code = failures.READER_GONE
     except BrokenPipeError:
         _silence_stdout()
         code = failures.READER_GONE
@@ -124,10 +128,24 @@ def _parsed(given: list[str]) -> int:
 
         known = " ".join(error.command_chain or ()) if given[0] in COMMANDS else ""
         left = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
-        problem = f"more arguments than it takes: {' '.join(left)}" if left else error
+        problem = _too_much(app, error.command_chain or (), left) if left else error
         say(inert(f"{problem}\nTry: casemate {known} --help".replace("  ", " ")))
         return failures.USAGE
     return code if isinstance(code, int) else 0
+
+
+def _too_much(app: App, chain: Sequence[str], left: Sequence[str]) -> str:
+    """What is wrong with ``left``, which the command of ``chain`` does not take."""
+    for name in chain:
+        app = app[name]
+    within = [name for name in app if not name.startswith("-")]
+    if not within:
+        return f"more arguments than it takes: {' '.join(left)}"
+    from difflib import get_close_matches
+
+    near = get_close_matches(left[0], within, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{' '.join(chain)} has no command {left[0]!r}{meant}\nThere are: {', '.join(within)}."
 
 
 def _help() -> str:

@@ -55,6 +55,8 @@ _OPTION_OF_ARGUMENT = {
     "arguments": "ARGS",
     "files": "--file",
     "output_dir": "--output",
+    "allow_read": "--read",
+    "allowed_domains": "--allow",
     "limits.output": "--output-limit",
     "limits.wall": "--timeout",
     "secrets": "--secret",

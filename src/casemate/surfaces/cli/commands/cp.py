@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _NOT_WHOLE = 1  # the exit code where a bound, or a failure, left something behind
 _MOST_TOLD = 20  # of what was left out, in lines; --output json has more
 _PIPE = "-"
+_AWAY_IS = "One of the two is SESSION:PATH or RUN:NAME, and SESSION: alone is a session's workspace."
+_WHAT_THERE_IS = "`casemate sessions` lists the sessions, `casemate ps --all` the runs."
 
 
 def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
@@ -56,7 +58,7 @@ def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
     """
     away, home = _place(source, "source"), _place(target, "target")
     if away is None and home is None:
-        raise InvalidArgument("source", "one of the two is here, and the other SESSION:PATH or RUN:NAME")
+        raise InvalidArgument("source", "neither names a session or run", remediation=_AWAY_IS)
 
     async def copied(remote: Remote) -> dict[str, Any]:
         with Progress(shows=not asked.is_json) as progress:
@@ -132,7 +134,9 @@ class _Copying:
         known |= {one["run"]: "run" for one in await self._remote("runs.list")}
         found = meant(handle, known, argument, "sessions and runs")
         if found is None:
-            raise NotFound(argument, f"there is no session or run {handle[:100]!r}, or it has ended")
+            raise NotFound(
+                argument, f"there is no session or run {handle[:100]!r}, or it has ended", remediation=_WHAT_THERE_IS
+            )
         return {known[found]: found}
 
     async def fetched(self, place: _Place, target: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from casemate.errors import InvalidArgument
 from casemate.model.approval import ApprovalRequest
 from casemate.packages.environments import Environments
 from casemate.packages.store import default_folder
@@ -44,6 +45,8 @@ def install(
     yes
         Install without asking; what a rule denies stays denied.
     """
+    if not names:
+        raise InvalidArgument("name", "name one or more packages, such as 'requests' or 'requests>=2'")
 
     def approve(request: ApprovalRequest) -> bool:
         _show(request)

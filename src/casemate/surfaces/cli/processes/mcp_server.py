@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 TRANSPORTS = ("stdio", "http", "sse")
 LEVELS = ("debug", "info", "warning", "error")
 TOKEN_VARIABLE = "CASEMATE_SERVE_TOKEN"  # noqa: S105 - its name
+_LAST_PORT = 65535
 _FLAGS = ("embedded", "may_approve", "plain_http")
 _OWN = ("workspace", "policy", "settings")  # what a service that others use, too, cannot take from one of them
 
@@ -140,6 +141,8 @@ def _check(options: Options) -> None:
     for name, known in (("transport", TRANSPORTS), ("log_level", LEVELS)):
         if (given := getattr(options, name)) not in known:
             raise InvalidArgument(name, f"{given!r} is not known; choose one of {', '.join(known)}")
+    if not 0 <= options.port <= _LAST_PORT:
+        raise InvalidArgument("port", f"{options.port} is no port; give one from 0, for a free one, to {_LAST_PORT}")
     if options.policy is not None and options.settings is not None:
         raise InvalidArgument("settings", "give either --policy or --settings")
     if options.transport == "stdio" and (options.token_file is not None or options.may_approve):
