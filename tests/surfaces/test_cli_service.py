@@ -93,6 +93,7 @@ def test_a_run_goes_on_alone_and_is_followed_from_its_beginning(served: Cli) -> 
         done = served(command, run)
         assert done.code == 5
         assert done.stdout == (b"begun\ndone\n" if command == "attach" else b"")
+        assert json.loads(served(command, run, "--output", "json").stdout)["execution"]["exit_code"] == 5
     assert served("logs", run).stdout == b"begun\ndone\n"
     assert served("ps").stdout == b""
     assert served("ps", "--all").stdout.split(b"\t")[3] == b"failed"
@@ -251,7 +252,9 @@ def test_a_table_shows_strangers_texts_without_obeying_them(capsys: pytest.Captu
 @pytest.mark.parametrize(
     "words",
     [("sessions", "list"), ("ps", "--all"), ("approvals", "list"), ("audit",), ("stats",), ("queue", "status"),
-     ("limits",), ("runtimes",), ("inspect", "s"), ("sessions", "variables", "s"), ("audit", "verify")],
+     ("limits",), ("runtimes",), ("inspect", "s"), ("sessions", "variables", "s"), ("audit", "verify"),
+     ("sessions", "set", "s", "b", "2"), ("bridge", "s", "b", "2"), ("sessions", "interrupt", "s"),
+     ("sessions", "reset", "s")],
     ids=" ".join,
 )  # fmt: skip
 def test_programs_get_json_and_nothing_else(served: Cli, words: tuple[str, ...]) -> None:

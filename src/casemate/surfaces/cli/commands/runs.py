@@ -173,6 +173,8 @@ def logs(
 ) -> int:
     """Print what a run has written, stdout, stderr and the text of what it showed, in the order in which it came.
 
+    That is text with --output json, too; casemate wait has the whole outcome.
+
     Parameters
     ----------
     run
@@ -206,7 +208,7 @@ async def _logged(remote: Remote, run: str, *, follows: bool, raw: bool) -> int:
 def attach(run: Name, /, *, raw: Flag = False, asked: Asked = PLAIN) -> int:
     """Follow a run from its beginning until it is over; its exit code is casemate's.
 
-    What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on.
+    What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on. With --output json it is wait.
 
     Parameters
     ----------
@@ -220,7 +222,9 @@ def attach(run: Name, /, *, raw: Flag = False, asked: Asked = PLAIN) -> int:
 
     async def attached(remote: Remote) -> int:
         try:
-            return await follow(remote, run, raw=raw)
+            if not asked.is_json:
+                return await follow(remote, run, raw=raw)
+            return _outcome(await _over(remote, run), asked)
         except asyncio.CancelledError:
             say(f"the run goes on; casemate attach {run} follows it again, casemate kill {run} ends it")
             raise

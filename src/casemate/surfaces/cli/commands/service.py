@@ -17,11 +17,13 @@ from casemate.remote.client import attached
 from casemate.remote.places import LOG, places_of
 from casemate.service.tokens import Token, Tokens
 from casemate.service.unit import container, unit
+from casemate.surfaces.cli.terminal.words import say
 
 app = App(name="service", help="Keep sessions, runs and approvals alive for the user's commands and servers.")
 tokens = App(name="token", help="Tokens for those who come over TCP.")
 app.command(tokens)
 _STOPS_WITHIN = 120.0  # seconds
+_SAYS_AFTER = 1.0  # seconds, after which somebody at a terminal wonders
 _IDLE_STOP = 900.0  # seconds without anything that lives, after which a service on demand ends, unless it is configured
 _MOST_DESCRIPTORS = 65536
 _LOG_TAIL = 64 * 1024  # bytes
@@ -229,12 +231,15 @@ async def _stopped() -> None:
         return  # it does not run
     try:
         await remote.request("POST", "/v1/service/stop", b"{}")
-        deadline = time.monotonic() + _STOPS_WITHIN
-        while time.monotonic() < deadline:
+        begun, is_told = time.monotonic(), False
+        while (taken := time.monotonic() - begun) < _STOPS_WITHIN:
             try:
                 await remote.health()
             except CasemateError:
                 return
+            if taken > _SAYS_AFTER and not is_told:
+                say("waits for runs to end, or ends them; what they came to is kept")
+                is_told = True
             await asyncio.sleep(0.05)
     finally:
         await remote.close()

@@ -16,6 +16,7 @@ from casemate.surfaces.cli.over_service.connection import (
     ago,
     ask,
     print_document,
+    print_done,
     print_json,
     print_lines,
     print_table,
@@ -125,7 +126,7 @@ def close(*sessions: Name, asked: Asked = PLAIN) -> int:
             await remote("sessions.close", {"session": session})
 
     served(closed, asked)
-    return 0
+    return print_done(asked)
 
 
 @app.command
@@ -138,7 +139,7 @@ def reset(session: Name, /, *, asked: Asked = PLAIN) -> int:
         Its handle or name.
     """
     ask(asked, "sessions.reset", session=session)
-    return 0
+    return print_done(asked)
 
 
 @app.command
@@ -151,7 +152,7 @@ def interrupt(session: Name, /, *, asked: Asked = PLAIN) -> int:
         Its handle or name.
     """
     ask(asked, "sessions.interrupt", session=session)
-    return 0
+    return print_done(asked)
 
 
 @app.command
@@ -200,7 +201,7 @@ def set_value(session: Name, name: Name, value: Name, /, *, asked: Asked = PLAIN
         Its value.
     """
     served(lambda remote: remote("sessions.set", {"session": session, "name": name, "value": value_of(value)}), asked)
-    return 0
+    return print_done(asked)
 
 
 @app.command(name="bridge")

@@ -106,6 +106,13 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
+def print_done(asked: Asked) -> int:
+    """That what was asked for is done and has no answer: null for programs, else nothing; the exit code, 0."""
+    if asked.is_json:
+        print_json(None)
+    return 0
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Lines of casemate's own, in which strangers' texts may be: nothing in them acts upon a terminal."""
     from casemate.surfaces.cli.terminal.inert import visible
