@@ -91,7 +91,7 @@ def ended(state: State, page: Page, session: str | None) -> CallToolResult:
     """What came of a run that is over."""
     run, execution = str(state.document["run"]), state.document["execution"]
     failed = _failure_lines(execution, page)
-    lines = [_ending(execution), *failed, *_refused(execution), *_more(run, page)]
+    lines = [_ending(execution), *failed, *_more(run, page)]
     pictures, picture_lines, links = _pictures(run, execution)
     files, file_lines, file_links = _files(run, execution)
     if session:
@@ -99,7 +99,7 @@ def ended(state: State, page: Page, session: str | None) -> CallToolResult:
     if execution.get("state") == "lost":
         names = ", ".join(execution.get("lost_names") or [])
         lines.append(f"The session's state is lost{': ' + cut(names, 200) if names else ''}. Its files are there.")
-    text = above(page.text, [*lines, *picture_lines, *file_lines])
+    text = above(page.text, [*lines, *_refused(execution), *picture_lines, *file_lines])
     structured: Document = {
         "run": run,
         "session": session,
