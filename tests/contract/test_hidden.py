@@ -144,6 +144,34 @@ def test_no_way_of_any_language_reads_changes_moves_removes_or_replaces_it(
     assert not [name for name in (one.name for one in execution.skipped) if name in HIDDEN]
 
 
+def test_marks_like_those_of_the_layer_remove_nothing_and_show_nothing(folder: Path, tmp_path: Path) -> None:
+    """Attributes by which overlayfs knows a folder that replaces the one below, set by a program."""
+    text = """
+import os
+for folder in (".", "sub", "sub/deep"):
+    open(f"{folder}/new", "w").close()
+    for name in ("user.overlay.opaque", "trusted.overlay.opaque", "user.overlay.overlay.opaque"):
+        try:
+            os.setxattr(folder, name, b"y")
+        except OSError:
+            pass
+"""
+    with sync.Sandbox(workspace=folder, audit=tmp_path / "a.db") as sandbox:
+        assert sandbox.run(text).status == "ok"
+        check_untouched(folder)
+        with sandbox.session("python") as session:
+            assert session.run(text).status == "ok"
+            session.reset()
+            again = session.run("for name in ('.env', 'sub/deep/.env', 'real.txt'):\n  try: print(open(name).read())\n"
+                                "  except PermissionError: print('denied')")  # fmt: skip
+            assert again.text.split() == ["denied"] * 3
+            for name in HIDDEN:
+                with pytest.raises(InvalidArgument, match="hidden"):
+                    session.files.read_bytes(name)
+    check_untouched(folder)
+    assert (folder / "plain").read_text() == "plain\n"
+
+
 def test_control_what_has_another_name_is_read_by_the_same_ways(folder: Path, tmp_path: Path, language: str) -> None:
     (folder / "shown").write_text(SECRET)
     text = SHELL_IN[language].format(text=WAYS["opened"].format(name="shown"))

@@ -16,6 +16,7 @@ from casemate.files.bounds import Bounds
 from casemate.files.walk import open_folder
 from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.workspace.apply import WRITTEN_BACK, apply
+from casemate.workspace.upper import marks_here
 
 if TYPE_CHECKING:
     from casemate.execution.house import House
@@ -86,7 +87,8 @@ def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[Skippe
         _drop_empty_output(upper)
         with opened_folder(finished.plan.workspace.folder) as folder:
             status = os.fstat(folder)
-            applied = apply(upper, folder, owner=(status.st_uid, status.st_gid), bounds=WRITTEN_BACK)
+            owner = (status.st_uid, status.st_gid)
+            applied = apply(upper, folder, owner=owner, bounds=WRITTEN_BACK, marks=marks_here())
     finally:
         os.close(upper)
     return files, applied.skipped

@@ -175,7 +175,7 @@ def _take(tree: int, new: Path) -> str:
         workspace = open_folder(tree, b"workspace", unlock=True)
         layer = open_folder(workspace, b"layer", unlock=True)
         folder = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        applied = apply(layer, folder, bounds=_BOUNDS, protected=_Everything(()))
+        applied = apply(layer, folder, bounds=_BOUNDS, protected=_Everything(()), marks=None)
     except OSError as error:
         return f"what was installed cannot be read: {error.strerror}"
     finally:

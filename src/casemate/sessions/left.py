@@ -20,6 +20,7 @@ from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.sessions.outcome import Left
 from casemate.workspace.apply import WRITTEN_BACK, apply
+from casemate.workspace.upper import marks_here
 
 if TYPE_CHECKING:
     from casemate.execution.house import House
@@ -107,6 +108,7 @@ class Leavings:
                 seen=self._applied,
                 unlock=dead,
                 unless_empty=(OUTPUT_NAME.encode(),),
+                marks=marks_here(),
             ).skipped
 
     def _export(self, found: Collected) -> tuple[SkippedFile, ...]:

@@ -23,7 +23,7 @@ from casemate.sessions.interpreters import INTERPRETERS
 from casemate.sessions.left import Leavings
 from casemate.sessions.names import Names
 from casemate.sessions.outcome import Left
-from casemate.workspace.upper import covers
+from casemate.workspace.upper import covers, marks_here
 
 if TYPE_CHECKING:
     from casemate.execution.admit import Admitted
@@ -102,7 +102,7 @@ class Lives:
         return tuple(path for path in found if not self._has_own(path)) if found else ()
 
     def _has_own(self, path: str) -> bool:
-        return self._upper >= 0 and covers(self._upper, path)
+        return self._upper >= 0 and covers(self._upper, path, marks_here())
 
     def hides(self, name: str) -> bool:
         """Whether what lies at ``name`` in the workspace is hidden from the session's programs, or is to be."""

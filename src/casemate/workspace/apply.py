@@ -55,21 +55,23 @@ def apply(
     seen: Seen | None = None,
     unlock: bool = True,
     unless_empty: tuple[bytes, ...] = (),
+    marks: str | None,
 ) -> Applied:
     """Apply the changes in ``upper`` to ``folder`` (descriptors); new files belong to ``owner`` (user, group).
 
     ``seen``: what was applied before, and is not again as long as it is unchanged; what was made for something that has
     gone since is removed; ``unless_empty``: folders at the top that are only made when there is something in them;
     ``unlock``: permission bits in
-    ``upper`` that hinder reading are changed. Raises nothing for what either tree holds, nor for a full disk: what
-    could be applied stays, the rest is in ``skipped``.
+    ``upper`` that hinder reading are changed; ``marks``: where the overlay has its own, as
+    :func:`casemate.workspace.upper.marks_here` says for cells; None where ``upper`` was no overlay's. Raises nothing
+    for what either tree holds, nor for a full disk: what could be applied stays, the rest is in ``skipped``.
     """
     skipped = Skipped(bounds.reports)
     writer: Writer | None = None
     try:
         if seen is not None:
             seen.begin()
-        writer = Writer(folder, bounds, protected, owner, skipped, seen, unless_empty)
+        writer = Writer(folder, bounds, protected, owner, skipped, seen, unless_empty, marks=marks)
         with writer:
             walk(upper, writer, depth=bounds.depth, entries=bounds.entries, unlock=unlock)
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -169,6 +170,8 @@ def _quick_walk(folder: Path, listings: Listings, hidden: set[str]) -> Iterator[
         inside = path[len(top) + 1 :]
         try:
             listed = walk.listed(path)
+            if listed.named:
+                _check_entered(path)
         except OSError as error:
             hidden |= _unlisted(path, inside, error)
             continue
@@ -195,6 +198,7 @@ def _walk(folder: Path, hidden: set[str]) -> Iterator[tuple[str, bool, bool]]:
             continue
         try:
             entries = _entries(folder / path)
+            _check_entered(folder / path)
         except OSError as error:
             hidden |= _unlisted(str(folder / path), path, error)
             continue
@@ -217,6 +221,12 @@ def _check_number(looked_at: int, folder: Path) -> None:
         )
 
 
+def _check_entered(folder: str | Path) -> None:
+    """Raises ``PermissionError`` for a folder that may be listed, and nothing in it opened."""
+    if not os.access(folder, os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as found:
         return list(found)
@@ -224,14 +234,18 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 def _unlisted(absolute: str, path: str, error: OSError) -> set[str]:
     """A folder that may not be listed is hidden where what is in it could be opened all the same, by its name, or once
-    its owner, who the cell may be, has changed its permission bits."""
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return set()
-    try:
-        mine = os.lstat(absolute).st_uid == os.geteuid()
-    except OSError:
-        return set()
-    return {path} if mine or os.access(absolute, os.X_OK) else set()
+    its owner, who the cell may be, has changed its permission bits. Where it cannot even be looked at, as in a folder
+    that may be listed and not entered, or at too long a path, that is so of the one that it lies in."""
+    while not isinstance(error, FileNotFoundError | NotADirectoryError):
+        try:
+            mine = os.lstat(absolute).st_uid == os.geteuid()
+        except OSError as still:
+            if not path:
+                return {path}
+            error, absolute, path = still, os.path.dirname(absolute), os.path.dirname(path)
+            continue
+        return {path} if mine or os.access(absolute, os.X_OK) else set()
+    return set()
 
 
 def _behind(folder: Path, path: str) -> set[str]:

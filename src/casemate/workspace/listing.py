@@ -4,13 +4,18 @@ When a name comes into a folder, or goes, the folder's time of change is set (PO
 and no call sets that one back (utimensat(2) sets the other two). So a folder whose number and times are those of an
 earlier listing holds the names that it held then, provided that its last change was longer before that listing than the
 file system's clock is coarse. That is relied upon where file systems are known to keep to it, which those of other
-machines, whose times this machine only hears of, are not.
+machines, whose times this machine only hears of, are not. And only as long as nothing is mounted or unmounted
+(proc_pid_mountinfo(5) says how that is noticed): another overlay over the same folder, or another image on the same
+device, can have its numbers and its times.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import threading
 import time
+import weakref
 from dataclasses import dataclass
 
 _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "overlay"}
@@ -35,20 +40,49 @@ class Listings:
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
-        self._kept: dict[str, Listed] = {}
+        self._known = _Known(frozenset(), {})
+        self._mounts = -1  # a descriptor that tells when something is mounted, from the first large folder on
+        self._lock = threading.Lock()
 
     def walk(self) -> Walk:
         """For one walk, whose every folder is as it is now."""
-        return Walk(self._names, self._kept)
+        return Walk(self._names, self)
+
+    def known(self) -> _Known:
+        """What is known of the folders as they are mounted now."""
+        with self._lock:
+            if self._have_mounts_changed():
+                self._known = _Known(_local_devices(), {})  # a walk that is under way keeps to the one before
+            return self._known
+
+    def _have_mounts_changed(self) -> bool:
+        if self._mounts < 0:
+            try:
+                self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return False  # nothing is kept
+            weakref.finalize(self, os.close, self._mounts)
+            return True
+        poll = select.poll()
+        poll.register(self._mounts, select.POLLPRI)
+        return bool(poll.poll(0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """``local``: devices of which listings are kept; ``kept``: those, by path."""
+
+    local: frozenset[int]
+    kept: dict[str, Listed]
 
 
 class Walk:
     """``listed`` for each folder on the way."""
 
-    def __init__(self, names: frozenset[str], kept: dict[str, Listed]) -> None:
+    def __init__(self, names: frozenset[str], listings: Listings) -> None:
         self._names = names
-        self._kept = kept
-        self._local: set[int] | None = None
+        self._listings = listings
+        self._known: _Known | None = None
         self._count = 0
 
     def listed(self, path: str) -> Listed:
@@ -56,17 +90,19 @@ class Walk:
         self._count += 1
         if self._count <= _FEW:
             return self._list(path, ())
-        began = time.time_ns()
+        if self._known is None:
+            self._known = self._listings.known()
+        began, kept = time.time_ns(), self._known.kept
         status = os.lstat(path)
         stamp = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_mtime_ns)
-        known = self._kept.get(path)
-        if known is not None and known.stamp == stamp and self._is_local(status.st_dev):
+        known = kept.get(path)
+        if known is not None and known.stamp == stamp:
             return known
         listed = self._list(path, stamp)
-        if began - status.st_ctime_ns > _COARSE:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            self._kept[path] = listed
+        if status.st_dev in self._known.local and began - status.st_ctime_ns > _COARSE:
+            if len(kept) >= _MOST_KEPT:
+                kept.clear()
+            kept[path] = listed
         return listed
 
     def _list(self, path: str, stamp: tuple[int, ...]) -> Listed:
@@ -80,13 +116,8 @@ class Walk:
                     folders.append(entry.path)
         return Listed(stamp, tuple(folders), tuple(named), entries)
 
-    def _is_local(self, device: int) -> bool:
-        if self._local is None:
-            self._local = _local_devices()
-        return device in self._local
 
-
-def _local_devices() -> set[int]:
+def _local_devices() -> frozenset[int]:
     """The numbers of devices whose file systems keep to it, as proc_pid_mountinfo(5) has them."""
     found = set()
     try:
@@ -97,5 +128,5 @@ def _local_devices() -> set[int]:
                 if after.split(b" ", 1)[0].decode("ascii", "replace") in _LOCAL:
                     found.add(os.makedev(int(major), int(minor)))
     except (OSError, ValueError, IndexError):
-        return set()
-    return found
+        return frozenset()
+    return frozenset(found)

@@ -50,7 +50,10 @@ class Writer:
         skipped: Skipped,
         seen: Seen | None = None,
         unless_empty: tuple[bytes, ...] = (),
+        *,
+        marks: str | None,
     ) -> None:
+        self._marks = marks
         self._seen = seen
         self._unless_empty = unless_empty
         self.written: list[str] = []
@@ -87,7 +90,7 @@ class Writer:
             if len(entry.path) == 1 and not os.listdir(folder) and entry.name in self._unless_empty:
                 return False
         reason = path_problem(entry.path) or self._reason(entry, is_folder=True)
-        if reason or refers_elsewhere(folder):
+        if reason or refers_elsewhere(folder, self._marks):
             self._refuse(entry, reason or _REFERS)
             if not reason:
                 self._skipped.complete = False
@@ -158,7 +161,7 @@ class Writer:
         is_new = there is None or not stat.S_ISDIR(there.st_mode)
         if is_new:
             self._make_folder(entry, name, replaces=there is not None)
-        replaced = above.replaced is not None or is_opaque(upper)
+        replaced = above.replaced is not None or is_opaque(upper, self._marks)
         folder = open_folder(above.folder, name)
         try:
             if mount_of(folder) != self._mount:
@@ -194,11 +197,11 @@ class Writer:
     def _write_file(self, entry: Entry) -> None:
         file = open_file(entry, unlock=True)
         try:
-            if entry.stat.st_size == 0 and is_marked_whiteout(file):
+            if entry.stat.st_size == 0 and is_marked_whiteout(file, self._marks):
                 self._unnote(entry)
                 self.removals.append(entry.path)
                 return
-            if refers_elsewhere(file):
+            if refers_elsewhere(file, self._marks):
                 raise OSError(0, _REFERS)
             self._admit(entry.stat.st_size)
             folder, name = self._levels[-1].folder, os.fsdecode(entry.name)

@@ -19,6 +19,7 @@ _PROGRAM = """
 import json, os, subprocess, sys
 from casemate.files.bounds import Bounds
 from casemate.workspace.apply import WRITTEN_BACK, apply
+from casemate.workspace.upper import ROOTS, USERS
 
 folder, script, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 base = "/mnt"
@@ -39,7 +40,7 @@ subprocess.run(["umount", f"{base}/merged"], check=True)
 upper = os.open(f"{base}/upper", os.O_RDONLY | os.O_DIRECTORY)
 bounds = Bounds(**options["bounds"]) if options["bounds"] else WRITTEN_BACK
 owner = tuple(options["owner"]) if options["owner"] else None
-done = apply(upper, lower, bounds=bounds, owner=owner)
+done = apply(upper, lower, bounds=bounds, owner=owner, marks=USERS if "userxattr" in options["mount"] else ROOTS)
 subprocess.run(["sh", "-euc", options["after"]], cwd=folder, check=True, stdout=2)
 print(json.dumps([done.written, done.removed, [[s.name, s.reason] for s in done.skipped]]))
 """

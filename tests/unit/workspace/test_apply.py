@@ -14,6 +14,7 @@ from casemate.files.bounds import Skipped
 from casemate.files.walk import walk
 from casemate.workspace.apply import WRITTEN_BACK, Applied, apply, remove_all
 from casemate.workspace.protected import PROTECTED
+from casemate.workspace.upper import ROOTS, USERS
 from casemate.workspace.write import Writer
 
 
@@ -29,10 +30,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-def applied(upper: Path, folder: Path) -> Applied:
+def applied(upper: Path, folder: Path, marks: str = USERS) -> Applied:
     descriptors = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder)]
     try:
-        return apply(*descriptors)
+        return apply(*descriptors, marks=marks)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -73,6 +74,20 @@ def test_marks_for_removed_names_and_replaced_folders_are_understood(upper: Path
     outcome = applied(upper, folder)
     assert outcome.removed == ("gone", "sub/hidden")
     assert [path.name for path in folder.rglob("*")] == ["sub", "kept"]
+
+
+def test_marks_of_a_program_where_the_overlay_has_its_own_elsewhere_remove_nothing(upper: Path, folder: Path) -> None:
+    for name in ("gone", "sub/hidden"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("old")
+    (upper / "sub").mkdir()
+    mark(upper / "sub", "opaque", b"y")
+    (upper / "gone").touch()
+    mark(upper / "gone", "whiteout", b"y")
+    outcome = applied(upper, folder, ROOTS)
+    assert (outcome.removed, outcome.skipped) == ((), ())
+    assert (folder / "sub/hidden").read_text() == "old"
+    assert (folder / "gone").read_text() == ""  # it was written to
 
 
 def test_content_that_is_elsewhere_never_replaces_content_that_is_here(upper: Path, folder: Path) -> None:
@@ -190,7 +205,7 @@ def test_a_name_that_was_just_written_is_not_removed_under_another_spelling(uppe
     mark(upper / "NAME", "whiteout", b"y")
     descriptors = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder)]
     skipped = Skipped(10)
-    with Writer(descriptors[1], WRITTEN_BACK, PROTECTED, None, skipped) as writer:
+    with Writer(descriptors[1], WRITTEN_BACK, PROTECTED, None, skipped, marks=USERS) as writer:
         walk(descriptors[0], writer, depth=5, entries=100)
     (folder / "NAME").hardlink_to(folder / "name")
     assert remove_all(descriptors[1], writer, skipped) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from casemate.errors import InvalidArgument
 from casemate.workspace import guarding, listing
 from casemate.workspace.guarding import HIDDEN, Guard
-from casemate.workspace.upper import covers
+from casemate.workspace.upper import ROOTS, USERS, covers
 
 NAMES = st.sampled_from(["a", "b", ".env", ".envrc", "c.env", "é"])
 CHANGES = st.lists(st.tuples(st.sampled_from(["file", "folder", "link", "remove", "rename"]),
@@ -130,7 +132,7 @@ def test_too_much_to_look_at_is_an_error(
 
 @pytest.mark.user_only
 @pytest.mark.parametrize("hidden", [(), ("/nowhere",)])
-@pytest.mark.parametrize("mode", [0o000, 0o100, 0o300])
+@pytest.mark.parametrize("mode", [0o000, 0o100, 0o300, 0o400, 0o600])
 def test_a_folder_that_may_not_be_listed_is_hidden_whole(tmp_path: Path, hidden: tuple[str, ...], mode: int) -> None:
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed/.env").touch()
@@ -139,6 +141,78 @@ def test_a_folder_that_may_not_be_listed_is_hidden_whole(tmp_path: Path, hidden:
         assert Guard(usual=HIDDEN, hidden=hidden).find(tmp_path).hidden == ("closed",)
     finally:
         (tmp_path / "closed").chmod(0o700)
+
+
+@pytest.mark.user_only
+@pytest.mark.parametrize("hidden", [(), ("/nowhere",)])
+def test_a_folder_that_may_be_listed_and_not_entered_is_hidden_where_folders_lie_in_it(
+    tmp_path: Path, hidden: tuple[str, ...]
+) -> None:
+    """Its owner, who the cell may be, can change its permission bits."""
+    (tmp_path / "outer/closed/inner/deep").mkdir(parents=True)
+    (tmp_path / "outer/closed/inner/deep/.env").touch()
+    (tmp_path / "outer/closed").chmod(0o400)
+    try:
+        assert Guard(usual=HIDDEN, hidden=hidden).find(tmp_path).hidden == ("outer/closed",)
+    finally:
+        (tmp_path / "outer/closed").chmod(0o700)
+
+
+@pytest.mark.parametrize("hidden", [(), ("/nowhere",)])
+def test_what_lies_too_deep_to_be_named_is_hidden_with_a_folder_above_it(
+    tmp_path: Path, hidden: tuple[str, ...]
+) -> None:
+    top = folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(4096 // 201 + 1):
+        os.mkdir("d" * 200, dir_fd=folder)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
+        if folder != top:
+            os.close(folder)
+        folder = below
+    os.close(os.open(".env", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+    os.close(folder)
+    try:
+        (found,) = Guard(usual=HIDDEN, hidden=hidden).find(tmp_path).hidden
+        assert set(found) == {"d", "/"}
+    finally:
+        os.close(top)
+        shutil.rmtree(tmp_path)
+
+
+_REMOUNTED = """
+import subprocess, sys
+from pathlib import Path
+from casemate.workspace import listing
+from casemate.workspace.guarding import HIDDEN, Guard
+listing._COARSE, listing._FEW, base = -(10**12), 0, Path(sys.argv[1])
+def mount(lower):
+    layers = f"lowerdir={base}/upper:{base}/{lower},xino=off"
+    done = subprocess.run(["mount", "-t", "overlay", "-o", layers, "overlay", str(base / "merged")])
+    if done.returncode:
+        sys.exit(9)
+for name in ("upper/folder/in", "without/folder/in", "with/folder/in", "merged"):
+    (base / name).mkdir(parents=True)
+(base / "with/folder/in/.env").touch()
+guard = Guard(usual=HIDDEN)
+mount("without")
+for _ in range(2):
+    assert guard.find(base / "merged").hidden == ()
+subprocess.run(["umount", str(base / "merged")], check=True)
+mount("with")
+assert guard.find(base / "merged").hidden == ("folder/in/.env",)
+"""
+
+
+def test_another_overlay_with_the_same_numbers_and_times_is_looked_through_anew(tmp_path: Path) -> None:
+    namespaces = ["unshare", "--mount", "--propagation", "private"]
+    if os.geteuid() != 0:
+        namespaces += ["--user", "--map-root-user"]
+    program = [*namespaces, sys.executable, "-c", _REMOUNTED, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode == 9 or "unshare failed" in done.stderr:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_link_and_what_it_leads_to_in_the_folder_are_hidden(tmp_path: Path) -> None:
@@ -163,12 +237,14 @@ def test_what_lies_over_a_folder_covers_files_and_new_folders_but_not_what_is_me
     (upper / "new/in").mkdir(parents=True)
     try:
         os.setxattr(upper / "new", "user.overlay.opaque", b"y")
+        os.setxattr(upper / "merged", "user.overlay.overlay.opaque", b"y")
     except OSError:
         pytest.skip("this file system keeps no attributes")
     fd = os.open(upper, os.O_RDONLY)
     try:
         found = [path for path in ("merged/own", "merged/own/x", "merged/x", "merged", "new/x", "new/in/x", "y")
-                 if covers(fd, path)]  # fmt: skip
+                 if covers(fd, path, USERS)]  # fmt: skip
+        assert not covers(fd, "new/x", ROOTS)  # any program's mark where the overlay has its own elsewhere
     finally:
         os.close(fd)
     assert found == ["merged/own", "merged/own/x", "new/x", "new/in/x"]
