@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import CHUNK, Attributes, enter_folder, open_beneath, write_file
 from casemate.files.bounds import Bounds, Skipped
+from casemate.files.heads import Heads, check_common
 from casemate.files.names import path_problem, shown
 from casemate.files.walk import Entry, kind_of, open_file, walk
 from casemate.model.execution import SkippedFile
@@ -26,7 +27,6 @@ from casemate.model.execution import SkippedFile
 _MIB = 2**20
 # Of one archive; with its heads it stays below what may be uploaded.
 BOUNDS = Bounds(files=10_000, file_bytes=224 * _MIB, total_bytes=224 * _MIB, depth=64, entries=50_000, reports=100)
-_MOST_HEAD = 1 * _MIB  # bytes of one head, such as a long name, that are read at once
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 Path = tuple[bytes, ...]
@@ -259,26 +259,29 @@ def unpack(
     """
     unpacking = _Unpacking(root, owner, masked, refuses, _Count(tell))
     try:
-        with tarfile.TarFile(fileobj=cast("BinaryIO", _Frugal(source)), mode="r") as tar:
-            for member in _members(tar, unpacking.count):
+        heads = Heads(source)
+        with tarfile.TarFile(fileobj=cast("BinaryIO", heads), mode="r", tarinfo=heads.member) as tar:
+            for member in _members(tar, heads, unpacking.count):
                 unpacking.take(tar, member)
     except (tarfile.TarError, RecursionError, ValueError, OverflowError, EOFError) as error:
         raise InvalidArgument("archive", f"is no whole tar archive: {error}") from None
     return unpacking.count.carried()
 
 
-def _members(tar: tarfile.TarFile, count: _Count) -> Iterator[tarfile.TarInfo]:
+def _members(tar: tarfile.TarFile, heads: Heads, count: _Count) -> Iterator[tarfile.TarInfo]:
     """Those of an archive, so many at most; never the same place of it twice."""
     reached, number = -1, 0
     while (member := tar.next()) is not None:
         vars(tar)["members"] = []  # which would all be kept
+        check_common(tar.pax_headers)
         if member.offset <= reached or member.size < 0:
             raise tarfile.ReadError("its parts overlap")
         if (number := number + 1) > count.bounds.entries:
             count.skipped.lose("…", f"there are more than {count.bounds.entries} entries; the rest was not looked at")
             return
         reached = member.offset
-        yield member
+        with heads.content():
+            yield member
 
 
 @dataclass(slots=True)
@@ -352,16 +355,3 @@ class _Unpacking:
 
 def _path_of(name: str) -> Path:
     return tuple(os.fsencode(part) for part in name.split("/") if part not in ("", "."))
-
-
-class _Frugal:
-    """An archive's file, of which no more is read at once than a head may have."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.seek, self.tell = file.seek, file.tell
-
-    def read(self, most: int = -1) -> bytes:
-        if not 0 <= most <= _MOST_HEAD:
-            raise tarfile.ReadError("a head in it is too large")
-        return self._file.read(most)

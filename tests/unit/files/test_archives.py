@@ -152,6 +152,45 @@ def _large_head(_archive: bytes) -> bytes:
     return out.getvalue()
 
 
+def _heads(*bodies: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """Extended heads with these bodies, and a member."""
+    pieces = []
+    for body in bodies:
+        info = tarfile.TarInfo("head")
+        info.type, info.size = kind, len(body)
+        pieces += [info.tobuf(tarfile.GNU_FORMAT), body, bytes(-len(body) % 512)]
+    return b"".join((*pieces, tarfile.TarInfo("file").tobuf(), bytes(1024)))
+
+
+def _record(name: bytes, size: int) -> bytes:
+    return b"%d %s=" % (size, name) + b"v" * (size - len(name) - len(b"%d" % size) - 3) + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("archive", "why"),
+    [
+        (_heads(b"1" * 4000), "number"),
+        (_heads(b"2 " * 2000 + b"="), "well formed"),
+        (_heads(b"9999 a=b\n"), "well formed"),
+        (_heads(b"7 a=bcdefg\n"), "well formed"),
+        (_heads(*[_record(b"a", 200_000)] * 6), "too large"),
+        (_heads(*[_record(b"a", 200_000)] * 6, kind=tarfile.XGLTYPE), "too large"),
+        (_heads(b"".join(b"10 k%03d=v\n" % number for number in range(200)), kind=tarfile.XGLTYPE), "all its members"),
+    ],
+)
+def test_heads_that_take_more_time_or_memory_than_they_are_long_are_refused(
+    tmp_path: Path, archive: bytes, why: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        unpacked(io.BytesIO(archive), tmp_path / "out")
+
+
+def test_records_of_heads_are_read_where_they_are_well_formed(tmp_path: Path) -> None:
+    archive = _heads(b"16 path=another\n", b"14 comment=ab\n")
+    assert unpacked(io.BytesIO(archive), tmp_path / "out").files == 1
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["another"]
+
+
 @pytest.mark.parametrize("spoil", [_cut, _negative, _large_head, lambda _: b"no archive" * 100])
 def test_what_is_no_archive_is_told_and_ends(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
     whole = archive_of(member("file", b"x" * 2000)).getvalue()
