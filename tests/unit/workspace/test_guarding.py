@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,25 @@ def test_a_folder_that_may_not_be_listed_is_hidden_whole(tmp_path: Path, hidden:
         assert Guard(usual=HIDDEN, hidden=hidden).find(tmp_path).hidden == ("closed",)
     finally:
         (tmp_path / "closed").chmod(0o700)
+
+
+@pytest.mark.root_only
+def test_root_that_may_not_list_a_folder_hides_it_whoever_owns_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container without CAP_DAC_OVERRIDE: the cell may act as the owner."""
+    (tmp_path / "closed").mkdir()
+    os.chown(tmp_path / "closed", 1000, 1000)
+    real = os.scandir
+
+    def refused(path: str) -> Iterator[os.DirEntry[str]]:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert Guard(usual=HIDDEN).find(tmp_path).hidden == ("closed",)
 
 
 @pytest.mark.user_only
