@@ -84,6 +84,11 @@ async def test_what_a_run_has_left_is_had_as_a_folder(agent: Invoke, desk: Desk)
     assert kinds == {"": "folder", "out": "folder", "out/b": "file"}
     with pytest.raises(NotFound):
         await agent("archives.pack", {"run": run, "path": "nothing"})
+    packed = await agent("archives.pack", {"run": run, "path": "out/sub", "top": "a/b"})
+    assert await fetched(desk, packed["handle"]) == {"a/b": None, "a/b/a": b"A"}
+    for top in ("../up", "/etc", "a//b"):
+        with pytest.raises(InvalidArgument, match="top"):
+            await agent("archives.pack", {"run": run, "path": "out", "top": top})
 
 
 async def test_an_archive_comes_out_in_the_workspace_and_its_programs_see_it(agent: Invoke, desk: Desk) -> None:

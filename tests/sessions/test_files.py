@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.sessions.driver import PROMPT, Open, every_language, said
 
-from casemate import InvalidArgument, Limits
+from casemate import InvalidArgument, Limits, Unavailable
 from casemate.sessions.session import Session
 
 
@@ -255,3 +257,35 @@ async def test_no_room_is_told_by_the_name_of_the_limit(opened: Open) -> None:
     session = opened(limits=Limits(disk="1MiB"))
     with pytest.raises(InvalidArgument, match=r"limits\.disk"):
         await session.files.write("big", bytes(4 << 20))
+
+
+@pytest.mark.parametrize("name", ["missing", "link", "/workspace", 5])
+async def test_what_cannot_be_packed_is_named_and_leaves_an_archive_of_before_alone(
+    session: Session, tmp_path: Path, name: Any
+) -> None:
+    target = tmp_path / "all.tar"
+    target.write_bytes(b"before")
+    await said(session, "import os\nos.symlink('/etc/passwd', 'link')")
+    with pytest.raises(InvalidArgument, match=re.escape(str(name))) as caught:
+        await session.files.pack(name, target)
+    assert caught.value.argument == "name"
+    assert target.read_bytes() == b"before"
+
+
+async def test_a_place_on_the_host_that_cannot_be_had_is_named_and_changes_nothing(
+    session: Session, tmp_path: Path
+) -> None:
+    nowhere = tmp_path / "nowhere" / "all.tar"
+    with pytest.raises(InvalidArgument, match="nowhere") as caught:
+        await session.files.pack("", nowhere)
+    assert caught.value.argument == "target"
+    with pytest.raises(InvalidArgument, match="nowhere") as caught:
+        await session.files.unpack(nowhere, "new")
+    assert caught.value.argument == "source"
+    assert "new" not in {file.name for file in await session.files.list()}
+
+
+async def test_an_archive_that_the_hosts_disk_takes_no_more_of_is_no_fault_of_the_file(session: Session) -> None:
+    await session.files.write("small", "1")
+    with pytest.raises(Unavailable, match="cannot be written"):
+        await session.files.pack("small", "/dev/full")

@@ -11,7 +11,7 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import BinaryIO, cast
@@ -95,7 +95,8 @@ def _nothing(_path: Path, _is_folder: bool) -> None:
 
 
 class Packer:
-    """Writes an archive to ``out``. ``top``: a folder that all names begin with.
+    """Writes an archive to ``out``. ``top``: a folder that all names begin with. Raises ``Unavailable`` where ``out``
+    takes no more.
 
     ``content``: gives what may be told of an opened file, where that is not all of it; raises what :func:`withheld`
     gives to leave it out. ``named``: a name as it may be told; what has another is left out. ``refuses``: why a path is
@@ -113,6 +114,7 @@ class Packer:
         refuses: Refuses = _nothing,
         tell: Tell = _nobody,
     ) -> None:
+        self._out = out
         self._tar = tarfile.TarFile(fileobj=out, mode="w", format=tarfile.PAX_FORMAT)
         self._top = top
         self._content = content
@@ -145,8 +147,10 @@ class Packer:
         self._count.refuse(path, reason)
 
     def end(self) -> Carried:
-        """Finish the archive; what is in it."""
-        self._tar.close()
+        """Finish the archive, which is written then; what is in it. Raises ``Unavailable``."""
+        with _writing():
+            self._tar.close()
+            self._out.flush()
         return self._count.carried()
 
     def enter(self, entry: Entry, _folder: int, /) -> bool:
@@ -203,15 +207,31 @@ class Packer:
         self._count.add(size)
 
     def _write(self, info: tarfile.TarInfo, source: BytesIO | _Exactly | None = None) -> None:
-        try:
+        with _writing():  # the source raises nothing
             self._tar.addfile(info, cast("BytesIO", source))  # it reads, and no more is asked of it
-        except OSError as error:  # the source raises none
-            raise Unavailable(f"the archive cannot be written: {error.strerror or error}") from None
 
     def _info(self, path: Path, status: os.stat_result | None) -> tarfile.TarInfo:
         info = tarfile.TarInfo(b"/".join((*self._top, *path)).decode())
         info.mtime = max(0, int(status.st_mtime)) if status else 0
         return info
+
+
+@contextmanager
+def closing(out: BinaryIO) -> Iterator[BinaryIO]:
+    """``out``, for a :class:`Packer` that is ended within, which says what could not be written."""
+    try:
+        yield out
+    finally:
+        with suppress(OSError):  # of what could not be written before
+            out.close()
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"the archive cannot be written: {error.strerror or error}") from None
 
 
 class _Withheld(OSError):

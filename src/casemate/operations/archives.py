@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument, NotFound
 from casemate.execution.finishing import finishing
-from casemate.files.archives import Carried, Packer
+from casemate.execution.request import check_name
+from casemate.files.archives import Carried, Packer, closing
 from casemate.model.execution import SkippedFile
 from casemate.model.operation import Audience, Principal, operation
 from casemate.operations.kept import StoredFile
@@ -64,6 +65,8 @@ class Archives:
         """
         if (session is None) == (run is None):
             raise InvalidArgument("session", "give either session or run")
+        if top:
+            check_name(top, "top")
         async with self._desk.uploads.making(principal) as (handle, target):
             if session is not None:
                 files = self._desk.sessions.find(session, principal).session.files
@@ -115,7 +118,7 @@ def _beneath(left: tuple[Artifact, ...], path: str) -> list[tuple[str, Artifact]
 
 
 def _pack(files: list[tuple[str, Artifact]], target: FilePath, top: str) -> Carried:
-    with target.open("wb") as out:
+    with closing(target.open("wb")) as out:
         packer = Packer(out, tuple(part.encode() for part in top.split("/")) if top else ())
         for name, artifact in files:
             assert isinstance(artifact.content, StoredFile)

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from casemate.errors import InvalidArgument
 from casemate.execution.finishing import finishing
@@ -117,19 +117,21 @@ class SessionFiles:
     async def pack(self, name: str, target: str | os.PathLike[str], *, top: str = "") -> Carried:
         """Write a folder, or a file, as a tar archive to ``target`` on the host, without the session's secrets; what is
         in it. The names in it begin with ``top``; a file has its own. Only regular files and folders are, 224 MiB of
-        contents at most; "" is the whole workspace."""
+        contents at most; "" is the whole workspace. Raises ``InvalidArgument`` for what is not there, is a link, or is
+        hidden, and ``Unavailable`` where the archive cannot be written."""
         if top:
             check_name(top, "top")
         return await self._do(_pack, name, Path(target), top, self._redaction, self._refuses_in(name))
 
     async def unpack(self, source: str | os.PathLike[str], name: str = "") -> Carried:
         """Put the files and folders of a tar archive on the host into a folder of the workspace, which is made where it
-        is missing; files of the same names are replaced. What came out of it."""
+        is missing; files of the same names are replaced. What came out of it: links and their like do not. Raises
+        ``InvalidArgument`` for what is no archive, and where there is no room."""
         return await self._do(_unpack, name, Path(source), self._refuses_in(name))
 
     def _refuses_in(self, folder: str) -> Refuses:
         """Why what lies in a folder of the workspace is not carried; its path there is given."""
-        outer = _inner(folder).split("/") if _inner(folder) else []
+        outer = [_inner(folder)] if _inner(folder) else []
 
         def refuses(path: tuple[bytes, ...], _is_folder: bool) -> str | None:
             return _HIDDEN if self._hides("/".join((*outer, *map(os.fsdecode, path)))) else None
@@ -260,10 +262,16 @@ def _write(root: int, name: str, chunks: Callable[[], Iterator[bytes]]) -> None:
 
 
 def _list(root: int, name: str) -> list[FileInfo]:
-    folder = open_beneath(root, tuple(name.split("/")) if name else ())
-    try:
+    with _folder(root, name) as folder:
         names = sorted(os.listdir(folder))[:_MOST_LISTED]
         return [_info(folder, f"{name}/{one}" if name else one, one) for one in names]
+
+
+@contextmanager
+def _folder(root: int, name: str) -> Iterator[int]:
+    folder = open_beneath(root, tuple(name.split("/")) if name else ())
+    try:
+        yield folder
     finally:
         os.close(folder)
 
@@ -283,7 +291,7 @@ def _remove(root: int, name: str) -> None:
 
 
 def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | None, refuses: Refuses) -> Carried:
-    from casemate.files.archives import Packer, withheld
+    from casemate.files.archives import Packer, closing, withheld
 
     def told(file: int) -> bytes:
         assert redaction is not None
@@ -292,20 +300,16 @@ def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | N
         except OSError as error:
             raise withheld(error.strerror or str(error)) from None
 
-    with _on_the_host("target", target), target.open("wb") as out:
+    is_folder = _about(root, name).kind == "folder"
+    with (_folder if is_folder else _opened)(root, name) as found, closing(_new(target)) as out:
         packer = Packer(
             out, tuple(map(os.fsencode, top.split("/"))) if top else (), content=told if redaction else None,
             named=redaction.text if redaction else str, refuses=refuses,
         )  # fmt: skip
-        if name and _about(root, name).kind != "folder":
-            with _opened(root, name) as fd:
-                packer.file((os.fsencode(name.rpartition("/")[2]),), fd)
+        if is_folder:
+            packer.tree(found)
         else:
-            folder = open_beneath(root, tuple(name.split("/")) if name else ())
-            try:
-                packer.tree(folder)
-            finally:
-                os.close(folder)
+            packer.file((os.fsencode(name.rpartition("/")[2]),), found)
         return packer.end()
 
 
@@ -313,12 +317,14 @@ def _unpack(root: int, name: str, source: Path, refuses: Refuses) -> Carried:
     from casemate.files.archives import unpack
 
     status = os.fstat(root)
-    folder = _made(root, name.split("/") if name else [])
-    try:
-        with source.open("rb") as archive:
+    with _on_the_host("source", source):
+        archive = source.open("rb")
+    with archive:
+        folder = _made(root, name.split("/") if name else [])
+        try:
             return unpack(archive, folder, owner=(status.st_uid, status.st_gid), refuses=refuses)
-    finally:
-        os.close(folder)
+        finally:
+            os.close(folder)
 
 
 def _upload(root: int, name: str, source: Path) -> None:
@@ -344,6 +350,11 @@ def _download(root: int, name: str, target: Path, redaction: Redaction | None) -
                 file.write(piece)
         file.truncate(size)
     return target
+
+
+def _new(target: Path) -> BinaryIO:
+    with _on_the_host("target", target):
+        return target.open("wb")
 
 
 @contextmanager
