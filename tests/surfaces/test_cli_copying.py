@@ -53,6 +53,7 @@ INTO = (
     (("src", "s:there/"), ["there/src/a", "there/src/sub/b"]),
     (("src", "s:new"), ["new/a", "new/sub/b"]),
     (("src", "s:/workspace/new"), ["new/a", "new/sub/b"]),
+    (("src", "s:/workspaces"), ["workspaces/a", "workspaces/sub/b"]),
     (("src/.", "s:there"), ["there/a", "there/sub/b"]),
     (("src/a", "s:there"), ["there/a"]),
     (("src/a", "s:new/c"), ["new/c"]),
@@ -99,6 +100,17 @@ def test_a_hostile_folder_leaves_behind_what_acts_by_itself_and_it_is_said(serve
     told = json.loads(well(served("cp", "s:out", "there", "--output", "json")).stdout)
     assert (told["files"], told["is_whole"], told["target"]) == (2, True, "there")
     assert {"link", "fifo", ".envrc"} < {one["name"] for one in told["left_out"]}
+
+
+@pytest.mark.parametrize(("words", "here"), [(("s:r/.git", "."), ".git"), (("s:r/.git/.", ".git"), ".git")])
+def test_the_name_that_a_folder_gets_here_counts_for_what_acts_by_itself(
+    served: Cli, words: tuple[str, ...], here: str
+) -> None:
+    made = "import os; os.makedirs('r/.git/hooks'); [open('r/.git/' + n, 'w').close() for n in ('HEAD', 'hooks/x')]"
+    served("exec", "s", made)
+    done = well(served("cp", *words))
+    assert tree(served.folder / here) == ["HEAD"]
+    assert b"left out: hooks/x: its name is protected" in done.stderr
 
 
 def test_nothing_is_written_outside_the_folder_that_was_named(served: Cli) -> None:

@@ -8,6 +8,7 @@ import stat
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,6 +16,7 @@ from casemate.errors import InvalidArgument, NotFound, Unavailable
 from casemate.files.archives import Packer, unpack
 from casemate.files.beneath import Attributes, write_file
 from casemate.files.protected import PROTECTED
+from casemate.model.plan import WORKSPACE
 from casemate.model.sizes import format_size
 from casemate.operations.handles import meant
 from casemate.operations.uploads import MOST_BYTES
@@ -112,7 +114,7 @@ class _Copying:
         of = await self._handle(handle, argument)
         if makes and "run" in of:
             raise InvalidArgument(argument, f"{handle!r} is a run, which is over; copy into a session")
-        plain = path.removeprefix("/workspace").strip("/") if path.startswith("/workspace") else path
+        plain = path.removeprefix(WORKSPACE) if f"{path}/".startswith(f"{WORKSPACE}/") else path
         is_content = plain in (".", "./") or plain.endswith("/.")
         plain = "/".join(part for part in plain.split("/") if part not in ("", "."))
         try:
@@ -299,16 +301,18 @@ def _unpacked(archive: BinaryIO, folder: Path, progress: Progress) -> dict[str, 
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise InvalidArgument("target", f"cannot write {str(folder)!r}: {error.strerror}") from None
+    refuses = partial(_protected, folder.name)
     try:
-        return _document(unpack(archive, root, masked=masked | 0o022, refuses=_protected, tell=progress.files))
+        return _document(unpack(archive, root, masked=masked | 0o022, refuses=refuses, tell=progress.files))
     except OSError as error:
         raise Unavailable(f"{str(folder)!r} has no room for all of it: {error.strerror}") from None
     finally:
         os.close(root)
 
 
-def _protected(path: tuple[bytes, ...], is_folder: bool) -> str | None:
-    why = PROTECTED.reason(tuple(map(os.fsdecode, path)), folder=is_folder)
+def _protected(top: str, path: tuple[bytes, ...], is_folder: bool) -> str | None:
+    """Why what lies in a folder that is called ``top`` here is not copied with it."""
+    why = PROTECTED.reason((*filter(None, (top,)), *map(os.fsdecode, path)), folder=is_folder)
     return f"{why}; copy it by itself" if why else None
 
 
