@@ -289,6 +289,11 @@ def test_every_link_in_a_document_leads_somewhere(path: Path) -> None:
     assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("path", documents(), ids=relative)
+def test_no_document_holds_both_sides_of_a_merge(path: Path) -> None:
+    assert re.findall(r"^(?:<{7}|>{7}) .*", path.read_text(encoding="utf-8"), re.MULTILINE) == []
+
+
 @pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=relative)
 def test_every_source_file_that_a_document_names_exists(path: Path) -> None:
     named = re.findall(r"`((?:src|tests|benchmarks|examples|docs)/[\w./-]+)`", path.read_text(encoding="utf-8"))
