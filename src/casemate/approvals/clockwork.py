@@ -116,8 +116,8 @@ class Clockwork:
             self._is_closed = True
             self._changed.notify_all()
             thread = self._thread
-            if self._at_it == threading.get_ident():
-                return  # whose turn it is need not wait for itself
+            if self._at_it == threading.get_ident() or thread is threading.current_thread():
+                return  # who is at something need not wait for itself
             if thread is None:
                 self._await_turn(_END_WITHIN)
         if thread is not None:

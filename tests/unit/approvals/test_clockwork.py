@@ -161,3 +161,10 @@ def test_what_is_aside_comes_last_one_thing_after_the_other_and_leaves_turns_to_
     clockwork.close()
     assert order == ["at once", "aside", "soon", "due", "aside, too"]
     assert not clockwork.aside(partial(order.append, "after the end"))
+
+
+def test_what_is_done_aside_may_end_it(clockwork: Clockwork, failures: list[Exception]) -> None:
+    over = threading.Event()
+    assert clockwork.aside(all_of(clockwork.close, over.set))
+    assert over.wait(PATIENCE)
+    assert (failures, clockwork.soon(over.clear)) == ([], False)
