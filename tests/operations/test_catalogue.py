@@ -17,6 +17,9 @@ from casemate.operations import reference
 from casemate.operations.catalogue import Operation, catalogue
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
+from casemate.remote.client import _RESUMABLE
+from casemate.service.service import _WHILE_DRAINING
+from casemate.surfaces.http.app import _ANSWERS
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = sorted(catalogue())
@@ -28,6 +31,11 @@ AGENTS = {
     "sessions.list", "sessions.open", "sessions.reset", "sessions.set", "sessions.variables", "set_limits", "stats",
     "tools.describe", "tools.list", "tools.problems", "tools.register", "tools.search", "validate",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [_WHILE_DRAINING, _ANSWERS, _RESUMABLE], ids=["draining", "answers", "resumable"])
+def test_operations_that_are_treated_apart_are_named_as_they_are_called(names: frozenset[str]) -> None:
+    assert names <= catalogue().keys()
 
 
 async def called(invoke: Invoke, name: str, arguments: dict[str, Any]) -> object:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,11 @@ Link.launch = launched
 command(["run", sys.argv[1]])
 print(*sys.modules, file=sys.stderr)
 """
+
+
+@pytest.mark.parametrize("name", sorted(name for name in _NEVER | _LATER if name.startswith("casemate.")))
+def test_what_is_not_to_be_loaded_is_named_as_it_is_called(name: str) -> None:
+    assert find_spec(name) is not None
 
 
 def test_what_a_program_does_not_need_is_not_loaded_and_what_its_end_needs_only_when_its_cell_has_started(

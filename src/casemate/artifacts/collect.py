@@ -59,8 +59,8 @@ def collect(
     ``unlock``: permission bits that hinder reading are changed; not for a tree that somebody else goes on using.
     ``folder``: where large content is kept, in a file without a name. ``seen``: what was collected before, and is left
     out as long as it is unchanged. ``redaction``: takes secrets out of names and of text; what is no text and holds one
-    is withheld. ``hidden``: names that are passed over. Nothing is raised for what the tree holds: what
-    cannot be handed out is in ``skipped``.
+    is withheld. ``hidden``: names that are passed over. Nothing is raised for what the tree holds: what cannot be
+    handed out is in ``skipped``.
     """
     collector = _Collector(bounds or Bounds(), given, Store(folder), unlock, seen, redaction, hidden)
     if seen is not None:

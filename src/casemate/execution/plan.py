@@ -57,8 +57,8 @@ def plan(
     hidden: tuple[str, ...] = (),
 ) -> Plan:
     """Decide everything about the cell. For a ``session`` the request's code is its interpreter. ``intercepted``: what
-    ``Outside.intercepted`` said, of which the cell's door is told, too. ``hidden``: of a
-    caller's folder, as :func:`casemate.execution.guarding.hidden_in` finds it.
+    ``Outside.intercepted`` said, of which the cell's door is told, too. ``hidden``: of a caller's folder, as
+    :func:`casemate.execution.guarding.hidden_in` finds it.
 
     Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request

@@ -134,10 +134,10 @@ class Exchange:
         pieces = [_dumped(value)] if _is_small(value) else [piece async for piece in json_pieces(value)]
         size = sum(len(piece) for piece in pieces)
         given = {"content-type": "application/json", "content-length": str(size), **(headers or {})}
-        more = len(pieces) > 1
-        await self._give(self._head(status, given), _body(pieces[0], is_more=more))
-        for piece in pieces[1:]:
-            await self._give(_body(piece, is_more=piece is not pieces[-1]))
+        bodies = [*(_body(piece, is_more=True) for piece in pieces[:-1]), _body(pieces[-1], is_more=False)]
+        await self._give(self._head(status, given), bodies[0])
+        for body in bodies[1:]:
+            await self._give(body)
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """The head of an answer. Raises :class:`Gone`."""
