@@ -243,8 +243,9 @@ def _workspace(most: Policy, workspace: str | os.PathLike[str] | None) -> str | 
 def _seen(
     most: Policy, workspace: str | os.PathLike[str] | None, paths: Sequence[str | os.PathLike[str]]
 ) -> tuple[str, ...]:
-    """What programs are to read in the workspace though its name is usually hidden. Raises ``InvalidArgument`` for what
-    lies elsewhere, which cannot be shown to them, and for what is beyond the policy."""
+    """What programs are to read in the workspace though its name is usually hidden: ``paths``, or where there are none
+    what the policy names. Raises ``InvalidArgument`` for what lies elsewhere, which cannot be shown to them, and for
+    what is beyond the policy."""
     if isinstance(paths, str | bytes) or not isinstance(paths, Sequence):
         raise InvalidArgument("allow_read", f"{paths!r} is not a list of paths")
     given = [checked_path("allow_read", path) for path in paths]
@@ -268,7 +269,7 @@ def _seen(
                 f"{where}{text}: what lies outside the workspace cannot be shown to a program",
                 remediation=_OF_NO_WORKSPACE if workspace is None else _NOT_OF_WORKSPACE,
             )
-    return tuple(text for _, text, _ in wanted)
+    return tuple(map(str, given)) or tuple(text for _, text, _ in wanted)
 
 
 def _is_in(path: str, folder: str | os.PathLike[str]) -> bool:

@@ -121,6 +121,13 @@ def test_a_hidden_file_in_the_workspace_can_be_named_as_to_be_seen(tmp_path: Pat
     assert set(in_force(policy, workspace=tmp_path, allow_read=[file]).seen) == {file}
 
 
+def test_of_what_a_policy_lets_be_seen_an_argument_may_name_a_part(tmp_path: Path) -> None:
+    both = [str(tmp_path / ".env"), str(tmp_path / "sub/.env")]
+    policy = {"workspace": str(tmp_path), "allow_read": both}
+    assert set(in_force(policy).seen) == {*both}
+    assert in_force(policy, allow_read=both[:1]).seen == (both[0],)
+
+
 @pytest.mark.parametrize(("path", "policy", "told"), [
     ("../other", None, "outside the workspace"), ("*.env", None, "pattern"),
     ("sub/.env", {"allow_read": [".env"]}, "beyond"),
