@@ -1,4 +1,4 @@
-"""The commands as cyclopts reads them: names, types and the words of their help."""
+"""``casemate run`` and ``doctor`` as cyclopts reads them: names, types and the words of their help."""
 
 from __future__ import annotations
 
