@@ -67,6 +67,11 @@ async def test_a_folder_of_a_session_is_had_without_links_and_what_is_no_file(ag
     await agent("archives.drop", {"handle": packed["handle"]})
     with pytest.raises(NotFound):
         await fetched(desk, packed["handle"])
+    for path in (".", "/workspace"):
+        packed = await agent("archives.pack", {"session": session, "path": path})
+        assert "out/sub/a" in await fetched(desk, packed["handle"])
+        unpacked = await agent("archives.unpack", {"session": session, "handle": packed["handle"], "path": path})
+        assert (unpacked["files"], unpacked["is_whole"]) == (2, True)
     with pytest.raises(InvalidArgument, match="link"):
         await agent("archives.pack", {"session": session, "path": "out/file"})
     with pytest.raises(InvalidArgument):
@@ -84,6 +89,8 @@ async def test_what_a_run_has_left_is_had_as_a_folder(agent: Invoke, desk: Desk)
     assert kinds == {"": "folder", "out": "folder", "out/b": "file"}
     with pytest.raises(NotFound):
         await agent("archives.pack", {"run": run, "path": "nothing"})
+    packed = await agent("archives.pack", {"run": run, "path": "."})
+    assert await fetched(desk, packed["handle"]) == {"out/sub/a": b"A", "out/b": b"B"}
     packed = await agent("archives.pack", {"run": run, "path": "out/sub", "top": "a/b"})
     assert await fetched(desk, packed["handle"]) == {"a/b": None, "a/b/a": b"A"}
     for top in ("../up", "/etc", "a//b"):

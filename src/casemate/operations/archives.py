@@ -14,6 +14,7 @@ from casemate.execution.request import check_name
 from casemate.files.archives import Carried, Packer, closing
 from casemate.model.execution import SkippedFile
 from casemate.model.operation import Audience, Principal, operation
+from casemate.operations.files import plain
 from casemate.operations.kept import StoredFile
 from casemate.operations.terms import Name, Path
 
@@ -67,6 +68,7 @@ class Archives:
             raise InvalidArgument("session", "give either session or run")
         if top:
             check_name(top, "top")
+        path = plain(path)
         async with self._desk.uploads.making(principal) as (handle, target):
             if session is not None:
                 files = self._desk.sessions.find(session, principal).session.files
@@ -89,7 +91,7 @@ class Archives:
         """
         files = self._desk.sessions.find(session, principal).session.files
         with self._desk.uploads.using(handle, principal) as source:
-            return await files.unpack(source, path)
+            return await files.unpack(source, plain(path))
 
     @operation(audience=Audience.AGENT)
     async def drop(self, handle: Name, *, principal: Principal) -> None:

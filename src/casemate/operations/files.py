@@ -133,7 +133,7 @@ class Files:
         ``session``: its handle or name. ``path``: the folder, relative to the workspace.
         """
         files = self._desk.sessions.find(session, principal).session.files
-        return await files.list(_plain(path))
+        return await files.list(plain(path))
 
     @operation(audience=Audience.AGENT)
     async def info(
@@ -147,8 +147,8 @@ class Files:
         if (session is None) == (run is None):
             raise InvalidArgument("session", "give either session or run")
         if session is not None:
-            return await self._desk.sessions.find(session, principal).session.files.info(_plain(path))
-        left, wanted = await self._desk.artifacts.of(str(run), principal), _plain(path)
+            return await self._desk.sessions.find(session, principal).session.files.info(plain(path))
+        left, wanted = await self._desk.artifacts.of(str(run), principal), plain(path)
         for artifact in left:
             if artifact.name == wanted:
                 return FileInfo(artifact.name, "file", artifact.size, 0.0)
@@ -201,7 +201,7 @@ def decoded(argument: str, text: str) -> bytes:
         raise InvalidArgument(argument, f"is not base64: {error}") from None
 
 
-def _plain(path: str) -> str:
+def plain(path: str) -> str:
     """A path relative to the workspace; nothing for the workspace itself."""
     return "" if path.strip("/") in ("", ".", "workspace") else path
 
