@@ -15,7 +15,17 @@ import pytest
 from tests.service.daemon import ASKS, PATIENCE, Daemon
 
 import casemate
-from casemate import ApprovalRequest, Done, Execution, InvalidArgument, Limits, Output, Sandbox, SandboxClosed
+from casemate import (
+    ApprovalRequest,
+    Done,
+    Execution,
+    InvalidArgument,
+    Limits,
+    Output,
+    Sandbox,
+    SandboxClosed,
+    Unavailable,
+)
 from casemate.remote.client import connect
 from casemate.remote.facade import ConnectedSandbox
 
@@ -169,6 +179,22 @@ async def test_files_of_a_session_go_both_ways(kind: str, shared: Daemon, tmp_pa
             await session.files.read_bytes("c.bin")
         with pytest.raises(InvalidArgument):
             await session.files.read_bytes("../../etc/passwd")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_of_a_copied_folder_is_at_fault_is_told(kind: str, shared: Daemon, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere" / "all.tar"
+    async with opened(kind, shared, tmp_path) as sandbox, sandbox.session() as session:
+        await session.files.write("a", "1")
+        for packed, argument in ((("missing", tmp_path / "all.tar"), "name"), (("", nowhere), "target")):
+            with pytest.raises(InvalidArgument) as caught:
+                await session.files.pack(*packed)
+            assert caught.value.argument == argument
+        with pytest.raises(InvalidArgument) as caught:
+            await session.files.unpack(nowhere)
+        assert caught.value.argument == "source"
+        with pytest.raises(Unavailable, match="archive cannot be written"):
+            await session.files.pack("", "/dev/full")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from casemate.errors import InvalidArgument, NotFound, SandboxClosed
+from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
 from casemate.remote.given import plain
 from casemate.remote.revived import revived, type_named
@@ -195,6 +195,8 @@ class Files:
         try:
             with _opened(target) as file:
                 await self._ways.remote.fetch(told["handle"], file)
+        except OSError as error:
+            raise Unavailable(f"the archive cannot be written: {error.strerror or error}") from None
         finally:
             await self._ways.call("archives.drop", handle=told["handle"])
         return _carried(told)
