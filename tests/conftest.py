@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from types import FrameType
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SECONDS_PER_TEST = 120
+# How fast an example is says how busy the machine is, and nothing of what is tested.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @dataclass(frozen=True)
