@@ -163,7 +163,7 @@ def test_files_of_runs_and_sessions_go_to_another_session(served: Cli) -> None:
 
 
 REFUSED = (
-    (("src", "there"), "SOURCE: one of the two is here"),
+    (("src", "there"), "SOURCE: neither names a session or run"),
     (("s:nothing", "x"), "SOURCE: 'nothing': No such file or directory"),
     (("nobody:x", "x"), "SOURCE: there is no session or run 'nobody'"),
     (("s:d/a", "nowhere/"), "TARGET: there is no folder 'nowhere/'"),
