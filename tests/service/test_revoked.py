@@ -14,7 +14,7 @@ import pytest
 from tests.service.daemon import PATIENCE, Daemon, environment, free_port, serving
 from tests.service.test_shares import KINDS, called, of_tool
 
-from casemate.errors import Denied, InvalidArgument
+from casemate.errors import Denied, InvalidArgument, Unavailable
 from casemate.model.operation import Audience, Principal
 from casemate.remote.client import Remote, connect
 from casemate.service.tokens import Tokens
@@ -281,3 +281,70 @@ def test_tokens_are_looked_up_together(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "kept")
     one, two = tokens.add("one"), tokens.add("two")
     assert set(tokens.principals_of([one, two, one + "x", ""])) == {one, two}
+
+
+@pytest.mark.parametrize("error", [Unavailable("it is being written"), OSError(24, "too many open files")], ids=repr)
+async def test_one_look_that_fails_ends_nothing_and_two_end_all(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("casemate.surfaces.http.admitted._LOOK_EVERY", 0.01)
+    somebody = Principal("token:one", Audience.AGENT)
+    failures, looks, news = 1, 0, asyncio.Event()
+
+    def principals_of(tokens: Any) -> dict[str, Principal]:
+        nonlocal failures, looks
+        looks += 1
+        news.set()
+        if failures:
+            failures -= 1
+            raise error
+        return dict.fromkeys(tokens, somebody)
+
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(Refused):
+            async with Admitted(principals_of).while_it_holds("a", somebody):
+                while looks < 4:
+                    news.clear()
+                    await news.wait()
+                failures = 2
+                await asyncio.Event().wait()
+    assert failures == 0
+
+
+def made_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir(mode=0o700)
+
+
+def made_a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file, mode=0o600)
+
+
+def made_a_link(file: Path) -> None:
+    file.rename(file.with_name("elsewhere"))
+    file.symlink_to("elsewhere")
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def nested(file: Path) -> None:
+    file.write_text("[" * 200_000)
+
+
+def with_an_end_that_is_no_time(file: Path) -> None:
+    file.write_text(json.dumps([{**one, "expires": "never"} for one in json.loads(file.read_text())]))
+
+
+@pytest.mark.parametrize(
+    "changed", [made_a_folder, made_a_pipe, made_a_link, cut_off, nested, with_an_end_that_is_no_time]
+)
+def test_a_file_that_cannot_be_read_lets_in_nobody_and_says_so(tmp_path: Path, changed: Callable[[Path], None]) -> None:
+    tokens = Tokens(tmp_path / "kept")
+    token = tokens.add("one")
+    assert tokens.principal_of(token)
+    changed(tmp_path / "kept" / "tokens.json")
+    with pytest.raises(Unavailable, match="cannot be read"):
+        tokens.principal_of(token)

@@ -135,24 +135,35 @@ class Tokens:
         except FileNotFoundError:
             return {}
         try:
-            fd = os.open(_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            fd = os.open(_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except FileNotFoundError:
             self._seen, self._known = None, {}
             return {}
+        except OSError as error:
+            raise _unreadable(self._folder, error.strerror or str(error)) from None
         finally:
             os.close(folder)
-        with os.fdopen(fd, "rb") as file:
-            status = os.fstat(fd)
-            if status.st_mode & 0o077 or status.st_uid != os.geteuid():
-                raise Unavailable(
-                    f"the tokens in {self._folder / _FILE} are open to other users",
-                    remediation="Remove the file, and make new tokens.",
-                )
-            seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if seen != self._seen:
-                self._known = _parsed(file.read(_MOST_BYTES), self._folder)
-                self._seen = seen
+        try:
+            self._look_into(fd)
+        except OSError as error:
+            raise _unreadable(self._folder, error.strerror or str(error)) from None
+        finally:
+            os.close(fd)
         return self._known
+
+    def _look_into(self, fd: int) -> None:
+        """Read it where it is another than before. Raises ``OSError`` and ``Unavailable``."""
+        status = os.fstat(fd)
+        if status.st_mode & 0o077 or status.st_uid != os.geteuid():
+            raise Unavailable(
+                f"the tokens in {self._folder / _FILE} are open to other users",
+                remediation="Remove the file, and make new tokens.",
+            )
+        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if seen != self._seen:
+            with open(fd, "rb", closefd=False) as file:
+                self._known = _parsed(file.read(_MOST_BYTES), self._folder)
+            self._seen = seen
 
 
 def _matching(text: str, known: Mapping[str, Token]) -> Token | None:
@@ -165,19 +176,24 @@ def _matching(text: str, known: Mapping[str, Token]) -> Token | None:
 def _parsed(raw: bytes, folder: Path) -> dict[str, Token]:
     try:
         made = [_token_of(one) for one in json.loads(raw)]
-    except (ValueError, TypeError, KeyError) as error:
-        raise Unavailable(
-            f"the tokens in {folder / _FILE} cannot be read: {error}",
-            remediation="Remove the file, and make new tokens.",
-        ) from None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _unreadable(folder, str(error)) from None
     return {one.id: one for one in made}
+
+
+def _unreadable(folder: Path, why: str) -> Unavailable:
+    return Unavailable(
+        f"the tokens in {folder / _FILE} cannot be read: {why}",
+        remediation="Make it a file of yours that can be read, or remove it and make new tokens.",
+    )
 
 
 def _token_of(one: Any) -> Token:
     made = Token(**one)
     Audience(made.audience)
     texts = (made.id, made.name, made.namespace, made.hash)
-    if not all(isinstance(text, str) for text in texts) or not isinstance(made.may_approve, bool):
+    is_ending = made.expires is None or isinstance(made.expires, int | float)
+    if not is_ending or not all(isinstance(text, str) for text in texts) or not isinstance(made.may_approve, bool):
         raise ValueError("it holds a token of another form")
     return made
 

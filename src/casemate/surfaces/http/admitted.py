@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
-from casemate.errors import CasemateError
 from casemate.model.operation import Principal
 from casemate.surfaces.http.identity import Refused
 
 _LOOK_EVERY = 0.25  # seconds, while anybody is being answered: one look at the file, whatever their number
+_log = logging.getLogger("casemate.service")
 PrincipalsOf = Callable[[Collection[str]], Mapping[str, Principal]]
 
 
@@ -21,6 +22,7 @@ class Admitted:
         self._principals_of = principals_of
         self._open: dict[object, tuple[str, Principal, asyncio.Timeout]] = {}
         self._next: asyncio.TimerHandle | None = None
+        self._has_failed = False  # the look before
 
     def principal_of(self, token: str) -> Principal | None:
         """Who comes with this token now. Raises ``Unavailable``."""
@@ -53,13 +55,21 @@ class Admitted:
             self._next = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._look)
 
     def _look(self) -> None:
-        """One look for all that are open; what cannot be read lets in nobody."""
+        """One look for all that are open. What cannot be read twice running lets in nobody: once it may just be being
+        written, or there was no descriptor left for a moment."""
         self._next = None
         try:
-            known = self._principals_of({token for token, _, _ in self._open.values()})
-        except CasemateError:
-            known = {}
+            self._end_all_but(self._principals_of({token for token, _, _ in self._open.values()}))
+            self._has_failed = False
+        except Exception:  # noqa: BLE001 - whatever it is: nothing stays open because nobody looks any more
+            _log.warning("tokens cannot be looked at", exc_info=True, extra={"event": "tokens"})
+            if self._has_failed:
+                self._end_all_but({})
+            self._has_failed = True
+        finally:
+            self._look_again()
+
+    def _end_all_but(self, known: Mapping[str, Principal]) -> None:
         for token, principal, held in self._open.values():
             if known.get(token) != principal and not held.expired():
                 held.reschedule(0)
-        self._look_again()
