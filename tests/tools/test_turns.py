@@ -30,3 +30,24 @@ def test_a_cell_with_a_hundred_slow_steps_keeps_one_thread_busy() -> None:
 
 def test_a_cell_that_takes_its_slow_steps_back_keeps_one_thread_busy() -> None:
     assert asyncio.run(_others_step_is_done(threading.Event(), is_taken_back=True)) == ["DONE", "GOES ON"]
+
+
+def test_one_request_of_a_cell_begins_in_each_turn_of_the_loop() -> None:
+    async def begun_in_one_turn() -> list[int]:
+        turns, count, seen = Turns(), 0, []
+
+        async def ask() -> None:
+            nonlocal count
+            for _ in range(5):
+                await turns.begin()
+                count += 1
+
+        asking = [asyncio.ensure_future(ask()) for _ in range(4)]
+        while not all(one.done() for one in asking):
+            before = count
+            await asyncio.sleep(0)
+            seen.append(count - before)
+        assert count == 20
+        return seen
+
+    assert set(asyncio.run(begun_in_one_turn())) <= {0, 1}

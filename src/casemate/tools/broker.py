@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument
@@ -90,6 +91,7 @@ class ToolService:
                 line = await read_line(client, share=share)
                 if line is None:
                     return
+                await self.turns.begin()
                 goes_on = await while_there(client, self._answered(line, client))
             except InvalidArgument as error:
                 await client.send(line_of(Refused("invalid", str(error)).answer))
@@ -127,17 +129,20 @@ class ToolService:
         except CasemateError as error:
             made = Refused(kind_of(error), error.message).answer
         if asker is not None and not made["ok"]:
-            made = asker.redacted(made)
+            made = await self._redacted(asker, made)
         if isinstance(request, ShellCall):
-            return Said(shell.text_of(made).encode(), is_text=True)
+            return Said((await self.turns.take(is_large(made), shell.text_of, made)).encode(), is_text=True)
         return Said(await self.turns.take(is_large(made), line_of, made))
+
+    async def _redacted(self, asker: Asker, value: Any) -> Any:
+        return await self.turns.take(is_large(value), asker.redacted, value)
 
     async def _done(self, request: Request, asker: Asker, client: Client) -> dict[str, Any]:
         broker, tools = self.broker, self.broker.tools
         calls = Calls(tools, asker, broker.note, self.turns, broker.foreseen)
         match request:
             case Call(progress=True):
-                async with telling(client, asker.redacted) as hear:
+                async with telling(client, partial(self._redacted, asker)) as hear:
                     return await calls.call(request, hear)
             case Call():
                 return await calls.call(request)

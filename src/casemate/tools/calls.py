@@ -152,7 +152,7 @@ class Calls:
         if "url" in shown:
             shown["addresses"] = await self._addresses(shown["url"])
         summary = f"add the MCP server {request.name}{_inside(shown)}: {shortened(json.dumps(shown), _SUMMARY)}"
-        await self._allowed(Question("server", summary, shown, server=request.name))
+        await self._allowed(Question("server", summary, shown, server=request.name), is_large(shown))
         await self.tools.add(request.name, shown)
         catalogue = await self.tools.catalogue(request.name)
         tools = [row for row in catalogue.listed() if row["server"] == request.name]
@@ -318,11 +318,27 @@ def is_large(value: Any) -> bool:
 
 class Turns:
     """Of one cell at the threads that all cells share: what takes longer than others should wait is done there, one
-    step of a cell after the other, however many connections it has and however soon it closes them."""
+    step of a cell after the other, however many connections it has and however soon it closes them. What is quick is
+    done in the loop, a request of a cell in each of its turns."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
+        self._beginning = asyncio.Lock()
+        self._has_begun = False  # a request, in this turn of the loop
         self.looking_up = asyncio.Lock()  # a name may take as long as whoever answers for it likes
+
+    async def begin(self) -> None:
+        """A request begins, when no other of the cell has in this turn of the loop. What can be answered at once never
+        waits for anything else, so a cell that says more than one thing at a time would have the loop to itself."""
+        if self._has_begun or self._beginning.locked():
+            async with self._beginning:
+                if self._has_begun:
+                    await asyncio.sleep(0)  # after `_turned`; others wait for the lock meanwhile
+        self._has_begun = True
+        asyncio.get_running_loop().call_soon(self._turned)
+
+    def _turned(self) -> None:
+        self._has_begun = False
 
     async def take(self, is_slow: bool, step: Callable[..., Made], *given: Any) -> Made:
         """What ``step`` gives or raises: here if it is quick, else in another thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,9 @@ _PAUSE = 0.1  # seconds between two lines: as often as people can read them
 
 
 @asynccontextmanager
-async def telling(client: Client, redacted: Callable[[Any], Any]) -> AsyncIterator[Callable[[Progress], None]]:
+async def telling(
+    client: Client, redacted: Callable[[Any], Awaitable[Any]]
+) -> AsyncIterator[Callable[[Progress], None]]:
     """What hears of progress, in any thread, and never blocks. ``client`` is sent ``{"progress": n, "total": m or null,
     "message": "..."}`` at once, then at most every tenth of a second; what it did not hear before is dropped for what
     came later, and the last is always sent. Where the client is gone, nobody is told."""
@@ -66,12 +68,12 @@ class _Latest:
         return said
 
 
-async def _send(client: Client, latest: _Latest, redacted: Callable[[Any], Any]) -> None:
+async def _send(client: Client, latest: _Latest, redacted: Callable[[Any], Awaitable[Any]]) -> None:
     while (said := await latest.taken()) is not None or not latest.over.is_set():
         if said is None:
             continue
         told = {"progress": said.progress, "total": said.total, "message": said.message}
-        await client.send(line_of(redacted(told)))
+        await client.send(line_of(await redacted(told)))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PAUSE):
                 await latest.over.wait()
