@@ -149,7 +149,11 @@ class KeptRuns:
         """Its events, in files that are made unless they are there: from then on it is found. Raises ``OSError``."""
         if kept.log is None:
             folder = self._store.begin(kept.run, kept.head)
-            kept.log = EventLog(folder / _EVENTS, is_step=kept.head["session"] is not None)
+            try:
+                kept.log = EventLog(folder / _EVENTS, is_step=kept.head["session"] is not None)
+            except OSError:
+                self._store.drop(kept.run)
+                raise
             self._runs[kept.run] = kept
         return kept.log
 
@@ -256,8 +260,13 @@ class KeptRuns:
         told = document(execution)
         folder = self._store.folder(execution.id)
         files = [*execution.artifacts, *([execution.full_output] if execution.full_output else [])]
-        for number, artifact in enumerate(files):
-            artifact.save(folder / f"file-{number}")
+        try:
+            for number, artifact in enumerate(files):
+                artifact.save(folder / f"file-{number}")
+        except OSError:
+            for number in range(len(files)):  # half of them are of no use, and would count for nobody
+                (folder / f"file-{number}").unlink(missing_ok=True)
+            raise
         head["bytes"] = sum(one.size for one in files) + events
         self._store.end(execution.id, {**head, "is_done": True}, told)
         if not files and told["cause"] is None:

@@ -22,7 +22,8 @@ class Store(Protocol):
     each run. Raises ``OSError``."""
 
     def begin(self, run: str, head: Document) -> Path:
-        """A run begins: ``head`` says what it is; the folder for its events and files, which is made."""
+        """A run begins: ``head`` says what it is; the folder for its events and files, which is made.
+        Nothing is left where that raises."""
         ...
 
     def end(self, run: str, head: Document, execution: Document | None) -> None:
@@ -64,7 +65,11 @@ class FolderStore:
     def begin(self, run: str, head: Document) -> Path:
         folder = self.folder(run)
         os.mkdir(folder, mode=0o700)
-        _append(f"{folder}/{_HEAD}", json.dumps(head))
+        try:
+            _append(f"{folder}/{_HEAD}", json.dumps(head))
+        except OSError:
+            self.drop(run)  # it has not begun: nothing would ever end it
+            raise
         return folder
 
     def end(self, run: str, head: Document, execution: Document | None) -> None:
