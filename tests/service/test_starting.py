@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import signal
@@ -253,8 +254,6 @@ def test_its_log_holds_no_program_and_no_secret(env: dict[str, str]) -> None:
 
 
 def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import logging
-
     from casemate.service import logbook
 
     monkeypatch.setattr(logbook, "MOST_BYTES", 2000)
@@ -267,6 +266,29 @@ def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert files == ["service.log", "service.log.1"]
     assert sum((tmp_path / "log" / one).stat().st_size for one in files) < 5000
     assert "line 299" in (tmp_path / "log" / "service.log").read_text()
+
+
+def test_a_log_that_cannot_be_opened_ends_nobody_and_goes_on_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is while connections have taken all descriptors: what is logged then must not be the service's end."""
+    from casemate.service import logbook
+
+    def emit(text: str) -> None:
+        book.emit(logging.LogRecord("x", logging.INFO, "", 0, text, None, None))
+
+    monkeypatch.setattr(logbook, "MOST_BYTES", 50)
+    folder = tmp_path / "log"
+    folder.mkdir(mode=0o700)
+    book = logbook.Logbook(folder)
+    emit("before")
+    folder.chmod(0o755)  # so it is not opened
+    emit("lost")
+    folder.chmod(0o700)
+    emit("after")
+    book.close()
+    assert "before" in (folder / "service.log.1").read_text()
+    assert "after" in (folder / "service.log").read_text()
 
 
 def test_the_command_says_what_it_is_told_wrongly(env: dict[str, str]) -> None:

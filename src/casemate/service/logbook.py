@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 from pathlib import Path
 from typing import Any
 
+from casemate.errors import Unavailable
 from casemate.remote.places import LOG, open_private
 
 MOST_BYTES = 5 * 2**20  # of the file; the one before it is kept, so it is at most twice that
@@ -31,10 +33,8 @@ class Logbook(logging.Handler):
         told["message"] = record.getMessage()[:500]
         if record.exc_info and record.exc_info[0]:
             told["error"], told["where"] = record.exc_info[0].__name__, _where(record.exc_info[2])
-        try:
+        with contextlib.suppress(OSError, Unavailable):
             os.write(self._opened(), json.dumps(told).encode() + b"\n")
-        except OSError:
-            self.close()
 
     def close(self) -> None:
         """Harmless when repeated."""
@@ -49,7 +49,7 @@ class Logbook(logging.Handler):
         folder = open_private(self._folder, make=True)
         try:
             if self._fd >= 0:
-                os.close(self._fd)
+                os.close(self._fd)  # which leaves a descriptor for the next one
                 self._fd = -1
                 os.replace(LOG, _OLD, src_dir_fd=folder, dst_dir_fd=folder)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
