@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import tarfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,7 +15,7 @@ from unittest import mock
 import pytest
 from tests.contract import witness
 from tests.journeys import folders
-from tests.sessions.driver import Open, cell_of, done, every_language, said, starting
+from tests.sessions.driver import Open, cell_of, done, every_language, said, starting, until_there
 
 from casemate import Execution, Output, Sandbox
 from casemate.sessions.left import Leavings
@@ -51,6 +53,43 @@ async def test_the_artifacts_of_a_step_are_what_it_made_or_changed(opened: Open,
     )
     assert names(await session.run(change[language])) == {"b": b"3"}
     assert names(changed) == {"b": b"23"}  # what was handed out stays
+
+
+@pytest.mark.parametrize("how", ["write", "upload", "unpack"])
+@pytest.mark.parametrize("when", ["before the first step", "between two", "while one runs"])
+async def test_a_file_that_came_from_outside_is_an_artifact_only_once_a_step_has_changed_it(
+    session: Session, tmp_path: Path, how: str, when: str
+) -> None:
+    async def bring() -> None:
+        (tmp_path / "stock.csv").write_text("one\n")
+        if how == "write":
+            await session.files.write("in/stock.csv", "one\n")
+        elif how == "upload":
+            await session.files.upload(tmp_path / "stock.csv", "in/stock.csv")
+        else:
+            with tarfile.open(tmp_path / "stock.tar", "w") as tar:
+                tar.add(tmp_path / "stock.csv", "stock.csv")
+            await session.files.unpack(tmp_path / "stock.tar", "in")
+
+    if when == "while one runs":
+        wait = "import os, time\nwhile not os.path.exists('in/stock.csv'): time.sleep(0.005)"
+        step = asyncio.create_task(session.run(f"_ = open('mine', 'w').write('0')\n{wait}"))
+        try:
+            await until_there(session, "mine")
+            await bring()
+        finally:
+            assert names(await step) == {"mine": b"0"}
+    else:
+        if when == "between two":
+            await said(session, "print(1)")
+        await bring()
+    assert names(await session.run("print(open('in/stock.csv').read()); _ = open('own', 'w').write('1')")) == {
+        "own": b"1"
+    }
+    assert names(await session.run("_ = open('in/stock.csv', 'a').write('two\\n')")) == {"in/stock.csv": b"one\ntwo\n"}
+    assert names(await session.run("print(2)")) == {}
+    await session.files.write("own", "other")
+    assert names(await session.run("_ = open('own', 'w').write('1')")) == {"own": b"1"}
 
 
 async def test_a_file_that_is_written_anew_with_what_it_held_is_no_artifact_or_the_same(session: Session) -> None:

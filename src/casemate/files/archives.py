@@ -17,7 +17,7 @@ from io import BytesIO
 from typing import BinaryIO, cast
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.files.beneath import CHUNK, Attributes, enter_folder, open_beneath, write_file
+from casemate.files.beneath import CHUNK, Attributes, Hashed, enter_folder, open_beneath, write_file
 from casemate.files.bounds import Bounds, Skipped
 from casemate.files.heads import Heads, check_common
 from casemate.files.names import path_problem, shown
@@ -33,6 +33,7 @@ Path = tuple[bytes, ...]
 Tell = Callable[[int, int], None]
 Content = Callable[[int], bytes]
 Refuses = Callable[[Path, bool], str | None]
+Gave = Callable[[Path, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,10 @@ class _Count:
 
 
 def _nobody(_files: int, _bytes: int) -> None:
+    return
+
+
+def _noting_none(_path: Path, _sha256: str) -> None:
     return
 
 
@@ -269,15 +274,16 @@ def unpack(
     masked: int = 0o022,
     refuses: Refuses = _nothing,
     tell: Tell = _nobody,
+    gave: Gave = _noting_none,
 ) -> Carried:
     """Put the files and folders of an archive, which need be nobody's friend's, beneath the folder ``root``; files of
     the same names are replaced.
 
     ``owner``: whose they become. ``masked``: permissions that none gets. ``refuses``: why a path is left out, besides
-    what always is; it is told whether that is a folder's. Raises ``InvalidArgument`` where it is no archive, and
-    ``OSError`` where there is no room.
+    what always is; it is told whether that is a folder's. ``gave``: told the path and the SHA-256 of each file
+    before it appears. Raises ``InvalidArgument`` where it is no archive, and ``OSError`` where there is no room.
     """
-    unpacking = _Unpacking(root, owner, masked, refuses, _Count(tell))
+    unpacking = _Unpacking(root, owner, masked, refuses, gave, _Count(tell))
     try:
         heads = Heads(source)
         with tarfile.TarFile(fileobj=cast("BinaryIO", heads), mode="r", tarinfo=heads.member) as tar:
@@ -310,6 +316,7 @@ class _Unpacking:
     owner: tuple[int, int] | None
     masked: int
     refuses: Refuses
+    gave: Gave
     count: _Count
 
     def take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
@@ -347,9 +354,10 @@ class _Unpacking:
         mode = (0o777 if member.mode & 0o100 else 0o666) & ~self.masked
         folder = self._folder(path[:-1])
         try:
-            chunks = iter(lambda: content.read(CHUNK), b"")
+            chunks = Hashed(iter(lambda: content.read(CHUNK), b""))
             modified = int(min(max(member.mtime, 0), 2**33)) * 10**9
-            write_file(folder, os.fsdecode(path[-1]), chunks, Attributes(mode, self.owner, modified))
+            attributes = Attributes(mode, self.owner, modified)
+            write_file(folder, os.fsdecode(path[-1]), chunks, attributes, before=lambda: self.gave(path, chunks.sha256))
         finally:
             os.close(folder)
 

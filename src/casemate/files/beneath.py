@@ -7,9 +7,10 @@ loss of power a file may be missing. A process killed at the wrong moment leaves
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -29,6 +30,24 @@ class Attributes:
 
 
 PLAIN = Attributes()
+
+
+class Hashed:
+    """Chunks that are hashed on their way: ``sha256`` is of what has been taken of them so far."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = chunks
+        self._digest = hashlib.sha256()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            self._digest.update(chunk)
+            yield chunk
+
+    @property
+    def sha256(self) -> str:
+        """In hexadecimal."""
+        return self._digest.hexdigest()
 
 
 def write_all(file: int, data: bytes) -> None:

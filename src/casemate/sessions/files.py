@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from casemate.errors import InvalidArgument
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_name
-from casemate.files.beneath import CHUNK, Attributes, open_beneath, write_file
+from casemate.files.beneath import CHUNK, Attributes, Hashed, open_beneath, write_file
+from casemate.files.names import text_of
+from casemate.files.pieces import data_in, pieces_of
 from casemate.files.walk import Entry, kind_of, open_file
 from casemate.model.plan import WORKSPACE
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
 
 T = TypeVar("T")
+Gave = Callable[[str, str], None]  # a file's name and the SHA-256 of its content
 _HIDDEN = "it is hidden in this workspace"
 _MOST_LISTED = 10_000
 _MOST_READ = 1 << 30  # bytes that are returned; a larger file is downloaded
@@ -57,10 +60,12 @@ class SessionFiles:
         workspace: Callable[[], AbstractAsyncContextManager[int]],
         redaction: Redaction | None = None,
         hides: Callable[[str], bool] = lambda _: False,
+        gave: Gave = lambda _name, _sha256: None,
     ) -> None:
         """``redaction``: of the session's secrets, where it has any. It is for what is read and listed. ``hides``:
-        names that the session's programs do not see, asked when the workspace is there."""
-        self._hides = hides
+        names that the session's programs do not see, asked when the workspace is there. ``gave``: told the name and the
+        SHA-256 of each file that is written, before it appears."""
+        self._hides, self._gave = hides, gave
         self._workspace = workspace
         self._redaction = redaction
 
@@ -92,7 +97,7 @@ class SessionFiles:
         if not isinstance(content, str | bytes | bytearray | memoryview):
             raise InvalidArgument("content", f"must be bytes or str, not {type(content).__name__}; upload takes a path")
         data = content.encode() if isinstance(content, str) else bytes(content)
-        await self._do(_write, name, lambda: iter((data,)))
+        await self._do(_write, name, lambda: iter((data,)), self._gave)
 
     async def list(self, name: str = "") -> list[FileInfo]:
         """What lies in a folder, by name; at most 10,000 entries."""
@@ -108,7 +113,7 @@ class SessionFiles:
     async def upload(self, source: str | os.PathLike[str], name: str | None = None) -> None:
         """Copy a file of the host's into the workspace, by its own name unless another is given."""
         path = Path(source)
-        await self._do(_upload, path.name if name is None else name, path)
+        await self._do(_upload, path.name if name is None else name, path, self._gave)
 
     async def download(self, name: str, target: str | os.PathLike[str]) -> Path:
         """Copy a file of the workspace to ``target`` on the host, a path or a folder; where it lies then."""
@@ -127,7 +132,7 @@ class SessionFiles:
         """Put the files and folders of a tar archive on the host into a folder of the workspace, which is made where it
         is missing; files of the same names are replaced. What came out of it: links and their like do not. Raises
         ``InvalidArgument`` for what is no archive, and where there is no room."""
-        return await self._do(_unpack, name, Path(source), self._refuses_in(name))
+        return await self._do(_unpack, name, Path(source), self._refuses_in(name), self._gave)
 
     def _refuses_in(self, folder: str) -> Refuses:
         """Why what lies in a folder of the workspace is not carried; its path there is given."""
@@ -252,13 +257,14 @@ def _content(root: int, name: str) -> bytes:
             raise OSError(errno.EFBIG, "is larger than 1 GiB; download it")
         if status.st_size > status.st_blocks * _BLOCK + _MOST_HOLES:
             raise OSError(errno.EFBIG, "consists of holes for the most part; download it")
-        return os.read(fd, status.st_size) if status.st_size < CHUNK else b"".join(_pieces(fd, status.st_size))
+        return os.read(fd, status.st_size) if status.st_size < CHUNK else b"".join(pieces_of(fd, status.st_size))
 
 
-def _write(root: int, name: str, chunks: Callable[[], Iterator[bytes]]) -> None:
-    owner = os.fstat(root)
+def _write(root: int, name: str, chunks: Callable[[], Iterator[bytes]], gave: Gave) -> None:
+    owner, hashed = os.fstat(root), Hashed(chunks())
     with _parent(root, name, make=True) as (folder, last):
-        write_file(folder, last, chunks(), Attributes(0o644, (owner.st_uid, owner.st_gid)))
+        attributes = Attributes(0o644, (owner.st_uid, owner.st_gid))
+        write_file(folder, last, hashed, attributes, before=lambda: gave(name, hashed.sha256))
 
 
 def _list(root: int, name: str) -> list[FileInfo]:
@@ -296,7 +302,7 @@ def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | N
     def told(file: int) -> bytes:
         assert redaction is not None
         try:
-            return _redacted(b"".join(_pieces(file, os.fstat(file).st_size)), redaction)
+            return _redacted(b"".join(pieces_of(file, os.fstat(file).st_size)), redaction)
         except OSError as error:
             raise withheld(error.strerror or str(error)) from None
 
@@ -313,24 +319,27 @@ def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | N
         return packer.end()
 
 
-def _unpack(root: int, name: str, source: Path, refuses: Refuses) -> Carried:
+def _unpack(root: int, name: str, source: Path, refuses: Refuses, gave: Gave) -> Carried:
     from casemate.files.archives import unpack
 
-    status = os.fstat(root)
+    status, outer = os.fstat(root), f"{name}/" if name else ""
     with _on_the_host("source", source):
         archive = source.open("rb")
     with archive:
         folder = _made(root, name.split("/") if name else [])
         try:
-            return unpack(archive, folder, owner=(status.st_uid, status.st_gid), refuses=refuses)
+            return unpack(
+                archive, folder, owner=(status.st_uid, status.st_gid), refuses=refuses,
+                gave=lambda path, sha256: gave(outer + text_of(path), sha256),
+            )  # fmt: skip
         finally:
             os.close(folder)
 
 
-def _upload(root: int, name: str, source: Path) -> None:
+def _upload(root: int, name: str, source: Path, gave: Gave) -> None:
     if not source.is_file():
         raise InvalidArgument("source", f"{str(source)!r} is not a file")
-    _write(root, name, lambda: _chunks_of(source))
+    _write(root, name, lambda: _chunks_of(source), gave)
 
 
 def _download(root: int, name: str, target: Path, redaction: Redaction | None) -> Path:
@@ -343,10 +352,10 @@ def _download(root: int, name: str, target: Path, redaction: Redaction | None) -
         return target
     with _opened(root, name) as fd, _on_the_host("target", target), target.open("wb") as file:
         size = os.fstat(fd).st_size
-        for start, end in _data(fd, size):
+        for start, end in data_in(fd, size):
             os.lseek(fd, start, os.SEEK_SET)
             file.seek(start)
-            for piece in _pieces(fd, end - start):
+            for piece in pieces_of(fd, end - start):
                 file.write(piece)
         file.truncate(size)
     return target
@@ -363,27 +372,6 @@ def _on_the_host(argument: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InvalidArgument(argument, f"{str(path)!r}: {error.strerror or error}") from None
-
-
-def _data(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where in a file there is data; the rest are holes, which take no room and are not to take any here."""
-    end = 0
-    while end < size:
-        try:
-            start = os.lseek(fd, end, os.SEEK_DATA)
-            end = min(size, os.lseek(fd, start, os.SEEK_HOLE))
-        except OSError as error:
-            if error.errno == errno.EINVAL:  # this file system does not tell
-                yield end, size
-            return  # nothing but a hole follows
-        yield start, end
-
-
-def _pieces(fd: int, most: int) -> Iterator[bytes]:
-    """At most so many bytes: a file may grow while it is read."""
-    while most > 0 and (piece := os.read(fd, min(CHUNK, most))):
-        most -= len(piece)
-        yield piece
 
 
 def _chunks_of(path: Path) -> Iterator[bytes]:

@@ -7,7 +7,6 @@ cell runs: it is dead, or stands still.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.redaction.redaction import Redaction
 
+_MOST_GIVEN = 100_000  # names; what is put there after so many counts as a step's
 _FOLDERS = {"private": b"workspace", "overlay": b"upper"}  # of all that the cell can write
 
 
@@ -36,12 +36,17 @@ class Leavings:
     plan: Plan
     house: House
     redaction: Redaction | None = None
-    given: Mapping[str, str] = field(init=False)
+    given: dict[str, str] = field(init=False)
     _collected: Seen = field(default_factory=Seen)
     _applied: Seen = field(default_factory=Seen)
 
     def __post_init__(self) -> None:
         self.given = {**digests_of(self.plan), **output_before(self.plan)}
+
+    def gave(self, name: str, sha256: str) -> None:
+        """From outside a file is put at ``name``: it is nobody's work here, as long as it has this content."""
+        if len(self.given) < _MOST_GIVEN or name in self.given:
+            self.given[name] = sha256
 
     def is_empty(self, tree: int) -> bool:
         """Whether a private workspace is as empty as it was made: the usual case, worth no thread."""

@@ -114,6 +114,11 @@ class Lives:
             return True
         return guard.hides(folder.resolve(), name) and os.path.lexists(folder / name) and not self._has_own(name)
 
+    def gave(self, name: str, sha256: str) -> None:
+        """A file of this content is about to be put into the workspace from outside: nothing that a step leaves."""
+        if self._leavings is not None:
+            self._leavings.gave(name, sha256)
+
     async def present(self) -> InterpreterCell | None:
         """The same for anybody; None where one has ended and is not buried. Raises ``CasemateError``."""
         async with self._birth:

@@ -65,7 +65,7 @@ class Session:
         self._slot = slot
         self._turn = asyncio.Lock()
         self._lives = Lives(terms.admitted, house, self._redaction)
-        self.files = SessionFiles(self._workspace, self._redaction, self._lives.hides)
+        self.files = SessionFiles(self._workspace, self._redaction, self._lives.hides, self._lives.gave)
         self._lifetime = Lifetime(terms.idle_timeout, terms.lifetime, self._expire)
         self._runs: dict[str, Run] = {}
         self._running = ""  # the id of the step that runs
