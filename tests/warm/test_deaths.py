@@ -66,6 +66,23 @@ def test_a_zygote_that_dies_between_runs_is_replaced_and_no_run_fails(sandbox: s
     until(lambda: is_back(sandbox))
 
 
+def test_a_folder_that_was_replaced_while_a_cell_for_it_was_made_is_noticed_by_no_run(
+    audit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, prepare = tmp_path / "folder", Link.prepare
+
+    def prepare_for_another(link: Link, request: dict[str, Any], payload: int) -> RunningCell:
+        workspace = {**request["workspace"], "folder": str(tmp_path / "removed")}
+        return prepare(link, {**request, "workspace": workspace}, payload)
+
+    folder.mkdir()
+    with sync.Sandbox(audit=audit, preload=(), workspace=folder) as sandbox:
+        settle(sandbox)
+        monkeypatch.setattr(Link, "prepare", prepare_for_another)
+        starts = [start_of(check(sandbox.run(HELLO["python"]))) for _ in range(3)]
+    assert any(how == "exec" and "the cell that was ready had ended" in str(why) for how, why in starts), starts
+
+
 def test_a_zygote_that_dies_while_runs_wait_for_cells_of_it_is_noticed_by_none(sandbox: sync.Sandbox) -> None:
     settle(sandbox)
     pid = zygote_of(sandbox)

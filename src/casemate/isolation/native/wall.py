@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 S = TypeVar("S", Sink, SessionSink)
 
 _GONE = "the cell that was ready had ended"
-_MISSED = ("zygote", "waiting")  # stages at which a cell that was ready, or was to be forked, has not begun its program
+# Stages at which a cell that was ready, or was to be forked, has not begun its program. Its workspace may be one that
+# was removed since, of whose number there is another.
+_MISSED = ("zygote", "waiting", "workspace")
 _HELLO_TIMEOUT = 20.0  # seconds a supervisor has to start, on a machine under heavy load
 
 
