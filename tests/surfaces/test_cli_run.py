@@ -113,6 +113,34 @@ def test_a_traceback_is_the_programs_own_and_names_its_file(cli: Cli) -> None:
     assert b"casemate" not in done.stderr
 
 
+_NO_NETWORK = b"casemate: not reached: the cell has no network; --allow HOST opens it to a host"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ask.py", "import socket\nsocket.getaddrinfo('api.test', 443)"),
+        ("fetch.py", "import urllib.request\nurllib.request.urlopen('http://api.test/')"),
+        pytest.param(
+            "ask.mjs", "import d from 'dns/promises'\nawait d.lookup('api.test')", marks=pytest.mark.needs("node")
+        ),
+    ],
+)
+def test_a_name_asked_for_in_vain_without_network_is_told_with_the_option_that_opens_it(
+    cli: Cli, name: str, text: str
+) -> None:
+    done = cli("run", cli.program(text, name))
+    assert done.code != 0
+    assert _NO_NETWORK in done.stderr.splitlines()
+    elsewhere = cli("run", "--allow", "other.test", cli.program(text, name)).stderr
+    assert b"no network" not in elsewhere
+
+
+def test_a_program_that_fails_otherwise_is_told_nothing_of_the_network(cli: Cli) -> None:
+    text = "# Temporary failure in name resolution\nraise ValueError('gaierror')"
+    assert b"casemate:" not in cli("run", cli.program(text)).stderr
+
+
 def test_output_comes_while_the_program_runs(cli: Cli) -> None:
     program = cli.program("import time\nprint('here', flush=True)\ntime.sleep(60)")
     with cli.start("run", program) as process:

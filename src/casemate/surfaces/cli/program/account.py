@@ -28,6 +28,8 @@ _SUFFIX_OF = {
 }
 _BINARY = {"image/png", "image/jpeg", "application/pdf"}
 _OUTPUT_FOLDER = "output/"
+# What the resolvers of Python and Node say where there is nobody to ask (EAI_AGAIN, getaddrinfo(3)).
+_NOBODY_TO_ASK = ("Temporary failure in name resolution", "getaddrinfo EAI_AGAIN")
 
 
 def account(execution: Execution, options: Options) -> Iterator[str]:
@@ -52,12 +54,23 @@ def outcome(execution: Execution) -> Iterator[str]:
 def _not_done(execution: Execution) -> Iterator[str]:
     for skipped in execution.skipped:
         yield f"left out: {visible(skipped.name)}: {visible(skipped.reason)}"
+    if _had_no_network(execution):
+        when = "" if execution.state is None else " when a session is opened"
+        yield f"not reached: the cell has no network; --allow HOST opens it to a host{when}"
     denied = [crossing for crossing in execution.crossings if crossing.decision == "denied"]
     for crossing in denied[:_MOST_NAMES]:
         where = f"{crossing.host}:{crossing.port}" if crossing.port else crossing.host
         yield f"not reached: {visible(where)}: {visible(crossing.reason)}"
     if len(denied) > _MOST_NAMES:
         yield f"not reached: {len(denied) - _MOST_NAMES} more"
+
+
+def _had_no_network(execution: Execution) -> bool:
+    """Whether a name was asked for in vain in a cell without a door, which would have told of it as a crossing."""
+    error = execution.error
+    if error is None or execution.ok or execution.crossings:
+        return False
+    return any(said in error.value for said in _NOBODY_TO_ASK)
 
 
 def _why(execution: Execution) -> str:

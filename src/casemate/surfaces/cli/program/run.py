@@ -178,7 +178,7 @@ async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | 
 def _tell(execution: Execution, options: Options) -> None:
     """What casemate itself has to say of a run: nothing, when there was nothing out of the ordinary."""
     unusual = (execution.cause, execution.skipped, execution.artifacts, execution.results, execution.full_output)
-    if not any((*unusual, execution.crossings)):
+    if not any((*unusual, execution.crossings, execution.error)):
         return
     from casemate.surfaces.cli.program.account import account
 
