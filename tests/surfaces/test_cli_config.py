@@ -55,6 +55,9 @@ def test_the_same_as_json_and_one_value_alone(cli: Cli) -> None:
         2, b"casemate: KEY: 'limits.procesess' is no key that casemate knows; did you mean limits.processes?",
     )  # fmt: skip
 
+    done = cli("config", "nope")
+    assert (done.code, done.stderr.splitlines()[0]) == (2, b"casemate: KEY: 'nope' is no key that casemate knows")
+
 
 def test_a_file_is_checked_without_being_used(cli: Cli) -> None:
     (cli.folder / "c.toml").write_text('namespace = "a"\n[service]\nidle_stop = 60\n[limits]\nwall = 5\n')

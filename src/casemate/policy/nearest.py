@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_ALIKE = 0.6  # of 1; below it two names have nothing to do with each other
+_ALIKE = 0.65  # of 1; below it two names have nothing to do with each other
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
