@@ -337,7 +337,13 @@ def test_a_host_that_nobody_allows_is_refused_with_a_code_of_its_own(served: Cli
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("exec", "nosuch", "1"), "SESSION: there is no session 'nosuch'"),
+        (("exec", "nosuch", "1"), "SESSION: there is no session 'nosuch', or it has ended\n`casemate sessions` lists"),
+        (("inspect", "nosuch"), "SESSION: there is no session 'nosuch', or it has ended\n`casemate sessions` lists"),
+        (
+            ("sessions", "reset", "nosuch"),
+            "SESSION: there is no session 'nosuch', or it has ended\n`casemate sessions`",
+        ),
+        (("ps", "--filter", "nosuch=1"), "--filter: there is no key 'nosuch'\nThere are: "),
         (("sessions", "open", "a", "b"), "more arguments than it takes: b\nTry: casemate sessions open --help"),
         (("sessions", "opn"), "sessions has no command 'opn'; did you mean 'open'?\nThere are: open, list, "),
         (("approvals", "nosuch"), "approvals has no command 'nosuch'\nThere are: "),
@@ -357,6 +363,29 @@ def test_a_slip_is_told_by_the_name_that_the_help_has(served: Cli, words: tuple[
     done = served(*words)
     assert done.code == 2
     assert done.stderr.decode().startswith(f"casemate: {said}")
+
+
+def test_a_slip_with_a_session_is_told_once_and_by_the_name_that_the_help_has(served: Cli) -> None:
+    assert served("sessions", "open", "s").code == 0
+    for words, said in (
+        (("exec", "s", "--memory", "1GiB", "1"), "--memory: is not for a step of this session"),
+        (("exec", "s"), "CODE: "),
+        (("sessions", "get", "s", "nope"), "NAME: there is no variable 'nope'\n"),
+        (("cp", "-", "s:"), "SOURCE: is no whole tar archive"),
+    ):
+        done = served(*words, stdin=b"")
+        assert (done.code, done.stderr.decode().startswith(f"casemate: {said}")) == (2, True), done
+
+
+@pytest.mark.parametrize("words", [("ps",), ("sessions", "list"), ("approvals", "list")])
+def test_an_unknown_key_of_a_filter_is_told_all_keys(served: Cli, words: tuple[str, ...]) -> None:
+    assert b", namespace.\n" in served(*words, "--filter", "nosuch=1").stderr
+
+
+@pytest.mark.parametrize("words", [(), ("ps",), ("sessions", "open")])
+def test_help_of_a_command_may_be_asked_for_as_a_command(cli: Cli, words: tuple[str, ...]) -> None:
+    asked, told = cli("help", *words), cli(*words, "--help")
+    assert (asked.code, asked.stdout, asked.stderr) == (0, told.stdout, told.stderr)
 
 
 @pytest.mark.parametrize(

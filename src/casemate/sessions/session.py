@@ -155,7 +155,7 @@ class Session:
         self._terms.check_name(name)
         reply = await self._asked(lambda life: life.ask(name))
         if reply.error is not None:
-            raise InvalidArgument("name", f"{name!r}: {reply.error}")
+            raise InvalidArgument("name", reply.error if name in reply.error else f"{name!r}: {reply.error}")
         if reply.text is None:
             return reply.value
         import json

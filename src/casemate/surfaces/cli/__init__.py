@@ -71,6 +71,8 @@ def _dispatch(given: list[str]) -> int:
     if not given or given[0] in _HELP:
         sys.stdout.write(_help())
         return 0 if given else failures.USAGE
+    if given[0] == "help":
+        return _dispatch([*given[1:], "--help"])
     if given == ["--version"]:
         sys.stdout.write(f"casemate {__version__}\n")
         return 0

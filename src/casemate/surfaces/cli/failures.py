@@ -64,7 +64,7 @@ _OPTION_OF_ARGUMENT = {
     "name": "NAME",
     "value": "the value",
     "hosts": "--inject-host",
-    "server": "the server",
+    "server": "SERVER",
     "tool": "SERVER.TOOL",
     "tools": "the file of servers",
     "folder": "FOLDER",
@@ -77,13 +77,17 @@ _OPTION_OF_ARGUMENT = {
     "run": "RUN",
     "request_id": "REQUEST",
     "filters": "--filter",
-    "archive": "the archive",
+    "archive": "SOURCE",
     "source": "SOURCE",
     "target": "TARGET",
     "sha256": "SHA256",
     "domain": "DOMAIN",
     "token": "CASEMATE_TOKEN",
 }
+
+# What lists those of which one was named that there is not.
+WHAT_THERE_IS = "`casemate sessions` lists the sessions, `casemate ps --all` the runs."
+_LISTED = {"session": WHAT_THERE_IS, "run": WHAT_THERE_IS}
 
 
 def exit_code_of(execution: Execution) -> int:
@@ -100,9 +104,14 @@ def exit_code_of_error(error: CasemateError) -> int:
     return _OF_KIND.get(error.kind, 70)
 
 
+def remedy_of(error: CasemateError) -> str:
+    """What to do about it: where it says nothing of that itself, which command lists what there is."""
+    return error.remediation or (_LISTED.get(getattr(error, "argument", ""), "") if error.kind == "not_found" else "")
+
+
 def option_of(argument: str) -> str:
-    """How the command line calls an argument of the facade's; a variable is called by its name."""
-    if argument.startswith("CASEMATE_"):
+    """How the command line calls an argument of the facade's; what is in capitals, such as a variable, is called so."""
+    if argument.isupper():
         return argument
     name = argument.removeprefix("limits.").replace("_", "-")
     return _OPTION_OF_ARGUMENT.get(argument, f"--{name}")

@@ -12,7 +12,7 @@ from casemate.errors import InvalidArgument, Unavailable
 from casemate.operations.events import request_of
 from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, Name, ask, print_json, print_table, served
 from casemate.surfaces.cli.over_service.following import TOO_LATE, decided
-from casemate.surfaces.cli.over_service.lists import Filter, Quiet, print_listed, wanted
+from casemate.surfaces.cli.over_service.lists import Filter, Quiet, ask_for, print_listed, wanted
 from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def list_requests(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = 
         Only their ids.
     """
     asked, chosen = wanted(filters, asked)
-    pending = ask(asked, "approvals.pending", filters=chosen)
+    pending = ask_for(asked, "approvals.pending", chosen)
     if quiet or asked.is_json:
         print_listed(pending, "id", quiet=quiet)
         return 0

@@ -20,6 +20,7 @@ from casemate.model.plan import WORKSPACE
 from casemate.model.sizes import format_size
 from casemate.operations.handles import meant
 from casemate.operations.uploads import MOST_BYTES
+from casemate.surfaces.cli.failures import WHAT_THERE_IS
 from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, Name, print_json, served
 from casemate.surfaces.cli.terminal.progress import Progress
 from casemate.surfaces.cli.terminal.words import say
@@ -31,7 +32,6 @@ _NOT_WHOLE = 1  # the exit code where a bound, or a failure, left something behi
 _MOST_TOLD = 20  # of what was left out, in lines; --output json has more
 _PIPE = "-"
 _AWAY_IS = "One of the two is SESSION:PATH or RUN:NAME, and SESSION: alone is a session's workspace."
-_WHAT_THERE_IS = "`casemate sessions` lists the sessions, `casemate ps --all` the runs."
 
 
 def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
@@ -137,7 +137,7 @@ class _Copying:
         found = meant(handle, known, argument, "sessions and runs")
         if found is None:
             raise NotFound(
-                argument, f"there is no session or run {handle[:100]!r}, or it has ended", remediation=_WHAT_THERE_IS
+                argument, f"there is no session or run {handle[:100]!r}, or it has ended", remediation=WHAT_THERE_IS
             )
         return {known[found]: found}
 

@@ -16,14 +16,13 @@ from casemate.surfaces.cli.over_service.connection import (
     Flag,
     Name,
     ago,
-    ask,
     print_json,
     print_lines,
     print_table,
     served,
 )
 from casemate.surfaces.cli.over_service.limit_options import NO_LIMITS, LimitOptions
-from casemate.surfaces.cli.over_service.lists import Filter, Quiet, print_listed, wanted
+from casemate.surfaces.cli.over_service.lists import Filter, Quiet, ask_for, print_listed, wanted
 from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:
@@ -103,7 +102,13 @@ def execute(
             return 0
         return await _until_over(remote, state["run"], asked, raw=raw)
 
-    return served(begun, asked, runs=True)
+    try:
+        return served(begun, asked, runs=True)
+    except InvalidArgument as error:
+        names = {"limits": f"limits.{next(iter(within.given()), '')}", "code": "CODE" if file is None else "file"}
+        if error.argument not in names:
+            raise
+        raise InvalidArgument(names[error.argument], error.problem, remediation=error.remediation) from None
 
 
 async def _until_over(remote: Remote, run: str, asked: Asked, *, raw: bool) -> int:
@@ -143,7 +148,7 @@ def ps(
         Only their handles.
     """
     asked, chosen = wanted(filters, asked)
-    listed = ask(asked, "runs.list", filters=chosen)
+    listed = ask_for(asked, "runs.list", chosen)
     are_over = all or any(one.partition("=")[0] == "status" for one in filters)
     runs = [one for one in listed if are_over or one["status"] != "done"]
     if quiet or asked.is_json:
@@ -306,15 +311,18 @@ def _told_handle(state: dict[str, Any], asked: Asked) -> None:
 
 def _program(code: str | None, file: str | None) -> str:
     """The program, as it was given. Raises ``InvalidArgument``."""
+    name = "CODE" if file is None else "file"
     if file is not None and code is not None:
-        raise InvalidArgument("code", "is there twice: as CODE and as --file")
+        raise InvalidArgument("CODE", "is there twice: as CODE and as --file")
     if file is None and code not in (None, "-"):
         return str(code)
     if file is None and code is None and sys.stdin.isatty():
-        raise InvalidArgument("code", "give a program, --file FILE, or - for standard input")
+        raise InvalidArgument("CODE", "give a program, --file FILE, or - for standard input")
     from casemate.surfaces.cli.program.options import program_in
 
     try:
         return program_in(file or "-").decode()
     except UnicodeDecodeError:
-        raise InvalidArgument("code", "is not UTF-8 text") from None
+        raise InvalidArgument(name, "is not UTF-8 text") from None
+    except InvalidArgument as error:
+        raise InvalidArgument(name, error.problem, remediation=error.remediation) from None

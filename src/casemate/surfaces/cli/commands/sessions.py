@@ -23,7 +23,7 @@ from casemate.surfaces.cli.over_service.connection import (
     served,
 )
 from casemate.surfaces.cli.over_service.limit_options import NO_LIMITS, LimitOptions
-from casemate.surfaces.cli.over_service.lists import Filter, Quiet, print_listed, wanted
+from casemate.surfaces.cli.over_service.lists import Filter, Quiet, ask_for, print_listed, wanted
 from casemate.surfaces.cli.program.options import env_of
 
 app = App(name="sessions", help="Keep interpreters with their state, and look into them.")
@@ -99,7 +99,7 @@ def list_sessions(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = 
         Only their handles.
     """
     asked, chosen = wanted(filters, asked)
-    sessions = ask(asked, "sessions.list", filters=chosen)
+    sessions = ask_for(asked, "sessions.list", chosen)
     if quiet or asked.is_json:
         print_listed(sessions, "session", quiet=quiet)
         return 0

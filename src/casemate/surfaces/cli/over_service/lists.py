@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
-from casemate.surfaces.cli.over_service.connection import Asked, print_json, print_lines
+from casemate.surfaces.cli.over_service.connection import Asked, ask, print_json, print_lines
 
 Filter = Annotated[tuple[str, ...], Parameter(name=("--filter", "-f"), negative=(), allow_leading_hyphen=True)]
 Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"), negative=())]
@@ -29,6 +29,17 @@ def wanted(filters: Sequence[str], asked: Asked) -> tuple[Asked, dict[str, list[
             raise InvalidArgument("filters", f"one namespace at a time: {asked.namespace!r} is asked for already")
         asked = replace(asked, namespace=namespace)
     return asked, chosen or None
+
+
+def ask_for(asked: Asked, operation: str, filters: Mapping[str, list[str]] | None) -> Any:
+    """What the service lists. Raises ``InvalidArgument``, which names all keys that there are here."""
+    try:
+        return ask(asked, operation, filters=filters)
+    except InvalidArgument as error:
+        if error.argument != "filters" or not any(key in error.problem for key in map(repr, filters or ())):
+            raise
+        keys = f"{error.remediation.removesuffix('.')}, {_NAMESPACE}."
+        raise InvalidArgument("filters", error.problem, remediation=keys) from None
 
 
 def print_listed(rows: Sequence[Mapping[str, Any]], handle: str, *, quiet: bool) -> None:

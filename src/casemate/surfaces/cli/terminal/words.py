@@ -24,5 +24,5 @@ def report(error: CasemateError) -> int:
     message = error.message
     if isinstance(error, InvalidArgument):
         message = f"{failures.option_of(error.argument)}: {message.removeprefix(f'{error.argument}: ')}"
-    say(inert("\n".join(line for line in (message, error.remediation) if line)))
+    say(inert("\n".join(line for line in (message, failures.remedy_of(error)) if line)))
     return failures.exit_code_of_error(error)
