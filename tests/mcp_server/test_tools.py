@@ -236,6 +236,25 @@ async def test_a_session_keeps_its_state_and_nobody_else_can_use_its_handle(conn
             await stranger.client.read_resource(uri)
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("read_file", {"path": "none.txt"}),
+        ("list_files", {"path": "none"}),
+        ("write_file", {"path": "../up", "text": "x"}),
+    ],
+)
+async def test_what_is_wrong_with_a_files_name_is_told_of_the_argument_that_the_tool_has(
+    connect: Connect, tool: str, arguments: dict[str, str]
+) -> None:
+    async with connect() as agent:
+        opened = structure_of(await agent.call("execute_code", code="1", session="new"))["session"]
+        refused = await agent.call(tool, session=opened, **arguments)
+        assert refused.is_error
+        assert f"path: {arguments['path']!r}" in text_of(refused)
+        assert "name:" not in text_of(refused)
+
+
 async def test_files_can_be_given_to_a_program_in_a_fresh_cell(connect: Connect) -> None:
     async with connect() as agent:
         answer = await agent.call("execute_code", code="cat in.txt", language="shell", files={"in.txt": "given"})

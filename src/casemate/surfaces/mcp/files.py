@@ -42,13 +42,13 @@ async def read_file(call: Call) -> CallToolResult:
         data, media_type = await _picture(call.caller.invoke, where["run"], picture)
         return _binary(path, data, media_type, offset)
     order = {**where, "path": path, "offset": offset}
-    content = await call.caller.invoke("files.read", {**order, "limit": _BINARY_PAGE})
+    content = await _asked(call, "files.read", {**order, "limit": _BINARY_PAGE})
     if content["text"] is not None:
         return _text(path, content)
     data, size = base64.b64decode(content["base64"]), int(content["size"])
     media_type = next((kind for start, kind in _IMAGES.items() if data.startswith(start)), "")
     if media_type and not offset and size <= _MOST_IMAGE:
-        whole_file = await call.caller.invoke("files.read", {**order, "limit": _MOST_IMAGE, "encoding": "base64"})
+        whole_file = await _asked(call, "files.read", {**order, "limit": _MOST_IMAGE, "encoding": "base64"})
         return _image(path, base64.b64decode(whole_file["base64"]), media_type)
     return _pieces(path, data, size, offset)
 
@@ -60,7 +60,7 @@ async def write_file(call: Call) -> CallToolResult:
         raise InvalidArgument("text", "give either text or base64", remediation=WRITE_FILE.usage)
     content = {name: given[name] for name in ("text", "base64") if name in given}
     session, path = str(given["session"]), str(given["path"])
-    await call.caller.invoke("files.write", {"session": session, "path": path, **content})
+    await _asked(call, "files.write", {"session": session, "path": path, **content})
     uri = session_uri(session, path)
     size = len(base64.b64decode(given["base64"])) if "base64" in given else len(given["text"].encode())
     return answers.told(f"Wrote {size} bytes to {json.dumps(path)}.", {"path": path, "size": size, "uri": uri})
@@ -73,7 +73,7 @@ async def list_files(call: Call) -> CallToolResult:
         listed = await call.caller.invoke("artifacts.list", where)
     else:
         folder = str(call.arguments.get("path", "."))
-        listed = await call.caller.invoke("files.list", {**where, "path": folder})
+        listed = await _asked(call, "files.list", {**where, "path": folder})
     entries = [_entry(where, one) for one in listed]
     named = entries[:_MOST_LISTED]
     handle = next(f'{name}="{value}"' for name, value in where.items())
@@ -120,6 +120,16 @@ async def read_resource(caller: Caller, uri: str) -> ReadResourceResult | None:
         return _blob(uri, data, guessed or "application/octet-stream")
     one = TextResourceContents(uri=uri, mime_type=guessed or "text/plain", text=content)
     return ReadResourceResult(contents=[one])
+
+
+async def _asked(call: Call, operation: str, order: Mapping[str, Any]) -> Any:
+    """The answer; what is wrong with a file's name is told of ``path``, as these tools call it."""
+    try:
+        return await call.caller.invoke(operation, order)
+    except InvalidArgument as error:
+        if error.argument != "name":
+            raise
+        raise InvalidArgument("path", error.problem, remediation=error.remediation) from None
 
 
 async def _whole(invoke: Invoke, order: Mapping[str, Any]) -> bytes:
