@@ -217,7 +217,7 @@ def test_a_question_at_a_terminal_is_taken_back_when_somebody_else_answers(serve
     request = json.loads(served("approvals", "list", "--output", "json").stdout)[0]["id"]
     served("approvals", "deny", request)
     done = at.done()
-    assert b"withdrawn" in done.stdout
+    assert b"the question is over: it was answered elsewhere, or withdrawn" in done.stdout
     assert b"not reached" in done.stdout
 
 

@@ -52,7 +52,7 @@ class Terminal:
                 return (await _line()).strip().lower() in _YES
             except asyncio.CancelledError:
                 sys.stderr.write("\n")
-                say("the question was withdrawn")
+                say("the question is over: it was answered elsewhere, or withdrawn")
                 raise
 
 
