@@ -40,7 +40,7 @@ def test_its_strict_look_at_all_schemas_finds_nothing(tmp_path: Path, toolset: s
 def test_it_runs_a_program(tmp_path: Path) -> None:
     call = ["--method", "tools/call", "--tool-name", "execute_code", "--tool-arg", "code=print(6 * 7)"]
     answer = inspected(tmp_path, *call)
-    assert answer["content"][0]["text"].startswith("42\n")
+    assert answer["content"][0]["text"].endswith("\n[all below is the program's output]\n42")
     assert answer["structuredContent"]["status"] == "ok"
 
 
