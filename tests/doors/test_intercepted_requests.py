@@ -61,7 +61,7 @@ def test_a_refusal_is_an_answer_in_http_2_and_other_requests_of_the_connection_g
     first, second, _, third = execution.stdout.splitlines()[:4]
     assert first == "hello from GET /a 2 1", (execution.stdout, execution.stderr)
     assert "no rule allows" in second
-    assert third == "hello from GET /c 2 0"
+    assert third == "hello from GET /c 2 0", (execution.stdout, execution.stderr)
     assert [what[:13] for what in new_visits(world, visits)] == ["GET /a HTTP/2", "GET /c HTTP/2"]
 
 

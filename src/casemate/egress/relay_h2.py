@@ -19,10 +19,13 @@ from casemate.egress.frames import Flood, NoFrames, goaway
 from casemate.egress.refusal import Refused
 from casemate.egress.rewriting import answer, hiding, rewritten, watcher
 from casemate.egress.secured import Secured
-from casemate.egress.side import Kept, Side
+from casemate.egress.side import Headers, Kept, Side
 from casemate.egress.streams import BadHead, Pair, head_of
 from casemate.policy.hosts import HTTPS
 
+# Bytes of a body that are waited for, where it is said to be so short, before its request is refused: a client that is
+# answered while it still sends may lose the answer, or the connection (curl 7.88 does).
+_SHORT = 1 << 16
 _REFUSED_STREAM = h2.errors.ErrorCodes.REFUSED_STREAM
 
 
@@ -40,6 +43,7 @@ class _Relay:
         self._server = Side(server, is_client=False)
         self._of_client: dict[int, Pair] = {}
         self._of_server: dict[int, Pair] = {}
+        self._refused: dict[int, Refused] = {}  # of the client, whose short bodies are still to come
         self._last = 0  # the last stream that the client began
         self._is_broken = False
         self._is_ending = False  # the server takes no more requests, or the client makes none
@@ -146,11 +150,14 @@ class _Relay:
             if not connection.terms.requests.allows(name, port, head.method, head.path):
                 raise Refused(name, port, "no rule allows this request there")
             fields = rewritten(connection, name, port, head.method, head.path, head.fields, is_tls=True)
-        except BadHead as error:
-            self._refuse(stream, Refused(name, port, f"its HTTP request is not accepted: {error}"), is_whole=is_whole)
-            return
-        except Refused as refused:
-            self._refuse(stream, refused, is_whole=is_whole)
+        except (BadHead, Refused) as error:
+            said = f"its HTTP request is not accepted: {error}"
+            refused = error if isinstance(error, Refused) else Refused(name, port, said)
+            connection.note_refused(refused)
+            if not is_whole and _has_short_body(event.headers or []):
+                self._refused[stream] = refused
+            else:
+                self._refuse(stream, refused, is_whole=is_whole)
             return
         authority = name if port == HTTPS else f"{name}:{port}"
         at_server = self._server.ask(head.written(authority, fields), is_whole=is_whole)
@@ -160,11 +167,15 @@ class _Relay:
 
     def _refuse(self, stream: int, refused: Refused, *, is_whole: bool) -> None:
         """Say it as an answer."""
-        self._connection.note_refused(refused)
         body = f"{refused}\n".encode()
         fields = [(b":status", b"403"), (b"content-type", b"text/plain; charset=utf-8")]
         self._client.answer(stream, [*fields, (b"content-length", b"%d" % len(body))])
         self._client.keep(stream, Kept(body, is_last=True, then_reset=not is_whole))
+
+    def _refuse_whole(self, side: Side, stream: int) -> None:
+        """A request is whole now; if it is one of those that are refused, say so."""
+        if side is self._client and stream in self._refused:
+            self._refuse(stream, self._refused.pop(stream), is_whole=True)
 
     # -- what follows
 
@@ -175,6 +186,8 @@ class _Relay:
         other.frames.carried(len(data))
         if pair is None:  # it was refused, or reset
             side.took(stream, all_of_it)
+            if event.stream_ended is not None:
+                self._refuse_whole(side, stream)
             return
         if side is self._client and pair.watch is not None:
             pair.watch(data)
@@ -201,7 +214,9 @@ class _Relay:
     def _trailers(self, side: Side, other: Side, event: h2.events.TrailersReceived) -> None:
         stream = event.stream_id or 0
         pair = self._pair(side, stream)
-        if pair is not None:
+        if pair is None:
+            self._refuse_whole(side, stream)
+        else:
             trailers = list(event.headers or [])
             if side is self._server:
                 trailers = answer(self._connection, self._name, trailers)
@@ -214,6 +229,8 @@ class _Relay:
     def _reset(self, side: Side, stream: int, code: int) -> None:
         pair = self._pair(side, stream)
         side.forget(stream)
+        if side is self._client:
+            self._refused.pop(stream, None)
         if pair is not None:
             other = self._server if side is self._client else self._client
             other.reset(pair.other(is_client=side is self._client), code)
@@ -249,3 +266,9 @@ class _Relay:
     def _drop(self, pair: Pair) -> None:
         self._of_client.pop(pair.client, None)
         self._of_server.pop(pair.server, None)
+
+
+def _has_short_body(head: Headers) -> bool:
+    """Whether a request says how long its body is, and that it is short."""
+    said = [value for name, value in head if name == b"content-length"]
+    return len(said) == 1 and said[0].isdigit() and len(said[0]) < 9 and int(said[0]) <= _SHORT
