@@ -191,7 +191,10 @@ class Packer:
 
     def missed(self, path: Path, reason: str) -> None:
         """See :class:`casemate.files.walk.Visitor`."""
-        self._count.lose(path, reason)
+        if (why := self._refuses(path, True)) is not None:
+            self.refuse(path, why)
+        else:
+            self._count.lose(path, reason)
 
     def _problem(self, path: Path, *, is_folder: bool) -> str | None:
         text = b"/".join(path).decode("utf-8", "replace")
