@@ -112,10 +112,12 @@ def test_ctrl_c_interrupts_a_step_and_its_session_goes_on(served: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", ["attach", "logs", "wait", "kill", "artifacts"])
-def test_a_run_that_is_not_there_is_told_in_a_line(served: Cli, command: str) -> None:
+def test_a_run_that_is_not_there_is_told_with_what_lists_those_that_are(served: Cli, command: str) -> None:
     done = served(command, "nothing")
     assert (done.code, done.stdout) == (2, b"")
-    assert done.stderr == b"casemate: RUN: there is no run 'nothing', or it is no longer kept\n"
+    first, second = done.stderr.decode().splitlines()
+    assert first == "casemate: RUN: there is no run 'nothing', or it is no longer kept"
+    assert "`casemate ps --all` the runs" in second
 
 
 def test_whoever_stops_reading_ends_what_prints_and_a_step_but_no_run_that_goes_on_alone(served: Cli) -> None:
