@@ -54,9 +54,9 @@ def outcome(execution: Execution) -> Iterator[str]:
 def _not_done(execution: Execution) -> Iterator[str]:
     for skipped in execution.skipped:
         yield f"left out: {visible(skipped.name)}: {visible(skipped.reason)}"
-    if _had_no_network(execution):
+    if _asked_in_vain(execution):
         when = "" if execution.state is None else " when a session is opened"
-        yield f"not reached: the cell has no network; --allow HOST opens it to a host{when}"
+        yield f"hosts are found and reached only where they are allowed: --allow HOST allows one{when}"
     denied = [crossing for crossing in execution.crossings if crossing.decision == "denied"]
     for crossing in denied[:_MOST_NAMES]:
         where = f"{crossing.host}:{crossing.port}" if crossing.port else crossing.host
@@ -65,8 +65,9 @@ def _not_done(execution: Execution) -> Iterator[str]:
         yield f"not reached: {len(denied) - _MOST_NAMES} more"
 
 
-def _had_no_network(execution: Execution) -> bool:
-    """Whether a name was asked for in vain in a cell without a door, which would have told of it as a crossing."""
+def _asked_in_vain(execution: Execution) -> bool:
+    """Whether a program that ended says that a name was not found, and no door has told of it as a crossing. It is only
+    what the program says: what is told for it holds in any case."""
     error = execution.error
     if error is None or execution.ok or execution.crossings:
         return False
