@@ -179,3 +179,43 @@ while not done:
         done = done or (isinstance(e, h2.events.StreamEnded) and e.stream_id == 3)
 """
     assert talk(sandbox, program) == ["hello from GET /other"]
+
+
+UPLOAD = """
+def until(kind):
+    "What is said until something of this kind is."
+    said = []
+    while not any(isinstance(e, kind) for e in said):
+        said += http.receive_data(one.recv(65536))
+        one.sendall(http.data_to_send())
+    return said
+
+def is_answered(said):
+    return any(isinstance(e, h2.events.ResponseReceived) for e in said)
+
+http.send_headers(1, head("/x", "POST") + LENGTH)
+http.ping(b"in order")
+send()
+early = until(h2.events.PingAckReceived)
+print("answered early", is_answered(early))
+if not is_answered(early):
+    http.send_data(1, b"data", end_stream=True)
+    send()
+    said = until(h2.events.StreamEnded)
+    http.ping(b"and then")
+    send()
+    said += until(h2.events.PingAckReceived)
+    print([dict(e.headers)[":status"] for e in said if isinstance(e, h2.events.ResponseReceived)])
+    print("reset", any(isinstance(e, h2.events.StreamReset) for e in said))
+"""
+
+
+def test_a_refusal_waits_for_a_body_that_is_said_to_be_short_and_for_no_other(
+    world: World, sandbox: sync.Sandbox
+) -> None:
+    visits = world.visits()
+    short = talk(sandbox, UPLOAD.replace("LENGTH", "[('content-length', '4')]"))
+    assert short == ["answered early False", "['403']", "reset False"]
+    for length in ("[]", "[('content-length', '70000')]"):
+        assert talk(sandbox, UPLOAD.replace("LENGTH", length)) == ["answered early True"]
+    assert world.visits() == visits
