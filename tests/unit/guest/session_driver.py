@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 60
+ONCE_MORE = 1  # seconds, by docs/session-protocol.md
 _PIECE = 1 << 16
 
 
@@ -128,6 +129,7 @@ class Session:
         self._replies: list[dict[str, Any]] = []
         self._others: list[dict[str, Any]] = []
         self._identity = 0
+        self._once_more = float("inf")
         control, self._requests = self._start(command, env)
         self._control = Pipe(control)
         self.ready: dict[str, Any] = {}
@@ -185,8 +187,17 @@ class Session:
 
     def finish(self, step: Step) -> Step:
         """The step, when it has ended."""
-        self.wait_for(lambda: step.is_done, f"the end of step {step.number}: {step}")
+        self.wait_for(lambda: self._is_over(step), f"the end of step {step.number}: {step}")
         return step
+
+    def _is_over(self, step: Step) -> bool:
+        """Whether it is done; it is interrupted once more where the first came just before a wait, and was missed."""
+        if step.is_done:
+            self._once_more = float("inf")
+        elif time.monotonic() >= self._once_more:
+            self._once_more = float("inf")
+            self.process.send_signal(signal.SIGINT)
+        return step.is_done
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """The reply to a request that is no step."""
@@ -205,8 +216,9 @@ class Session:
             view = view[os.write(self._requests, view) :]
 
     def interrupt(self) -> None:
-        """What the host does at a step's time limit."""
+        """What the host does at a step's time limit; `finish` does it once more where the step goes on."""
         self.process.send_signal(signal.SIGINT)
+        self._once_more = time.monotonic() + ONCE_MORE
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Read until the condition holds. Raises ``Died`` when the interpreter ends before."""

@@ -202,6 +202,31 @@ def test_a_coroutine_can_clean_up_when_it_is_interrupted(one: Session) -> None:
     assert step.out == "a\ncleaned\n"
 
 
+def test_an_interrupt_in_the_instant_before_the_loop_waits_ends_the_wait(one: Session) -> None:
+    step = one.begin("""
+import asyncio, threading, _thread
+def interrupt():
+    waiting = f'/proc/self/task/{threading.main_thread().native_id}/syscall'
+    while 'running' in (now := open(waiting).read()) or now.split()[0] not in EPOLLS: pass
+    _thread.interrupt_main()  # as a signal that has come, without what a signal does to a wait that has begun
+EPOLLS = {'232', '281', '441', '22'}
+threading.Thread(target=interrupt).start()
+await asyncio.sleep(1000)""")
+    one.finish(step)
+    assert (step.error["name"], step.exit) == ("KeyboardInterrupt", 130)
+
+
+def test_a_wake_up_descriptor_of_a_steps_own_stays(new: Session) -> None:
+    new.run("import asyncio, os, signal\ncame = []")
+    new.run("asyncio.get_event_loop(); await asyncio.sleep(0)")
+    new.run("asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, came.append, 1); await asyncio.sleep(0)")
+    new.run("await asyncio.sleep(0)")
+    new.process.send_signal(signal.SIGUSR1)
+    new.run("while not came: await asyncio.sleep(0.01)")
+    assert new.run("before = len(os.listdir('/proc/self/fd'))\nawait asyncio.sleep(0)").exit == 0
+    assert new.run("len(os.listdir('/proc/self/fd')) - before").result == {"text/plain": "0"}
+
+
 def test_an_interrupt_that_comes_with_the_request_is_not_lost(one: Session) -> None:
     for _ in range(20):
         step = one.begin("while True: pass")

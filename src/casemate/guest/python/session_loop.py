@@ -4,6 +4,8 @@ Code without ``await`` runs outside of it, so ``asyncio.run`` works there as in 
 needs one.
 """
 
+import _signal  # type: ignore[import-not-found]
+import os
 import sys
 
 from _casemate.session_frames import pipes  # type: ignore[import-not-found]
@@ -16,6 +18,41 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = ["__builtins__", "loop"]
+
+_NO_DESCRIPTOR = -1
+_MANY = 1 << 12  # more bytes than signals that come between two looks
+_wake_by, _pipe, _read, _close = _signal.set_wakeup_fd, os.pipe2, os.read, os.close
+_NO_WAITING = os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class _Bell:
+    """Wakes the loop by a signal that comes in the instant before it waits: Python's handler would run after the wait.
+
+    What a step has put in its place (``add_signal_handler`` does) wakes the loop as well, and stays. It is made for one
+    step: what a zygote had made would be shared by all of its cells.
+    """
+
+    def __init__(self, running: "Any") -> None:
+        self._running = running
+        self._heard, self._rung = _pipe(_NO_WAITING)
+        replaced = _wake_by(self._rung, warn_on_full_buffer=False)
+        if replaced != _NO_DESCRIPTOR:
+            _wake_by(replaced)
+        running.add_reader(self._heard, self._listen)
+
+    def _listen(self) -> None:
+        try:
+            _read(self._heard, _MANY)
+        except OSError:
+            pass  # a child that the step has forked has read it, or the step has closed it
+
+    def take_down(self) -> None:
+        replaced = _wake_by(_NO_DESCRIPTOR)
+        if replaced != self._rung:
+            _wake_by(replaced)
+        self._running.remove_reader(self._heard)
+        for end in (self._heard, self._rung):
+            _close(end)
 
 
 class _Loop:
@@ -36,6 +73,7 @@ class _Loop:
             running.call_soon_threadsafe(_nothing)
 
         interrupts.cancel = cancel
+        bell = _bell(running)
         try:
             while not task.done():
                 try:
@@ -45,6 +83,7 @@ class _Loop:
                 except BaseException:  # another task's exit, or the task's own end
                     continue
         finally:
+            _take_down(bell)
             interrupts.cancel = None
         if interruptions:
             raise KeyboardInterrupt
@@ -118,6 +157,23 @@ class _Loop:
 
 def _nothing() -> None:
     """Only so that a loop that waits looks again."""
+
+
+def _bell(running: "Any") -> "_Bell | None":
+    try:
+        return _Bell(running)
+    except Exception:
+        return (
+            None  # no descriptors are left, or asyncio has been patched: the host interrupts once more after a second
+        )
+
+
+def _take_down(bell: "_Bell | None") -> None:
+    try:
+        if bell is not None:
+            bell.take_down()
+    except Exception:
+        return  # the step has closed the loop or the descriptors
 
 
 def _callback_code() -> "Any":
