@@ -19,8 +19,8 @@ from typing import BinaryIO, cast
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import CHUNK, Attributes, Hashed, enter_folder, open_beneath, write_file
 from casemate.files.bounds import Bounds, Skipped
-from casemate.files.heads import Heads, check_common
-from casemate.files.names import path_problem, shown
+from casemate.files.heads import Heads
+from casemate.files.names import LONGEST_NAME, LONGEST_PATH, path_problem, shown
 from casemate.files.walk import Entry, kind_of, open_file, walk
 from casemate.model.execution import SkippedFile
 
@@ -74,10 +74,13 @@ class _Count:
         return False
 
     def refuse(self, path: Path, reason: str) -> None:
-        self.skipped.refuse(self.named(shown(path)), reason)
+        self.skipped.refuse(self._told(path), reason)
 
     def lose(self, path: Path, reason: str) -> None:
-        self.skipped.lose(self.named(shown(path)), reason)
+        self.skipped.lose(self._told(path), reason)
+
+    def _told(self, path: Path) -> str:
+        return "" if self.skipped.is_full else self.named(shown(path))  # it takes longer than to read the name
 
     def add(self, size: int) -> None:
         self.files, self.bytes = self.files + 1, self.bytes + size
@@ -302,13 +305,13 @@ def _members(tar: tarfile.TarFile, heads: Heads, count: _Count) -> Iterator[tarf
     reached, number = -1, 0
     while (member := tar.next()) is not None:
         vars(tar)["members"] = []  # which would all be kept
-        check_common(tar.pax_headers)
         if member.offset <= reached or member.size < 0:
             raise tarfile.ReadError("its parts overlap")
         if (number := number + 1) > count.bounds.entries:
             count.skipped.lose("…", f"there are more than {count.bounds.entries} entries; the rest was not looked at")
             return
         reached = member.offset
+        heads.complete(member)
         with heads.content():
             yield member
 
@@ -324,6 +327,9 @@ class _Unpacking:
 
     def take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         """Put one member where it belongs, or say why not."""
+        if len(member.name) > LONGEST_PATH:
+            self.count.refuse(_path_of(member.name[:LONGEST_NAME]), f"its path is longer than {LONGEST_PATH} bytes")
+            return
         path = _path_of(member.name)
         if not path:
             return  # the folder itself
@@ -358,8 +364,7 @@ class _Unpacking:
         folder = self._folder(path[:-1])
         try:
             chunks = Hashed(iter(lambda: content.read(CHUNK), b""))
-            modified = int(min(max(member.mtime, 0), 2**33)) * 10**9
-            attributes = Attributes(mode, self.owner, modified)
+            attributes = Attributes(mode, self.owner, int(member.mtime) * 10**9)
             write_file(folder, os.fsdecode(path[-1]), chunks, attributes, before=lambda: self.gave(path, chunks.sha256))
         finally:
             os.close(folder)
@@ -385,4 +390,4 @@ class _Unpacking:
 
 
 def _path_of(name: str) -> Path:
-    return tuple(os.fsencode(part) for part in name.split("/") if part not in ("", "."))
+    return tuple(part for part in os.fsencode(name).split(b"/") if part not in (b"", b"."))

@@ -35,9 +35,14 @@ class Skipped:
         self._unlisted = 0
         self.complete = True
 
+    @property
+    def is_full(self) -> bool:
+        """Whether what comes now is counted alone, and no name of it is kept."""
+        return len(self._files) >= self._most
+
     def refuse(self, name: str, reason: str) -> None:
         """A rule says no: a link, a device, an unsafe or protected name."""
-        if len(self._files) < self._most:
+        if not self.is_full:
             self._files.append(SkippedFile(name, reason))
         else:
             self._unlisted += 1
