@@ -87,7 +87,12 @@ def _told_of_each(heads: Heads) -> type[tarfile.TarInfo]:
     class Member(tarfile.TarInfo):
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
-            info = super().frombuf(buf, encoding, errors)
+            try:
+                info = super().frombuf(buf, encoding, errors)
+            except tarfile.HeaderError as error:
+                if any(buf):
+                    raise tarfile.ReadError(str(error)) from None  # tarfile takes it for the archive's end
+                raise
             heads.expect(info.type)
             return info
 

@@ -253,6 +253,15 @@ def test_a_member_with_too_long_a_path_is_left_out_and_the_rest_comes_out(tmp_pa
     assert tree(tmp_path / "out") == {"after": b"x"}
 
 
+@pytest.mark.parametrize("spoil", [lambda head: b"x" + head[1:], lambda _: b"j" * 512, lambda head: head[:100]])
+def test_a_head_that_is_damaged_or_cut_is_not_taken_for_the_end_of_the_archive(
+    tmp_path: Path, spoil: Callable[[bytes], bytes]
+) -> None:
+    whole = archive_of(member("first", b"1"), member("second", b"2")).getvalue()
+    with pytest.raises(InvalidArgument, match="no whole tar archive"):
+        unpacked(io.BytesIO(whole[:1024] + spoil(whole[1024:1536])), tmp_path / "target")
+
+
 @pytest.mark.parametrize("spoil", [_cut, _negative, _large_head, lambda _: b"no archive" * 100])
 def test_what_is_no_archive_is_told_and_ends(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
     whole = archive_of(member("file", b"x" * 2000)).getvalue()
