@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.errors import InvalidArgument, Unavailable
@@ -13,6 +12,7 @@ from casemate.policy.hosts import HTTPS, HostRule
 
 if TYPE_CHECKING:
     import ssl
+    from pathlib import Path
 
     from casemate.egress.terms import Interception
     from casemate.model.plan import Entry
@@ -50,7 +50,7 @@ class Interceptions:
         self._lock = threading.Lock()
         self._made: dict[frozenset[tuple[str, int]], Intercepted] = {}
         self._servers: dict[bool, ssl.SSLContext] | None = None
-        self._folder: str | None = None
+        self._folder: Path | None = None
         self._remove: Callable[[], object] = int  # nothing to remove yet
         self._number = 0
         if self.places:
@@ -80,22 +80,21 @@ class Interceptions:
             self._folder, self._made = None, {}
 
     def _make(self, places: frozenset[tuple[str, int]]) -> Intercepted:
-        import shutil
-        import tempfile
-
         from casemate.egress.authority import Authority
         from casemate.egress.terms import Interception
         from casemate.egress.trust import write_trust
+        from casemate.files.temporary import TemporaryFolder, sweep
 
         authority = Authority(name for name, _ in places)
         if self._servers is None:
             self._servers = self._server_side()
         try:
             if self._folder is None:
-                self._folder = tempfile.mkdtemp(prefix="casemate-trust-")
-                self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+                sweep()
+                made = TemporaryFolder("trust")
+                self._folder, self._remove = made.path, weakref.finalize(self, made.remove)
             self._number += 1
-            folder = Path(self._folder, str(self._number))
+            folder = self._folder / str(self._number)
             write_trust(folder, authority)
         except OSError as error:
             raise Unavailable(

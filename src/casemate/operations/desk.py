@@ -73,6 +73,7 @@ class Desk:
     async def load(self) -> Self:
         """Take up what an earlier desk has left in the store. Raises ``OSError``."""
         await self.kept.load()
+        await self.uploads.load()
         return self
 
     @operation(audience=Audience.AGENT)

@@ -6,10 +6,10 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Protocol
 
+from casemate.files.temporary import TemporaryFolder
 from casemate.operations.wire import Document
 
 _HEAD, _EXECUTION = "run.json", "execution.json"
@@ -113,10 +113,11 @@ class TemporaryStore(FolderStore):
     """One that is removed when it is closed."""
 
     def __init__(self) -> None:
-        super().__init__(Path(tempfile.mkdtemp(prefix="casemate-runs-")))
+        self._temporary = TemporaryFolder("runs")
+        super().__init__(self._temporary.path / "runs")
 
     def close(self) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)
+        self._temporary.remove()
 
 
 def _append(path: str, head: str, execution: str = "") -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from pathlib import Path
 
 from casemate.errors import InvalidArgument, NotFound, Unavailable
 from casemate.execution.finishing import finishing
+from casemate.files.temporary import TemporaryFolder, sweep
 from casemate.model.operation import Principal
 from casemate.model.sizes import format_size
 
@@ -39,7 +38,11 @@ class Uploads:
 
     def __init__(self) -> None:
         self._uploads: dict[str, _Upload] = {}
-        self._folder: Path | None = None
+        self._folder: TemporaryFolder | None = None
+
+    async def load(self) -> None:
+        """Remove what processes that were killed have left."""
+        await finishing(sweep)
 
     async def put(self, data: AsyncIterable[bytes], principal: Principal) -> str:
         """Keep the bytes; the handle. Raises ``InvalidArgument`` for more than is taken, and ``Unavailable``."""
@@ -67,9 +70,9 @@ class Uploads:
         if len(own) >= MOST_UPLOADS:
             raise Unavailable(f"{MOST_UPLOADS} uploads are kept already", remediation=_WAIT_FOR_ROOM)
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="casemate-uploads-"))
+            self._folder = TemporaryFolder("uploads")
         handle = secrets.token_urlsafe(24)
-        upload = _Upload(principal.name, principal.payer, self._folder / handle, users=1)
+        upload = _Upload(principal.name, principal.payer, self._folder.path / handle, users=1)
         self._uploads[handle] = upload
         try:
             yield handle, upload
@@ -129,4 +132,4 @@ class Uploads:
         """Remove all of them."""
         self._uploads.clear()
         if self._folder is not None:
-            await finishing(shutil.rmtree, self._folder, True)
+            await finishing(self._folder.remove)

@@ -7,11 +7,11 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from casemate.files.temporary import PREFIX, TemporaryFolder, sweep
 from casemate.model.packages import InstalledPackage
 from casemate.packages.layers import Layer
 
@@ -40,15 +40,18 @@ class Environments:
     def keep(self, key: str, layer: Layer, asked: Sequence[str], packages: Sequence[InstalledPackage]) -> None:
         """Keep what ``layer`` has now. What another process has kept meanwhile stays. Raises ``OSError``."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(prefix=".new-", dir=self._folder))
+        sweep(self._folder)
+        made = TemporaryFolder("new", self._folder)
+        new = made.path / key
         try:
+            new.mkdir(mode=0o700)
             Layer(new / _LAYER).begin_with(layer)
             said = {"asked": list(asked), "packages": [asdict(one) for one in packages]}
             (new / _FILES).write_text(json.dumps(said, indent=1), "utf-8")
             with contextlib.suppress(OSError):  # there is one already
                 new.rename(self._folder / key)
         finally:
-            shutil.rmtree(new, ignore_errors=True)
+            made.remove()
         self._tidy()
 
     def known(self) -> Iterator[tuple[list[str], list[str]]]:
@@ -61,7 +64,7 @@ class Environments:
     def _places(self) -> list[Path]:
         with contextlib.suppress(OSError):
             found = [(entry.stat().st_mtime, Path(entry.path)) for entry in os.scandir(self._folder)]
-            return [path for _, path in sorted(found, reverse=True) if not path.name.startswith(".")]
+            return [path for _, path in sorted(found, reverse=True) if not path.name.startswith((".", PREFIX))]
         return []
 
     def _tidy(self) -> None:
@@ -74,13 +77,10 @@ def key_of(*facts: str) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def own_folder(cache: Path) -> Path:
+def own_folder(cache: Path) -> TemporaryFolder:
     """A new folder for this process's layers, on the file system of the cache: files are shared by hard links. What
     processes that are gone have left there is removed. Raises ``OSError``."""
     layers = cache / "layers"
     layers.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for entry in os.scandir(layers):
-        pid = entry.name.partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(entry.path, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=layers))
+    sweep(layers)
+    return TemporaryFolder("layers", layers)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 _MOST_BYTES = 4 << 30  # kept in all; the one that was used longest ago goes first
 _CHUNK = 1 << 18
+_COMING = ".coming-"
 
 
 class Store:
@@ -69,7 +70,7 @@ class Incoming:
     def __init__(self, folder: Path, algorithm: str = "sha256") -> None:
         self._folder = folder
         self._other = hashlib.new(algorithm)
-        handle, self._path = tempfile.mkstemp(prefix=".coming-", dir=folder)
+        handle, self._name = _begun(folder)
         self._file = os.fdopen(handle, "wb")
         self._hash = hashlib.sha256()
         self.size = 0
@@ -83,9 +84,12 @@ class Incoming:
 
     def keep(self) -> str:
         """It is whole: its SHA-256, by which it is in the store. Raises ``OSError``."""
+        self._file.flush()
+        if not self._name:
+            self._name = _named(self._file.fileno(), self._folder)
         self._file.close()
         digest = self._hash.hexdigest()
-        os.rename(self._path, self._folder / digest)
+        os.rename(self._name, self._folder / digest)
         return digest
 
     def digest(self) -> str:
@@ -98,9 +102,26 @@ class Incoming:
 
     def drop(self) -> None:
         """Forget it, unless it is kept. Harmless when repeated."""
-        self._file.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)
+        with contextlib.suppress(OSError):  # what could not be written before
+            self._file.close()
+        if self._name:
+            with contextlib.suppress(OSError):
+                os.unlink(self._name)
+
+
+def _begun(folder: Path) -> tuple[int, str]:
+    """A new file, and its path; without one, nothing is left of it when this process is killed."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), ""
+    except OSError:  # a file system without O_TMPFILE (overlayfs before Linux 6.1, NFS)
+        return tempfile.mkstemp(prefix=_COMING, dir=folder)
+
+
+def _named(file: int, folder: Path) -> str:
+    """The path that a file without one has now, from where it can take another's place, as linkat(2) cannot."""
+    path = f"{folder}/{_COMING}{os.urandom(8).hex()}"
+    os.link(f"/proc/self/fd/{file}", path, src_dir_fd=file)  # without a descriptor the link itself would be linked
+    return path
 
 
 def default_folder(env: Mapping[str, str]) -> Path:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.execution.install_node import NodeInstaller
     from casemate.execution.install_python import PythonInstaller
+    from casemate.files.temporary import TemporaryFolder
     from casemate.packages.names import Requirement
     from casemate.sessions.registry import Sessions
     from casemate.sessions.session import Session
@@ -66,7 +67,7 @@ class Packages:
         self._preparing: asyncio.Lock | None = None
         self._known: Indexes | None = None
         self._registries: Indexes | None = None
-        self._folder: Path | None = None
+        self._folder: TemporaryFolder | None = None
         self._layers: dict[tuple[str, str], Layer | NodeLayer] = {}  # by language and session, "" for all cells
         self._turns: dict[tuple[str, str], asyncio.Lock] = {}
         self._offers = (PackageRequests(self),)
@@ -214,7 +215,7 @@ class Packages:
     def close(self) -> None:
         """Remove all layers. The files that were fetched stay in the user's cache."""
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
 
     async def _install(
         self, wanted: tuple[Requirement, ...], session: Session | None, asker: Asker, terms: Terms, language: str
@@ -269,7 +270,7 @@ class Packages:
             await asyncio.to_thread(self._layers.pop(gone).remove)
         key = (language, session)
         if key not in self._layers:
-            folder = self._folder / (session or "shared") / language
+            folder = self._folder.path / (session or "shared") / language
             layer = Layer(folder) if language == "python" else NodeLayer(folder)
             shared = self._layers.get((language, ""))
             if shared is not None:

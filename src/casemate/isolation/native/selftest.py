@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate import __version__
 from casemate.errors import WallUnavailable
+from casemate.files.temporary import TemporaryFolder
 from casemate.isolation.native import report
 from casemate.isolation.wall import Cell, Sink, Stream
 from casemate.model.isolation import IsolationReport, Proof
@@ -91,11 +92,10 @@ async def _test(bench: Bench) -> tuple[Proof, ...]:
 
 
 async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
-    import tempfile
-
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="casemate-selftest-")))
-        canary = folder / "canary"
+        folder = TemporaryFolder("selftest")
+        stack.callback(folder.remove)
+        canary = folder.path / "canary"
         secret = os.urandom(16).hex()
         canary.write_text(secret)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

@@ -1,0 +1,207 @@
+"""Folders of one process: there while it lives, and swept when it was killed, and no other."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from casemate.files import temporary
+from casemate.files.temporary import TemporaryFolder, sweep
+
+MAKES = """
+import sys
+from pathlib import Path
+from casemate.files.temporary import TemporaryFolder
+folder = TemporaryFolder("test", Path(sys.argv[1]))
+(folder.path / "deep" / "er").mkdir(parents=True)
+(folder.path / "deep" / "er" / "file").write_text("x")
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
+UPLOADS = """
+import asyncio, sys
+from casemate.model.operation import Audience, Principal
+from casemate.operations.uploads import Uploads
+from casemate.operations.store import TemporaryStore
+
+async def pieces():
+    yield b"sent" * 1000
+
+async def keep():
+    store, uploads = TemporaryStore(), Uploads()
+    handle = await uploads.put(pieces(), Principal("one", Audience.AGENT))
+    store.begin("0" * 32, {"started": 0})
+    print(handle, flush=True)
+    sys.stdin.read()
+
+asyncio.run(keep())
+"""
+
+
+@contextmanager
+def living(program: str, *arguments: str, **env: str) -> Iterator[str]:
+    """What a process has said that still lives; it is killed afterwards."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def test_what_a_killed_process_has_left_is_swept_and_nothing_is_while_it_lives(tmp_path: Path) -> None:
+    with living(MAKES, str(tmp_path)) as made:
+        sweep(tmp_path)
+        assert (Path(made) / "deep" / "er" / "file").read_text() == "x"
+    assert Path(made).exists()
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_uploads_and_runs_of_a_killed_process_are_swept(tmp_path: Path) -> None:
+    with living(UPLOADS, TMPDIR=str(tmp_path)) as handle:
+        sweep(tmp_path)
+        assert [path.read_bytes() for path in tmp_path.rglob(handle)] == [b"sent" * 1000]
+        assert len(list(tmp_path.rglob("0" * 32))) == 1
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_folder_of_the_same_process_is_not_swept(tmp_path: Path) -> None:
+    one = TemporaryFolder("test", tmp_path)
+    sweep(tmp_path)
+    other = TemporaryFolder("test", tmp_path)
+    sweep(tmp_path)
+    assert {one.path, other.path} == set(tmp_path.iterdir())
+    one.remove()
+    one.remove()
+    assert {other.path} == set(tmp_path.iterdir())
+    other.remove()
+
+
+def _left(folder: Path) -> Path:
+    """A folder such as a killed process leaves."""
+    made = TemporaryFolder("test", folder)
+    os.close(made._lock)
+    made._lock = -1
+    return made.path
+
+
+def _of_another_machine(left: Path, _folder: Path) -> None:
+    (left / temporary._HELD).write_bytes(b"another-start another-machine,name")
+
+
+def _of_no_machine(left: Path, _folder: Path) -> None:
+    (left / temporary._HELD).write_bytes(b"")
+
+
+def _without_a_lock(left: Path, _folder: Path) -> None:
+    (left / temporary._HELD).unlink()
+
+
+def _with_a_fifo_for_a_lock(left: Path, _folder: Path) -> None:
+    (left / temporary._HELD).unlink()
+    os.mkfifo(left / temporary._HELD)
+
+
+def _with_a_link_for_a_lock(left: Path, folder: Path) -> None:
+    (left / temporary._HELD).rename(folder / "mark")
+    (left / temporary._HELD).symlink_to(folder / "mark")
+
+
+def _of_another_name(left: Path, folder: Path) -> None:
+    left.rename(folder / "others")
+
+
+def _behind_a_link(left: Path, folder: Path) -> None:
+    left.rename(folder / "others")
+    left.symlink_to(folder / "others")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _of_another_machine,
+        _of_no_machine,
+        _without_a_lock,
+        _with_a_fifo_for_a_lock,
+        _with_a_link_for_a_lock,
+        _of_another_name,
+        _behind_a_link,
+    ],
+)
+def test_what_is_not_certainly_left_by_a_process_of_this_machine_stays(tmp_path: Path, change: object) -> None:
+    assert callable(change)
+    left = _left(tmp_path)
+    (left / "file").write_text("x")
+    change(left, tmp_path)
+    before = sorted(map(str, tmp_path.rglob("*")))
+    sweep(tmp_path)
+    assert sorted(map(str, tmp_path.rglob("*"))) == before
+
+
+def test_what_is_left_is_swept_without_following_links(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("x")
+    left = _left(tmp_path)
+    (left / "link").symlink_to(outside)
+    (left / "sub").mkdir()
+    (left / "sub" / "link").symlink_to(outside)
+    sweep(tmp_path)
+    assert not left.exists()
+    assert (outside / "kept").exists()
+
+
+@pytest.mark.root_only
+@pytest.mark.parametrize("what", ["", temporary._HELD])
+def test_what_is_somebody_elses_is_not_swept(tmp_path: Path, what: str) -> None:
+    left = _left(tmp_path)
+    os.chown(left / what, 12345, 12345)
+    sweep(tmp_path)
+    assert left.exists()
+
+
+def test_whoever_makes_a_folder_that_is_swept_meanwhile_gets_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    flock = fcntl.flock
+
+    def swept_first(file: int, operation: int) -> None:
+        if not taken:
+            taken.append(os.readlink(f"/proc/self/fd/{file}"))
+            shutil.rmtree(os.path.dirname(taken[0]))
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", swept_first)
+    made = TemporaryFolder("test", tmp_path)
+    assert os.path.dirname(taken[0]) != str(made.path)
+    assert [made.path] == list(tmp_path.iterdir())
+    made.remove()
+
+
+def test_on_a_file_system_without_locks_a_folder_is_made_and_none_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_file: int, _operation: int) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    made = TemporaryFolder("test", tmp_path)
+    sweep(tmp_path)
+    assert made.path.exists()
+    made.remove()
