@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from casemate.errors import InvalidArgument
+from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import mount_of
 from casemate.files.protected import Protection
 from casemate.policy.globs import compiled, is_pattern, literal_folder
@@ -21,6 +21,9 @@ _ANYWHERE = "/**/"
 _MOST_LOOKED_AT = 2_000_000  # files and folders: some seconds
 _MOST_FOUND = 400  # each is a mount, and while it is watched an open file
 _MOST_BYTES = 64 << 10  # of names, in the one message that they travel in
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_MOST_TOLD = 3  # names in an error, each cut at so many characters:
+_LONGEST_TOLD = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +73,7 @@ class Guard:
             elif not is_link and self._is_kept(path, absolute, is_folder) and not _is_beneath(path, kept):
                 kept.add(path)
         found = Guarded(_outermost(hidden), tuple(sorted(kept)))
-        names = (*found.hidden, *found.kept)
-        if len(names) > _MOST_FOUND or sum(len(os.fsencode(name)) + 8 for name in names) > _MOST_BYTES:
-            raise InvalidArgument(
-                "workspace",
-                f"{len(names)} names in {str(folder)!r} are to be hidden or kept, which is too many",
-                remediation="Give a smaller folder, or hide the folders that they lie in.",
-            )
+        _check_fits((*found.hidden, *found.kept), folder)
         return found
 
     def hides(self, folder: Path, path: str) -> bool:
@@ -127,11 +124,22 @@ class Watched:
         self._held: dict[Path, int] = {}
 
     def add(self, folder: Path, hidden: tuple[str, ...]) -> None:
-        """Watch what is ``hidden`` beneath ``folder``. What is held open keeps its number, so that no other gets it."""
+        """Watch what is ``hidden`` beneath ``folder``. What is held open keeps its number, so that no other gets it.
+        Raises ``Unavailable`` where there is no room for that; then nothing is watched."""
         for path in hidden:
             place = folder / path
-            with contextlib.suppress(OSError):  # it is gone, which makes the cell's making fail
+            try:
                 self._held[place] = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    continue  # it is gone, which makes the cell's making fail
+                self.close()
+                raise Unavailable(
+                    f"{len(hidden)} files are hidden in {str(folder)!r}, and each is held open while a program writes "
+                    f"through, to notice that it is replaced: {error.strerror}",
+                    remediation="Let the process have more open files (ulimit -n), run fewer programs at once, or use "
+                    'workspace_mode="overlay".',
+                ) from None
 
     def replaced(self) -> str:
         """The first of them that is another now; empty where none is."""
@@ -219,6 +227,42 @@ def _check_number(looked_at: int, folder: Path) -> None:
             f"more than {_MOST_LOOKED_AT} files lie in {str(folder)!r}, too many to look through for what to hide",
             remediation="Give a smaller folder.",
         )
+
+
+def _check_fits(names: tuple[str, ...], folder: Path) -> None:
+    """Raises ``InvalidArgument`` where so many names cannot be laid over: it says which, and where most of them lie."""
+    size = sum(len(os.fsencode(name)) + 8 for name in names)
+    if len(names) <= _MOST_FOUND and size <= _MOST_BYTES:
+        return
+    most = f"{_MOST_FOUND} are the most, each of which takes a mount and an open file"
+    if len(names) <= _MOST_FOUND:
+        most = f"they are {size} bytes long, and {_MOST_BYTES} are the most, as many as one message to the wall has"
+    some = ", ".join(ascii(name[:_LONGEST_TOLD]) for name in names[:_MOST_TOLD])
+    inside, count = _where_most_lie(names)
+    where = f"; {count} of them lie in {inside[:_LONGEST_TOLD]!a}" if inside else ""
+    raise InvalidArgument(
+        "workspace",
+        f"{len(names)} names in {str(folder)!r} are to be hidden or kept, which is too many: {most}. "
+        f"They begin with {some}{where}",
+        remediation="Remove those that nobody needs: a program that writes through may have made them. Or have the "
+        "folder that they lie in hidden as a whole, by filesystem.denyRead of a policy, or give a smaller folder.",
+    )
+
+
+def _where_most_lie(names: tuple[str, ...]) -> tuple[str, int]:
+    """The innermost folder with more than half of ``names`` in it, and how many; empty where there is none."""
+    inside, count = "", len(names)
+    while True:
+        start = f"{inside}/" if inside else ""
+        below = Counter(
+            name[len(start) :].partition("/")[0]
+            for name in names
+            if name.startswith(start) and "/" in name[len(start) :]
+        )
+        name, number = below.most_common(1)[0] if below else ("", 0)
+        if number * 2 <= len(names):
+            return inside, count
+        inside, count = f"{start}{name}", number
 
 
 def _check_entered(folder: str | Path) -> None:

@@ -131,6 +131,63 @@ def test_too_much_to_look_at_is_an_error(
         Guard(usual=HIDDEN, hidden=hidden).find(tmp_path)
 
 
+def planted(root: Path, number: int, name: str = "{}") -> None:
+    for each in range(number):
+        (root / name.format(each)).mkdir(parents=True)
+        (root / name.format(each) / ".env").touch()
+
+
+def test_more_than_can_be_hidden_is_an_error_that_says_where_most_lie_and_why_and_what_helps(tmp_path: Path) -> None:
+    planted(tmp_path, 3, "own{}")
+    planted(tmp_path, 398, "deep/planted/{}")
+    with pytest.raises(InvalidArgument) as raised:
+        Guard(usual=HIDDEN).find(tmp_path)
+    assert "401 names" in str(raised.value)
+    assert "400 are the most, each of which takes a mount" in str(raised.value)
+    assert "'deep/planted/0/.env'" in str(raised.value)
+    assert "398 of them lie in 'deep/planted'" in str(raised.value)
+    assert "Remove those" in raised.value.remediation
+    assert "filesystem.denyRead" in raised.value.remediation
+    found = Guard(usual=HIDDEN, hidden=(f"{tmp_path}/deep/planted",)).find(tmp_path)
+    assert found.hidden == ("deep/planted", "own0/.env", "own1/.env", "own2/.env")
+    shutil.rmtree(tmp_path / "own1")
+    assert len(Guard(usual=HIDDEN).find(tmp_path).hidden) == 400
+
+
+def test_names_that_are_too_long_together_are_an_error_that_shows_them_escaped_and_cut(tmp_path: Path) -> None:
+    for first in "abcd":
+        planted(tmp_path, 70, f"{first}/\x1b[31m{'x' * 240}{{}}")
+    with pytest.raises(InvalidArgument, match="280 names") as raised:
+        Guard(usual=HIDDEN).find(tmp_path)
+    assert "bytes long, and 65536 are the most" in str(raised.value)
+    assert "\x1b" not in str(raised.value)
+    assert "of them lie in" not in str(raised.value)
+    assert len(str(raised.value)) < 1500
+
+
+def test_what_cannot_be_watched_for_want_of_descriptors_is_an_error_and_none_is_held(tmp_path: Path) -> None:
+    program = """
+import os, resource, sys
+from pathlib import Path
+from casemate.errors import Unavailable
+from casemate.workspace.guarding import Watched
+folder, watched = Path(sys.argv[1]), Watched()
+before = os.listdir("/proc/self/fd")
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(before) + 5, len(before) + 5))
+try:
+    watched.add(folder, ("gone", *(f"{n}/.env" for n in range(20))))
+except Unavailable as error:
+    print(error, error.remediation, os.listdir("/proc/self/fd") == before)
+"""
+    planted(tmp_path, 20)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "Too many open files" in done.stdout
+    assert "ulimit -n" in done.stdout
+    assert done.stdout.endswith("True\n")
+
+
 @pytest.mark.user_only
 @pytest.mark.parametrize("hidden", [(), ("/nowhere",)])
 @pytest.mark.parametrize("mode", [0o000, 0o100, 0o300, 0o400, 0o600])
