@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import tempfile
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 from tests.operations.conftest import AGENT
 
+from casemate import Sandbox
 from casemate.errors import InvalidArgument, NotFound, Unavailable
+from casemate.files.temporary import TemporaryFolder
 from casemate.operations import uploads
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke
@@ -55,6 +58,24 @@ async def stepped(invoke: Invoke, code: str, **more: Any) -> dict[str, Any]:
     state: dict[str, Any] = await invoke("runs.start", {"code": code, "wait": 60, **more})
     assert state["status"] == "done"
     return state
+
+
+async def test_what_a_killed_process_has_left_is_gone_before_the_next_takes_anything(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = TemporaryFolder("uploads")
+    (left.path / "upload").write_bytes(b"x")
+    os.close(left._lock)  # as the end of its process does
+    left._lock = -1
+    async with Desk(sandbox) as desk:
+        assert not left.path.exists()
+        handle = await sent(desk, {"a": b"A"})
+        async with Desk(sandbox) as another:
+            await sent(another, {"a": b"B"})
+            assert await fetched(desk, handle) == {"a": b"A"}
+        assert await fetched(desk, handle) == {"a": b"A"}
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_folder_of_a_session_is_had_without_links_and_what_is_no_file(agent: Invoke, desk: Desk) -> None:
