@@ -8,7 +8,9 @@ import os
 import resource
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator, MutableSet
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -19,7 +21,12 @@ from casemate.remote.address import peer_of
 _MOST_CONNECTIONS = 2000  # at one place; silent ones end for new ones, and with none of these new ones do
 _MOST_HEAD = 64 * 1024  # bytes of a request's head
 _KEPT_IDLE = 60  # seconds that a connection may be idle; clients keep theirs for less
-_HEAD_WITHIN = 15.0  # seconds until the first request is there
+_HEAD_WITHIN = 15.0  # seconds until a request's head is there; for the first one, since the connection is
+_HANDSHAKE_WITHIN = 10  # seconds until TLS is agreed on: three round trips, also of a line that loses some
+_FAREWELL_WITHIN = 5  # seconds that the other end has to confirm the end of TLS
+_READ_AT_ONCE = 32 * 1024  # bytes that TLS reads at once; each connection holds as many, also one that says nothing
+_ACCEPTED_AT_ONCE = 24  # connections in one turn of the loop, so that those that say something get theirs in between
+_MOST_WAITING = 2048  # connections that the kernel holds until they are accepted
 _AT_ONCE = 64 * 1024  # bytes that are held back within a turn of the loop; more than these wait for the other end
 _MOST_DESCRIPTORS = 16384
 _LAST_WORDS = 5  # seconds that answers under way have when the service ends
@@ -62,21 +69,48 @@ class _Checked(H11Protocol):
     """A connection of this very user where it comes over a Unix socket (unix(7)), and one that says something soon."""
 
     _waiting: asyncio.TimerHandle | None = None
+    _answered_last: Any = None
+
+    def accepted(self, transport: asyncio.Transport) -> None:
+        """It counts from now on, and has its time to say something."""
+        self.transport = transport
+        self.connections.add(self)
+        self._wait_for_head()
+        if len(self.connections) > _MOST_CONNECTIONS:
+            self._make_room()
+
+    def left(self) -> None:
+        """It counts no more. Harmless when repeated."""
+        self.connections.discard(self)
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if self._waiting is None:
+            self.accepted(transport)
         super().connection_made(_AtOnce(transport, self.loop))  # type: ignore[arg-type]
         one: Any = transport.get_extra_info("socket")
         if one is not None and one.family == socket.AF_UNIX and peer_of(one) != os.geteuid():
             transport.abort()
-            return
-        self._waiting = self.loop.call_later(_HEAD_WITHIN, self._hurry)
-        if len(self.connections) > _MOST_CONNECTIONS:
-            self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and self.cycle.response_complete and self.cycle is not self._answered_last:
+            self._wait_for_head()  # a part of it is there, and whoever is idle may be so for longer
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.left()
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
-        super().connection_lost(exc)
+        self._answered_last = self.cycle
+        self._waiting = self.loop.call_later(_HEAD_WITHIN, self._hurry)
+
+    def _hurry(self) -> None:
+        if self.cycle is self._answered_last:
+            self.transport.abort()
 
     def _make_room(self) -> None:
         """End the oldest that is not being answered, so that who says nothing keeps nobody out; else this one. It is
@@ -86,9 +120,36 @@ class _Checked(H11Protocol):
         self.connections.discard(ended)
         ended.transport.abort()
 
-    def _hurry(self) -> None:
-        if self.cycle is None:
-            self.transport.abort()
+
+class _Encrypted(SSLProtocol):
+    """TLS beneath a connection that counts from when it is accepted, whatever becomes of the handshake.
+
+    asyncio's own way to the same protocol tells nobody of a connection before its handshake, gives that a minute, and
+    holds 256 KiB for each.
+    """
+
+    max_size = _READ_AT_ONCE
+
+    def __init__(self, context: ssl.SSLContext, **given: Any) -> None:
+        """``given``: what uvicorn makes a connection's protocol of."""
+        self._http = _Checked(**given)
+        super().__init__(
+            self._http.loop,
+            self._http,
+            context,
+            None,  # type: ignore[arg-type]  # nobody waits for it
+            server_side=True,
+            ssl_handshake_timeout=_HANDSHAKE_WITHIN,
+            ssl_shutdown_timeout=_FAREWELL_WITHIN,
+        )
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._http.accepted(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._http.left()
+        super().connection_lost(exc)
 
 
 class _InOrder(MutableSet[Any]):
@@ -120,17 +181,15 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: Any, listening: socket.socket, tls: tuple[str, str] | None = None) -> None:
         """``tls``: the files of a certificate and its key. Raises ``OSError`` and ``ssl.SSLError`` for bad ones."""
-        cert, key = tls or (None, None)
-        if cert is not None:
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)  # an error before it listens
         self._listening = listening
         config = uvicorn.Config(
             app,
-            http=_Checked,
+            http=partial(_Encrypted, _context(*tls)) if tls else _Checked,  # type: ignore[arg-type]  # called
             ws="none",
             loop="asyncio",
             lifespan="off",
             log_config=None,
+            log_level="error",  # it warns of each request that is none, and anybody may send those
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -138,8 +197,7 @@ class Server(uvicorn.Server):
             h11_max_incomplete_event_size=_MOST_HEAD,
             timeout_keep_alive=_KEPT_IDLE,
             timeout_graceful_shutdown=_LAST_WORDS,
-            ssl_certfile=cert,
-            ssl_keyfile=key,
+            backlog=_ACCEPTED_AT_ONCE,
         )
         super().__init__(config)
         self.server_state.connections = _InOrder()  # type: ignore[assignment]
@@ -149,6 +207,11 @@ class Server(uvicorn.Server):
         """Leaves signals alone."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's. What asyncio calls a backlog is how many it accepts in one turn, and what the kernel holds."""
+        await super().startup(sockets)
+        self._listening.listen(_MOST_WAITING)
+
     async def until_ended(self) -> None:
         """Answer requests until :meth:`end`."""
         await self.serve(sockets=[self._listening])
@@ -156,6 +219,15 @@ class Server(uvicorn.Server):
     def end(self) -> None:
         """Take no more connections; answers under way are finished."""
         self.should_exit = True
+
+
+def _context(cert: str, key: str) -> ssl.SSLContext:
+    """The side of a server. Raises ``OSError`` and ``ssl.SSLError``."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.load_cert_chain(cert, key)
+    return context
 
 
 def take_descriptors() -> None:
@@ -173,7 +245,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(1024)
+        made.listen(_MOST_WAITING)
         made.setblocking(False)
     except BaseException:
         made.close()
