@@ -17,9 +17,12 @@ from tests.doors.servers import certified
 from tests.service.daemon import tcp
 
 from casemate.service.serving import Server, listen
+from casemate.surfaces.http.exchange import Exchange
+from casemate.surfaces.http.identity import Refused, heard
 
 SECONDS = 30.0  # until something that must happen is taken as not happening; asyncio gives a handshake twice as long
 NEVER = 1000.0
+MUCH = 24 * 2**20  # bytes
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -73,8 +76,23 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+async def reading(scope: Any, receive: Any, send: Any) -> None:
+    """As the service reads what it is asked."""
+    exchange = Exchange(scope, receive, send, heard(scope["headers"]))
+    try:
+        await exchange.body()
+    except Refused as refused:
+        await exchange.answer(refused.status, refused.message, {"connection": "close"})
+
+
+async def giving(scope: Any, receive: Any, send: Any) -> None:
+    """More than sockets hold, at once."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+    await send({"type": "http.response.body", "body": bytes(MUCH)})
+
+
 @contextlib.asynccontextmanager
-async def listened_at(folder: Path | None) -> AsyncIterator[Place]:
+async def listened_at(folder: Path | None, app: Any = app) -> AsyncIterator[Place]:
     """A place, with TLS where a ``folder`` holds a certificate."""
     listening = listen("127.0.0.1", 0)
     pem = str(folder / "server.pem") if folder else ""
@@ -166,14 +184,15 @@ async def test_a_handshake_that_comes_byte_by_byte_is_ended(folder: Path, monkey
         assert await ended_while_sending(one, b"\0")
 
 
-async def ended_while_sending(ends: Ends, piece: bytes) -> bool:
-    """Whether the server ends a connection over which ``piece`` comes again and again."""
+async def ended_while_sending(ends: Ends, piece: bytes, answer: bytearray | None = None) -> bool:
+    """Whether the server ends a connection over which ``piece`` comes again and again; ``answer`` has what it said."""
     reader, writer = ends
     async with asyncio.timeout(SECONDS):
         while not reader.at_eof() and reader.exception() is None:
             writer.write(piece)
             with contextlib.suppress(TimeoutError, OSError):
-                await asyncio.wait_for(reader.read(1), 0.02)
+                said = await asyncio.wait_for(reader.read(1000), 0.02)
+                (answer if answer is not None else bytearray()).extend(said)
     return True
 
 
@@ -214,6 +233,30 @@ async def test_one_whose_head_came_in_parts_is_answered_and_may_be_idle(
             assert b"204" in await asked(one, REQUEST[9:])
         assert await ended(await place.enter()) == b""  # it has come later, so the other's time would be over, too
         assert b"204" in await asked(one)
+
+
+async def test_a_body_that_comes_byte_by_byte_is_not_waited_for(
+    kind: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("casemate.surfaces.http.exchange._BODY_WITHIN", 0.5)
+    async with listened_at(kind, reading) as place:
+        one = await place.enter()
+        one[1].write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n")
+        answer = bytearray()
+        assert await ended_while_sending(one, b"a", answer)
+        assert answer.startswith(b"HTTP/1.1 408")
+
+
+async def test_who_takes_nothing_of_what_is_left_of_an_answer_is_left(
+    kind: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("casemate.service.serving._TAKEN_WITHIN", 0.3)
+    async with listened_at(kind, giving) as place:
+        one = await place.enter()
+        one[1].transport.pause_reading()  # type: ignore[attr-defined]
+        one[1].write(REQUEST)
+        await place.until_there_are(1)
+        await place.until_there_are(0)
 
 
 async def test_few_are_accepted_in_one_turn_however_many_wait(kind: Path | None) -> None:

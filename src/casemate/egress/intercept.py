@@ -91,6 +91,8 @@ async def _client(connection: Connection, name: str, port: int, context: ssl.SSL
     try:
         async with asyncio.timeout(connection.terms.limits.head_seconds):
             await client.handshake(connection.opening.turns)
+    except TimeoutError:
+        raise Refused(name, port, "its TLS handshake does not end") from None
     except ssl.SSLError as error:
         does_not_trust = error.reason in _DISTRUST or isinstance(error, ssl.SSLEOFError)
         reason = _NOT_ACCEPTED if does_not_trust else f"its TLS handshake failed: {error.reason}"

@@ -23,7 +23,7 @@ _MOST_HEAD = 64 * 1024  # bytes of a request's head
 _KEPT_IDLE = 60  # seconds that a connection may be idle; clients keep theirs for less
 _HEAD_WITHIN = 15.0  # seconds until a request's head is there; for the first one, since the connection is
 _HANDSHAKE_WITHIN = 10  # seconds until TLS is agreed on: three round trips, also of a line that loses some
-_FAREWELL_WITHIN = 5  # seconds that the other end has to confirm the end of TLS
+_TAKEN_WITHIN = 60.0  # seconds that the other end has to take the rest of an answer, and to confirm the end of TLS
 _READ_AT_ONCE = 32 * 1024  # bytes that TLS reads at once; each connection holds as many, also one that says nothing
 _ACCEPTED_AT_ONCE = 24  # connections in one turn of the loop, so that those that say something get theirs in between
 _MOST_WAITING = 2048  # connections that the kernel holds until they are accepted
@@ -41,6 +41,7 @@ class _AtOnce:
         self._loop = loop
         self._parts: list[bytes] = []
         self._size = 0
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -55,9 +56,11 @@ class _AtOnce:
             self._flush()
 
     def close(self) -> None:
-        """Close it when all is sent."""
+        """Close it when all is sent, or has not been taken in time."""
         self._flush()
         self._transport.close()
+        if not self._is_encrypted and self._transport.get_write_buffer_size():  # TLS sees to its end itself
+            self._loop.call_later(_TAKEN_WITHIN, self._transport.abort)
 
     def _flush(self) -> None:
         parts, self._parts, self._size = self._parts, [], 0
@@ -140,7 +143,7 @@ class _Encrypted(SSLProtocol):
             None,  # type: ignore[arg-type]  # nobody waits for it
             server_side=True,
             ssl_handshake_timeout=_HANDSHAKE_WITHIN,
-            ssl_shutdown_timeout=_FAREWELL_WITHIN,
+            ssl_shutdown_timeout=_TAKEN_WITHIN,
         )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

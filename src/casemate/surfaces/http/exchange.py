@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 
 MOST_BODY = 2 * 2**20  # bytes of arguments, as JSON: reading more would hold up everybody else. Files are uploaded.
 _BODY_WITHIN = 30.0  # seconds between two pieces of a body
+_SLOWEST = 4096  # bytes of a body a second, beyond that: a modem's line has as many
 _TAKEN_WITHIN = 60.0  # seconds that the other end has to take a piece of an answer
 _PIECE = 256 * 1024  # bytes of JSON that are made at once
 
@@ -72,13 +74,15 @@ class Exchange:
         said = self.head.get("content-length") or "0"
         if not said.isdigit() or int(said) > most:
             raise _too_large(most)
-        seen, is_more = 0, True
+        seen, waited, is_more = 0, 0.0, True
         while is_more:
+            began = time.monotonic()
             try:
-                async with asyncio.timeout(_BODY_WITHIN):
+                async with asyncio.timeout(min(_BODY_WITHIN, _BODY_WITHIN + seen / _SLOWEST - waited)):
                     message = await self.receive()
             except TimeoutError:
-                raise Refused(408, f"nothing of the body came for {_BODY_WITHIN:g} s") from None
+                raise Refused(408, f"the body comes too slowly, or nothing came for {_BODY_WITHIN:g} s") from None
+            waited += time.monotonic() - began
             if message["type"] == "http.disconnect":
                 raise Gone
             piece: bytes = message.get("body", b"")
