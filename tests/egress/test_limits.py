@@ -18,9 +18,12 @@ import pytest
 from tests.egress.servers import listening
 from tests.egress.stage import Inside, Stage, allowing, everything_from, was_reset
 from tests.egress.test_http import answer, request
+from tests.unit.egress.hellos import real
 
+from casemate.egress.authority import Authority, server_side
 from casemate.egress.dial import connect
 from casemate.egress.door import DNS, PROXY, Door, DoorLimits, Terms
+from casemate.egress.terms import Interception
 from casemate.errors import SandboxClosed
 
 
@@ -118,6 +121,16 @@ def test_a_hello_that_does_not_become_whole_is_given_up(stage: Stage, echo_port:
         with contextlib.suppress(ConnectionError):  # as above
             one.sendall(b"\x16\3\1\1\0\1\0")
         assert was_reset(one)
+
+
+def test_a_handshake_with_the_door_itself_that_does_not_end_is_given_up(stage: Stage) -> None:
+    how = Interception(frozenset({("good.test", 443)}), Authority(["good.test"]), server_side(None))
+    stage.open(Terms(allowing("good.test"), limits=DoorLimits(head_seconds=3.0), interception=how))
+    with stage.connect("good.test", 443) as one:
+        one.sendall(real("good.test"))
+        with contextlib.suppress(ConnectionResetError):
+            everything_from(one)
+    assert stage.crossing("good.test", 443) == [("denied", "its TLS handshake does not end")]
 
 
 @pytest.mark.parametrize(
