@@ -71,6 +71,31 @@ async def test_lines_stay_in_order_when_collecting_them_ends_while_they_are_put(
     assert lines[-10:] == [letter * 10_000 for letter in "abcdefghij"]
 
 
+STOPPED = """
+import io, signal, sys
+while not isinstance(sys.stdout.write.__self__, io.TextIOWrapper):
+    print("many lines")
+flood = sys.stdout.write.__self__.buffer._put.__self__
+class Stops:
+    def __str__(self):  # between print's look at sys.stdout.write and its call, where Python looks for signals too
+        flood._had_more = False
+        signal.raise_signal(signal.SIGALRM)
+        return "first"
+kept = sys.stdout.write
+print(Stops())
+print("second")
+kept("third\\n")
+print("fourth")
+"""
+
+
+async def test_a_line_is_not_lost_when_collecting_ends_while_it_is_printed(opened: Open) -> None:
+    session = opened()
+    lines = (await said(session, STOPPED)).splitlines()
+    assert lines[-4:] == ["first", "second", "third", "fourth"]
+    assert await said(session, "_ = kept('of this step')") == "of this step"
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_ten_thousand_prints_and_displays_at_random_come_in_order(opened: Open, seed: int) -> None:
     session = opened()

@@ -141,25 +141,31 @@ class _Flood:
 
     def __init__(self, stream: _Stream, which: int, step: "Any") -> None:
         self._stream, self._which, self._step = stream, which, step
-        self._had_more = True
+        self._had_more, self._is_over = True, False
         text: "Any" = io.TextIOWrapper(_Collected(self), encoding="utf-8", errors="backslashreplace", newline="\n")
         text._CHUNK_SIZE = _COLLECTED_BYTES
         self._text = text
         step.flood = self
+        stream.write = self._text.write  # type: ignore[method-assign]
         _set_handler(_ALARM, self._look)
         _setitimer(_TIMER, _COLLECTED_SECONDS)
-        stream.write = self._text.write  # type: ignore[method-assign]
 
     def put(self, data: bytes) -> None:
         """Into the step's pipe."""
         self._had_more = True
-        self._step.data(self._which, data)
+        step = steps.current() if self._is_over else self._step
+        step.data(self._which, data)
 
     def end(self) -> None:
-        """Put what was collected, and let the stream write its lines again."""
+        """Put what was collected, and let the stream write its lines again.
+
+        Who has looked up ``write`` before may call it only now: `print` does, which looks for signals in between. What
+        comes that way from here on is put at once.
+        """
         self._step.flood = None
         vars(self._stream).pop("write", None)
-        self._text.flush()
+        self._text.reconfigure(write_through=True)
+        self._is_over = True
         if get_ident() == interrupts.main and _get_handler(_ALARM) == self._look:
             _setitimer(_TIMER, 0)
             _set_handler(_ALARM, _signal.SIG_DFL)
