@@ -96,6 +96,7 @@ sleep 1000 & kill -STOP $!
 echo ready; while :; do sleep 1000; done""", 7),
 }  # fmt: skip
 LIMITS = Limits(memory="1GiB", processes=80)
+TIME = 4.0  # seconds in which everything must be there and have been looked at, also on a busy machine
 
 
 def ended_by(sandbox: sync.Sandbox, language: str, code: str, timeout: float) -> tuple[Execution, int, int]:
@@ -117,10 +118,10 @@ def ended_by(sandbox: sync.Sandbox, language: str, code: str, timeout: float) ->
     pytest.param(*case, marks=[pytest.mark.needs("node")] if case[0] == "node" else []) for case in STUBBORN.values()],
     ids=STUBBORN)  # fmt: skip
 def test_nothing_lives_after_a_timeout(sandbox: sync.Sandbox, language: str, code: str, least: int) -> None:
-    execution, held, alive = ended_by(sandbox, language, code, timeout=2.0)
+    execution, held, alive = ended_by(sandbox, language, code, timeout=TIME)
     assert held > least, "the program did not do what it should"
     assert (execution.status, alive) == ("timeout", 0)
-    print(f"dead {(execution.duration - 2.0) * 1000:.1f} ms after the deadline, {held} processes", file=sys.stderr)
+    print(f"dead {(execution.duration - TIME) * 1000:.1f} ms after the deadline, {held} processes", file=sys.stderr)
 
 
 @pytest.mark.parametrize(("after_ready", "status"), [

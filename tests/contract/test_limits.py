@@ -89,7 +89,7 @@ CASES = {
         "for (let n = 0; n < 500; n++) require('fs').openSync('/dev/null')",
         Limits(open_files=100), "failed", "open_files_limit", "limits.open_files is 100", "node",
     ),
-    "wall": Case(BEGUN + "while True: pass", Limits(wall=0.7), "timeout", "timeout", "0.7 s"),
+    "wall": Case(BEGUN + "while True: pass", Limits(wall=2), "timeout", "timeout", "2.0 s"),
 }  # fmt: skip
 
 
@@ -127,7 +127,9 @@ def test_a_timeout_says_the_limit_and_how_long_it_ran(sandbox: sync.Sandbox, cod
     execution = sandbox.run(code, timeout=0.6)
     assert (execution.status, execution.exit_code) == ("timeout", None)
     assert execution.cause is not None
-    assert re.fullmatch(r"It ran for 0\.\d\d s; the time limit is 0\.6 s\.", execution.cause.message)
+    said = re.fullmatch(r"It ran for (\d+\.\d\d) s; the time limit is 0\.6 s\.", execution.cause.message)
+    assert said, execution.cause.message
+    assert 0.6 <= float(said[1]) < 5
     assert 0.6 <= execution.duration < 5
 
 
@@ -135,14 +137,16 @@ def test_the_cpu_time_that_was_used_is_said(sandbox: sync.Sandbox) -> None:
     execution = sandbox.run(programs.SPIN["python"], limits=Limits(cpu_time=0.5))
     assert execution.cause is not None
     assert execution.usage.cpu_seconds >= 0.4
-    assert re.search(r"It used (0\.[4-9]|1)\d* s", execution.cause.message)
+    said = re.search(r"It used (\d+\.?\d*) s", execution.cause.message)
+    assert said, execution.cause.message
+    assert 0.4 <= float(said[1]) < 5
 
 
 def test_the_cpu_time_of_a_timeout_is_measured(sandbox: sync.Sandbox) -> None:
     """However little of it the machine has for the program, which says itself how much that was."""
     code = "import time\ntold = 0\nwhile True:\n    used = time.process_time()\n"
     code += "    if used > told + 0.02: told = used; print(told, flush=True)"
-    execution = sandbox.run(code, timeout=1.5)
+    execution = sandbox.run(code, timeout=3)
     assert execution.status == "timeout"
     assert execution.usage.cpu_seconds >= float(execution.stdout.split()[-1]) / 2  # it is looked at now and then
 
@@ -176,7 +180,7 @@ def _counted(execution: Execution) -> bool:
 
 def test_a_fork_bomb_is_bounded_and_ended(sandbox: sync.Sandbox) -> None:
     code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
-    execution = sandbox.run(code, limits=Limits(processes=24), timeout=1.5)
+    execution = sandbox.run(code, limits=Limits(processes=24), timeout=3)
     assert execution.status == "timeout"
     assert 20 <= execution.usage.processes <= 24
 

@@ -88,10 +88,10 @@ def test_a_slow_reader_loses_nothing(sandbox: sync.Sandbox) -> None:
 
 
 def test_a_reader_that_does_not_read_holds_the_program_up_but_not_its_deadline(sandbox: sync.Sandbox) -> None:
-    stream = sandbox.stream("import os\nwhile True: os.write(1, b'x' * 65536)", timeout=1.0,
+    stream = sandbox.stream("import os\nwhile True: os.write(1, b'x' * 65536)", timeout=2.0,
                             limits=Limits(full_output="1GiB"))  # fmt: skip
     next(stream)
-    other = sandbox.run("import time; time.sleep(1.5)")  # meanwhile nobody reads the first
+    other = sandbox.run("import time; time.sleep(2.5)")  # meanwhile nobody reads the first
     events = list(stream)
     assert other.ok
     assert execution_of(events).status == "timeout"
@@ -99,7 +99,7 @@ def test_a_reader_that_does_not_read_holds_the_program_up_but_not_its_deadline(s
 
 
 def test_a_program_that_is_ended_by_a_limit_is_done_too(sandbox: sync.Sandbox, language: str) -> None:
-    events = events_of(sandbox, programs.PARTIAL_THEN_SPIN[language], language=language, timeout=1.0)
+    events = events_of(sandbox, programs.PARTIAL_THEN_SPIN[language], language=language, timeout=3)
     execution = execution_of(events)
     assert (execution.status, text_of(events, "stdout")) == ("timeout", "begun\n")
 

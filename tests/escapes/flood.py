@@ -20,7 +20,7 @@ def main() -> None:
     with sync.Sandbox(audit=audit, limits=limits) as sandbox:
         sandbox.run("print('x' * 100000)")
         before, cpu = peak(), sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-        execution = sandbox.run(code, timeout=3)
+        execution = sandbox.run(code, timeout=60)
         told: dict[str, object] = {
             "grown": peak() - before,
             "status": execution.status,
@@ -35,14 +35,14 @@ def beside() -> None:
     """Whether another program runs while the hostile one stays."""
     audit, code = sys.argv[1:3]
     sandbox = sync.Sandbox(audit=audit)
-    events = sandbox.stream(code, timeout=20)
+    events = sandbox.stream(code, timeout=80)
     for event in events:
         if "taken" in str(event):
             break
     other = threading.Thread(target=lambda: print(json.dumps({"other": sandbox.run("print(1)").stdout}), flush=True))
     other.daemon = True
     other.start()
-    other.join(10)
+    other.join(40)
 
 
 if __name__ == "__main__":

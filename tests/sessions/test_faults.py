@@ -257,7 +257,7 @@ async def test_children_that_take_memory_between_steps_are_ended_with_their_cell
 
 
 async def test_a_session_that_only_values_were_put_into_ends_by_itself(opened: Open) -> None:
-    session = opened(lifetime=0.3)
+    session = opened(lifetime=3)
     await session.set("x", 1)
     await until(lambda: session.is_closed)
     with pytest.raises(SandboxClosed, match="lifetime"):

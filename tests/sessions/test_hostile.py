@@ -57,9 +57,9 @@ async def test_a_forged_frame_harms_its_own_session_at_most_and_the_next_step_wo
         assert forged.state in ("kept", "lost")
         after = await victim.run("print('after')", timeout=5)
         if after.status != "ok":  # what it has spoiled may end its next step, too, but no more
-            after = await victim.run("print('after')", timeout=5)
+            after = await victim.run("print('after')", timeout=PROMPT)
         assert (after.status, after.stdout, after.results) == ("ok", "after\n", ())
-        last = await victim.run("print('last'); 5", timeout=5)
+        last = await victim.run("print('last'); 5", timeout=PROMPT)
     assert (last.status, last.stdout, [result.text for result in last.results]) == ("ok", "last\n", ["5"])
     assert await said(other, "print(theirs)") == "1\n"
 
@@ -222,7 +222,7 @@ async def test_what_code_does_to_its_interpreter_ends_in_its_own_session_and_a_r
         with contextlib.suppress(CasemateError):
             await victim.variables()
         await victim.reset()
-        fresh = await victim.run("print('fresh', 'mine' in globals()); 1 + 1", timeout=10)
+        fresh = await victim.run("print('fresh', 'mine' in globals()); 1 + 1", timeout=PROMPT)
     assert (fresh.status, fresh.stdout, fresh.text) == ("ok", "fresh False\n", "fresh False\n2")
     assert await said(other, "print(theirs)") == "1\n"
 
@@ -239,9 +239,9 @@ async def test_a_session_whose_code_has_broken_python_still_tells_results_and_er
     session = opened()
     await said(session, "mine = 1")
     async with asyncio.timeout(PROMPT):
-        await session.run(TAMPER[name], timeout=10)
-        value = await session.run("1 + 1", timeout=10)
-        error = await session.run("1 / 0", timeout=10)
+        await session.run(TAMPER[name], timeout=PROMPT)
+        value = await session.run("1 + 1", timeout=PROMPT)
+        error = await session.run("1 / 0", timeout=PROMPT)
     assert (value.status, value.text, value.state) == ("ok", "2", "kept")
     assert error.error is not None
     assert (error.error.name, error.status, error.state) == ("ZeroDivisionError", "failed", "kept")

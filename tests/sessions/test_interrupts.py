@@ -36,6 +36,8 @@ STUCK = {
         "waiting": "kept=1; echo begun; wait_for() { sleep 1000 & wait; }; wait_for",
     },
 }
+SOON = 1.0  # seconds: enough to begin, on a busy machine, and not to be waited for long
+READY = {"python": "pass", "node": "0", "shell": ":"}  # what the first step costs is not the next one's
 SHOW = {"python": "print(kept)", "node": "console.log(kept)", "shell": "echo $kept"}
 stuck = pytest.mark.parametrize(
     ("language", "code"),
@@ -105,7 +107,8 @@ async def test_a_step_whose_time_is_up_is_interrupted_and_what_it_made_is_kept(
     opened: Open, language: str, code: str
 ) -> None:
     session = opened(language)
-    execution = await session.run(code, timeout=0.4)
+    await said(session, READY[language])
+    execution = await session.run(code, timeout=SOON)
     assert execution.cause is not None
     assert (execution.status, execution.cause.code, execution.exit_code) == ("timeout", "timeout", None)
     assert (execution.state, execution.lost_names, execution.stdout) == ("kept", (), "begun\n")
@@ -118,7 +121,7 @@ async def test_node_that_spins_after_an_await_is_ended_and_says_truly_whether_it
     session = opened("node")  # an older Node cannot be interrupted there: see guest/node/interrupts.cjs
     await said(session, "var first = 1")
     async with asyncio.timeout(PROMPT):
-        execution = await session.run("console.log('begun'); await null; for (;;) {}", timeout=0.4)
+        execution = await session.run("console.log('begun'); await null; for (;;) {}", timeout=SOON)
         after = await session.run("console.log(typeof first)")
     assert (execution.status, execution.stdout) == ("timeout", "begun\n")
     assert after.stdout == {"kept": "number\n", "lost": "undefined\n"}[str(execution.state)]
@@ -133,7 +136,7 @@ async def test_code_that_ignores_the_interrupt_is_ended_and_what_is_lost_is_name
     await said(session, NAMED[language])
     await said(session, LEAVE_FILE[language])
     async with asyncio.timeout(PROMPT):
-        execution = await session.run(DEAF[language], timeout=0.4)
+        execution = await session.run(DEAF[language], timeout=2 * SOON)  # a shell has to be started in it
     assert execution.cause is not None
     assert (execution.status, execution.cause.code, execution.state) == ("timeout", "timeout", "lost")
     assert set(execution.lost_names) >= LOST[language]

@@ -185,7 +185,7 @@ def test_cells_are_kept_ready_after_a_run_without_being_asked_for(sandbox: sync.
 @pytest.mark.parametrize("lines", ["", "import numpy\n"], ids=["plain", "numpy"])
 def test_the_command_line_starts_no_zygote_for_a_single_run(tmp_path: Path, lines: str) -> None:
     program = tmp_path / "file.py"
-    program.write_text(f"{lines}import time\nprint('begun', flush=True)\ntime.sleep(0.3)\nprint('ended')\n")
+    program.write_text(f"{lines}import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('ended')\n")
     env = {**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": SOURCE}
     command = [sys.executable, "-m", "casemate", "run", str(program)]
     names: set[str] = set()

@@ -37,8 +37,9 @@ def test_what_is_rehearsed_leaves_no_process_and_no_output() -> None:
 def _rests(sandbox: sync.Sandbox, looks: list[list[int]]) -> bool:
     """Whether nothing that waits has taken a page since the last looks, of which this is one more."""
     waiting = [pid for init in all_ready(sandbox) for pid in witness.children(init)]
-    looks.append(sorted(_faults_of(pid) for pid in waiting))
-    return len(looks) > _LOOKS and all(0 not in look and look == looks[-1] for look in looks[-_LOOKS:])
+    looks.append(sorted(_faults_of(pid) for pid in waiting if witness.state(pid) == "S"))  # not what waits for a core
+    alike = all(0 not in look and look == looks[-1] for look in looks[-_LOOKS:])
+    return len(looks) > _LOOKS and len(looks[-1]) == len(waiting) and alike
 
 
 def _faults_of(pid: int) -> int:

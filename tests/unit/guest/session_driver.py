@@ -172,6 +172,7 @@ class Session:
 
     def begin(self, code: str, *, stdin: str | None = None, cwd: str | None = None) -> Step:
         """Ask for the next step."""
+        self._once_more = float("inf")  # what came between steps is for none
         number = max(self.steps, default=0) + 1
         paths = [self.folder / f"{kind}.{number}" for kind in ("out", "err")]
         pipes = []
@@ -187,17 +188,9 @@ class Session:
 
     def finish(self, step: Step) -> Step:
         """The step, when it has ended."""
-        self.wait_for(lambda: self._is_over(step), f"the end of step {step.number}: {step}")
+        self.wait_for(lambda: step.is_done, f"the end of step {step.number}: {step}")
+        self._once_more = float("inf")
         return step
-
-    def _is_over(self, step: Step) -> bool:
-        """Whether it is done; it is interrupted once more where the first came just before a wait, and was missed."""
-        if step.is_done:
-            self._once_more = float("inf")
-        elif time.monotonic() >= self._once_more:
-            self._once_more = float("inf")
-            self.process.send_signal(signal.SIGINT)
-        return step.is_done
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """The reply to a request that is no step."""
@@ -215,16 +208,25 @@ class Session:
         while view:
             view = view[os.write(self._requests, view) :]
 
-    def interrupt(self) -> None:
-        """What the host does at a step's time limit; `finish` does it once more where the step goes on."""
+    def interrupt(self, *, again: bool = True) -> None:
+        """What the host does at a step's time limit: ``again`` after a second, as long as the step goes on.
+
+        The first may have come in the instant before a wait that it does not end.
+        """
         self.process.send_signal(signal.SIGINT)
-        self._once_more = time.monotonic() + ONCE_MORE
+        self._once_more = time.monotonic() + ONCE_MORE if again else float("inf")
+
+    def _interrupt_once_more(self) -> None:
+        if time.monotonic() >= self._once_more:
+            self._once_more = float("inf")
+            self.process.send_signal(signal.SIGINT)
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Read until the condition holds. Raises ``Died`` when the interpreter ends before."""
         deadline = time.monotonic() + SECONDS
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come; {self.own_output}"
+            self._interrupt_once_more()
             if not self._read(0.02) and self.process.poll() is not None:
                 while self._read(0):
                     pass

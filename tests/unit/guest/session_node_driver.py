@@ -189,11 +189,24 @@ class Session:
             assert time.monotonic() < deadline, "it did not come about"
             self._read(0.02)
 
-    def read_for(self, seconds: float) -> None:
-        """Time for what is expected to change nothing."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self._read(0.02)
+    def until_it_rests(self) -> None:
+        """Until a signal has had all its effect: none waits, and no thread has run between two looks."""
+        looks: list[list[tuple[str, ...]]] = []
+
+        def rests() -> bool:
+            looks.append(
+                [self._look(task) for task in sorted((Path("/proc") / str(self.process.pid) / "task").iterdir())]
+            )
+            asleep = all(state == "S" and not int(own, 16) + int(shared, 16) for state, own, shared, *_ in looks[-1])
+            return asleep and looks[-2:-1] == looks[-1:]
+
+        self.until(rests)
+
+    @staticmethod
+    def _look(task: Path) -> tuple[str, ...]:
+        lines = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+        names = ("State", "SigPnd", "ShdPnd", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+        return tuple(lines[name].split()[0] for name in names)
 
     def stop_reading(self, step: Step) -> None:
         """Close the reading ends of its pipes."""

@@ -675,11 +675,11 @@ def test_an_interrupt_between_steps_is_ignored(session: Session) -> None:
     session.run("var kept = 1; await 0; process.on('SIGINT', () => {})")
     for _ in range(3):
         session.interrupt()
-        session.read_for(0.1)
+        session.until_it_rests()
         assert session.run("kept").result == "1"
     interrupted(session, "for (;;);")
     session.interrupt()
-    session.read_for(0.1)
+    session.until_it_rests()
     assert session.run("await new Promise((r) => setTimeout(r, 20)); 1").result == "1"
 
 

@@ -61,7 +61,9 @@ os.mkfifo('go')""")
     with (new.workspace / "go").open("w") as go:
         go.write("now")
     new.finish(second)
-    new.wait_for(lambda: "late error\n" in first.err, "what the first step has left")
+    new.wait_for(
+        lambda: first.out.endswith(f"late {kind}\n") and first.err == "late error\n", "what the first step has left"
+    )
     assert set(first.out.splitlines()) == {"begun", "started", f"late {kind}"}
     assert second.out == "second\nthird\n"
 
@@ -197,7 +199,7 @@ def test_a_coroutine_can_clean_up_when_it_is_interrupted(one: Session) -> None:
         "finally:\n    await asyncio.sleep(0.01)\n    print('cleaned')"
     )
     one.wait_for(lambda: "a" in step.out, "the first line")
-    one.interrupt()
+    one.interrupt(again=False)  # which would end the cleaning, too
     assert one.finish(step).error["name"] == "KeyboardInterrupt"
     assert step.out == "a\ncleaned\n"
 
