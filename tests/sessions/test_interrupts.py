@@ -218,8 +218,9 @@ async def test_cancelling_at_any_moment_leaves_the_session_in_order(opened: Open
 
 
 async def test_a_timeout_of_the_callers_own_interrupts_the_step(session: Session) -> None:
+    await said(session, READY["python"])
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(session.run(STUCK["python"]["sleeping"], timeout=FOREVER), 0.5)
+        await asyncio.wait_for(session.run(STUCK["python"]["sleeping"], timeout=FOREVER), SOON)
     assert await said(session, "print(kept)") == "1\n"
 
 

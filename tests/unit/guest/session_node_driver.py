@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from tests.unit.guest.stage import BASE_ENV, GUEST, framed
 
-SECONDS = 30.0
+SECONDS = 60.0
 ENDS = {"done", "reply", "ready"}
 
 Frame = dict[str, Any]

@@ -19,7 +19,7 @@ from typing import Any
 
 SESSION = Path(__file__).resolve().parents[3] / "src" / "casemate" / "guest" / "shell_session.sh"
 PROGRAM = f'\\builtin eval "${{__casemate_code-. {SESSION}}}"\n'
-SECONDS = 20.0
+SECONDS = 60.0
 BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TMPDIR": "/tmp"}
 
 

@@ -266,8 +266,8 @@ def test_writes_to_descriptors_one_and_two_are_the_steps_and_counted(session: Se
         "import { writeSync } from 'node:fs'\n"
         "fs.writeSync(1, 'a'); writeSync(2, 'b'); fs.writeFileSync('/dev/stdout', 'c')\n"
         "await new Promise((resolve) => fs.write(1, Buffer.from('dd'), resolve))\n"
-        "fs.createWriteStream(null, { fd: 2, autoClose: false }).write('e')\n"
-        "await new Promise((resolve) => setTimeout(resolve, 20))"
+        "const stream = fs.createWriteStream(null, { fd: 2, autoClose: false })\n"
+        "await new Promise((resolve) => stream.write('e', resolve))"
     )
     session.until(lambda: len(step.out) == 4)
     assert (step.out, step.err) == ("acdd", "be")
