@@ -89,7 +89,7 @@ CASES = {
         "for (let n = 0; n < 500; n++) require('fs').openSync('/dev/null')",
         Limits(open_files=100), "failed", "open_files_limit", "limits.open_files is 100", "node",
     ),
-    "wall": Case(BEGUN + "while True: pass", Limits(wall=2), "timeout", "timeout", "2.0 s"),
+    "wall": Case(BEGUN + "while True: pass", Limits(wall=1.7), "timeout", "timeout", "1.7 s"),
 }  # fmt: skip
 
 

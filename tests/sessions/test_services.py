@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ASK = """
 import socket
 def ask():
-    with socket.create_connection(("who.casemate.internal", 7), 5) as one:
+    with socket.create_connection(("who.casemate.internal", 7), 60) as one:
         return one.makefile().readline().strip()
 """
 
@@ -99,7 +99,7 @@ async def test_other_ports_and_the_proxy_do_not_lead_to_a_service() -> None:
             "    socket.create_connection(('who.casemate.internal', 8), 5)\n"
             "except OSError as error:\n"
             "    print(type(error).__name__)\n"
-            "with socket.create_connection(('198.18.0.1', 3128), 5) as proxy:\n"
+            "with socket.create_connection(('198.18.0.1', 3128), 60) as proxy:\n"
             "    where = b'who.casemate.internal:7'\n"
             "    proxy.sendall(b'CONNECT %b HTTP/1.1\\r\\nHost: %b\\r\\n\\r\\n' % (where, where))\n"
             "    print(proxy.recv(99).split(b'\\r\\n')[0].decode())\n"

@@ -65,7 +65,7 @@ def processes_by(method: str) -> Callable[[], None]:
             assert pool.map(square, range(4)) == [0, 1, 4, 9]
         value, queue = context.Value("i", 0), context.Queue()
         queue.put("x")
-        assert queue.get(timeout=10) == "x"
+        assert queue.get(timeout=60) == "x"
         with value.get_lock():
             value.value += 1
         block = shared_memory.SharedMemory(create=True, size=4096)
@@ -149,7 +149,7 @@ def web() -> None:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    client = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)
+    client = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     client.request("GET", "/")
     assert client.getresponse().status == 200
     server.shutdown()
@@ -175,8 +175,8 @@ def pipes_and_signals() -> None:
     got: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, _: got.append(number))
     os.kill(os.getpid(), signal.SIGUSR1)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)
     signal.signal(signal.SIGALRM, lambda number, _: got.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
     signal.sigtimedwait([], 0.2)
     assert signal.SIGUSR1 in got
     child = subprocess.Popen(["sleep", "30"], start_new_session=True)
@@ -184,7 +184,7 @@ def pipes_and_signals() -> None:
     os.kill(child.pid, signal.SIGCONT)
     fd = os.pidfd_open(child.pid)
     child.terminate()
-    assert select.select([fd], [], [], 10)[0]
+    assert select.select([fd], [], [], 60)[0]
     assert child.wait() == -signal.SIGTERM
 
 
