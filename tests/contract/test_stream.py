@@ -50,9 +50,11 @@ def test_an_uncaught_error_is_an_event(sandbox: sync.Sandbox) -> None:
 
 def test_what_is_displayed_is_an_event_between_the_texts(sandbox: sync.Sandbox) -> None:
     code = """
-import time
+import fcntl, termios, time
+def until_read(fd):
+    while fcntl.ioctl(fd, termios.FIONREAD, bytes(4)) != bytes(4): time.sleep(0.001)
 for n in range(5):
-    print("text", n); time.sleep(0.02); display(n); time.sleep(0.02)
+    print("text", n); until_read(1); display(n); until_read(3)
 """
     events = events_of(sandbox, code)
     execution = execution_of(events)
