@@ -228,6 +228,22 @@ async def test_va_16_a_request_for_approval_shows_none_of_it(tmp_path: Path, lan
     assert "".join(event.text for event in events if isinstance(event, Output)).strip().startswith(MARKER)
 
 
+async def test_a_reason_that_quotes_a_secret_is_told_and_recorded_without_it(tmp_path: Path) -> None:
+    async def approve(request: ApprovalRequest) -> bool:
+        return await request.deny(f"not with {S}") and False
+
+    policy = {"rules": [{"ask": "shell"}]}
+    async with Sandbox(audit=tmp_path / "audit.db", policy=policy, approve=approve) as sandbox:
+        await sandbox.vault.set(NAME, S)
+        async with sandbox.session("shell", secrets=[NAME]) as session:
+            execution = await session.run("true")
+        rows = sandbox._rooms.log.tail(100)
+    details = [json.loads(row.detail) for row in rows if row.kind == "decision"]
+    assert [one["reason"] for one in details if one["decision"] == "denied"] == [f"not with {MARKER}"]
+    assert execution.status == "denied"
+    assert S not in repr((execution, rows))
+
+
 BEGUN_AND_FAILED = {
     "python": "import os; print('so:', os.environ['API_TOKEN'][:9], end=''); raise ValueError",
     "node": "process.stdout.write('so: ' + process.env.API_TOKEN.slice(0, 9)); throw new Error()",

@@ -35,6 +35,7 @@ class Case:
 
 def row_of(case: Case, verdict: Verdict, word: str, decision: Decision | None = None, note: str = "") -> dict[str, Any]:
     """What is on record of a decision."""
+    note = case.asker.redacted(note)
     detail = {**asked_of(case), "decision": word, "by": verdict.by, "reason": verdict.reason, "note": note}
     if decision is not None and decision.scope != "once":
         detail |= {"scope": decision.scope, "uses": decision.uses, "expires": decision.expires}

@@ -329,8 +329,9 @@ class Plane:
     def _finish(
         self, case: Case, verdict: Verdict, word: str = "", decision: Decision | None = None, note: str = ""
     ) -> None:
-        """Record the verdict, and only then hand it out."""
+        """Record the verdict, and only then hand it out. Who answers may quote a secret in the reason."""
         asker = case.asker
+        verdict = replace(verdict, reason=asker.redacted(verdict.reason))
         try:
             self._write(case, verdict, word or ("allowed" if verdict.allow else "denied"), decision, note)
         except CasemateError:
