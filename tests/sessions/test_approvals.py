@@ -113,6 +113,18 @@ async def test_a_command_that_is_allowed_runs_and_who_was_asked_saw_it(audit: Pa
     assert decisions(audit) == ["allowed"] * 2
 
 
+@pytest.mark.parametrize("how", ["system", "getoutput"])
+async def test_a_command_that_is_longer_than_the_kernel_takes_fails_and_keeps_nobody_waiting(
+    audit: Path, how: str
+) -> None:
+    async with Sandbox(audit=audit) as sandbox, sandbox.session() as session:
+        execution = await session.run(f"get_ipython().{how}('true ' + 'x' * 300_000)")
+        assert execution.error is not None
+        assert (execution.status, execution.error.name) == ("failed", "OSError")
+        assert "Argument list too long" in execution.error.value
+        assert await said(session, "n = 3\n!echo $n {n}") == "3 3\n"
+
+
 async def test_commands_are_allowed_without_asking_and_with_nobody_there_where_no_rule_says_otherwise(
     audit: Path,
 ) -> None:

@@ -155,14 +155,14 @@ class Shell(InteractiveShell):  # type: ignore[misc]
 
     def system(self, cmd: str) -> None:
         """``!command``."""
-        self._exited(cmd, run_shell(self.var_expand(cmd, depth=1)))
+        self._exited(cmd, run_shell(self.var_expand(cmd, depth=1) if _holds_names(cmd) else cmd))
         adopt()
 
     system_piped = system_raw = system
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> "Any":
         """``x = !command``."""
-        output, code = output_of(self.var_expand(cmd, depth=depth + 1), split)
+        output, code = output_of(self.var_expand(cmd, depth=depth + 1) if _holds_names(cmd) else cmd, split)
         self._exited(cmd, code)
         adopt()
         return output
@@ -196,6 +196,11 @@ class Shell(InteractiveShell):  # type: ignore[misc]
         """``%matplotlib inline``: so it is without it."""
         self.enable_gui(gui)
         return "inline", "inline"
+
+
+def _holds_names(command: str) -> bool:
+    """Whether anything in it is to be filled in: looking for that takes IPython minutes in a very long line."""
+    return "$" in command or "{" in command or "}" in command
 
 
 def make_shell() -> Shell:
