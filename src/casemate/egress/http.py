@@ -323,5 +323,5 @@ def _target(method: bytes, target: bytes) -> tuple[str | None, int | None, bytes
 def _authority(text: bytes) -> tuple[str, int | None]:
     match = _AUTHORITY.match(text)
     if match is None or (match[2] is not None and not 0 < int(match[2]) < 1 << 16):
-        raise BadRequest("a host that is none")
+        raise BadRequest("its host is no name with a port (addresses of IPv6 are not reached)")
     return match[1].decode("latin-1"), None if match[2] is None else int(match[2])

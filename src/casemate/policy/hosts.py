@@ -125,7 +125,7 @@ def host_rule(text: object, argument: str = "allowed_domains") -> HostRule:
         raise InvalidArgument(
             argument,
             f"{text!r} names this machine, a host of its own network, or a whole top-level domain",
-            remediation="Write a full name, such as 'example.org'.",
+            remediation=f"Write a full name, such as 'example.org'. {_OF_ADDRESSES}",
         )
     if rule.host != host and _is_public_suffix(host):
         raise InvalidArgument(
@@ -164,10 +164,44 @@ def _parsed(text: object, argument: str) -> HostRule:
     name = EVERY_NAME if host == EVERY_NAME else canonical(host[2:] if wild else host)
     port_is_good = not colon or (_PORT.match(port) is not None and int(port) <= MOST_PORT)
     if name is None or not port_is_good:
-        raise InvalidArgument(
-            argument, f"{text!r} is no rule: write 'example.org', '*.example.org' or 'example.org:5432'"
-        )
+        why, instead = _why_none(text, name)
+        raise InvalidArgument(argument, f"{text[:300]!r} is no rule about a host: {why}", remediation=instead)
     return HostRule(f"*.{name}" if wild else name, int(port) if colon else None)
+
+
+_FORMS = "Write 'example.org', '*.example.org' or 'example.org:5432'."
+
+
+def _why_none(text: str, name: str | None) -> tuple[str, str]:
+    """What is wrong with a text that is no rule, and what to write in its place. ``name``: of its host, if that is
+    one."""
+    host = text.partition(":")[0]
+    if "/" in text or "@" in text:
+        network = re.fullmatch(r"[0-9.]+/[0-9]+|[0-9a-fA-F:]*:[0-9a-fA-F:.]*/[0-9]+", text)
+        if network is None:
+            return "it is an address of a page, or has a path or credentials", "Write the name of the host alone."
+    of_six = text.startswith("[") or (text.count(":") > 1 and "." not in host)
+    if "/" in text or of_six or _is_number(host.rpartition(".")[2].lower()):
+        return "it is an address, and hosts are reached by their names", f"{_FORMS} {_OF_ADDRESSES}"
+    if not host.isascii():
+        return "it is not in the form that names have in the DNS", _encoded(host)
+    if name is not None:
+        return f"its port is no number from 1 to {MOST_PORT}", _FORMS
+    if "*" in host:
+        return "* stands for whole labels, and only at its beginning, as in '*.example.org'", _FORMS
+    return "its name is none", _FORMS
+
+
+_OF_ADDRESSES = "For services of this machine: allow_local=[8000]."
+
+
+def _encoded(host: str) -> str:
+    """How a name in another script is written (RFC 3490), where that can be told."""
+    try:
+        name = host.encode("idna").decode("ascii")
+    except UnicodeError:
+        return _FORMS
+    return f"If that is what is meant, write {name!r}." if canonical(name.removeprefix("*.")) else _FORMS
 
 
 def _is_public_suffix(name: str) -> bool:

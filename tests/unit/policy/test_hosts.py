@@ -116,6 +116,24 @@ def test_what_is_no_host_name_or_too_wide_is_refused_as_a_rule(text: object) -> 
         host_rule(text)
 
 
+@pytest.mark.parametrize(("text", "why", "instead"), [
+    ("https://good.test/x", "address of a page", "name of the host alone"),
+    ("me@good.test", "credentials", "host alone"),
+    ("10.0.0.0/8", "it is an address", "allow_local"), ("[::1]:80", "it is an address", "allow_local"),
+    ("2001:db8::1", "it is an address", "'example.org'"), ("127.0.0.1", "it is an address", "allow_local"),
+    ("good.test:99999", "its port", "'example.org:5432'"), ("good.test:443:1", "its port", "'example.org:5432'"),
+    ("a.*.test", "whole labels", "'*.example.org'"), ("localhost", "this machine", "allow_local"),
+    ("b\u00fccher.test", "in the DNS", "'xn--bcher-kva.test'"),
+    ("*.b\u00fccher.test", "in the DNS", "'*.xn--bcher-kva.test'"),
+    ("\u0430" * 70, "in the DNS", "'example.org'"), ("a..test", "its name is none", "'example.org'"),
+])  # fmt: skip
+def test_a_text_that_is_no_rule_is_told_why_and_what_to_write_instead(text: str, why: str, instead: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        host_rule(text)
+    assert why in refused.value.message
+    assert instead in refused.value.remediation
+
+
 def test_who_writes_the_name_of_local_services_as_a_rule_is_told_of_allow_local() -> None:
     with pytest.raises(InvalidArgument, match=r"allow_local=\[8000\]"):
         host_rule("host.casemate.internal:8000")
