@@ -94,6 +94,27 @@ async def test_npm_and_pip_in_a_shell_session_ask_the_host_and_their_packages_ar
     assert "--registry is not to be had here" in real.stderr
 
 
+async def test_npm_takes_what_package_json_lists_and_says_what_it_does_not_do(
+    opened: Opened, registry: Registry
+) -> None:
+    registry.add("alpha")
+    registry.add("@acme/beta", "2.0.0", bin={"beta-says": "say.js"},
+                 files={"package/say.js": "#!/usr/bin/env node\nconsole.log(7)"})  # fmt: skip
+    listed = '{"dependencies": {"alpha": "^1.0.0"}, "devDependencies": {"@acme/beta": "*"}}'
+    async with opened() as sandbox, sandbox.session(language="shell", files={"package.json": listed}) as session:
+        without = await session.run("npm install --omit=dev", timeout=90)
+        everywhere = await session.run("npm i -g @acme/beta && beta-says", timeout=90)
+        locked = await session.run("npm ci")
+        broken = await session.run("echo '{' > package.json; npm install")
+        unknown = await session.run("rm package.json; npm install")
+    assert without.stdout == "added alpha@1.0.0\n", without.text
+    assert everywhere.stdout == "added @acme/beta@2.0.0\n7\n", everywhere.text
+    assert "npm ci is not to be had here: 'npm install' takes what package.json lists" in locked.stderr
+    assert "package.json cannot be read" in broken.stderr
+    assert "give names of packages" in unknown.stderr
+    assert [one.exit_code for one in (locked, broken, unknown)] == [1, 1, 1]
+
+
 async def test_scripts_run_only_when_asked_for_and_only_in_the_cell(
     opened: Opened, registry: Registry, tmp_path: Path
 ) -> None:

@@ -11,32 +11,43 @@ const REMOVE = ['uninstall', 'un', 'rm', 'r', 'remove', 'unlink'];
 const IGNORED = new Set([
   ...['--save', '-S', '--save-prod', '-P', '--save-dev', '-D', '--save-exact', '-E', '--no-save', '--save-optional', '-O'],
   ...['--no-audit', '--no-fund', '--ignore-scripts', '--no-progress', '--yes', '-y', '--no-package-lock', '--verbose'],
-  ...['--prefer-offline', '--audit=false', '--fund=false', '--progress=false', '--legacy-peer-deps', '--no-color'],
+  ...['-g', '--global', '--prefer-offline', '--audit=false', '--fund=false', '--progress=false', '--legacy-peer-deps', '--no-color'],
+]);
+const WITHOUT_DEV = new Set(['--production', '--omit=dev', '--only=prod', '--only=production']);
+// What would need the registry, and what to use in its place.
+const ELSEWHERE = new Map([
+  ...['ci', 'clean-install', 'ic'].map((name) => [name, "'npm install' takes what package.json lists; a lock file is not followed"]),
+  ...['update', 'up', 'upgrade'].map((name) => [name, "'npm install name@latest' brings the newest"]),
 ]);
 const QUIET = new Set(['--silent', '-s', '--quiet', '-q', '--loglevel=error', '--loglevel=silent']);
 
 function main(words) {
   const at = words.findIndex((word) => !word.startsWith('-'));
   const command = words[at];
+  if (ELSEWHERE.has(command)) return fail(`npm ${command} is not to be had here: ${ELSEWHERE.get(command)}`);
   const does = INSTALL.includes(command) ? 'install' : REMOVE.includes(command) ? 'remove' : null;
   if (does === null) return realNpm(words);
   const rest = [...words.slice(0, at), ...words.slice(at + 1)];
   const end = rest.includes('--') ? rest.indexOf('--') : rest.length;
   const options = rest.slice(0, end).filter((word) => word.startsWith('-'));
   const names = [...rest.slice(0, end).filter((word) => !word.startsWith('-')), ...rest.slice(end + 1)];
-  const strange = options.find((word) => !IGNORED.has(word) && !QUIET.has(word));
+  const strange = options.find((word) => !IGNORED.has(word) && !QUIET.has(word) && !WITHOUT_DEV.has(word));
   if (strange) return fail(`${strange.split('=')[0]} is not to be had here: packages come from the operator's registry, for this session`);
-  const wanted = names.length === 0 && does === 'install' ? namedInPackageJson() : names;
-  if (wanted.length === 0) return fail('give names of packages');
+  const wanted = names.length > 0 || does === 'remove' ? names : namedInPackageJson(options.some((word) => WITHOUT_DEV.has(word)));
+  if (wanted === null) return;
+  if (wanted.length === 0) return fail('give names of packages: none are given, and package.json lists none');
   ask({ do: does, language: 'node', packages: wanted }, (answer) => tell(answer, does, options.some((word) => QUIET.has(word))));
 }
 
-function namedInPackageJson() {
+function namedInPackageJson(withoutDev) {
+  if (!fs.existsSync('package.json')) return [];
   try {
     const said = JSON.parse(fs.readFileSync('package.json', 'utf8'));
-    return Object.entries({ ...said.dependencies, ...said.devDependencies }).map(([name, versions]) => `${name}@${versions}`);
-  } catch {
-    return [];
+    const listed = { ...said.dependencies, ...(withoutDev ? {} : said.devDependencies) };
+    return Object.entries(listed).map(([name, versions]) => `${name}@${versions}`);
+  } catch (error) {
+    fail(`package.json cannot be read: ${error.message}`);
+    return null;
   }
 }
 
@@ -78,7 +89,9 @@ function realNpm(words) {
   const found = [beside, ...folders.map((folder) => path.join(folder, 'npm'))].find((file) => fs.existsSync(file));
   if (!found) return fail('there is no npm here');
   const [program, first] = found === beside ? [process.execPath, [beside]] : [found, []];
-  const env = { ...process.env, PATH: folders.join(':') };
+  // A registry that cannot be reached is told in seconds: npm would wait for minutes.
+  const patience = { npm_config_fetch_retry_mintimeout: '200', npm_config_fetch_retry_maxtimeout: '1000' };
+  const env = { ...patience, ...process.env, PATH: folders.join(':') };
   const done = require('node:child_process').spawnSync(program, [...first, ...words], { stdio: 'inherit', env });
   process.exitCode = done.status ?? 1;
 }
