@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from tests.packages.conftest import Opened
 from tests.packages.index import Index, wheel
@@ -54,6 +56,85 @@ async def test_a_file_of_requirements_is_read(opened: Opened, index: Index) -> N
     ):
         ran = await session.run("%pip install -r wanted.txt\nimport alpha, beta")
     assert ran.ok, ran.text
+
+
+def _hash(content: bytes) -> str:
+    return f"--hash=sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@pytest.mark.parametrize("content", [
+    "\ufeffalpha==1.0\r\nbeta\t# too\r\n",
+    "-r more/other.txt\nbeta ; python_version >= '3'\ngamma; sys_platform == 'win32'\n",
+    "alpha \\\n    == 1.0\n--requirement=more/beta.txt",
+])  # fmt: skip
+async def test_a_file_of_requirements_is_read_as_pip_reads_it(opened: Opened, index: Index, content: str) -> None:
+    index.add(wheel("alpha"))
+    index.add(wheel("beta"))
+    files = {"wanted.txt": content, "more/other.txt": "alpha\n", "more/beta.txt": "beta"}
+    async with opened() as sandbox, sandbox.session(files=files) as session:
+        ran = await session.run("%pip install -r wanted.txt\nimport alpha, beta")
+    assert ran.ok, ran.text
+    assert not any("gamma" in path for path in index.paths())
+
+
+async def test_of_a_file_with_hashes_only_what_has_one_of_them_comes(
+    opened: Opened, index: Index, asked: list[ApprovalRequest]
+) -> None:
+    contents = {name: index.add(wheel(name)).content for name in ("alpha", "beta")}
+    index.add(wheel("alpha", "2.0"))
+    alpha, beta = (_hash(one) for one in contents.values())
+    locked = f"alpha \\\n    --hash=sha256:{'0' * 64} \\\n    {alpha}\n    # via beta\nbeta==1.0 {beta}\n"
+    async with opened() as sandbox, sandbox.session(files={"locked.txt": locked}) as session:
+        ran = await session.run("%pip install --require-hashes -r locked.txt\nimport alpha; print(alpha.VERSION)")
+    assert ran.stdout == "Successfully installed alpha-1.0 beta-1.0\n1.0\n", ran.text
+    assert [request.arguments["packages"] for request in asked] == [["alpha==1.0", "beta==1.0"]]
+
+
+async def test_what_has_another_hash_or_none_does_not_come(
+    opened: Opened, index: Index, installer: str, asked: list[ApprovalRequest]
+) -> None:
+    alpha = _hash(index.add(wheel("alpha", requires=("beta",))).content)
+    index.add(wheel("beta"))
+    async with opened() as sandbox, sandbox.session() as session:
+        other = await sandbox.packages.install([f"alpha --hash=sha256:{'0' * 64}"], session=session)
+        unhashed = await sandbox.packages.install([f"alpha {alpha}"], session=session)
+    assert (other.status, unhashed.status) == ("failed", "failed"), installer
+    assert "alpha may come in files with the hashes that were given for it alone" in other.reason
+    assert "no hash was given for beta" in unhashed.reason
+    assert asked == []
+
+
+async def test_a_page_without_hashes_brings_nothing_that_has_another(opened: Opened, index: Index) -> None:
+    index.add(wheel("alpha"), hashes={})
+    async with opened() as sandbox, sandbox.session() as session:
+        ran = await sandbox.packages.install([f"alpha --hash=sha256:{'0' * 64}"], session=session)
+    assert ran.status == "failed"
+    assert "alpha-1.0-py3-none-any.whl has none of the hashes that were given for it" in ran.reason
+
+
+@pytest.mark.parametrize("line", [
+    "pip -q install alpha", "pip install -Uq alpha", "pip install --only-binary :all: alpha -qqq",
+    "pip --disable-pip-version-check install alpha -q",
+])  # fmt: skip
+async def test_options_that_change_nothing_may_stand_wherever_pip_takes_them(
+    opened: Opened, index: Index, line: str
+) -> None:
+    index.add(wheel("alpha"))
+    async with opened() as sandbox, sandbox.session() as session:
+        ran = await session.run(f"!{line}\nimport alpha")
+    assert ran.ok, ran.text
+    assert ran.text == ""
+
+
+@pytest.mark.parametrize(("content", "why"), [
+    ("-r wanted.txt", "files of requirements name each other"), ("alpha; nonsense", "is no marker"),
+    ("--index-url http://evil.test\nalpha", "--index-url is not to be had"), ("alpha", "has no hash"),
+])  # fmt: skip
+async def test_a_file_that_cannot_be_followed_says_why(opened: Opened, index: Index, content: str, why: str) -> None:
+    async with opened() as sandbox, sandbox.session(files={"wanted.txt": content}) as session:
+        ran = await session.run("!pip install --require-hashes -r wanted.txt")
+    assert why in ran.stderr
+    assert index.asked == []
 
 
 @pytest.mark.parametrize("option", ["--index-url=http://evil.test", "-e .", "--target x", "--pre", "-f /x"])

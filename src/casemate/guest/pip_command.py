@@ -3,8 +3,10 @@
 docs/packages.md says what of pip's command line there is.
 """
 
+import importlib
 import json
 import os
+import re
 import socket
 import sys
 
@@ -14,14 +16,27 @@ if TYPE_CHECKING:
 
 _HOST = ("packages.casemate.internal", 81)
 _MOST = 1 << 20  # bytes of an answer
+_MOST_ASKED = 1 << 17  # bytes of what is asked for: the host reads no more
+_MOST_NESTED = 8  # files of requirements that name others
 _IGNORED = {
     *("--user", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--prefer-binary", "--no-color"),
     *("--no-warn-script-location", "--break-system-packages", "-y", "--yes", "-v", "--verbose"),
 }
-_IGNORED_WITH_VALUE = {"--progress-bar", "--timeout", "--retries", "--root-user-action", "--upgrade-strategy"}
-_QUIET = {"-q", "--quiet", "-qq"}
+_IGNORED_WITH_VALUE = {
+    "--progress-bar",
+    "--timeout",
+    "--retries",
+    "--root-user-action",
+    "--upgrade-strategy",
+    "--only-binary",
+}
+_QUIET = {"-q", "--quiet"}
+_SHORT = re.compile("-[Uqvy]{2,}")  # several options in one word
 _UPGRADE = {"-U", "--upgrade"}
 _FILES = {"-r", "--requirement"}
+_HASHES = "--require-hashes"
+_COMMENT = re.compile(r"(^|\s+)#.*$")
+_HASH = re.compile(r"\s--hash(?:=|\s+)(\S+)")
 _REAL = {
     "list",
     "show",
@@ -45,6 +60,8 @@ class Unknown(Exception):
 
 def main(arguments: "list[str]") -> int:
     """Do what the command line says: the exit code."""
+    while len(arguments) > 1 and arguments[0] in _IGNORED | _QUIET:  # pip takes these before its command, too
+        arguments = [*arguments[1:], arguments[0]]
     if not arguments or arguments[0] in _REAL:
         variables = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}  # else it asks its index
         os.execve(sys.executable, [sys.executable, "-m", "pip", *arguments], variables)
@@ -64,7 +81,7 @@ def main(arguments: "list[str]") -> int:
 def _read(arguments: "list[str]") -> "tuple[list[str], bool, bool]":
     """Requirements, and whether they are to be upgraded, and quietly."""
     names: "list[str]" = []
-    upgrade = quiet = options_are_over = False
+    upgrade = quiet = options_are_over = need_hashes = False
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
@@ -73,35 +90,77 @@ def _read(arguments: "list[str]") -> "tuple[list[str], bool, bool]":
             names.append(word)
         elif word == "--":
             options_are_over = True
+        elif _SHORT.fullmatch(word):
+            rest[:0] = ["-" + letter for letter in word[1:]]
         elif word in _QUIET:
             quiet = True
         elif word in _UPGRADE:
             upgrade = True
+        elif word == _HASHES:
+            need_hashes = True
         elif option in _FILES:
             names += _requirements_in(value or (rest.pop(0) if rest else ""))
         elif option in _IGNORED_WITH_VALUE:
             value or (rest and rest.pop(0))
         elif option not in _IGNORED:
             raise Unknown(f"{option} is not to be had here: packages come from the operator's index, as wheels")
+    without = [name for name in names if " --hash=" not in name] if need_hashes else []
+    if without:
+        raise Unknown(f"{without[0]} has no hash, and {_HASHES} wants one of each")
     return names, upgrade, quiet
 
 
-def _requirements_in(path: str) -> "list[str]":
-    """The plain requirements in a file."""
-    with open(path, encoding="utf-8") as file:
-        lines = [line.split(" #")[0].strip() for line in file]
-    names = [line for line in lines if line and not line.startswith("#")]
-    for name in names:
-        if name.startswith("-"):
-            raise Unknown(f"{path}: {name.split()[0]} is not to be had here; give names and versions")
+def _requirements_in(path: str, depth: int = 0) -> "list[str]":
+    """The requirements in a file and in those that it names, each with its hashes; without those whose markers are for
+    other places than this."""
+    if depth > _MOST_NESTED:
+        raise Unknown(f"{path}: files of requirements name each other")
+    with open(path, encoding="utf-8-sig") as file:
+        whole = file.read().replace("\\\r\n", " ").replace("\\\n", " ")
+    names: "list[str]" = []
+    for line in (_COMMENT.sub("", line).strip() for line in whole.splitlines()):
+        option, _, value = line.replace("=", " ", 1).partition(" ")
+        if option in _FILES:
+            names += _requirements_in(os.path.join(os.path.dirname(path), value.strip()), depth + 1)
+        elif line.startswith("-"):
+            raise Unknown(f"{path}: {option} is not to be had here; give names and versions")
+        elif line:
+            names += _requirement(line, path)
     return names
+
+
+def _requirement(line: str, path: str) -> "list[str]":
+    """What a line says, as the host reads it; nothing where its marker is for another place."""
+    hashes = "".join(f" --hash={one}" for one in _HASH.findall(line))
+    plain, _, marker = _HASH.sub("", line).partition(";")
+    if marker and not _is_here(marker.strip(), path):
+        print(f"Ignoring {plain.strip()}: its marker {marker.strip()!r} is for another place")
+        return []
+    return [plain.strip() + hashes]
+
+
+def _is_here(marker: str, path: str) -> bool:
+    """Whether a marker is true of this interpreter, as the environment's pip reads it."""
+    try:
+        markers: "Any" = importlib.import_module("pip._vendor.packaging.markers")
+    except ImportError:
+        raise Unknown(
+            f"{path}: what follows the ; can be judged by a pip alone, and this environment has none"
+        ) from None
+    try:
+        return bool(markers.Marker(marker).evaluate({"extra": ""}))
+    except (markers.InvalidMarker, markers.UndefinedComparison, markers.UndefinedEnvironmentName) as error:
+        raise Unknown(f"{path}: {marker!r} is no marker: {error}") from None
 
 
 def _ask(request: "dict[str, Any]") -> "dict[str, Any]":
     """What the host answers. Waits as long as the host does."""
+    asked = json.dumps(request).encode() + b"\n"
+    if len(asked) > _MOST_ASKED:
+        return {"ok": False, "message": f"what is asked for takes {len(asked):,} bytes; {_MOST_ASKED:,} are the most"}
     try:
         with socket.create_connection(_HOST) as host:
-            host.sendall(json.dumps(request).encode() + b"\n")
+            host.sendall(asked)
             line = host.makefile("rb").readline(_MOST)
         answer: "dict[str, Any]" = json.loads(line)
     except (OSError, ValueError) as error:
@@ -120,7 +179,7 @@ def _tell(answer: "dict[str, Any]", names: "list[str]", done: str, quiet: bool) 
         if packages:
             print(f"Successfully {done} {packages}")
         elif done == "installed":
-            print("\n".join(f"Requirement already satisfied: {name}" for name in names))
+            print("\n".join(f"Requirement already satisfied: {name.partition(' --hash=')[0]}" for name in names))
         else:
             print("\n".join(f"WARNING: Skipping {name} as it was not installed here." for name in names))
     return 0

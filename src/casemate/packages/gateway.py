@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -57,7 +57,8 @@ class Answer:
 
 @dataclass(slots=True)
 class Gateway:
-    """One installation's. ``sources``: whether files that are built first are offered, too.
+    """One installation's. ``sources``: whether files that are built first are offered, too. ``hashes``: for names of
+    projects, the SHA-256 of the files that may come; where there are any, nothing else comes.
 
     ``served``: the files that have gone into the cell, by name; ``problems``: what could not be had, in words.
     """
@@ -65,6 +66,7 @@ class Gateway:
     upstream: Upstream
     store: Store
     sources: bool = False
+    hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     served: dict[str, Served] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     _pages: dict[str, asyncio.Task[list[Link] | None]] = field(default_factory=dict)
@@ -122,8 +124,7 @@ class Gateway:
         try:
             return await self._found(path, request)
         except Unfetched as error:
-            if str(error) not in self.problems:
-                self.problems.append(str(error))
+            self._tell(str(error))
             return Answer(502, body=f"{error}\n".encode())
 
     async def _found(self, path: str, request: h11.Request) -> Answer:
@@ -147,12 +148,29 @@ class Gateway:
         if len(self._files) + len(links) > _MOST_LINKS:
             raise Unfetched(f"the pages that were asked for list more than {_MOST_LINKS} files, which is the most")
         offered = []
-        for number, link in enumerate(links):
+        for number, link in enumerate(self._wanted(name, links)):
             if link.is_wheel or (self.sources and link.is_source):
                 path = f"/files/{name}/{number}/{link.filename}"
                 self._files[path] = link
                 offered.append((link, path))
         return Answer(200, JSON_TYPE if as_json else HTML_TYPE, write(name, offered, as_json=as_json))
+
+    def _wanted(self, name: str, links: list[Link]) -> list[Link]:
+        """Those that may come; where a page does not say what a file's hash is, that is seen when it is fetched."""
+        if not self.hashes:
+            return links
+        given = self.hashes.get(name, frozenset())
+        wanted = [link for link in links if given and (not link.sha256 or link.sha256 in given)]
+        if not given:
+            self._tell(f"no hash was given for {name}: where some packages have hashes, all that come need them")
+        elif len(wanted) < len(links):
+            self._tell(f"{name} may come in files with the hashes that were given for it alone, and no others")
+        return wanted
+
+    def _tell(self, problem: str) -> None:
+        """For when the installer fails: this may be why."""
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     async def _file(self, path: str) -> Answer:
         link = self._files.get(path)
@@ -166,6 +184,8 @@ class Gateway:
     async def _fetched(self, path: str, link: Link, suffix: str = "", sha256: str = "") -> Answer:
         async with self._fetching.setdefault(path, asyncio.Lock()):
             digest = await self.upstream.file(link, suffix, sha256)
+        if not suffix and self.hashes and digest not in self.hashes[path.split("/")[2]]:
+            raise Unfetched(f"{link.filename} has none of the hashes that were given for it")
         if not suffix and self._known.setdefault(link.filename, digest) != digest:
             raise Unfetched(f"there are two files of the name {link.filename}: which of them is meant cannot be known")
         return Answer(200, "application/octet-stream", sha256=digest, link=None if suffix else link)

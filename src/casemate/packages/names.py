@@ -19,6 +19,9 @@ _PLAIN = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._\-\[\],<>=!~+* ]*"
 )  # what of PEP 508 is left without addresses and markers
 _WANTED = "Give names with versions, such as 'requests' or 'requests[socks]>=2.31,<3'."
+_ARCHIVES = (".whl", ".egg", ".zip", ".tar", ".gz", ".tgz", ".bz2", ".tbz", ".xz", ".txz", ".lzma", ".tlz", ".zst")
+_HASHED = re.compile(r"(.*?)((?: +--hash=sha256:[0-9a-fA-F]{64})+)")
+_MOST_HASHES = 500
 
 _NODE_NAME = re.compile(r"(?:@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,99}")
 _TAG = r"[A-Za-z][A-Za-z0-9-]{0,60}"
@@ -34,11 +37,12 @@ _NODE_WANTED = "Give names with versions, such as 'left-pad', '@types/node@22.1.
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """``name`` as PyPI normalises it, or npm's; ``text``: the whole requirement, in its canonical spelling; ``range``:
-    of npm's, which versions."""
+    of npm's, which versions; ``hashes``: the SHA-256 of the files that it may come in, none for any."""
 
     name: str
     text: str
     range: str = ""
+    hashes: frozenset[str] = frozenset()
 
 
 def normalized(name: str) -> str:
@@ -62,26 +66,55 @@ def requirements(asked: Sequence[str] | str, argument: str = "packages") -> tupl
 
 
 def requirement(text: object, argument: str = "packages") -> Requirement:
-    """One requirement. Raises ``InvalidArgument``.
+    """One requirement, with the hashes of files that it may come in where ``--hash=sha256:...`` follows it, as in the
+    files that pip-compile writes. Raises ``InvalidArgument``.
 
     Markers are refused, too: which packages come is not to depend on what the reader does not see.
     """
     from packaging.requirements import InvalidRequirement
     from packaging.requirements import Requirement as Parsed
 
-    if not isinstance(text, str) or len(text) > _MOST_CHARACTERS or not _PLAIN.fullmatch(text):
-        raise InvalidArgument(argument, f"{str(text)[:80]!r} is not a plain requirement", remediation=_WANTED)
+    plain, hashes = _with_hashes(text, argument)
+    if not isinstance(plain, str) or len(plain) > _MOST_CHARACTERS or not _PLAIN.fullmatch(plain):
+        raise _not_plain(plain, argument)
     try:
-        parsed = Parsed(text)
+        parsed = Parsed(plain)
     except InvalidRequirement:
         raise InvalidArgument(
-            argument, f"{text!r} is not a requirement as PEP 508 has it", remediation=_WANTED
+            argument, f"{plain!r} is not a requirement as PEP 508 has it", remediation=_WANTED
         ) from None
     arbitrary = any(one.operator == "===" for one in parsed.specifier)
-    if parsed.url or parsed.marker or arbitrary or not _NAME.fullmatch(parsed.name):
-        raise InvalidArgument(argument, f"{text!r} is not a plain requirement", remediation=_WANTED)
+    is_file = parsed.name.lower().endswith(_ARCHIVES)
+    if parsed.url or parsed.marker or arbitrary or is_file or not _NAME.fullmatch(parsed.name):
+        raise _not_plain(plain, argument, is_file=is_file)
     extras = f"[{','.join(sorted(parsed.extras))}]" if parsed.extras else ""
-    return Requirement(normalized(parsed.name), f"{parsed.name}{extras}{parsed.specifier}")
+    return Requirement(normalized(parsed.name), f"{parsed.name}{extras}{parsed.specifier}", hashes=hashes)
+
+
+def _with_hashes(text: object, argument: str) -> tuple[object, frozenset[str]]:
+    """What stands before the hashes, and these. Raises ``InvalidArgument``."""
+    match = _HASHED.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        return text, frozenset()
+    hashes = frozenset(word.rpartition(":")[2].lower() for word in match[2].split())
+    if len(hashes) > _MOST_HASHES:
+        raise InvalidArgument(argument, f"{match[1][:80]!r} has {len(hashes)} hashes; the most is {_MOST_HASHES}")
+    return match[1], hashes
+
+
+def _not_plain(text: object, argument: str, *, is_file: bool = False) -> InvalidArgument:
+    """Why not, as far as that can be told."""
+    given = str(text)
+    why = "is not a plain requirement"
+    if is_file:
+        why = "is the name of a file, and packages come from the index alone"
+    elif ";" in given:
+        why = "has a marker (what follows the ;), and is not a plain requirement"
+    elif "@" in given or "/" in given or given.startswith("."):
+        why = "is an address or a path, and packages come from the index alone"
+    elif given.startswith("-") or " --" in given:
+        why = "has an option, and is not a plain requirement"
+    return InvalidArgument(argument, f"{given[:80]!r} {why}", remediation=_WANTED)
 
 
 def node_name(text: str) -> str | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from casemate.approvals.asker import Asker
     from casemate.sessions.packages import Packages
 
-_MOST_LINE = 1 << 16
+_MOST_LINE = 1 << 17  # of which most are hashes
 _MOST_MESSAGE = 4000  # characters of why it was not done
 _REQUEST_WITHIN = 15.0
 
@@ -64,7 +64,7 @@ class PackageService:
         try:
             work = self._work(line, asker)
         except InvalidArgument as error:
-            return _no("invalid", error.message)
+            return _no("invalid", str(error))
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, asker.loop))
 
     def _work(self, line: bytes, asker: Asker) -> Coroutine[Any, Any, dict[str, Any]]:
@@ -84,7 +84,7 @@ class PackageService:
         try:
             installed = await self.packages.install_for(asker, names, upgrade=upgrade, language=language)
         except CasemateError as error:
-            return _no("invalid" if isinstance(error, InvalidArgument) else "unavailable", error.message)
+            return _no("invalid" if isinstance(error, InvalidArgument) else "unavailable", str(error))
         if not installed.ok:
             return _no(installed.status, installed.reason)
         return {"ok": True, "packages": [{"name": one.name, "version": one.version} for one in installed.packages]}

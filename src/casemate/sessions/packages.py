@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,7 +181,8 @@ class Packages:
         texts = [one.text for one in self._wanted]
         python = self._house.runtime_for("python").launch(self._house.environment, "main.py", ())
         executable = await asyncio.to_thread(os.path.realpath, python.argv[0])
-        key = key_of(python.version, executable, *sorted(texts), *(one.url for one in self._given))
+        hashes = sorted(one for wanted in self._wanted for one in wanted.hashes)
+        key = key_of(python.version, executable, *sorted(texts), *hashes, *(one.url for one in self._given))
         found = await asyncio.to_thread(kept.find, key)
         if found is None:
             made = await self._asked(self._wanted, None, Terms(False, False, self._house.limits.wall))
@@ -234,7 +236,11 @@ class Packages:
             installer, indexes = await self._installer(layer)
             store = Store(default_folder(self._env) / "files")
             upstream = Upstream(indexes, store, _MOST_FILE)
-            kind = Gateway if language == "python" else Registry
+            hashes: dict[str, frozenset[str]] = {}
+            for one in wanted:
+                if one.hashes:
+                    hashes[one.name] = hashes.get(one.name, frozenset()) | one.hashes
+            kind = partial(Gateway, hashes=hashes) if language == "python" else Registry
             try:
                 order = Order(wanted, terms, installer, self._namespace)
                 installed = await install(order, house, kind(upstream, store, terms.sources), asker)

@@ -31,6 +31,25 @@ def test_whatever_is_taken_cannot_be_read_as_an_option_an_address_or_a_path(text
     assert " " not in found
 
 
+@pytest.mark.parametrize(("text", "why"), [
+    ("x.whl", "the name of a file"), ("x-1.0-py3-none-any.whl", "the name of a file"),
+    ("X.ZIP>=1", "the name of a file"), ("x-1.0.tar.gz", "the name of a file"),
+    ("x; python_version>'3'", "has a marker"), ("--pre", "has an option"),
+    ("x @ file:///y", "an address or a path"), ("./x", "an address or a path"), ("x --hash=md5:00", "has an option"),
+    ("x===1", "plain"), ("x" + f" --hash=sha256:{0:064}" * 2 + " --pre", "has an option"),
+])  # fmt: skip
+def test_what_is_refused_is_told_why(text: str, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        requirement(text)
+
+
+def test_hashes_are_taken_apart_from_what_the_installer_is_told() -> None:
+    found = requirement(f"x>=1 --hash=sha256:{'A' * 64}  --hash=sha256:{'0' * 64}")
+    assert (found.text, found.hashes) == ("x>=1", frozenset(("a" * 64, "0" * 64)))
+    with pytest.raises(InvalidArgument, match="501 hashes"):
+        requirement("x" + "".join(f" --hash=sha256:{n:064x}" for n in range(501)))
+
+
 @pytest.mark.parametrize("text", ["Alpha", "al_pha", "", ".", "..", "../x", "a/b", "a" * 200, "a\n", "-a", "é"])
 def test_a_path_that_is_no_name_of_a_project_is_none(text: str) -> None:
     assert project(text) is None
