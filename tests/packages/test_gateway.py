@@ -88,7 +88,9 @@ async def test_what_would_have_to_be_built_is_offered_only_where_that_was_asked_
     "/simple/alpha/?secret=1", "/simple/alpha?secret", "/simple/al_pha/", "/files/", "/files/alpha/0/x.whl",
     "http://evil.test/simple/alpha/", "/simple/alpha//", "/simple/" + "a" * 200 + "/", "/simple/-r/",
 ])  # fmt: skip
-async def test_other_paths_lead_nowhere_and_nothing_of_them_goes_on(index: Index, tmp_path: Path, path: str) -> None:
+async def test_pk_11_other_paths_lead_nowhere_and_nothing_of_them_goes_on(
+    index: Index, tmp_path: Path, path: str
+) -> None:
     index.add(wheel("alpha"))
     async with serving(index, tmp_path) as (_, port):
         status, _ = await got(port, path)
@@ -97,7 +99,7 @@ async def test_other_paths_lead_nowhere_and_nothing_of_them_goes_on(index: Index
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "PATCH"])
-async def test_only_get_and_head_are_answered(index: Index, tmp_path: Path, method: str) -> None:
+async def test_pk_11_only_get_and_head_are_answered(index: Index, tmp_path: Path, method: str) -> None:
     index.add(wheel("alpha"))
     async with serving(index, tmp_path) as (_, port):
         status, _ = await got(port, "/simple/alpha/", method)

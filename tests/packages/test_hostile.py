@@ -28,7 +28,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_what_is_no_name_with_versions_is_refused_before_anything_is_asked(
+async def test_pk_02_pk_03_pk_04_what_is_no_name_with_versions_is_refused_before_anything_is_asked(
     opened: Opened, index: Index, asked: list[ApprovalRequest], name: str
 ) -> None:
     async with opened() as sandbox:
@@ -54,7 +54,7 @@ async def test_a_source_distribution_is_not_even_offered(opened: Opened, index: 
     assert [path for path in index.paths() if path.endswith(".tar.gz")] == []
 
 
-async def test_what_a_build_does_stays_in_the_cell_that_builds(
+async def test_pk_01_what_a_build_does_stays_in_the_cell_that_builds(
     opened: Opened, index: Index, installer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = tmp_path / "marker"
@@ -167,7 +167,7 @@ async def test_what_is_too_large_is_broken_off(opened: Opened, index: Index, mon
     assert "the most of one file" in installed.reason
 
 
-async def test_a_wheel_that_unpacks_to_more_than_the_cell_may_hold_ends_with_the_cell(
+async def test_pk_08_a_wheel_that_unpacks_to_more_than_the_cell_may_hold_ends_with_the_cell(
     opened: Opened, index: Index, installer: str
 ) -> None:
     name, content = wheel("alpha")
@@ -180,7 +180,7 @@ async def test_a_wheel_that_unpacks_to_more_than_the_cell_may_hold_ends_with_the
     assert installed.status == "failed"
 
 
-async def test_a_build_that_does_not_end_is_ended(opened: Opened, index: Index) -> None:
+async def test_pk_08_a_build_that_does_not_end_is_ended(opened: Opened, index: Index) -> None:
     index.add(sdist("alpha", "1.0", "while True: pass"))
     async with opened() as sandbox:
         began = time.monotonic()
@@ -191,7 +191,7 @@ async def test_a_build_that_does_not_end_is_ended(opened: Opened, index: Index) 
     assert took < 60
 
 
-async def test_a_module_of_the_standard_library_is_not_shadowed(opened: Opened, index: Index) -> None:
+async def test_pk_07_a_module_of_the_standard_library_is_not_shadowed(opened: Opened, index: Index) -> None:
     bad = "open('/workspace/shadowed', 'a').write(__name__)\n"
     names = ["json/__init__.py", "encodings/__init__.py", "_casemate/__init__.py", "sitecustomize.py"]
     index.add(wheel("alpha", files=dict.fromkeys(names, bad)))
@@ -208,7 +208,7 @@ async def test_a_module_of_the_standard_library_is_not_shadowed(opened: Opened, 
     assert again.stdout == "False 1\n", again.text
 
 
-async def test_a_pth_file_runs_in_cells_only(opened: Opened, index: Index, tmp_path: Path) -> None:
+async def test_pk_01_a_pth_file_runs_in_cells_only(opened: Opened, index: Index, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     line = f"import os; os.path.exists({str(tmp_path)!r}) and open({str(marker)!r}, 'w').write('x')\n"
     index.add(wheel("alpha", files={"alpha.pth": line}))
@@ -218,7 +218,7 @@ async def test_a_pth_file_runs_in_cells_only(opened: Opened, index: Index, tmp_p
     assert not marker.exists()
 
 
-async def test_settings_in_the_workspace_and_in_variables_change_nothing(
+async def test_pk_09_settings_in_the_workspace_and_in_variables_change_nothing(
     opened: Opened, index: Index, tmp_path: Path, installer: str
 ) -> None:
     evil = Index()

@@ -73,7 +73,9 @@ async def test_what_the_environment_has_is_not_installed_again(opened: Opened, i
     assert ran.stdout == "True\n"
 
 
-async def test_another_session_and_runs_do_not_see_what_one_session_installed(opened: Opened, index: Index) -> None:
+async def test_pk_06_another_session_and_runs_do_not_see_what_one_session_installed(
+    opened: Opened, index: Index
+) -> None:
     index.add(wheel("alpha"))
     async with opened() as sandbox, sandbox.session() as one, sandbox.session() as other:
         await sandbox.packages.install(["alpha"], session=one)
@@ -115,7 +117,7 @@ async def test_packages_outlive_the_interpreter_that_they_were_installed_for(ope
     assert [one.stdout[:4] for one in (first, second, third)] == ["1.0 ", "1.0 ", "1.0 "]
 
 
-async def test_what_is_installed_cannot_be_written_to_by_the_session(opened: Opened, index: Index) -> None:
+async def test_pk_06_what_is_installed_cannot_be_written_to_by_the_session(opened: Opened, index: Index) -> None:
     index.add(wheel("alpha"))
     async with opened() as sandbox, sandbox.session() as session:
         await sandbox.packages.install(["alpha"], session=session)
@@ -124,7 +126,7 @@ async def test_what_is_installed_cannot_be_written_to_by_the_session(opened: Ope
     assert [one.error.name for one in (wrote, made) if one.error] == ["OSError", "OSError"]
 
 
-async def test_the_approver_is_asked_once_about_exactly_what_comes(
+async def test_pk_10_the_approver_is_asked_once_about_exactly_what_comes(
     opened: Opened, index: Index, asked: list[ApprovalRequest]
 ) -> None:
     files = {one.name: one for one in (index.add(wheel("alpha", requires=("beta",))), index.add(wheel("beta", "3")))}
@@ -198,7 +200,9 @@ async def test_what_was_removed_is_gone_and_the_rest_stays(opened: Opened, index
     assert [one.name for one in listed] == ["beta"]
 
 
-async def test_the_record_holds_the_installation_and_its_files(opened: Opened, index: Index, tmp_path: Path) -> None:
+async def test_pk_10_the_record_holds_the_installation_and_its_files(
+    opened: Opened, index: Index, tmp_path: Path
+) -> None:
     file = index.add(wheel("alpha"))
     async with opened() as sandbox:
         await sandbox.packages.install(["alpha>=1"])
@@ -234,7 +238,7 @@ async def test_a_name_that_no_index_knows_fails_with_the_installers_own_words(
     assert installed.reason
 
 
-async def test_the_first_index_that_knows_a_name_is_the_only_one_for_it(opened: Opened, index: Index) -> None:
+async def test_pk_05_the_first_index_that_knows_a_name_is_the_only_one_for_it(opened: Opened, index: Index) -> None:
     other = Index()
     try:
         index.add(wheel("alpha", "1.0"))

@@ -115,7 +115,7 @@ async def test_npm_takes_what_package_json_lists_and_says_what_it_does_not_do(
     assert [one.exit_code for one in (locked, broken, unknown)] == [1, 1, 1]
 
 
-async def test_scripts_run_only_when_asked_for_and_only_in_the_cell(
+async def test_pk_01_scripts_run_only_when_asked_for_and_only_in_the_cell(
     opened: Opened, registry: Registry, tmp_path: Path
 ) -> None:
     registry.add("alpha", scripts={"postinstall": MARK})
@@ -209,7 +209,7 @@ async def test_an_alias_comes_from_the_registry_and_entries_that_lead_out_of_a_f
         ),
     ],
 )
-async def test_names_that_are_more_than_names_are_refused_before_anything_is_asked(
+async def test_pk_02_pk_03_pk_04_names_that_are_more_than_names_are_refused_before_anything_is_asked(
     opened: Opened, registry: Registry, name: str
 ) -> None:
     async with opened() as sandbox:

@@ -77,7 +77,7 @@ async def test_a_file_of_requirements_is_read_as_pip_reads_it(opened: Opened, in
     assert not any("gamma" in path for path in index.paths())
 
 
-async def test_of_a_file_with_hashes_only_what_has_one_of_them_comes(
+async def test_pk_05_of_a_file_with_hashes_only_what_has_one_of_them_comes(
     opened: Opened, index: Index, asked: list[ApprovalRequest]
 ) -> None:
     contents = {name: index.add(wheel(name)).content for name in ("alpha", "beta")}
