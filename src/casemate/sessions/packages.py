@@ -85,7 +85,8 @@ class Packages:
         timeout: float | None = 300.0,  # noqa: ASYNC109 - the cell's, not the call's
     ) -> Installed:
         """Install ``packages``, such as ``"requests>=2"``, or ``"left-pad@1.3.0"`` of ``language="node"``, from the
-        operator's index or registry, and whatever they need that is not there.
+        operator's index or registry, and whatever they need that is not there. Names of Python packages may be followed
+        by ``--hash=sha256:...``, also several: then only files come that have one of those given for their project.
 
         ``session``: only that session has them, at once; without one all later runs and sessions have. ``sources``:
         also Python packages that have to be built, which runs their code in the installing cell; else wheels alone.
