@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import copy
 import importlib
 import json
 import os
 import pickle
+import pydoc
 import socket
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from tests.tools.conftest import MODULES, RUNTIME, real_tools
 from tests.tools.peer import PNG, TOOLS, Peer, on_the_loopback
 
 from casemate.tools.modules.catalogue import Catalogue
+from casemate.tools.tool import Tool
 
 
 @pytest.fixture
@@ -245,6 +248,29 @@ def test_searching_tells_what_fits(mcptools: Any) -> None:
     assert repr(mcptools.search("directory")) == "mcptools.files.list_directory: List a directory."
     assert "path (str)" in mcptools.search("directory", detail="full")
     assert mcptools.search("zebra").startswith("No tool fits")
+
+
+@pytest.mark.usefixtures("runtime")
+def test_help_of_a_tool_tells_every_key_of_what_it_takes_and_gives_and_nothing_of_how_it_is_made() -> None:
+    point = {"type": "object", "properties": {"x": {"type": "integer", "description": "To the right."}}}
+    rows = {"type": "object", "properties": {"keys": {"type": "string", "description": "Of its lock."}}}
+    result = {"properties": {"count": {"type": "integer"}, "rows": {"items": rows, "type": "array"}}, "type": "object"}
+    described = Tool("files", "draw", "Draws.", {"type": "object", "properties": {"at": point}}, result)
+    (source,) = (text for path, text in Catalogue([described]).package({}).items() if path.endswith("draw.py"))
+    told = pydoc.plain(pydoc.render_doc(_module_of(source)))
+    for line in ("at (At, optional)", "At:", "x (int, optional): To the right.", "Gives a Result:",
+                 "count (int, optional)", "keys_ (str, optional): [keys] Of its lock."):  # fmt: skip
+        assert f"    {line}\n" in told
+    assert len(told.splitlines()) < 60
+    assert "__annotations__" not in told
+    text, _rows = Catalogue([described]).search("draw", detail="full")
+    assert str(ast.get_docstring(ast.parse(source))) in text
+
+
+def _module_of(source: str) -> ModuleType:
+    module = ModuleType("mcptools.files.draw")
+    exec(source, module.__dict__)
+    return module
 
 
 def test_the_names_that_servers_may_not_take_are_those_of_the_package(runtime: ModuleType) -> None:

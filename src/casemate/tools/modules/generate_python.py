@@ -6,8 +6,9 @@ folder beside it. A stranger's text gets into literals and docstrings alone (`ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from casemate.tools.modules.literals import one_line, python_docstring, shown
 from casemate.tools.modules.python_types import WORDS, Annotations, exact_values, shape_of
@@ -25,6 +26,8 @@ _CLASSES = frozenset(
 # What every object of the runtime has as attributes: methods of dict, and two of its own.
 ATTRIBUTES = frozenset((*(name for name in dir(dict) if not name.startswith("_")), "from_wire", "to_wire"))
 _KEYWORDS = frozenset(("self",))
+_LONGEST_NESTED = 4_000  # characters about the objects within parameters and results
+Name: TypeAlias = Literal["keyword", "attribute"]  # what a field is called where it is given, and where it is read
 _PLAIN = {"Params": "The parameters.", "Result": "What it gives."}
 
 
@@ -41,14 +44,13 @@ class Readable:
 
 def tool_source(readable: Readable) -> str:
     """The source of a tool's module: ``Params``, ``Result``, ``run`` and ``arun``."""
-    reader = _reader()
-    params = reader.parameters(readable.parameters, "Params")
-    result = reader.type_of(readable.result, "Result") if readable.result is not None else None
-    names = {field.attribute for record in reader.records for field in record.fields}
-    notes = Annotations(names | {field.keyword for record in reader.records for field in record.fields})
+    types = _types(readable)
+    params, result, records = types.params, types.result, types.records
+    names = {field.attribute for record in records for field in record.fields}
+    notes = Annotations(names | {field.keyword for record in records for field in record.fields})
     open_params = params.open or not params.fields
     lines = [
-        python_docstring(_documentation(readable, params)),
+        python_docstring(_documentation(readable, types)),
         "",
         "from __future__ import annotations",
         "",
@@ -62,14 +64,15 @@ def tool_source(readable: Readable) -> str:
         *(f"    _{word} = {word}" for word in notes.aliases),
         "",
     ]
-    for record in reader.records:
+    for record in records:
         lines += ["", *_class(record, notes, extras=record is params and open_params)]
-    lines += ["", *(line for record in reader.records for line in _definition(record))]
+    lines += ["", *(line for record in records for line in _definition(record))]
     shape = "None" if result is None else shape_of(result)
     names_on_wire = f"{readable.tool.server!r}, {readable.tool.name!r}"
     lines += ["", *_result(result, notes), "", f"_tool = Tool({names_on_wire}, Params, {shape})"]
     lines += ["", "", "if TYPE_CHECKING:", *_declarations(params, notes, extras=open_params)]
     lines += ["else:", *_DEFINED]
+    lines += ["", '__all__ = ["run", "arun"]  # of which help() tells; all that is above can be imported']
     return "\n".join(lines) + "\n"
 
 
@@ -97,15 +100,29 @@ def package_source(server: str, package: str, modules: Mapping[str, Tool]) -> st
 
 def documentation(readable: Readable) -> str:
     """What a person or a model reads of a tool: its description, parameters, and what it gives."""
-    return _documentation(readable, _reader().parameters(readable.parameters, "Params"))
+    return _documentation(readable, _types(readable))
 
 
-def _reader() -> Reader:
-    return Reader(reserved_classes=_CLASSES, reserved_attributes=ATTRIBUTES, reserved_keywords=_KEYWORDS)
+@dataclass(frozen=True, slots=True)
+class _Types:
+    """What a tool takes and gives, and all ``records`` in these: the first ``given`` are of what it takes."""
+
+    params: Record
+    result: Type | None
+    records: Sequence[Record]
+    given: int
 
 
-def _documentation(readable: Readable, params: Record) -> str:
-    tool = readable.tool
+def _types(readable: Readable) -> _Types:
+    reader = Reader(reserved_classes=_CLASSES, reserved_attributes=ATTRIBUTES, reserved_keywords=_KEYWORDS)
+    params = reader.parameters(readable.parameters, "Params")
+    given = len(reader.records)
+    result = reader.type_of(readable.result, "Result") if readable.result is not None else None
+    return _Types(params, result, reader.records, given)
+
+
+def _documentation(readable: Readable, types: _Types) -> str:
+    tool, params = readable.tool, types.params
     parts = [shown(tool.description) or one_line(tool.title) or f"The tool {one_line(tool.name)}."]
     if params.fields:
         parts.append("\n".join(["Parameters of run() and Params():", *(_line(field) for field in params.fields)]))
@@ -118,7 +135,28 @@ def _documentation(readable: Readable, params: Record) -> str:
         parts.append("Gives text (an Output, which is a str) with all that came back in `.content`.")
         if readable.samples is not None:
             parts.append(_seen(readable.samples))
+    else:
+        parts.append(_gives(types.result))
+    inner = [record for record in types.records if record is not params and record is not types.result]
+    taken = types.records[: types.given]
+    nested = [_within(record, "keyword" if record in taken else "attribute") for record in inner]
+    if nested:
+        parts.append(shown("\n".join(["Objects in these:", *nested]), _LONGEST_NESTED))
     return "\n\n".join(parts)
+
+
+def _gives(result: Type | None) -> str:
+    if isinstance(result, Record) and result.fields:
+        return "\n".join(["Gives a Result:", *(_line(field, "attribute") for field in result.fields)])
+    if result is None or isinstance(result, Record):
+        return "Gives an object."
+    return f"Gives {one_line(Annotations(()).of(result, 'had'), 200)}."
+
+
+def _within(record: Record, name: Name) -> str:
+    """A class on one line of its name, and a line for each field."""
+    lines = [_line(field, name).replace("    ", "        ", 1) for field in record.fields]
+    return "\n".join([f"    {record.name}:{'' if lines else ' any keys'}", *lines])
 
 
 def _seen(samples: Document) -> str:
@@ -132,12 +170,13 @@ def _seen(samples: Document) -> str:
     return shown("\n".join(lines), 2_000)
 
 
-def _line(field: Field) -> str:
+def _line(field: Field, name: Name = "keyword") -> str:
     kind = one_line(Annotations(()).of(field.type, "had"), 200)
     optional = "" if field.required else ", optional"
-    wire = "" if field.key == field.keyword else f" [{one_line(field.key, 100)}]"
+    called = field.keyword if name == "keyword" else field.attribute
+    wire = "" if field.key == called else f" [{one_line(field.key, 100)}]"
     default = f" Default: {one_line(field.default, 80)}." if field.default else ""
-    return f"    {field.keyword} ({kind}{optional}):{wire} {one_line(field.description)}{default}".rstrip(" :")
+    return f"    {called} ({kind}{optional}):{wire} {one_line(field.description)}{default}".rstrip(" :")
 
 
 def _class(record: Record, notes: Annotations, *, extras: bool) -> list[str]:
@@ -220,5 +259,6 @@ _DEFINED = [
     "    async def arun(params=None, /, **arguments):",
     "        return await _tool.arun(params, arguments)",
     "",
-    "    run.__doc__ = arun.__doc__ = __doc__",
+    "    run.__doc__ = __doc__",
+    "    arun.__doc__ = 'As run(), in an event loop.'",
 ]
