@@ -251,6 +251,12 @@ async def test_registering_a_server_is_always_asked_about_with_its_exact_command
         assert name not in json.dumps(await operator("tools.list", {}))
 
 
+async def test_a_denial_without_a_reason_is_told_in_words(connect: Connect) -> None:
+    async with connect(answer=says("deny"), toolset="ipybox") as agent:
+        answer = await agent.call("register_mcp_server", server_name="mine", server_params={"command": "/bin/false"})
+        assert text_of(answer) == "the server 'mine' was not added: it was asked for and not approved"
+
+
 async def test_a_job_that_nobody_has_answered_yet_is_told_and_can_be_cancelled(connect: Connect) -> None:
     async with connect(toolset="ipybox", patience=1.0) as agent:
         params = {"command": "/bin/false"}

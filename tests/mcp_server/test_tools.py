@@ -261,6 +261,22 @@ async def test_files_can_be_given_to_a_program_in_a_fresh_cell(connect: Connect)
         assert output_of(answer).startswith("given")
 
 
+async def test_a_program_in_another_language_than_its_sessions_is_refused(connect: Connect) -> None:
+    async with connect() as agent:
+        session = structure_of(await agent.call("execute_code", code="x = 1", session="new"))["session"]
+        answer = await agent.call("execute_code", code="x + 1", session=session, language="node")
+        assert answer.is_error
+        assert "the session runs python, not node" in text_of(answer)
+        assert output_of(await agent.call("execute_code", code="x + 1", session=session, language="python")) == "2"
+
+
+async def test_a_file_of_zeros_is_no_text_as_a_resource_either(connect: Connect) -> None:
+    async with connect() as agent:
+        answer = await agent.call("execute_code", code="open('zeros', 'wb').write(bytes(3))")
+        (content,) = (await agent.client.read_resource(structure_of(answer)["files"][0]["uri"])).contents
+        assert getattr(content, "blob", None) == base64.b64encode(bytes(3)).decode()
+
+
 @pytest.mark.parametrize("era", ERAS)
 async def test_what_takes_longer_is_told_how_to_go_on_and_goes_on(connect: Connect, era: str) -> None:
     code = "import time\nprint('first', flush=True)\ntime.sleep(3)\nprint('second')"

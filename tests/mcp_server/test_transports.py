@@ -87,6 +87,34 @@ async def no_desk() -> Desk:
     raise AssertionError("nothing is run")
 
 
+class Conversation(Lines):
+    """Standard input that goes on once a request of it is answered."""
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        for answers, line in enumerate(self.given, 1):
+            yield line
+            while len(self.written) < answers:
+                await anyio.sleep(0.001)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_links_to_files_are_told_to_clients_whose_revision_knows_them(desk: Desk, revision: str) -> None:
+    async def made() -> Desk:
+        return desk
+
+    call = {"name": "execute_code", "arguments": {"code": "open('left.txt', 'w').write('left')"}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    talk: Any = Conversation(json.dumps(initialize(revision)), json.dumps(request))
+    server = make_server(LocalDoors(made, may_approve=True))
+    async with server.lifespan(server), stdio_server(talk, talk) as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+    begun, answered = (json.loads(line)["result"] for line in talk.written)
+    assert begun["protocolVersion"] == revision
+    links = [] if revision in ("2024-11-05", "2025-03-26") else ["resource_link"]
+    assert [block["type"] for block in answered["content"]] == ["text", *links]
+    assert 'path="left.txt")' in answered["content"][0]["text"]
+
+
 @pytest.mark.parametrize("message", [*(initialize(one, roots={}) for one in REVISIONS), discover(), discover(7)])
 async def test_the_early_answer_is_exactly_what_the_sdk_answers(message: dict[str, Any]) -> None:
     reply = reply_to(json.dumps(message).encode())

@@ -159,7 +159,7 @@ async def _keep(order: Order, finished: Finished, gateway: Gateway, asker: Asker
         texts = [one.text for one in order.requirements]
         verdict = await permission(asker, texts, found, language=order.installer.language, built=order.terms.sources)
         if not verdict.allow:
-            return Installed("denied", reason=verdict.reason or f"denied by {verdict.by}")
+            return Installed("denied", reason=verdict.reason or "it was asked for and not approved")
     try:
         await finishing(order.installer.publish, new, order.requirements)
     except OSError as error:

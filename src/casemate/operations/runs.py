@@ -118,7 +118,7 @@ class Runs:
         self,
         code: Code,
         *,
-        language: Language = "python",
+        language: Language | None = None,
         session: Name | None = None,
         files: Files | None = None,
         env: Variables | None = None,
@@ -135,14 +135,15 @@ class Runs:
     ) -> RunState:
         """Run a program, which goes on by itself until it ends; the answer names its run.
 
-        ``code``: the program. ``language``: that it is written in. ``session``: the handle of a session, as whose next
-        step it runs; "new" for a session that begins with it; nothing for a fresh cell of its own. ``files``: put into
-        the workspace first, by name. ``env``: variables of the program. ``secrets``: names in the vault, whose values
-        it gets as variables. ``stdin``: what it reads as standard input. ``timeout``: seconds that it may take, not
-        counted while it waits for an approval. ``limits``: narrow those in force. ``allowed_domains``: hosts that it
-        may reach, of those that are allowed at all. ``metadata``: carried along, and kept on record. ``program_name``:
-        the file name that tracebacks show. ``arguments``: its command line. ``wait``: seconds to wait for its end, or
-        until it waits for an approval, before this answers.
+        ``code``: the program. ``language``: that it is written in; unless given, that of the session, or python.
+        ``session``: the handle of a session, as whose next step it runs; "new" for a session that begins with it;
+        nothing for a fresh cell of its own. ``files``: put into the workspace first, by name. ``env``: variables of the
+        program. ``secrets``: names in the vault, whose values it gets as variables. ``stdin``: what it reads as
+        standard input. ``timeout``: seconds that it may take, not counted while it waits for an approval. ``limits``:
+        narrow those in force. ``allowed_domains``: hosts that it may reach, of those that are allowed at all.
+        ``metadata``: carried along, and kept on record. ``program_name``: the file name that tracebacks show.
+        ``arguments``: its command line. ``wait``: seconds to wait for its end, or until it waits for an approval,
+        before this answers.
 
         In a session that exists, env, secrets, limits and allowed_domains are those that it was opened with. A step has
         no program_name and no arguments.
@@ -152,10 +153,14 @@ class Runs:
             cell = {"env": env, "secrets": secrets, "limits": limits, "allowed_domains": allowed_domains}
             named = {"program_name": program_name, "arguments": arguments}
             if session is None:
-                going = await self._alone(code, language, {**step, **cell, **named, "files": files}, principal)
+                going = await self._alone(
+                    code, language or "python", {**step, **cell, **named, "files": files}, principal
+                )
             else:
                 _check_nothing(named if session == "new" else {**named, **cell})
-                opening = partial(self._desk.sessions.open, language, files=files, **cell)  # type: ignore[arg-type]
+                opening = partial(self._desk.sessions.open, language or "python", files=files, **cell)  # type: ignore[arg-type]
+                if language is not None and session != "new":
+                    _check_language(self._desk.sessions.find(session, principal).session.language, language)
                 going = await self._step(code, session, step, opening, files or {}, principal)
         return await self._waited(going, wait, ())
 
@@ -332,6 +337,16 @@ class Runs:
         return tuple(
             Waiting(one.id, one.kind, one.summary, one.server, one.tool, dict(one.arguments))
             for one in (pending[known] for known in kept.asked)
+        )
+
+
+def _check_language(of_session: str, given: str) -> None:
+    """Raises ``InvalidArgument`` for a program that the session's interpreter would misread."""
+    if given != of_session:
+        raise InvalidArgument(
+            "language",
+            f"the session runs {of_session}, not {given}",
+            remediation=f"Leave language out for a program in {of_session}, or open another session for {given}.",
         )
 
 

@@ -68,7 +68,7 @@ class Tools:
             finally:
                 await asker.end()
         if not verdict.allow:
-            raise Denied(f"the server {name!r} was not allowed: {verdict.reason or verdict.by}")
+            raise Denied(f"the server {name!r} was not added: {verdict.reason or 'it was asked for and not approved'}")
 
     @operation()
     async def remove(self, name: Name) -> None:

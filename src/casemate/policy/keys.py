@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
@@ -95,13 +96,24 @@ def checked_keys(document: Document, *, arguments: bool) -> SandboxKeys:
     try:
         return SandboxKeys.model_validate(dict(document.values))
     except ValidationError as invalid:
-        error = invalid.errors(include_url=False, include_context=True)[0]
-        path = error["loc"]
+        first, *more = invalid.errors(include_url=False, include_context=True)
+        path = first["loc"] if first["type"] == "missing" else _written(document.values, first["loc"])
         name = ".".join(str(part) for part in path)
-        raise InvalidArgument("policy", f"{document.where(path)}: {name}: {_told(error, path)}") from None
+        others = [one["msg"] for one in more if path == _written(document.values, one["loc"]) != first["loc"]]
+        raise InvalidArgument("policy", f"{document.where(path)}: {name}: {_told(first, path, others)}") from None
 
 
-def _told(error: Any, path: tuple[str | int, ...]) -> str:
+def _written(values: Any, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """What of ``path`` is in the document: after that, pydantic names the type that it has tried."""
+    for place, part in enumerate(path):
+        is_there = part in values if isinstance(values, Mapping) else isinstance(values, list) and isinstance(part, int)
+        if not is_there:
+            return path[:place] or path
+        values = values[part]
+    return path
+
+
+def _told(error: Any, path: tuple[str | int, ...], others: Sequence[str]) -> str:
     if error["type"] == "extra_forbidden":
         below: dict[object, type[BaseModel]] = {"limits": LimitKeys, "requests": RequestKeys}
         known = below.get(path[0], SandboxKeys) if len(path) > 1 else SandboxKeys
@@ -112,4 +124,7 @@ def _told(error: Any, path: tuple[str | int, ...]) -> str:
     given = (
         error["input"] if isinstance(error["input"], str | int | float | bool | None) else type(error["input"]).__name__
     )
-    return f"{given!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    if error["type"] in ("model_type", "dict_type"):
+        return f"{given!r}: is no mapping of keys to values"
+    kinds = [one.removeprefix("Input should be ") for one in others]
+    return " or ".join([f"{given!r}: {error['msg'][0].lower()}{error['msg'][1:]}", *dict.fromkeys(kinds)])

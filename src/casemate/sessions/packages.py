@@ -202,7 +202,7 @@ class Packages:
         finally:
             await asker.end()
         if not verdict.allow:
-            raise Unavailable(f"environment: denied by {verdict.by}: {verdict.reason}")
+            raise Unavailable(f"environment: denied: {verdict.reason or 'it was asked for and not approved'}")
         await asyncio.to_thread(_begin_with, await self._layer("python", ""), cached)
         return packages
 

@@ -80,7 +80,7 @@ def _check_names(document: Document) -> None:
 
     for name in document.values:
         if name not in _TOP:
-            _refuse(document, (name,), f"is no key that casemate knows{meant(name, KEYS)}")
+            _refuse(document, (name,), f"is no key that casemate knows{meant(name, [*_TOP, *KEYS])}")
 
 
 def _own(document: Document, own: Mapping[str, Any], folder: str) -> Iterator[Setting]:

@@ -183,7 +183,7 @@ class Calls:
             await self.turns.take(is_slow, self.foreseen.add, question)
             return False
         if not verdict.allow:
-            raise Refused("denied", verdict.reason or f"it was not allowed ({verdict.by})")
+            raise Refused("denied", verdict.reason or "it was asked for and not approved")
         return True
 
     def _elicited(self, asked: Elicitation) -> Future[Elicited]:

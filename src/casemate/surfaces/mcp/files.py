@@ -117,6 +117,8 @@ async def read_resource(caller: Caller, uri: str) -> ReadResourceResult | None:
     try:
         content = data.decode()
     except UnicodeDecodeError:
+        content = "\0"
+    if "\0" in content:  # as read_file takes it
         return _blob(uri, data, guessed or "application/octet-stream")
     one = TextResourceContents(uri=uri, mime_type=guessed or "text/plain", text=content)
     return ReadResourceResult(contents=[one])

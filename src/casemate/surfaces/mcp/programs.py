@@ -193,7 +193,8 @@ async def create_session(call: Call) -> CallToolResult:
 _OUTCOME = answers.outcome_schema()
 _ALWAYS = ("run", "status", "cursor", "is_whole", "files")
 _CODE = text("The program. Nothing of it is echoed; what it prints, displays and leaves as files is the answer.")
-_LANGUAGE = text("Language of the program.", enum=LANGUAGES, default="python")
+_LANGUAGE = text("Language of the session.", enum=LANGUAGES, default="python")
+_OF_PROGRAM = text("Language of the program: unless given, that of the session, or python.", enum=LANGUAGES)
 
 EXECUTE_CODE = Definition(
     "execute_code",
@@ -204,7 +205,7 @@ EXECUTE_CODE = Definition(
     "Python, plots and display() give pictures, and tools of MCP servers are functions in mcptools (see search_tools).",
     {
         "code": _CODE,
-        "language": _LANGUAGE,
+        "language": _OF_PROGRAM,
         "session": text('Handle of a session of yours, or "new". Left out: a fresh cell.'),
         "files": {
             "type": "object",
@@ -213,8 +214,8 @@ EXECUTE_CODE = Definition(
         },
         "allowed_domains": texts("Hosts that the program may reach, such as example.org or *.example.org. They only "
                                  "narrow what the operator permits; others are asked about."),
-        "timeout_seconds": number("Seconds of running; waiting for an approval does not count.", exclusiveMinimum=0,
-                                  maximum=_MOST_TIMEOUT, default=60),
+        "timeout_seconds": number("Seconds of running; waiting for an approval does not count. They only narrow what "
+                                  "the operator permits.", exclusiveMinimum=0, maximum=_MOST_TIMEOUT, default=60),
     },
     execute_code,
     required=("code",),

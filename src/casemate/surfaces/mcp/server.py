@@ -27,6 +27,7 @@ Context = Any  # mcp.server.context.ServerRequestContext, whose parameters say n
 PATIENCE = 45.0  # seconds until a call is answered that goes on; clients give up after 60
 _STATE_HOLDS = 86_400.0  # seconds that somebody may take to answer: longer than any approval waits
 _LISTS_HOLD = 3_600_000  # milliseconds: the tools of a server never change
+_BEFORE_LINKS = ("2024-11-05", "2025-03-26")  # revisions without links among the content of an answer
 _log = logging.getLogger(__name__)
 
 
@@ -99,7 +100,8 @@ def _calling(toolset: str, patience: float) -> Callable[..., Any]:
         arguments = params.arguments or {}
         try:
             tool.check(arguments)
-            return await tool.run(Call(callers.of(context), callers, arguments, context, params, patience))
+            answer = await tool.run(Call(callers.of(context), callers, arguments, context, params, patience))
+            return _without_links(answer) if context.protocol_version in _BEFORE_LINKS else answer
         except CasemateError as error:
             return failure(error)
         except Exception as error:  # noqa: BLE001 - the SDK would hide it from the model and from the log
@@ -107,6 +109,17 @@ def _calling(toolset: str, patience: float) -> Callable[..., Any]:
             return failure(CasemateError(f"casemate itself failed: {type(error).__name__}"))
 
     return call_tool
+
+
+def _without_links(
+    answer: types.CallToolResult | types.InputRequiredResult,
+) -> types.CallToolResult | types.InputRequiredResult:
+    """For a client whose revision knows no links, and which refuses a whole answer for one: the text has the call of
+    ``read_file`` for each."""
+    if not isinstance(answer, types.CallToolResult):
+        return answer
+    known = [block for block in answer.content if not isinstance(block, types.ResourceLink)]
+    return answer.model_copy(update={"content": known})
 
 
 async def _no_resources(_context: Context, _params: Any) -> types.ListResourcesResult:
