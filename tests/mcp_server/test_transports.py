@@ -28,9 +28,9 @@ from mcp_types import ElicitResult, InputRequiredResult
 from tests.mcp_server.conftest import ERAS, OWN_SERVER, output_of, structure_of, text_of
 from tests.mcp_server.serving import CALLER, by_http
 
-from casemate import Sandbox
+from casemate import InvalidArgument, Sandbox
 from casemate.operations.desk import Desk
-from casemate.surfaces.cli.processes.mcp_server import Options, options_of
+from casemate.surfaces.cli.processes.mcp_server import Options, options_of, serve
 from casemate.surfaces.mcp import early
 from casemate.surfaces.mcp.callers import Callers
 from casemate.surfaces.mcp.doors import LocalDoors
@@ -85,6 +85,21 @@ async def sdks_reply(message: dict[str, Any]) -> Any:
 
 async def no_desk() -> Desk:
     raise AssertionError("nothing is run")
+
+
+@pytest.mark.parametrize(("option", "named"), [
+    ({"policy": "rules.yaml"}, "policy"), ({"settings": "rules.yaml"}, "settings"),
+    ({"workspace": "no folder"}, "workspace"), ({"policy": "none.yaml"}, "policy"),
+    ({"transport": "http", "port": 0, "token_file": "none"}, "token_file"),
+])  # fmt: skip
+def test_what_is_wrong_with_a_named_file_is_told_before_anything_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: dict[str, Any], named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules.yaml").write_text("netwrk: none\n")
+    with pytest.raises(InvalidArgument) as raised:
+        serve(Options(**option, embedded=True))
+    assert raised.value.argument == named
 
 
 class Conversation(Lines):

@@ -28,14 +28,41 @@ def test_bash_completes_commands_and_options(cli: Cli) -> None:
     assert {"--processes", "--open-files"} <= set(completed_by_bash(cli, "sessions", "open", "--"))
 
 
-@pytest.mark.needs("zsh")
-def test_zsh_completes_commands(cli: Cli) -> None:
-    (cli.folder / "_casemate").write_bytes(cli("completion", "zsh").stdout)
-    script = "fpath=(. $fpath); autoload -Uz compinit && compinit -u -D && autoload +X _casemate && which _casemate"
+def test_bash_completes_names_of_files_where_there_is_nothing_else(cli: Cli) -> None:
+    (cli.folder / "completions").write_bytes(cli("completion", "bash").stdout)
     done = subprocess.run(
-        ["zsh", "-fc", script], cwd=cli.folder, env=cli.env, capture_output=True, text=True, check=True
-    )
-    assert "doctor" in done.stdout
+        ["bash", "-c", "source completions; complete -p casemate"], cwd=cli.folder, env=cli.env, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert completed_by_bash(cli, "run", "prog") == []
+    assert done.stdout == "complete -o bashdefault -o default -F _casemate casemate\n"
+
+
+# Types a line and a tab into a zsh with a terminal of its own, and prints what the line has become.
+TYPED_INTO_ZSH = """
+zmodload zsh/zpty
+zpty inner zsh -f -i
+zpty -w inner "PS1=; $1"
+zpty -w inner 'told() { print -r -- "<$BUFFER>"; BUFFER=; zle .accept-line }; zle -N told; bindkey "^X" told'
+zpty -w inner 'print begun"#"'
+zpty -r -m inner said '*begun#*'
+zpty -w -n inner "$2"$'\\t\\x18'
+zpty -r -m inner said '*<casemate*>*'
+print -r -- "${${said##*<}%%>*}"
+"""
+
+
+@pytest.mark.needs("zsh")
+@pytest.mark.parametrize("begin", ["fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D",
+                                   "autoload -Uz compinit; compinit -u -D; source ./_casemate"])  # fmt: skip
+def test_zsh_completes_commands_values_and_names_of_files(cli: Cli, begin: str) -> None:
+    (cli.folder / "_casemate").write_bytes(cli("completion", "zsh").stdout)
+    (cli.folder / "program.py").touch()
+    for line, completed in (("doct", "doctor "), ("run progr", "run program.py "),
+                            ("serve --toolset sandb", "serve --toolset sandboxmcp ")):  # fmt: skip
+        argv = ["zsh", "-fc", TYPED_INTO_ZSH, "zsh", begin, f"casemate {line}"]
+        done = subprocess.run(argv, cwd=cli.folder, env=cli.env, capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout == f"casemate {completed}\n"
 
 
 @pytest.mark.needs("fish")

@@ -74,7 +74,9 @@ def _ended_by_casemate(reason: str, evidence: Evidence) -> Verdict:
     match reason:
         case "timeout":
             message = f"It ran for {evidence.ending.seconds:.2f} s; the time limit is {evidence.deadline:g} s."
-            remedy = "Give a longer timeout (and limits.wall), or do less at once."
+            remedy = f"Give a longer timeout, up to the {limits.wall:g} s of limits.wall, or do less at once."
+            if evidence.deadline >= limits.wall:
+                remedy = "Do less at once. A longer timeout needs limits.wall to be raised, which is that time limit."
             return Verdict("timeout", None, Cause("timeout", message, remedy))
         case "memory":
             return Verdict("out_of_memory", None, _memory(evidence))

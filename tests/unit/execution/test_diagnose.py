@@ -91,3 +91,10 @@ def test_a_cause_says_the_limit_and_what_was_used(ending: dict[str, Any]) -> Non
             "output": ("4.883 KiB", "64 MiB")}[ending["reason"]]  # fmt: skip
     assert all(part in cause.message for part in said), cause.message
     assert cause.remediation
+
+
+@pytest.mark.parametrize(("wall", "told"), [(60, "up to the 60 s of limits.wall"), (1, "limits.wall to be raised")])
+def test_a_longer_timeout_is_advised_where_it_would_help(wall: float, told: str) -> None:
+    cause = judged(limits=Limits(wall=wall), reason="timeout").cause
+    assert cause is not None
+    assert told in cause.remediation

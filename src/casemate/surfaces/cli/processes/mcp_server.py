@@ -145,6 +145,7 @@ def _check(options: Options) -> None:
         raise InvalidArgument("port", f"{options.port} is no port; give one from 0, for a free one, to {_LAST_PORT}")
     if options.policy is not None and options.settings is not None:
         raise InvalidArgument("settings", "give either --policy or --settings")
+    _check_named(options)
     if options.transport == "stdio" and (options.token_file is not None or options.may_approve):
         raise InvalidArgument(
             "transport", "stdio has no tokens, and its user may approve; --token-file and --may-approve are of http"
@@ -155,6 +156,20 @@ def _check(options: Options) -> None:
             f"{options.host!r} is not this machine alone, and there is no TLS: whoever is on the way reads the token",
             remediation="Put something with TLS before it, as casemate service --tls-cert has; or give --plain-http.",
         )
+
+
+def _check_named(options: Options) -> None:
+    """What is named is there and sound: a client learns that when it starts the server, not when it first calls."""
+    if options.workspace is not None and not os.path.isdir(options.workspace):
+        raise InvalidArgument("workspace", f"{options.workspace!r} is no folder")
+    name = "policy" if options.policy is not None else "settings"
+    if (rules := getattr(options, name)) is not None:
+        from casemate.config import policy_from
+
+        try:
+            policy_from(rules)
+        except InvalidArgument as error:
+            raise InvalidArgument(name, error.problem, remediation=error.remediation) from None
 
 
 def _log_to_stderr(level: str) -> None:
@@ -211,8 +226,16 @@ def _making(options: Options) -> Callable[[], Awaitable[Desk]]:
 def _token(options: Options) -> str:
     """What clients must know: from a file, from the environment, or a new one that is told once."""
     if options.token_file is not None:
-        with open(options.token_file, encoding="utf-8") as file:
-            token = file.read(4096).strip()
+        try:
+            with open(options.token_file, encoding="utf-8") as file:
+                token = file.read(4096).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "is no text"
+            raise InvalidArgument(
+                "token_file",
+                f"cannot read {options.token_file!r}: {why}",
+                remediation="Write a token of at least 16 characters into it, or leave it out to have one made.",
+            ) from None
     else:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if token and (len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token):
