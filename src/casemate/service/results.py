@@ -71,12 +71,12 @@ class Results(FolderStore):
     def _cause(self, run: str) -> Cause:
         waited = self._waited(run)
         if waited:
-            why = f"the service was stopped while this waited for an approval: {waited}"
+            why = f"The service was stopped while this waited for an approval: {waited}."
             what = (
                 "Answer it (casemate approvals), and run the program again: an answer holds once for the same request."
             )
         else:
-            why, what = "the service was stopped while this ran", "Run it again."
+            why, what = "The service was stopped while this ran.", "Run it again."
         return Cause(_CODE, why, what, retryable=True)
 
 
