@@ -6,7 +6,7 @@ _HERE = "casemate.surfaces.cli.commands"
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run programs": {
-        "run": (f"{_HERE}.run_and_doctor:run", "Run a program in a cell of its own."),
+        "run": (f"{_HERE}.run:run", "Run a program in a cell of its own."),
         "validate": (f"{_HERE}.validate:validate", "Say what is wrong with a program, without running it."),
         "wrap": (f"{_HERE}.wrap:wrap", "Run any command, as a tool server, behind a wall."),
     },
@@ -42,7 +42,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "service": (f"{_HERE}.service:app", "Keep sessions, runs and approvals alive."),
     },
     "This machine": {
-        "doctor": (f"{_HERE}.run_and_doctor:doctor", "Say what this machine can do, and what would help."),
+        "doctor": (f"{_HERE}.doctor:doctor", "Say what this machine can do, and what would help."),
         "runtimes": (f"{_HERE}.states:runtimes", "List the languages that there are."),
         "config": (f"{_HERE}.config:app", "Show what is configured, and where it came from."),
         "completion": (f"{_HERE}.completion:completion", "Print completions for bash, zsh or fish."),

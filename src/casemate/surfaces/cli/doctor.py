@@ -13,7 +13,7 @@ from casemate.model.isolation import IsolationReport
 from casemate.model.warmth import ZygoteState
 from casemate.sandbox import Sandbox
 from casemate.surfaces.cli import documents
-from casemate.surfaces.cli.program.explain import columns
+from casemate.surfaces.cli.answers import columns
 from casemate.surfaces.cli.terminal.inert import inert, visible
 
 _UNAVAILABLE = 69

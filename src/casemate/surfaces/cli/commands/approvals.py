@@ -10,9 +10,11 @@ from cyclopts import App
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.operations.events import request_of
-from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, Name, ask, print_json, print_table, served
+from casemate.surfaces.cli.answers import print_json, print_table
+from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, served
 from casemate.surfaces.cli.over_service.following import TOO_LATE, decided
 from casemate.surfaces.cli.over_service.lists import Filter, Quiet, ask_for, print_listed, wanted
+from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:

@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
-from casemate.surfaces.cli.over_service.connection import (
-    PLAIN,
-    Asked,
-    Name,
-    ask,
-    print_json,
-    print_lines,
-    print_table,
-    served,
-)
+from casemate.surfaces.cli.answers import print_json, print_lines, print_table
+from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, served
+from casemate.surfaces.cli.parameters import Name
 
 if TYPE_CHECKING:
     from casemate.remote.client import Remote

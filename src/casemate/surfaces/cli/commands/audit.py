@@ -8,7 +8,8 @@ from typing import Any
 
 from cyclopts import App
 
-from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, print_json, print_lines, print_table
+from casemate.surfaces.cli.answers import print_json, print_lines, print_table
+from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask
 
 app = App(name="audit", help="Read the record of what happened, and check that it is whole.")
 _COLUMNS = ("sequence", "when", "kind", "run", "detail")

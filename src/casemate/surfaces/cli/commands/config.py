@@ -105,7 +105,7 @@ def _chosen(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Sett
 
 
 def _lines(settings: Settings, found: list[tuple[Key, Setting]]) -> Iterator[str]:
-    from casemate.surfaces.cli.program.explain import columns
+    from casemate.surfaces.cli.answers import columns
     from casemate.surfaces.cli.terminal.inert import visible
 
     yield f"file  {visible(settings.file or 'none')}"

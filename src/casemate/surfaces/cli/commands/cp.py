@@ -20,8 +20,10 @@ from casemate.model.plan import WORKSPACE
 from casemate.model.sizes import format_size
 from casemate.operations.handles import meant
 from casemate.operations.uploads import MOST_BYTES
+from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.failures import WHAT_THERE_IS
-from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, Name, print_json, served
+from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, served
+from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.terminal.progress import Progress
 from casemate.surfaces.cli.terminal.words import say
 

@@ -15,7 +15,7 @@ from casemate.model.approval import ApprovalRequest
 from casemate.packages.environments import Environments
 from casemate.packages.store import default_folder
 from casemate.sandbox import Sandbox
-from casemate.surfaces.cli.program.options import configured
+from casemate.surfaces.cli.given import configured
 from casemate.surfaces.cli.terminal.inert import inert
 from casemate.surfaces.cli.terminal.words import say
 

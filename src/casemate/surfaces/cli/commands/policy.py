@@ -65,7 +65,7 @@ def check(file: str, /) -> int:
 
 
 def _lines(found: Policy) -> Iterator[str]:
-    from casemate.surfaces.cli.program.explain import columns
+    from casemate.surfaces.cli.answers import columns
     from casemate.surfaces.cli.terminal.inert import visible
 
     yield "settings"

@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
-from casemate.surfaces.cli.over_service.connection import (
-    PLAIN,
-    Asked,
-    Flag,
-    Name,
-    ago,
-    print_json,
-    print_lines,
-    print_table,
-    served,
-)
+from casemate.surfaces.cli.answers import ago, print_json, print_lines, print_table
+from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, served
 from casemate.surfaces.cli.over_service.limit_options import NO_LIMITS, LimitOptions
 from casemate.surfaces.cli.over_service.lists import Filter, Quiet, ask_for, print_listed, wanted
+from casemate.surfaces.cli.parameters import Flag, Name
 from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:
@@ -84,7 +76,7 @@ def execute(
     raw
         Send its bytes to the terminal as they are.
     """
-    from casemate.surfaces.cli.program.options import env_of  # commands that only ask need none of it
+    from casemate.surfaces.cli.given import env_of  # commands that only ask need none of it
 
     arguments: dict[str, Any] = {
         "code": _program(code, file), "timeout": timeout, "env": env_of(env), "secrets": list(secret),
@@ -318,7 +310,7 @@ def _program(code: str | None, file: str | None) -> str:
         return str(code)
     if file is None and code is None and sys.stdin.isatty():
         raise InvalidArgument("CODE", "give a program, --file FILE, or - for standard input")
-    from casemate.surfaces.cli.program.options import program_in
+    from casemate.surfaces.cli.given import program_in
 
     try:
         return program_in(file or "-").decode()

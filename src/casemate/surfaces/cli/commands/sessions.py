@@ -9,22 +9,12 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
-from casemate.surfaces.cli.over_service.connection import (
-    PLAIN,
-    Asked,
-    Name,
-    ago,
-    ask,
-    print_document,
-    print_done,
-    print_json,
-    print_lines,
-    print_table,
-    served,
-)
+from casemate.surfaces.cli.answers import ago, print_document, print_done, print_json, print_lines, print_table
+from casemate.surfaces.cli.given import env_of
+from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, served
 from casemate.surfaces.cli.over_service.limit_options import NO_LIMITS, LimitOptions
 from casemate.surfaces.cli.over_service.lists import Filter, Quiet, ask_for, print_listed, wanted
-from casemate.surfaces.cli.program.options import env_of
+from casemate.surfaces.cli.parameters import Name
 
 app = App(name="sessions", help="Keep interpreters with their state, and look into them.")
 _COLUMNS = ("session", "name", "language", "steps", "busy", "age", "owner")
@@ -126,7 +116,7 @@ def close(*sessions: Name, asked: Asked = PLAIN) -> int:
             await remote("sessions.close", {"session": session})
 
     served(closed, asked)
-    return print_done(asked)
+    return print_done(is_json=asked.is_json)
 
 
 @app.command
@@ -139,7 +129,7 @@ def reset(session: Name, /, *, asked: Asked = PLAIN) -> int:
         Its handle or name.
     """
     ask(asked, "sessions.reset", session=session)
-    return print_done(asked)
+    return print_done(is_json=asked.is_json)
 
 
 @app.command
@@ -152,7 +142,7 @@ def interrupt(session: Name, /, *, asked: Asked = PLAIN) -> int:
         Its handle or name.
     """
     ask(asked, "sessions.interrupt", session=session)
-    return print_done(asked)
+    return print_done(is_json=asked.is_json)
 
 
 @app.command
@@ -201,7 +191,7 @@ def set_value(session: Name, name: Name, value: Name, /, *, asked: Asked = PLAIN
         Its value.
     """
     served(lambda remote: remote("sessions.set", {"session": session, "name": name, "value": value_of(value)}), asked)
-    return print_done(asked)
+    return print_done(is_json=asked.is_json)
 
 
 @app.command(name="bridge")
@@ -242,7 +232,7 @@ def inspect(session: Name, /, *, asked: Asked = PLAIN) -> int:
         Its handle or name.
     """
     found = ask(asked, "inspect", session=session)
-    return print_document(found, asked)
+    return print_document(found, is_json=asked.is_json)
 
 
 def bridge(session: Name, name: Name, value: Name, /, *, asked: Asked = PLAIN) -> int:

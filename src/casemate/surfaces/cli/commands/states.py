@@ -9,18 +9,10 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.model.sizes import parse_size
-from casemate.surfaces.cli.over_service.connection import (
-    PLAIN,
-    Asked,
-    Flag,
-    Name,
-    ask,
-    print_document,
-    print_json,
-    print_table,
-    served,
-)
+from casemate.surfaces.cli.answers import print_document, print_json, print_table
+from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, served
 from casemate.surfaces.cli.over_service.limit_options import NO_LIMITS, LimitOptions
+from casemate.surfaces.cli.parameters import Flag, Name
 from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:
@@ -32,13 +24,13 @@ _DENIED = 77  # the exit code of what was refused (surfaces/cli/failures.py)
 
 def stats(*, asked: Asked = PLAIN) -> int:
     """Show what the service has going on: queue, cells, sessions, memory and cpu."""
-    return print_document(ask(asked, "stats"), asked)
+    return print_document(ask(asked, "stats"), is_json=asked.is_json)
 
 
 def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, asked: Asked = PLAIN) -> int:  # noqa: ARG001 - "queue status" is what people type
     """Show how many programs run, how many wait for their turn, and how many may run at once."""
     found = ask(asked, "stats")
-    return print_document({name: found[name] for name in ("running", "waiting", "concurrency")}, asked)
+    return print_document({name: found[name] for name in ("running", "waiting", "concurrency")}, is_json=asked.is_json)
 
 
 def limits(
@@ -77,7 +69,7 @@ def limits(
         if in_force[name] is not None and _number(value) > in_force[name]:
             named = {"wall": "timeout", "output": "output-limit"}.get(name, name.replace("_", "-"))
             say(f"{named} stays as it is: limits are only narrowed; casemate limits --reset undoes that")
-    return print_document(in_force, asked)
+    return print_document(in_force, is_json=asked.is_json)
 
 
 def _number(value: str | float) -> float:
@@ -119,5 +111,5 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked =
             asking.cancel()
 
     answer = served(answered, asked)
-    print_document(answer, asked)
+    print_document(answer, is_json=asked.is_json)
     return 0 if answer.get("allowed") else _DENIED

@@ -14,8 +14,8 @@ from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.sandbox import Sandbox
+from casemate.surfaces.cli.given import users_vault
 from casemate.surfaces.cli.over_service.connection import tell_service
-from casemate.surfaces.cli.program.options import users_vault
 from casemate.surfaces.cli.terminal.inert import inert, visible
 from casemate.surfaces.cli.terminal.words import say
 from casemate.tools.files import add_to_file, begun_at_home, chosen, read_file, remove_from_file, users_file

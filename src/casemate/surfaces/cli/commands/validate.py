@@ -9,8 +9,9 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.sandbox import Sandbox
-from casemate.surfaces.cli.over_service.connection import Flag, Name, print_json, print_lines
-from casemate.surfaces.cli.program.options import program_in
+from casemate.surfaces.cli.answers import print_json, print_lines
+from casemate.surfaces.cli.given import program_in
+from casemate.surfaces.cli.parameters import Flag, Name
 
 _WRONG = 1  # the exit code of a program that cannot run
 

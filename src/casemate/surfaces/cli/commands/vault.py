@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from casemate.errors import InvalidArgument
 from casemate.policy.inject import Inject
 from casemate.sandbox import Sandbox
-from casemate.surfaces.cli.program.options import configured
+from casemate.surfaces.cli.given import configured
 from casemate.vault.opening import default_path
 
 _MOST = 1 << 16  # bytes to read of a value: enough to be told that it is too long

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import re
-import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
-
-from casemate.model.sizes import format_size
 
 if TYPE_CHECKING:
     from casemate.remote.client import Remote
 
 T = TypeVar("T")
 Work = Callable[["Remote"], Awaitable[T]]
-_SIZES = {"memory", "output", "full_output", "disk", "peak_memory"}  # fields that are bytes
-_SPANS = {"age", "idle", "idle_timeout", "wall"}  # seconds
-_MOMENTS = {"since", "expires"}  # seconds since 1970
-_HANDLE = re.compile(r"\A[0-9a-f]{32}\Z")
-_SHOWN = 12  # characters of a handle that people see in a table; the beginning of one is enough
 Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Flag = Annotated[bool, Parameter(negative=())]
 
@@ -99,103 +88,3 @@ def tell_service(operation: str, **arguments: Any) -> None:
 
     with contextlib.suppress(Unavailable):
         asyncio.run(told())
-
-
-def print_json(value: Any) -> None:
-    """``value`` as JSON in ASCII: nothing in it acts upon a terminal."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
-
-
-def print_done(asked: Asked) -> int:
-    """That what was asked for is done and has no answer: null for programs, else nothing; the exit code, 0."""
-    if asked.is_json:
-        print_json(None)
-    return 0
-
-
-def print_lines(lines: Iterable[str]) -> None:
-    """Lines of casemate's own, in which strangers' texts may be: nothing in them acts upon a terminal."""
-    from casemate.surfaces.cli.terminal.inert import visible
-
-    sys.stdout.writelines(f"{visible(line)}\n" for line in lines)
-
-
-def print_document(document: Mapping[str, Any], asked: Asked) -> int:
-    """A document as it is for programs, and for people a field in each line; the exit code, 0."""
-    if asked.is_json:
-        print_json(document)
-    else:
-        print_lines(_lines_of(document))
-    return 0
-
-
-def _lines_of(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    for name, value in document.items():
-        title = name.replace("_", " ")
-        if isinstance(value, dict) and value:
-            yield f"{indent}{title}:"
-            yield from _lines_of(value, indent + "  ")
-        elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-            yield f"{indent}{title}:"
-            for one in value:
-                yield f"{indent}  " + ", ".join(f"{key} {_text(part)}" for key, part in one.items())
-        else:
-            yield f"{indent}{title}: {_for_people(name, value)}"
-
-
-def _for_people(name: str, value: Any) -> str:
-    """A field's value in units that people read."""
-    if name in _SIZES and isinstance(value, int):
-        return format_size(value)
-    if name in _SPANS and isinstance(value, int | float):
-        return ago(value)
-    if name in _MOMENTS and isinstance(value, int | float):
-        return datetime.fromtimestamp(value).astimezone().isoformat(sep=" ", timespec="seconds")
-    return _text(value)
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], empty: str) -> None:
-    """Rows by the names of their columns. A person at a terminal gets a table with a head, or the words ``empty``;
-    a program gets lines of fields with tabs between, in which tabs and newlines are escapes."""
-    from casemate.surfaces.cli.terminal.inert import visible
-
-    cells = [[visible(_text(row.get(column))) for column in columns] for row in rows]
-    if not sys.stdout.isatty():
-        sys.stdout.writelines("\t".join(line) + "\n" for line in cells)
-    elif not cells:
-        sys.stdout.write(f"{empty}\n")
-    else:
-        _print_for_people(columns, cells)
-
-
-def _print_for_people(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):  # the first is what a person copies
-        table.add_column(column.upper().replace("_", " "), overflow="fold", no_wrap=number == 0)
-    for line in cells:
-        table.add_row(*(Text(_HANDLE.sub(lambda found: found[0][:_SHOWN], one)) for one in line))
-    Console(highlight=False).print(table)
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.3f}".rstrip("0").rstrip(".")
-    if isinstance(value, list):
-        return ", ".join(map(_text, value)) or "-"
-    return str(value)
-
-
-def ago(seconds: float) -> str:
-    """A span of time, in its largest unit: 42s, 7m, 3h, 2d."""
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)}{unit}"
-    return f"{max(0, int(seconds))}s"

@@ -70,7 +70,7 @@ async def _followed(remote: Remote, run: str, cursor: int, *, raw: bool, asks: b
 
 def told(execution: Execution, run: str) -> int:
     """Say what is out of the ordinary of a run that is over; its exit code."""
-    from casemate.surfaces.cli.program.account import outcome
+    from casemate.surfaces.cli.ended import outcome
     from casemate.surfaces.cli.terminal.inert import visible
 
     for line in outcome(execution):

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
-from casemate.surfaces.cli.over_service.connection import Asked, ask, print_json, print_lines
+from casemate.surfaces.cli.answers import print_json, print_lines
+from casemate.surfaces.cli.over_service.connection import Asked, ask
 
 Filter = Annotated[tuple[str, ...], Parameter(name=("--filter", "-f"), negative=(), allow_leading_hyphen=True)]
 Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"), negative=())]

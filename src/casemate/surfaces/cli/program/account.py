@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 import secrets
 from collections.abc import Iterator
 
 from casemate.model.artifact import Artifact
 from casemate.model.execution import Execution
 from casemate.model.result import Result
-from casemate.surfaces.cli.failures import OPTION_OF_CAUSE, option_of
+from casemate.surfaces.cli.ended import MOST_NAMES, not_done, why
 from casemate.surfaces.cli.program.options import Options
 from casemate.surfaces.cli.terminal.inert import visible
 
-_MOST_NAMES = 8  # of files in one line
 # What can be saved of a displayed object, best first. Text is printed instead.
 _SUFFIX_OF = {
     "image/png": ".png",
@@ -28,60 +26,18 @@ _SUFFIX_OF = {
 }
 _BINARY = {"image/png", "image/jpeg", "application/pdf"}
 _OUTPUT_FOLDER = "output/"
-# What the resolvers of Python and Node say where there is nobody to ask (EAI_AGAIN, getaddrinfo(3)).
-_NOBODY_TO_ASK = ("Temporary failure in name resolution", "getaddrinfo EAI_AGAIN")
 
 
 def account(execution: Execution, options: Options) -> Iterator[str]:
     """The lines that are worth saying; saves the pictures that were shown on the way."""
     if execution.cause is not None:
-        yield _why(execution)
+        yield why(execution)
     shown = [saved for result in execution.results if (saved := _savable(result))]
     if options.output is None:
         yield from _not_kept(execution, len(shown), options)
     else:
         yield from _kept(execution, shown, options)
-    yield from _not_done(execution)
-
-
-def outcome(execution: Execution) -> Iterator[str]:
-    """Why casemate ended it, what of a folder was not written, and what was not reached."""
-    if execution.cause is not None:
-        yield _why(execution)
-    yield from _not_done(execution)
-
-
-def _not_done(execution: Execution) -> Iterator[str]:
-    for skipped in execution.skipped:
-        yield f"left out: {visible(skipped.name)}: {visible(skipped.reason)}"
-    if _asked_in_vain(execution):
-        when = "" if execution.state is None else " when a session is opened"
-        yield f"hosts are found and reached only where they are allowed: --allow HOST allows one{when}"
-    denied = [crossing for crossing in execution.crossings if crossing.decision == "denied"]
-    for crossing in denied[:_MOST_NAMES]:
-        where = f"{crossing.host}:{crossing.port}" if crossing.port else crossing.host
-        yield f"not reached: {visible(where)}: {visible(crossing.reason)}"
-    if len(denied) > _MOST_NAMES:
-        yield f"not reached: {len(denied) - _MOST_NAMES} more"
-
-
-def _asked_in_vain(execution: Execution) -> bool:
-    """Whether a program that ended says that a name was not found, and no door has told of it as a crossing. It is only
-    what the program says: what is told for it holds in any case."""
-    error = execution.error
-    if error is None or execution.ok or execution.crossings:
-        return False
-    return any(said in error.value for said in _NOBODY_TO_ASK)
-
-
-def _why(execution: Execution) -> str:
-    cause = execution.cause
-    assert cause is not None
-    option = OPTION_OF_CAUSE.get(cause.code)
-    remedy = f"Raise it with {option}, or do less." if option else cause.remediation
-    message = re.sub(r"limits\.\w+", lambda found: option_of(found[0]), cause.message)
-    status = execution.status.replace("_", " ")
-    return visible(f"{status}: {message} {remedy}".strip())
+    yield from not_done(execution)
 
 
 def _not_kept(execution: Execution, shown: int, options: Options) -> Iterator[str]:
@@ -180,7 +136,7 @@ def _replace(root: int, name: str, data: bytes) -> None:
 
 
 def _names(names: list[str]) -> str:
-    shown = [visible(name) for name in names[:_MOST_NAMES]]
+    shown = [visible(name) for name in names[:MOST_NAMES]]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 

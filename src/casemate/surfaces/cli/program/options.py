@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from casemate.errors import InvalidArgument
 from casemate.model.limits import Limits
 from casemate.settings.finding import is_configured
+from casemate.surfaces.cli.given import env_of, program_in, read, read_file, users_vault
 from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:
     from casemate.policy.policy import Policy
     from casemate.settings.settings import Settings
 
-_MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to be told that it is too long
 _MAX_STDIN = (256 << 20) + 1
 _PATIENCE = 1.0  # seconds until casemate says what it is waiting for
 _DEFAULT_TIMEOUT = 60.0
@@ -69,19 +69,6 @@ def with_configuration(options: Options) -> Options:
 
     settings = settings_of(os.environ, arguments={"policy": options.policy})
     return replace(options, settings=settings, output=options.output or settings.value("output_dir"))
-
-
-def configured(*names: str) -> dict[str, Any]:
-    """What a file and variables say of these arguments of a sandbox; what they say nothing of is left out.
-
-    Raises ``InvalidArgument``.
-    """
-    if not is_configured(os.environ):
-        return {}
-    from casemate.settings.settings import settings_of
-
-    said = settings_of(os.environ).sandbox_arguments(os.environ)
-    return {name: said[name] for name in names if name in said}
 
 
 def sandbox_arguments(options: Options) -> dict[str, Any]:
@@ -151,20 +138,6 @@ def _servers(names: tuple[str, ...]) -> dict[str, Any] | None:
     return users_servers(os.environ, names)
 
 
-def users_vault() -> object:
-    """Where the secrets of whoever runs casemate are kept."""
-    from casemate.vault.opening import users_store
-
-    return users_store(os.environ)
-
-
-def program_in(script: str) -> bytes:
-    """The program in a file, or on standard input for "-". Raises ``InvalidArgument``."""
-    if script == "-":
-        return _read(0, _MAX_CODE)
-    return _read_file("code", script, _MAX_CODE)
-
-
 def _files(given: tuple[str, ...]) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for one in given:
@@ -179,69 +152,24 @@ def _files(given: tuple[str, ...]) -> dict[str, Path]:
     return files
 
 
-def env_of(given: tuple[str, ...]) -> dict[str, str]:
-    """Variables as NAME=VALUE, or NAME with the value that it has here. Raises ``InvalidArgument``."""
-    env: dict[str, str] = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not equals:
-            if name not in os.environ:
-                raise InvalidArgument("env", f"{name!r} is not set here; give NAME=VALUE")
-            value = os.environ[name]
-        env[name] = value
-    return env
-
-
-def env_beginning(prefix: str | None) -> dict[str, str]:
-    """The variables whose names begin with ``prefix``, without that beginning; none for no prefix."""
-    if not prefix:
-        return {}
-    return {name[len(prefix) :]: value for name, value in os.environ.items() if name.startswith(prefix)}
-
-
 def _stdin(options: Options) -> bytes:
     """The program's standard input: the file that was named, else what is piped or redirected into casemate."""
     if options.stdin is None:
         return b"" if options.script == "-" or options.explain else _piped()
     if options.stdin != "-":
-        return _read_file("stdin", options.stdin, _MAX_STDIN)
+        return read_file("stdin", options.stdin, _MAX_STDIN)
     if options.script == "-":
         raise InvalidArgument("stdin", "standard input is the program itself; give a file")
-    return _read(0, _MAX_STDIN)
+    return read(0, _MAX_STDIN)
 
 
 def _piped() -> bytes:
     """All of a pipe, a socket or a file; a terminal and /dev/null are not read."""
     mode = os.fstat(0).st_mode
     if stat.S_ISREG(mode):
-        return _read(0, _MAX_STDIN)
+        return read(0, _MAX_STDIN)
     if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
         return b""
     if not select.select([0], [], [], _PATIENCE)[0]:
         say("waiting for the end of standard input; '--stdin /dev/null' gives the program an empty one")
-    return _read(0, _MAX_STDIN)
-
-
-def _read_file(argument: str, path: str, most: int) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(argument, f"cannot read {path!r}: {_reason(error)}") from None
-    try:
-        return _read(fd, most)
-    except OSError as error:
-        raise InvalidArgument(argument, f"cannot read {path!r}: {_reason(error)}") from None
-    finally:
-        os.close(fd)
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
-
-
-def _read(fd: int, most: int) -> bytes:
-    """Up to ``most`` bytes, until the end."""
-    data = bytearray()
-    while len(data) < most and (piece := os.read(fd, min(1 << 20, most - len(data)))):
-        data += piece
-    return bytes(data)
+    return read(0, _MAX_STDIN)

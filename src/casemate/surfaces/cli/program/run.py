@@ -189,8 +189,7 @@ def _tell(execution: Execution, options: Options) -> None:
 def _explain(sandbox: Sandbox, options: Options, language: str) -> int:
     import asyncio
 
-    from casemate.surfaces.cli import documents
-    from casemate.surfaces.cli.program import explain
+    from casemate.surfaces.cli import documents, explain
 
     async def plan() -> Plan:
         async with sandbox:

@@ -15,7 +15,7 @@ from casemate.execution.redact import redaction_of
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures
-from casemate.surfaces.cli.program.options import env_beginning, env_of, users_vault
+from casemate.surfaces.cli.given import env_beginning, env_of, users_vault
 from casemate.surfaces.cli.terminal.inert import visible
 from casemate.surfaces.cli.terminal.words import say
 from casemate.surfaces.cli.wrapped.pass_through import Cleaning, PassThrough
@@ -97,8 +97,7 @@ def _asked(options: WrapOptions) -> Asked:
 
 
 async def _explain(wrapping: Wrapping) -> int:
-    from casemate.surfaces.cli import documents
-    from casemate.surfaces.cli.program import explain
+    from casemate.surfaces.cli import documents, explain
 
     try:
         plan = await wrapping.explain()
@@ -211,7 +210,7 @@ class _Run:
 
     def _tell(self, execution: Execution) -> None:
         """What casemate itself has to say: nothing, when there was nothing out of the ordinary."""
-        from casemate.surfaces.cli.program.account import outcome
+        from casemate.surfaces.cli.ended import outcome
 
         for line in outcome(execution):
             say(line)

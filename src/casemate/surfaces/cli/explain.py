@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from casemate.model.sizes import format_size
-from casemate.surfaces.cli.terminal.inert import visible
+from casemate.surfaces.cli.answers import columns
 
 _SIZES = {"memory", "output", "full_output", "disk"}
 _SECONDS = {"cpu_time", "wall"}
@@ -24,15 +23,6 @@ def text_of(document: dict[str, Any]) -> str:
         "layers": [(layer, "") for layer in document["layers"]],
     }
     return "\n\n".join(f"{title}\n" + "\n".join(columns(rows)) for title, rows in sections.items() if rows)
-
-
-def columns(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
-    """``rows`` as lines whose columns stand below each other."""
-    cells = [[visible(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield (indent + "  ".join(padded)).rstrip()
 
 
 def _program(document: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""``casemate run`` and ``doctor`` as cyclopts reads them: names, types and the words of their help."""
+"""``casemate run`` as cyclopts reads it: names, types and the words of its help."""
 
 from __future__ import annotations
 
@@ -131,22 +131,6 @@ def run(
         allow=allow, tool_servers=tool_server, explain=explain, raw=raw, format=format,
     )  # fmt: skip
     return run_it(options)
-
-
-def doctor(*, output: Annotated[Format, Parameter(name=("--output", "--format"))] = "text") -> int:
-    """Say what this machine can do, and what would help.
-
-    Which walls it can have and what their self-test proved, which mechanism enforces each limit, which languages
-    there are. The exit code is 0 when a wall can be had, else 69.
-
-    Parameters
-    ----------
-    output
-        text (unless given), or json: everything as one JSON object.
-    """
-    from casemate.surfaces.cli.doctor import doctor as examine
-
-    return examine(output)
 
 
 def _given(**limits: str | float | None) -> dict[str, str | float]:

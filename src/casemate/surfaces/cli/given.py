@@ -1,0 +1,84 @@
+"""What a command line names: variables, a program's text, files, the user's secrets, what is configured besides."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from casemate.errors import InvalidArgument
+from casemate.settings.finding import is_configured
+
+_MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to be told that it is too long
+
+
+def configured(*names: str) -> dict[str, Any]:
+    """What a file and variables say of these arguments of a sandbox; what they say nothing of is left out.
+
+    Raises ``InvalidArgument``.
+    """
+    if not is_configured(os.environ):
+        return {}
+    from casemate.settings.settings import settings_of
+
+    said = settings_of(os.environ).sandbox_arguments(os.environ)
+    return {name: said[name] for name in names if name in said}
+
+
+def users_vault() -> object:
+    """Where the secrets of whoever runs casemate are kept."""
+    from casemate.vault.opening import users_store
+
+    return users_store(os.environ)
+
+
+def program_in(script: str) -> bytes:
+    """The program in a file, or on standard input for "-". Raises ``InvalidArgument``."""
+    if script == "-":
+        return read(0, _MAX_CODE)
+    return read_file("code", script, _MAX_CODE)
+
+
+def env_of(given: tuple[str, ...]) -> dict[str, str]:
+    """Variables as NAME=VALUE, or NAME with the value that it has here. Raises ``InvalidArgument``."""
+    env: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals:
+            if name not in os.environ:
+                raise InvalidArgument("env", f"{name!r} is not set here; give NAME=VALUE")
+            value = os.environ[name]
+        env[name] = value
+    return env
+
+
+def env_beginning(prefix: str | None) -> dict[str, str]:
+    """The variables whose names begin with ``prefix``, without that beginning; none for no prefix."""
+    if not prefix:
+        return {}
+    return {name[len(prefix) :]: value for name, value in os.environ.items() if name.startswith(prefix)}
+
+
+def read_file(argument: str, path: str, most: int) -> bytes:
+    """Up to ``most`` bytes of the file that ``argument`` names. Raises ``InvalidArgument``."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(argument, f"cannot read {path!r}: {_reason(error)}") from None
+    try:
+        return read(fd, most)
+    except OSError as error:
+        raise InvalidArgument(argument, f"cannot read {path!r}: {_reason(error)}") from None
+    finally:
+        os.close(fd)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def read(fd: int, most: int) -> bytes:
+    """Up to ``most`` bytes of an open file, until its end. Raises ``OSError``."""
+    data = bytearray()
+    while len(data) < most and (piece := os.read(fd, min(1 << 20, most - len(data)))):
+        data += piece
+    return bytes(data)
