@@ -119,18 +119,18 @@ def test_a_file_as_other_programs_have_it_is_read_and_added_to(cli: Cli, server:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "for_programs"),
     [
-        CONVERT,
-        (CONVERT[0], CONVERT[1], "--json", '{"time": "12:00", "target_timezone": "Asia/Tokyo"}'),
-        (CONVERT[0], 'source_timezone:="UTC"', *CONVERT[2:]),
+        (CONVERT, ("--output", "json")),
+        ((CONVERT[0], CONVERT[1], "--json", '{"time": "12:00", "target_timezone": "Asia/Tokyo"}'), ("--json-output",)),
+        ((CONVERT[0], 'source_timezone:="UTC"', *CONVERT[2:]), ("--format", "json")),
     ],
 )
-def test_a_call_prints_what_the_tool_gives(kept: Cli, words: tuple[str, ...]) -> None:
+def test_a_call_prints_what_the_tool_gives(kept: Cli, words: tuple[str, ...], for_programs: tuple[str, ...]) -> None:
     done = kept("tools", "call", *words)
     assert (done.code, done.stderr) == (0, b"")
     assert json.loads(done.stdout)["target"]["timezone"] == "Asia/Tokyo"
-    told = json.loads(kept("tools", "call", *words, "--json-output").stdout)
+    told = json.loads(kept("tools", "call", *words, *for_programs).stdout)
     assert told["is_error"] is False
     assert told["structured"]["target"]["timezone"] == "Asia/Tokyo"
     assert told["content"][0]["type"] == "text"

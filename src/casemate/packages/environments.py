@@ -54,12 +54,12 @@ class Environments:
             made.remove()
         self._tidy()
 
-    def known(self) -> Iterator[tuple[list[str], list[str]]]:
+    def known(self) -> Iterator[tuple[list[str], tuple[InstalledPackage, ...]]]:
         """For each: what it was asked for, and the packages in it."""
         for place in self._places():
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 said = json.loads((place / _FILES).read_text("utf-8"))
-                yield list(said["asked"]), [f"{one['name']}=={one['version']}" for one in said["packages"]]
+                yield list(said["asked"]), tuple(InstalledPackage(**one) for one in said["packages"])
 
     def _places(self) -> list[Path]:
         with contextlib.suppress(OSError):

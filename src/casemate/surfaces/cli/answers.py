@@ -19,8 +19,10 @@ _SHOWN = 12  # characters of a handle that people see in a table; the beginning 
 
 
 def print_json(value: Any) -> None:
-    """``value`` as JSON in ASCII: nothing in it acts upon a terminal."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    """``value`` as JSON in ASCII: nothing in it is invalid or acts upon a terminal."""
+    from casemate.operations.wire import sound
+
+    sys.stdout.write(json.dumps(sound(value), indent=2, allow_nan=False) + "\n")
 
 
 def print_done(*, is_json: bool) -> int:
@@ -69,6 +71,19 @@ def _for_people(name: str, value: Any) -> str:
     if name in _MOMENTS and isinstance(value, int | float):
         return datetime.fromtimestamp(value).astimezone().isoformat(sep=" ", timespec="seconds")
     return _text(value)
+
+
+def print_sound(settings: int, rules: int, warnings: Sequence[str], *, is_json: bool) -> int:
+    """Say of a file that it is sound, how much is in it, and what was noticed; the exit code, 0."""
+    if is_json:
+        print_json({"settings": settings, "rules": rules, "warnings": list(warnings)})
+        return 0
+    from casemate.surfaces.cli.terminal.words import say
+
+    for warning in warnings:
+        say(warning)
+    sys.stdout.write(f"sound: {settings} settings, {rules} rules, {len(warnings)} warnings\n")
+    return 0
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], empty: str) -> None:

@@ -9,3 +9,4 @@ from cyclopts import Parameter
 Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Flag = Annotated[bool, Parameter(negative=())]
 Output = Annotated[Literal["text", "json"], Parameter(name=("--output", "--format"))]  # json: the answer, for programs
+AsJson = Annotated[bool, Parameter(name="--json", negative=(), show=False)]  # what --output json was called before

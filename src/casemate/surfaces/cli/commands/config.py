@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from casemate.errors import InvalidArgument
 from casemate.policy.policy import Setting
 from casemate.settings.settings import Settings, settings_in_file, settings_of
 from casemate.settings.table import KEYS, SECTIONS, Key
 from casemate.settings.values import shown, without_secrets
+from casemate.surfaces.cli.answers import print_json, print_sound
+from casemate.surfaces.cli.parameters import Output
 from casemate.surfaces.cli.terminal.words import say
-
-Format = Annotated[Literal["text", "json"], Parameter(name=("--format", "--output"))]
 
 app = App(name="config", help="Show what is configured, and where each value came from.", result_action="return_value")
 
 
 @app.default
-def show(key: str | None = None, /, *, format: Format = "text") -> int:  # noqa: A002 - the option's name
+def show(key: str | None = None, /, *, output: Output = "text") -> int:
     """Print each value that is in force, and where it came from: the default, a line of a file, or a variable.
 
     casemate config limits.memory
@@ -31,7 +31,7 @@ def show(key: str | None = None, /, *, format: Format = "text") -> int:  # noqa:
     ----------
     key
         One key, whose value alone is printed, or a section: policy, limits, sandbox, service or serve.
-    format
+    output
         text (unless given), or json: one JSON object.
     """
     settings = settings_of(os.environ)
@@ -40,10 +40,8 @@ def show(key: str | None = None, /, *, format: Format = "text") -> int:  # noqa:
     found = list(settings.in_force())
     if key is not None:
         found = _chosen(found, key)
-    if format == "json":
-        from casemate.surfaces.cli import documents
-
-        sys.stdout.write(documents.text_of(_document(settings, found)) + "\n")
+    if output == "json":
+        print_json(_document(settings, found))
     elif key in KEYS:
         from casemate.surfaces.cli.terminal.inert import visible
 
@@ -54,22 +52,21 @@ def show(key: str | None = None, /, *, format: Format = "text") -> int:  # noqa:
 
 
 @app.command
-def check(file: str, /) -> int:
+def check(file: str, /, *, output: Output = "text") -> int:
     """Read a configuration file and say whether it is sound; nothing runs.
 
     Parameters
     ----------
     file
         The file: YAML, TOML or JSON, by its ending.
+    output
+        text (unless given), or json: how many settings and rules it has, and its warnings.
     """
     settings = settings_in_file(file)
     list(settings.in_force())
-    for warning in settings.policy.warnings:
-        say(warning)
     told = len(settings.given) + len(settings.policy.settings) - _both(settings)
-    rules = len(settings.policy.rules.written)
-    sys.stdout.write(f"sound: {told} settings, {rules} rules, {len(settings.policy.warnings)} warnings\n")
-    return 0
+    found = settings.policy
+    return print_sound(told, len(found.rules.written), found.warnings, is_json=output == "json")
 
 
 @app.command

@@ -12,10 +12,14 @@ from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.model.approval import ApprovalRequest
+from casemate.model.packages import Installed, InstalledPackage
+from casemate.operations.wire import document
 from casemate.packages.environments import Environments
 from casemate.packages.store import default_folder
 from casemate.sandbox import Sandbox
+from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.given import configured
+from casemate.surfaces.cli.parameters import Output
 from casemate.surfaces.cli.terminal.inert import inert
 from casemate.surfaces.cli.terminal.words import say
 
@@ -28,6 +32,7 @@ def install(
     index: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     policy: str | None = None,
     yes: Annotated[bool, Parameter(negative=())] = False,
+    output: Output = "text",
 ) -> int:
     """Install packages and what they need, and keep them: Sandbox(environment=[NAMES]) finds them.
 
@@ -44,6 +49,8 @@ def install(
         A policy file: its rules about packages decide first.
     yes
         Install without asking; what a rule denies stays denied.
+    output
+        text (unless given), or json: what was installed, and from where.
     """
     if not names:
         raise InvalidArgument("name", "name one or more packages, such as 'requests' or 'requests>=2'")
@@ -52,23 +59,41 @@ def install(
         _show(request)
         return yes or _agreed()
 
-    async def prepare() -> None:
+    async def prepare() -> tuple[InstalledPackage, ...]:
         said = configured("policy", "package_indexes", "audit", "namespace")
         given = {name: value for name, value in (("package_indexes", index), ("policy", policy)) if value}
         async with Sandbox(**{**said, **given, "environment": list(names), "approve": approve}) as sandbox:
-            for one in await sandbox.packages.prepare():
-                sys.stdout.write(f"{inert(one.name)}=={inert(one.version)} sha256:{one.sha256}\n")
+            return await sandbox.packages.prepare()
 
-    asyncio.run(prepare())
+    packages = asyncio.run(prepare())
+    if output == "json":
+        print_json(document(Installed("installed", packages)))
+    else:
+        print_lines(f"{one.name}=={one.version} sha256:{one.sha256}" for one in packages)
     return 0
 
 
 @app.command(name="list")
-def list_environments() -> int:
-    """Print the environments that are kept: what was asked for, and what is in them."""
-    for asked, packages in Environments(default_folder(os.environ) / "environments").known():
-        sys.stdout.write(inert(f"{', '.join(asked)}: {' '.join(packages)}") + "\n")
+def list_environments(*, output: Output = "text") -> int:
+    """Print the environments that are kept: what was asked for, and what is in them.
+
+    Parameters
+    ----------
+    output
+        text (unless given), or json: of each, what was asked for, and name and version of each package.
+    """
+    known = Environments(default_folder(os.environ) / "environments").known()
+    if output == "json":
+        print_json([{"asked": asked, "packages": [_version(one) for one in packages]} for asked, packages in known])
+        return 0
+    print_lines(
+        f"{', '.join(asked)}: {' '.join(f'{one.name}=={one.version}' for one in packages)}" for asked, packages in known
+    )
     return 0
+
+
+def _version(package: InstalledPackage) -> dict[str, str]:
+    return {"name": package.name, "version": package.version}
 
 
 def _show(request: ApprovalRequest) -> None:

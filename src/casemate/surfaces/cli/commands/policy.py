@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from casemate.config import policy_in
 from casemate.model.approval import Kind
@@ -16,7 +16,8 @@ from casemate.model.sizes import format_size
 from casemate.policy.policy import Policy
 from casemate.policy.rules import DEFAULTS, Rule, Rules
 from casemate.settings.settings import settings_of
-from casemate.surfaces.cli.terminal.words import say
+from casemate.surfaces.cli.answers import print_json, print_sound
+from casemate.surfaces.cli.parameters import AsJson, Output
 
 _BUILT_IN = "built in"
 _EVER = float("inf")
@@ -26,7 +27,7 @@ policy = App(name="policy", help="Show what a policy permits, and from which lin
 
 
 @policy.command
-def show(*, file: str | None = None, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
+def show(*, file: str | None = None, output: Output = "text", as_json: AsJson = False) -> int:
     """Print what is in force: each setting, each rule and each default, with the line that it comes from.
 
     Parameters
@@ -34,34 +35,30 @@ def show(*, file: str | None = None, as_json: Annotated[bool, Parameter(name="--
     file
         The policy file. Unless given, what is configured: that of CASEMATE_POLICY, or of the user's configuration file;
         else what is built in.
-    as_json
-        The same as one JSON object.
+    output
+        text (unless given), or json: the same as one JSON object.
     """
     found = policy_in(file) if file else settings_of(os.environ).policy
-    if as_json:
-        from casemate.surfaces.cli import documents
-
-        sys.stdout.write(documents.text_of(_document(found)) + "\n")
+    if as_json or output == "json":
+        print_json(_document(found))
     else:
         sys.stdout.write("\n".join(_lines(found)) + "\n")
     return 0
 
 
 @policy.command
-def check(file: str, /) -> int:
+def check(file: str, /, *, output: Output = "text") -> int:
     """Read a policy file and say whether it is sound; nothing runs.
 
     Parameters
     ----------
     file
         The policy file.
+    output
+        text (unless given), or json: how many settings and rules it has, and its warnings.
     """
     found = policy_in(file)
-    for warning in found.warnings:
-        say(warning)
-    rules = len(found.rules.written)
-    sys.stdout.write(f"sound: {len(found.settings)} settings, {rules} rules, {len(found.warnings)} warnings\n")
-    return 0
+    return print_sound(len(found.settings), len(found.rules.written), found.warnings, is_json=output == "json")
 
 
 def _lines(found: Policy) -> Iterator[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -17,6 +16,8 @@ from casemate.remote.client import attached
 from casemate.remote.places import LOG, places_of
 from casemate.service.tokens import Token, Tokens
 from casemate.service.unit import container, unit
+from casemate.surfaces.cli.answers import print_json, print_lines
+from casemate.surfaces.cli.parameters import Output
 from casemate.surfaces.cli.terminal.words import say
 
 app = App(name="service", help="Keep sessions, runs and approvals alive for the user's commands and servers.")
@@ -26,6 +27,7 @@ _STOPS_WITHIN = 120.0  # seconds
 _SAYS_AFTER = 1.0  # seconds, after which somebody at a terminal wonders
 _IDLE_STOP = 900.0  # seconds without anything that lives, after which a service on demand ends, unless it is configured
 _MOST_DESCRIPTORS = 65536
+_TOLD = ("name", "audience", "namespace", "may_approve", "created", "expires")  # of a token; never its hash
 _LOG_TAIL = 64 * 1024  # bytes
 
 
@@ -94,7 +96,7 @@ def options(given: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
 
 
 @app.command
-def status(*, output: Annotated[Literal["text", "json"], Parameter(name=("--output", "--format"))] = "text") -> int:
+def status(*, output: Output = "text") -> int:
     """Say whether your service runs, and what lives in it. The exit code is 0 when it runs, else 69.
 
     Parameters
@@ -104,7 +106,7 @@ def status(*, output: Annotated[Literal["text", "json"], Parameter(name=("--outp
     """
     said = asyncio.run(_health())
     if output == "json":
-        sys.stdout.write(json.dumps(said, indent=2) + "\n")
+        print_json(said)
         return 0
     activity = ", ".join(
         f"{count} {name if count != 1 else name.removesuffix('s')}" for name, count in said["activity"].items()
@@ -156,6 +158,7 @@ def add(
     namespace: str = "default",
     may_approve: bool = False,
     expires: float | None = None,
+    output: Output = "text",
 ) -> int:
     """Make a token and print it, this once: only a hash of it is kept.
 
@@ -171,18 +174,30 @@ def add(
         It may answer what waits to be approved; that of an agent only what its own runs ask for.
     expires
         Days after which it opens nothing.
+    output
+        text (unless given), or json: an object with the token.
     """
     seconds = None if expires is None else expires * 86_400
     audience = "operator" if operator else "agent"
     text = _tokens().add(name, audience=audience, namespace=namespace, may_approve=may_approve, expires_in=seconds)
-    sys.stdout.write(f"{text}\n")
+    print_json({"name": name, "token": text}) if output == "json" else print_lines([text])
     return 0
 
 
 @tokens.command(name="list")
-def list_tokens() -> int:
-    """Print what is known of each token, one in a line; never the token."""
-    for one in _tokens().list():
+def list_tokens(*, output: Output = "text") -> int:
+    """Print what is known of each token, one in a line; never the token.
+
+    Parameters
+    ----------
+    output
+        text (unless given), or json: name, audience, namespace, may_approve, and created and expires in Unix seconds.
+    """
+    found = _tokens().list()
+    if output == "json":
+        print_json([{name: getattr(one, name) for name in _TOLD} for one in found])
+        return 0
+    for one in found:
         sys.stdout.write(f"{_line(one)}\n")
     return 0
 

@@ -14,16 +14,16 @@ from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.sandbox import Sandbox
+from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.given import users_vault
 from casemate.surfaces.cli.over_service.connection import tell_service
+from casemate.surfaces.cli.parameters import AsJson, Flag, Name, Output
 from casemate.surfaces.cli.terminal.inert import inert, visible
 from casemate.surfaces.cli.terminal.words import say
 from casemate.tools.files import add_to_file, begun_at_home, chosen, read_file, remove_from_file, users_file
 
 _UNAVAILABLE = 69  # the exit code where a server cannot be reached (sysexits.h)
 T = TypeVar("T")
-Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
-Flag = Annotated[bool, Parameter(negative=())]
 File = str | None
 _FAILED = 1  # the exit code where a tool says that it failed
 
@@ -132,19 +132,19 @@ def add(
 
 
 @app.command(name="list")
-def list_servers(*, json: Flag = False, file: File = None) -> int:
+def list_servers(*, output: Output = "text", as_json: AsJson = False, file: File = None) -> int:
     """Print the servers that are kept, one in a line: the name, and behind a tab how it is reached.
 
     Parameters
     ----------
-    json
-        One JSON object: names and definitions; of variables and headers the names alone.
+    output
+        text (unless given), or json: names and definitions; of variables and headers the names alone.
     file
         Another file of servers than your own.
     """
     kept = read_file(_file(file))
-    if json:
-        _print_json({name: _without_values(definition) for name, definition in kept.items()})
+    if as_json or output == "json":
+        print_json({name: _without_values(definition) for name, definition in kept.items()})
         return 0
     for name, definition in kept.items():
         how = definition.get("url") or " ".join([definition["command"], *definition.get("args", ())])
@@ -171,7 +171,7 @@ def remove(name: Name, /, *, file: File = None) -> int:
 
 
 @app.command
-def search(*words: Annotated[str, Parameter(allow_leading_hyphen=True)], file: File = None) -> int:
+def search(*words: Name, output: Output = "text", file: File = None) -> int:
     """Print the tools that fit the words best; without words the names of all.
 
     casemate tools search convert time zones
@@ -180,6 +180,8 @@ def search(*words: Annotated[str, Parameter(allow_leading_hyphen=True)], file: F
     ----------
     words
         What the tool should do.
+    output
+        text (unless given), or json: the same text as a JSON value.
     file
         Another file of servers than your own.
     """
@@ -189,12 +191,11 @@ def search(*words: Annotated[str, Parameter(allow_leading_hyphen=True)], file: F
         await _tell_problems(sandbox)
         return text
 
-    _print(_with_servers(file, found))
-    return 0
+    return _told(_with_servers(file, found), output)
 
 
 @app.command
-def describe(tool: Name, /, *, file: File = None) -> int:
+def describe(tool: Name, /, *, output: Output = "text", file: File = None) -> int:
     """Print what a program needs to know to call a tool.
 
     casemate tools describe time.convert_time
@@ -203,6 +204,8 @@ def describe(tool: Name, /, *, file: File = None) -> int:
     ----------
     tool
         SERVER.TOOL
+    output
+        text (unless given), or json: the same text as a JSON value.
     file
         Another file of servers than your own.
     """
@@ -211,8 +214,7 @@ def describe(tool: Name, /, *, file: File = None) -> int:
         found = await _tool(sandbox, tool)
         return await sandbox.tools.describe(found.server, found.name)
 
-    _print(_with_servers(file, described))
-    return 0
+    return _told(_with_servers(file, described), output)
 
 
 @app.command
@@ -221,7 +223,8 @@ def call(
     /,
     *arguments: str,
     json: tuple[str, ...] = (),
-    json_output: Flag = False,
+    output: Output = "text",
+    json_output: Annotated[bool, Parameter(negative=(), show=False)] = False,
     file: File = None,
 ) -> int:
     """Call a tool. It is you who calls, so nobody is asked; the exit code is 1 where the tool says that it failed.
@@ -238,8 +241,8 @@ def call(
         KEY=VALUE, read as the parameter's type says, or KEY:=JSON.
     json
         Several arguments as one JSON object.
-    json_output
-        One JSON object with all that came back: content, structured where there is such, and is_error.
+    output
+        text (unless given), or json: all that came back: content, structured where there is such, and is_error.
     file
         Another file of servers than your own.
     """
@@ -257,8 +260,8 @@ def call(
         return answer.is_error, {**told, "structured": answer.structured} if answer.has_structured else told
 
     failed, told = _with_servers(file, called)
-    if json_output:
-        _print_json(told)
+    if json_output or output == "json":
+        print_json(told)
     elif failed:
         say(inert(_text_of(told["content"])))
     else:
@@ -374,5 +377,6 @@ def _as_json(value: object) -> str:
     return json.dumps(value, indent=2)
 
 
-def _print_json(value: object) -> None:
-    sys.stdout.write(_as_json(value) + "\n")
+def _told(text: str, output: str) -> int:
+    print_json(text) if output == "json" else _print(text)
+    return 0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
-
-from cyclopts import Parameter
+from typing import Any
 
 from casemate.errors import InvalidArgument
 from casemate.sandbox import Sandbox
 from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.given import program_in
-from casemate.surfaces.cli.parameters import Flag, Name
+from casemate.surfaces.cli.parameters import Flag, Name, Output
 
 _WRONG = 1  # the exit code of a program that cannot run
 
@@ -22,7 +20,7 @@ def validate(
     *,
     language: str | None = None,
     fix: Flag = False,
-    output: Annotated[Literal["text", "json"], Parameter(name=("--output", "--format"))] = "text",
+    output: Output = "text",
 ) -> int:
     """Say what is wrong with a program, in a cell and without running it; the exit code is 1 where it cannot run.
 

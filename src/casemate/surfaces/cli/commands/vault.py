@@ -6,19 +6,20 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
 from casemate.errors import InvalidArgument
 from casemate.policy.inject import Inject
 from casemate.sandbox import Sandbox
+from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.given import configured
+from casemate.surfaces.cli.parameters import Name, Output
 from casemate.vault.opening import default_path
 
 _MOST = 1 << 16  # bytes to read of a value: enough to be told that it is too long
 T = TypeVar("T")
-Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 app = App(name="vault", help="Keep secrets for programs, in an encrypted file.")
 
@@ -57,16 +58,24 @@ def set_secret(
 
 
 @app.command(name="list")
-def list_secrets(*, namespace: str | None = None) -> int:
+def list_secrets(*, output: Output = "text", namespace: str | None = None) -> int:
     """Print the names of the secrets that are kept, one in a line; and behind a tab, where each may be put in.
 
     Parameters
     ----------
+    output
+        text (unless given), or json: name and inject of each, which is null for one that programs get.
     namespace
         Whose; as configured, or default, unless given.
     """
     sandbox = _opened(namespace)
-    for name, inject in asyncio.run(_closing(sandbox, sandbox.vault.injects())).items():
+    found = asyncio.run(_closing(sandbox, sandbox.vault.injects()))
+    if output == "json":
+        from casemate.operations.wire import document
+
+        print_json([{"name": name, "inject": document(inject)} for name, inject in found.items()])
+        return 0
+    for name, inject in found.items():
         sys.stdout.write(f"{name}\n" if inject is None else f"{name}\t{_where(inject)}\n")
     return 0
 

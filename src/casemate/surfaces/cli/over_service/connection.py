@@ -7,9 +7,11 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
+
+from casemate.surfaces.cli.parameters import Output
 
 if TYPE_CHECKING:
     from casemate.remote.client import Remote
@@ -33,7 +35,7 @@ class Asked:
         Whose sessions, runs and requests; those of the default one unless given.
     """
 
-    output: Annotated[Literal["text", "json"], Parameter(name=("--output", "--format"))] = "text"
+    output: Output = "text"
     namespace: str | None = None
 
     @property
