@@ -53,7 +53,7 @@ INTO = (
     (("src", "s:there/"), ["there/src/a", "there/src/sub/b"]),
     (("src", "s:new"), ["new/a", "new/sub/b"]),
     (("src", "s:/workspace/new"), ["new/a", "new/sub/b"]),
-    (("src", "s:/workspaces"), ["workspaces/a", "workspaces/sub/b"]),
+    (("src", "s:workspaces"), ["workspaces/a", "workspaces/sub/b"]),
     (("src/.", "s:there"), ["there/a", "there/sub/b"]),
     (("src/a", "s:there"), ["there/a"]),
     (("src/a", "s:new/c"), ["new/c"]),
@@ -170,6 +170,11 @@ REFUSED = (
     (("s:d", "src/a"), "TARGET: 'src/a' is there, and is no folder"),
     (("src", "s:d/a"), "TARGET: 'd/a' is there, and is a file"),
     (("nothing", "s:"), "SOURCE: cannot read 'nothing': No such file or directory"),
+    (("s:/etc/passwd", "x"), "SOURCE: '/etc/passwd' is not in the workspace"),
+    (("s:/", "x"), "SOURCE: '/' is not in the workspace"),
+    (("s:/workspaces/d", "x"), "SOURCE: '/workspaces/d' is not in the workspace"),
+    (("src", "s:/tmp/x"), "TARGET: '/tmp/x' is not in the workspace"),
+    (("s:/workspace/../etc/passwd", "x"), "SOURCE: '../etc/passwd' is not a plain relative path"),
     (("src", "s:../up"), "NAME: '../up' is not a plain relative path"),
 )
 

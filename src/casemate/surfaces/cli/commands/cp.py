@@ -55,8 +55,8 @@ def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
     Parameters
     ----------
     source
-        A path here, or SESSION:PATH, or RUN:NAME; SESSION:. is the whole workspace, and - a tar archive on standard
-        input. A path here that has a colon begins with ./
+        A path here, or SESSION:PATH, or RUN:NAME, which are relative to the workspace; SESSION:. is all of it, and - a
+        tar archive on standard input. A path here that has a colon begins with ./
     target
         A path here, or SESSION:PATH; SESSION: alone is its workspace, and - a tar archive on standard output.
     """
@@ -116,9 +116,8 @@ class _Copying:
         of = await self._handle(handle, argument)
         if makes and "run" in of:
             raise InvalidArgument(argument, f"{handle!r} is a run, which is over; copy into a session")
-        plain = path.removeprefix(WORKSPACE) if f"{path}/".startswith(f"{WORKSPACE}/") else path
-        is_content = plain in (".", "./") or plain.endswith("/.")
-        plain = "/".join(part for part in plain.split("/") if part not in ("", "."))
+        is_content = path in (".", "./") or path.endswith("/.")
+        plain = "/".join(part for part in path.split("/") if part not in ("", "."))
         try:
             kind = (await self._remote("files.info", {"path": plain, **of}))["kind"]
         except InvalidArgument as error:
@@ -233,7 +232,21 @@ def _place(text: str, argument: str) -> tuple[str, str] | None:
         raise InvalidArgument(
             "source", f"{text!r} has no path behind its colon", remediation=f"{text}. is the whole workspace."
         )
-    return handle, path
+    return handle, _beneath(path, argument)
+
+
+def _beneath(path: str, argument: str) -> str:
+    """A path of a session or a run as one that is relative to its workspace. Raises ``InvalidArgument`` for one that
+    lies elsewhere in a cell."""
+    if f"{path}/".startswith(f"{WORKSPACE}/"):
+        return path.removeprefix(WORKSPACE).lstrip("/")
+    if path.startswith("/"):
+        raise InvalidArgument(
+            argument,
+            f"{path!r} is not in the workspace, and only what is there is copied",
+            remediation=f"Paths of a session or run are relative to its workspace, which programs see as {WORKSPACE}.",
+        )
+    return path
 
 
 def _named(source: str) -> tuple[Path, bool]:
