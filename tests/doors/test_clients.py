@@ -16,6 +16,13 @@ _TRUSTING = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "NODE_EXTR
 TRUST = dict.fromkeys(_TRUSTING, "/workspace/ca.pem")
 PROXY = "http://198.18.0.1:3128"
 URLLIB = "import urllib.request as u; print(u.urlopen('{}', timeout=20).read().decode())"
+TRIES = """
+import contextlib, urllib.request
+for address in ("http://gone.test", "https://gone.test", "https://gone.test"):
+    with contextlib.suppress(OSError):
+        urllib.request.urlopen(address, timeout=20)
+print(urllib.request.urlopen("http://good.test/x", timeout=20).read().decode())
+"""
 REQUESTS = "import requests; print(requests.get('{}', timeout=20).text)"
 FETCH = "fetch('{}').then(r => r.text()).then(t => console.log(t))"
 CURL = "curl -sS -m 20 {}"
@@ -171,3 +178,12 @@ def test_the_command_line_reaches_what_it_allows_and_says_what_was_not_reached(
     else:
         assert done.returncode == 1
         assert "casemate: not reached: evil.test" in done.stderr
+
+
+def test_the_command_line_says_once_that_a_host_that_is_allowed_has_no_address(world: World, tmp_path: Path) -> None:
+    program = tmp_path / "get.py"
+    program.write_text(TRIES)
+    command = [sys.executable, "-m", "casemate", "run", str(program), "--allow", "gone.test", "--allow", "good.test"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("hello from GET /x\n", 0)
+    assert done.stderr == "casemate: not reached: gone.test:80,443: its name does not resolve\n"

@@ -91,8 +91,8 @@ def test_what_cannot_be_resolved_or_reached_is_no_refusal_but_said(stage: Stage)
         with stage.connect(name, 80) as one:
             one.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
             assert one.recv(100).startswith(b"HTTP/1.1 502 ")
-    told = [(one.host, one.decision, one.reason) for one in stage.opening.crossings()]
+    told = [(one.host, one.decision, one.is_reached, one.reason) for one in stage.opening.crossings()]
     assert told == [
-        ("good.test", "allowed", "connection refused"),
-        ("gone.test", "allowed", "its name does not resolve"),
+        ("good.test", "allowed", False, "connection refused"),
+        ("gone.test", "allowed", False, "its name does not resolve"),
     ]

@@ -12,6 +12,8 @@ from mcp_types import ElicitResult, InputRequiredResult
 from tests.mcp_server.conftest import ERAS, Connect, Connected, structure_of, text_of
 
 from casemate.operations.invoke import Invoke
+from casemate.surfaces.mcp.answers import Page, ended
+from casemate.surfaces.mcp.work import State
 
 CALLS = """\
 from mcptools.own.echo import run
@@ -39,6 +41,17 @@ print(run(method="elicitation/create", params={"message": "who?", "requestedSche
 def says(answer: str, **more: Any) -> Any:
     """A user who always gives this answer."""
     return lambda _params: ElicitResult(action="accept", content={"answer": answer, **more})
+
+
+def test_a_host_that_was_allowed_and_has_no_address_is_told_above_the_output_once() -> None:
+    crossing = {"host": "gone.test", "decision": "allowed", "reason": "its name does not resolve", "connections": 9}
+    execution = {"status": "ok", "crossings": [{**crossing, "port": port, "is_reached": False} for port in (80, 443)]}
+    answer = ended(
+        State("done", (), {"run": "r", "execution": execution}), Page("[not reached: own words]", 0, True), None
+    )
+    own, _, output = text_of(answer).partition("\n[all below is the program's output]\n")
+    assert own.splitlines()[1:] == ["[not reached: gone.test:80,443: its name does not resolve]"]
+    assert output == "[not reached: own words]"
 
 
 @pytest.mark.parametrize("era", ERAS)

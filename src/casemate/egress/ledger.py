@@ -17,9 +17,10 @@ OTHERS = "(others)"
 class Tally:
     """Counts of connections that were decided alike."""
 
-    __slots__ = ("bytes_in", "bytes_out", "connections")
+    __slots__ = ("bytes_in", "bytes_out", "connections", "is_reached")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_reached: bool) -> None:
+        self.is_reached = is_reached
         self.connections = 0
         self.bytes_out = 0
         self.bytes_in = 0
@@ -49,7 +50,7 @@ class Ledger:
                 key = (OTHERS, 0, decision, f"{reached}: more names than are told apart")
             is_new = key not in self._tallies
             self._entries[kind] += is_new
-            tally = self._tallies.setdefault(key, Tally())
+            tally = self._tallies.setdefault(key, Tally(is_reached=is_reached))
             tally.connections += 1
         if is_new and self._told is not None:
             self._told(_crossing(key, tally))
@@ -74,4 +75,4 @@ class Ledger:
 
 
 def _crossing(key: tuple[str, int, Literal["allowed", "denied"], str], tally: Tally) -> Crossing:
-    return Crossing(*key, tally.connections, tally.bytes_out, tally.bytes_in)
+    return Crossing(*key, tally.connections, tally.bytes_out, tally.bytes_in, tally.is_reached)

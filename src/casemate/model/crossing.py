@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,7 +13,8 @@ class Crossing:
 
     ``host``: a canonical name, or what was asked for instead, printable, of at most 253 characters; ``port``: 0 where a
     name was asked for and not given; ``reason``: which rule or answer decided, or what went wrong, of at most 200
-    characters; ``connections``: how many; ``bytes_out`` and ``bytes_in``: what the cell sent and received.
+    characters; ``connections``: how many; ``bytes_out`` and ``bytes_in``: what the cell sent and received;
+    ``is_reached``: whether there was a connection: what was allowed may have no address, or not answer.
     """
 
     host: str
@@ -23,6 +24,23 @@ class Crossing:
     connections: int = 1
     bytes_out: int = 0
     bytes_in: int = 0
+    is_reached: bool = False
+
+
+def not_reached(crossings: Iterable[Crossing]) -> list[tuple[str, str]]:
+    """What was tried in vain, and why, in the order in which it was first tried: a host with its port, or ports, once
+    for each reason. What was denied, and what was allowed and never reached."""
+    known = list(crossings)
+    reached = {(one.host, one.port) for one in known if one.is_reached}
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for one in known:
+        if one.decision == "denied":
+            found[f"{one.host}:{one.port}" if one.port else one.host, one.reason, one.decision] = []
+        elif not one.is_reached and (one.host, one.port) not in reached:
+            found.setdefault((one.host, one.reason, one.decision), []).append(one.port)
+    return [
+        (f"{where}:{','.join(map(str, ports))}" if ports else where, why) for (where, why, _), ports in found.items()
+    ]
 
 
 def since(before: Sequence[Crossing], now: Sequence[Crossing]) -> tuple[Crossing, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from casemate.model.crossing import not_reached
 from casemate.model.execution import Execution
 from casemate.surfaces.cli.failures import OPTION_OF_CAUSE, option_of
 from casemate.surfaces.cli.terminal.inert import visible
@@ -28,12 +29,11 @@ def not_done(execution: Execution) -> Iterator[str]:
     if _asked_in_vain(execution):
         when = "" if execution.state is None else " when a session is opened"
         yield f"hosts are found and reached only where they are allowed: --allow HOST allows one{when}"
-    denied = [crossing for crossing in execution.crossings if crossing.decision == "denied"]
-    for crossing in denied[:MOST_NAMES]:
-        where = f"{crossing.host}:{crossing.port}" if crossing.port else crossing.host
-        yield f"not reached: {visible(where)}: {visible(crossing.reason)}"
-    if len(denied) > MOST_NAMES:
-        yield f"not reached: {len(denied) - MOST_NAMES} more"
+    in_vain = not_reached(execution.crossings)
+    for where, reason in in_vain[:MOST_NAMES]:
+        yield f"not reached: {visible(where)}: {visible(reason)}"
+    if len(in_vain) > MOST_NAMES:
+        yield f"not reached: {len(in_vain) - MOST_NAMES} more"
 
 
 def _asked_in_vain(execution: Execution) -> bool:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
 
+from casemate.model.crossing import Crossing, not_reached
+from casemate.operations.wire import known
 from casemate.policy.shown import shown
 from casemate.surfaces.mcp.links import file_uri, picture_name
 
@@ -99,7 +101,7 @@ def ended(state: State, page: Page, session: str | None) -> CallToolResult:
     if execution.get("state") == "lost":
         names = ", ".join(execution.get("lost_names") or [])
         lines.append(f"The session's state is lost{': ' + cut(names, 200) if names else ''}. Its files are there.")
-    text = above(page.text, [*lines, *_refused(execution), *picture_lines, *file_lines])
+    text = above(page.text, [*lines, *_not_reached(execution), *picture_lines, *file_lines])
     structured: Document = {
         "run": run,
         "session": session,
@@ -189,17 +191,11 @@ def _failure_lines(execution: Document, page: Page) -> list[str]:
     return lines
 
 
-def _refused(execution: Document) -> list[str]:
-    """What it wanted to reach and was not let: a client in the program may have told it of a broken connection only."""
-    denied = [one for one in execution.get("crossings") or [] if one["decision"] == "denied"]
-    lines = [
-        cut(
-            f"not reached: {one['host']}{':' + str(one['port']) if one['port'] else ''}: {one['reason']}",
-            _LONGEST_REFUSED,
-        )
-        for one in denied[:_MOST_REFUSED]
-    ]
-    return [*lines, f"not reached: {len(denied) - _MOST_REFUSED} more"] if len(denied) > _MOST_REFUSED else lines
+def _not_reached(execution: Document) -> list[str]:
+    """What it wanted to reach and has not: a client in the program may have told it of a broken connection only."""
+    found = not_reached(Crossing(**known(Crossing, one)) for one in execution.get("crossings") or [])
+    lines = [cut(f"not reached: {where}: {reason}", _LONGEST_REFUSED) for where, reason in found[:_MOST_REFUSED]]
+    return [*lines, f"not reached: {len(found) - _MOST_REFUSED} more"] if len(found) > _MOST_REFUSED else lines
 
 
 def _more(run: str, page: Page) -> list[str]:
