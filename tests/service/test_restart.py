@@ -108,7 +108,7 @@ def test_what_waited_can_be_allowed_after_a_restart_and_that_holds_once_for_the_
         assert execution["cause"]["retryable"] is True
         [listed] = await operator("approvals.pending")
         assert (listed["id"], listed["kind"], listed["run"]) == (request, "shell", run)
-        assert listed["arguments"]["command"] == "echo hello"
+        assert (listed["arguments"]["command"], listed["state"]) == ("echo hello", "withdrawn")
         assert await operator("approvals.decide", {"request": request, "allow": True}) is True
         assert await operator("approvals.pending") == []
         assert await operator("approvals.decide", {"request": request, "allow": True}) is False

@@ -203,6 +203,26 @@ def test_what_waits_for_an_approval_is_listed_shown_and_answered_from_another_co
     assert served("approvals", "deny", request).code == 2
 
 
+def test_a_request_whose_asker_is_gone_says_so_and_so_does_the_answer_to_it(served: Cli) -> None:
+    for host in ("ask.test", "other.test"):
+        handle(served("exec", "-", "--detach", ASKS.replace("ask.test", host)))
+    listed: list[dict[str, str]] = []
+    while len(listed) < 2:
+        listed = json.loads(served("approvals", "list", "--filter", "state=asked", "--output", "json").stdout)
+    assert served("approvals", "list", "-q", "--filter", "state=withdrawn").stdout == b""
+    assert served("service", "stop").code == 0
+    rows = served("approvals", "list").stdout.decode().splitlines()
+    assert [row.split("\t")[-1] for row in rows] == ["withdrawn"] * 2
+    one, other = served("approvals", "list", "-q", "--filter", "state=withdrawn").stdout.decode().split()
+    assert b"Nobody waits for it any more: what asked has ended" in served("approvals", "show", one).stdout
+    allowed, denied = served("approvals", "approve", one, "--output", "json"), served("approvals", "deny", other)
+    assert json.loads(allowed.stdout) == [{"id": one, "decided": True, "state": "withdrawn"}]
+    gone = "nobody waits for it any more: what asked has ended, as the service was stopped"
+    assert f"casemate: {one}: {gone}; exactly the same of the same caller is allowed once" in allowed.stderr.decode()
+    assert denied.stderr.decode() == f"casemate: {other}: {gone}; it is no longer listed\n"
+    assert (allowed.code, denied.code, served("approvals", "list").stdout) == (0, 0, b"")
+
+
 def test_whoever_runs_a_step_at_a_terminal_is_asked_there(served: Cli, at_terminal: At) -> None:
     at = at_terminal("exec", "-", ASKS)
     at.until(b"[y/N] ")

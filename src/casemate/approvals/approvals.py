@@ -90,7 +90,8 @@ class Approvals:
     def pending(self) -> list[ApprovalRequest]:
         """Requests that wait for an answer, the oldest first: at most sixteen of each session, the others follow.
 
-        In a service also those whose cells have ended with it, and that can be answered still.
+        In a service also those whose cells have ended with it, and that can be answered still: their ``state`` is
+        ``"withdrawn"``.
         """
         kept = self._keeper.open() if self._keeper is not None else []
         return [*kept, *self._plane().pending()]

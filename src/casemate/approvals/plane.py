@@ -250,7 +250,7 @@ class Plane:
         case.request = ApprovalRequest(
             case.id, question.kind, question.summary, question.namespace, question.session, question.run,
             deepcopy(dict(question.arguments)), case.shown.hash, question.server, question.tool,
-            case.asker.caller, lambda decision: self.answer(case.id, decision, "request"),
+            case.asker.caller, _answer=lambda decision: self.answer(case.id, decision, "request"),
         )  # fmt: skip
         for channel in self._channels_for(case.asker):
             if not channel.is_there:

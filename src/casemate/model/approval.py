@@ -12,6 +12,7 @@ from casemate.errors import InvalidArgument
 Kind = Literal["tool", "egress", "package", "shell", "host", "files", "server", "plan", "elicitation"]
 Scope = Literal["once", "run", "session"]
 Effect = Literal["allow", "deny", "ask"]
+Listed = Literal["asked", "withdrawn"]  # states of a request that is listed (approvals/states.py has all of them)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ class ApprovalRequest:
     ``kind``: tool, egress, package, shell, host, files, server, plan or elicitation; ``server``, ``tool``: of tool
     calls. ``session``: None for a run of its own; ``run``: the run or the step that asks. ``hash``: SHA-256 of exactly
     what is shown (kind, server, tool, its definition, arguments); a decision binds to it. ``caller``: who has begun
-    what asks, where a surface knows that.
+    what asks, where a surface knows that. ``state``: ``"asked"`` while something waits for the answer, ``"withdrawn"``
+    where what asked is gone: an answer is then for the next time that the same caller asks for exactly the same.
     """
 
     id: str
@@ -97,6 +99,7 @@ class ApprovalRequest:
     server: str = ""
     tool: str = ""
     caller: str = ""
+    state: Listed = "asked"
     _answer: Callable[[Decision], bool] | None = field(default=None, repr=False, compare=False)
 
     async def approve(

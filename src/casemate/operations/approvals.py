@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from casemate.errors import NotFound
-from casemate.model.approval import ApprovalRequest, Kind, Scope
+from casemate.model.approval import ApprovalRequest, Kind, Listed, Scope
 from casemate.model.caller import called_by
 from casemate.model.operation import Audience, Between, Most, Principal, operation
 from casemate.operations.filtering import Filters, Key, chosen
@@ -38,6 +38,7 @@ _KEYS: dict[str, Key[ApprovalRequest]] = {
     "run": Key(lambda one: (one.run,), begins=True),
     "server": Key(lambda one: (one.server,)),
     "tool": Key(lambda one: (one.tool,)),
+    "state": Key(lambda one: (one.state,), known=get_args(Listed)),
 }
 
 
@@ -50,10 +51,11 @@ class Approvals:
 
     @operation(approver=True)
     async def pending(self, *, filters: Filters | None = None, principal: Principal) -> list[ApprovalRequest]:
-        """What waits for an answer, the oldest first: at most sixteen of each session, the others follow.
+        """What waits for an answer, the oldest first: at most sixteen of each session, the others follow. Where the
+        ``state`` is "withdrawn", what asked is gone, and an answer is for when it asks again.
 
-        ``filters``: only those with one of the values of each key: kind, server, tool, session and run, of which the
-        beginning is enough.
+        ``filters``: only those with one of the values of each key: kind, server, tool, state, session and run, of which
+        the beginning is enough.
         """
         return chosen(self._waiting(principal), filters, _KEYS)
 

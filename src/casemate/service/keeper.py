@@ -74,7 +74,7 @@ class KeepingChannel:
         self._is_stopping = True
 
     def open(self) -> list[ApprovalRequest]:
-        """Those that can be answered although their cells are gone."""
+        """Those that can be answered although their cells are gone, which their state says: withdrawn."""
         return [self._request_of(one) for one in self._kept.open(self._namespace)]
 
     def decide(self, request: str, decision: Decision) -> bool:
@@ -83,4 +83,4 @@ class KeepingChannel:
 
     def _request_of(self, kept: Kept) -> ApprovalRequest:
         given = {name: value for name, value in kept.document.items() if name in _KNOWN}
-        return ApprovalRequest(**given, _answer=partial(self.decide, kept.id))
+        return ApprovalRequest(**{**given, "state": "withdrawn"}, _answer=partial(self.decide, kept.id))

@@ -12,7 +12,7 @@ from casemate.errors import InvalidArgument, Unavailable
 from casemate.operations.events import request_of
 from casemate.surfaces.cli.answers import print_json, print_table
 from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, served
-from casemate.surfaces.cli.over_service.following import TOO_LATE, decided
+from casemate.surfaces.cli.over_service.following import FOR_LATER, TOO_LATE, decided, gone
 from casemate.surfaces.cli.over_service.lists import Filter, Quiet, ask_for, print_listed, wanted
 from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.terminal.words import say
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from casemate.remote.client import Remote
 
 app = App(name="approvals", help="See what programs wait for, and answer it.")
-_COLUMNS = ("id", "kind", "what", "session", "run")
+_COLUMNS = ("id", "kind", "what", "session", "run", "state")
 
 
 @app.default
@@ -29,11 +29,14 @@ _COLUMNS = ("id", "kind", "what", "session", "run")
 def list_requests(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = PLAIN) -> int:
     """List the requests that wait for an answer, the oldest first.
 
+    One whose state is withdrawn has nobody that waits: what asked has ended with the service. It can be answered for
+    when exactly the same is asked again.
+
     Parameters
     ----------
     filters
-        Only those with KEY=VALUE: kind, server, tool, session or run (the beginning of its handle), or namespace. May
-        be repeated: of one key any of the values, of several keys all.
+        Only those with KEY=VALUE: kind, server, tool, state (asked or withdrawn), session or run (the beginning of its
+        handle), or namespace. May be repeated: of one key any of the values, of several keys all.
     quiet
         Only their ids.
     """
@@ -62,7 +65,10 @@ def show(request: Name, /, *, asked: Asked = PLAIN) -> int:
     if asked.is_json:
         print_json(found)
     else:
-        print(text_of(request_of(found)), end="")  # noqa: T201 - escaped there
+        waiting = request_of(found)
+        print(text_of(waiting), end="")  # noqa: T201 - escaped there
+        if waiting.state == "withdrawn":
+            print(f"{FOR_LATER.capitalize()}.")  # noqa: T201
         print(f"casemate approvals approve {found['id']} allows it; casemate approvals deny {found['id']} does not.")  # noqa: T201
     return 0
 
@@ -160,7 +166,7 @@ def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) 
         for request in requests:
             found = await remote("approvals.get", {"request": request})
             taken = await remote("approvals.decide", {"request": found["id"], **decision})
-            answers.append({"id": found["id"], "decided": taken})
+            answers.append({"id": found["id"], "decided": taken, "state": request_of(found).state})
         return answers
 
     answers = served(answered, asked)
@@ -169,4 +175,6 @@ def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) 
     for one in answers:
         if not one["decided"]:
             say(f"{one['id']}: {TOO_LATE}")
+        elif one["state"] == "withdrawn":
+            say(f"{one['id']}: {gone(allow=decision['allow'])}")
     return 0 if all(one["decided"] for one in answers) else 1

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from casemate.surfaces.cli.terminal.asking import Terminal
 
 TOO_LATE = "that came too late: somebody else has answered, or the run is over"
+_GONE = "nobody waits for it any more: what asked has ended, as the service was stopped"
+FOR_LATER = f"{_GONE}; an answer is for when exactly the same is asked again"
+
+
+def gone(*, allow: bool) -> str:
+    """What an answer is good for to a request whose asker is gone."""
+    then = "exactly the same of the same caller is allowed once, within an hour" if allow else "it is no longer listed"
+    return f"{_GONE}; {then}"
 
 
 class _Elsewhere:
@@ -132,8 +140,13 @@ async def decided_here(remote: Remote, request: ApprovalRequest, terminal: Termi
 
 async def decided(remote: Remote, request: ApprovalRequest, terminal: Terminal) -> None:
     """Ask the person at the terminal, and tell the service. Cancelling takes the question back."""
-    if not await remote("approvals.decide", {"request": request.id, "allow": await terminal.ask(request)}):
+    if request.state == "withdrawn":
+        say(f"{request.id}: {FOR_LATER}")
+    allow = await terminal.ask(request)
+    if not await remote("approvals.decide", {"request": request.id, "allow": allow}):
         say(TOO_LATE)
+    elif request.state == "withdrawn":
+        say(f"{request.id}: {gone(allow=allow)}")
 
 
 async def _over(remote: Remote, request: str) -> None:
