@@ -85,6 +85,8 @@ async def test_lists_give_what_fits_every_key_and_any_value_of_each(agent: Invok
     assert await listed("runs.list", "run", session=[one[:6], two[:6]], status=["failed"]) == {failed}
     assert await listed("runs.list", "run", session=[two], status=["done"]) == {node}
     assert {failed, node} <= await listed("runs.list", "run", owner=[AGENT.name])
+    assert await listed("runs.list", "run", session=[two], namespace=["default", "elsewhere"]) == {node}
+    assert await listed("sessions.list", "session", namespace=["elsewhere"]) == set()
     for session in (one, two):
         await agent("sessions.close", {"session": session})
 
@@ -95,6 +97,8 @@ async def test_lists_give_what_fits_every_key_and_any_value_of_each(agent: Invok
         ("runs.list", {"langauge": ["node"]}, "there is no key 'langauge'; did you mean 'language'?"),
         ("runs.list", {"status": ["runing"]}, "there is no value of status 'runing'; did you mean 'running'?"),
         ("sessions.list", {"zzz": []}, "there is no key 'zzz'"),
+        ("sessions.list", {"namespce": []}, "there is no key 'namespce'; did you mean 'namespace'?"),
+        ("approvals.pending", {"state": ["gone"]}, "there is no value of state 'gone'"),
         ("approvals.pending", {"kind": ["egres"]}, "there is no value of kind 'egres'; did you mean 'egress'?"),
     ],
 )

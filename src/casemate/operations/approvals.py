@@ -54,10 +54,10 @@ class Approvals:
         """What waits for an answer, the oldest first: at most sixteen of each session, the others follow. Where the
         ``state`` is "withdrawn", what asked is gone, and an answer is for when it asks again.
 
-        ``filters``: only those with one of the values of each key: kind, server, tool, state, session and run, of which
-        the beginning is enough.
+        ``filters``: only those with one of the values of each key: kind, server, tool, state, namespace, session and
+        run, of which the beginning is enough.
         """
-        return chosen(self._waiting(principal), filters, _KEYS)
+        return chosen(self._waiting(principal), filters, _KEYS, self._desk.sandbox.namespace)
 
     @operation(approver=True)
     async def get(self, request: Name, *, principal: Principal) -> ApprovalRequest:

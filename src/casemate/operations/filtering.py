@@ -32,12 +32,14 @@ class Key(Generic[T]):
         return any(value in wanted for value in found)
 
 
-def chosen(all_of: Iterable[T], filters: Filters | None, keys: Mapping[str, Key[T]]) -> list[T]:
-    """Those that fit every key of ``filters``, and of each key any of its values.
+def chosen(all_of: Iterable[T], filters: Filters | None, keys: Mapping[str, Key[T]], namespace: str) -> list[T]:
+    """Those that fit every key of ``filters``, and of each key any of its values. ``namespace``: where all of them are,
+    which is a key, too.
 
     Raises ``InvalidArgument`` for a key, or a value of a key with known ones, that there is not, naming the nearest.
     """
     given = filters or {}
+    keys = {**keys, "namespace": Key(lambda _: (namespace,))}
     for name, wanted in given.items():
         if name not in keys:
             raise _unknown(name, tuple(keys), "key")

@@ -301,9 +301,11 @@ class Runs:
         """Runs that go on or are kept, the oldest first, without their outcomes.
 
         ``filters``: only those with one of the values of each key: status ("queued", "running", "waiting", "done", or
-        how it ended, such as "timeout"), language, owner, session and run, of which the beginning is enough.
+        how it ended, such as "timeout"), language, owner, namespace, session and run, of which the beginning is
+        enough.
         """
-        return chosen([await self._state(kept, brief=True) for kept in self._kept.of(principal)], filters, _KEYS)
+        states = [await self._state(kept, brief=True) for kept in self._kept.of(principal)]
+        return chosen(states, filters, _KEYS, self._desk.sandbox.namespace)
 
     async def _state(self, kept: Kept, *, brief: bool = False) -> RunState:
         status = self._status(kept)

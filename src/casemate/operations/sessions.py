@@ -127,10 +127,11 @@ class Sessions:
     async def list(self, *, filters: Filters | None = None, principal: Principal) -> list[SessionState]:
         """The sessions that are open, the oldest first.
 
-        ``filters``: only those with one of the values of each key: status ("busy" or "idle"), language, name, owner and
-        session, of which the beginning is enough.
+        ``filters``: only those with one of the values of each key: status ("busy" or "idle"), language, name, owner,
+        namespace and session, of which the beginning is enough.
         """
-        return chosen([one.state for one in self._all() if principal.may_see(one.owner)], filters, _KEYS)
+        states = [one.state for one in self._all() if principal.may_see(one.owner)]
+        return chosen(states, filters, _KEYS, self._desk.sandbox.namespace)
 
     @operation(audience=Audience.AGENT)
     async def close(self, session: Name, *, principal: Principal) -> None:

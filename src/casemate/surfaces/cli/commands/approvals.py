@@ -13,7 +13,7 @@ from casemate.operations.events import request_of
 from casemate.surfaces.cli.answers import print_json, print_table
 from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, served
 from casemate.surfaces.cli.over_service.following import FOR_LATER, TOO_LATE, decided, gone
-from casemate.surfaces.cli.over_service.lists import Filter, Quiet, ask_for, print_listed, wanted
+from casemate.surfaces.cli.over_service.lists import Filter, Quiet, print_listed, wanted
 from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.terminal.words import say
 
@@ -41,7 +41,7 @@ def list_requests(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = 
         Only their ids.
     """
     asked, chosen = wanted(filters, asked)
-    pending = ask_for(asked, "approvals.pending", chosen)
+    pending = ask(asked, "approvals.pending", filters=chosen)
     if quiet or asked.is_json:
         print_listed(pending, "id", quiet=quiet)
         return 0

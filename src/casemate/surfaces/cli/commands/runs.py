@@ -11,9 +11,9 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli.answers import ago, print_json, print_lines, print_table
-from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, served
+from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, served
 from casemate.surfaces.cli.over_service.limit_options import NO_LIMITS, LimitOptions
-from casemate.surfaces.cli.over_service.lists import Filter, Quiet, ask_for, print_listed, wanted
+from casemate.surfaces.cli.over_service.lists import Filter, Quiet, print_listed, wanted
 from casemate.surfaces.cli.parameters import Flag, Name
 from casemate.surfaces.cli.terminal.words import say
 
@@ -140,7 +140,7 @@ def ps(
         Only their handles.
     """
     asked, chosen = wanted(filters, asked)
-    listed = ask_for(asked, "runs.list", chosen)
+    listed = ask(asked, "runs.list", filters=chosen)
     are_over = all or any(one.partition("=")[0] == "status" for one in filters)
     runs = [one for one in listed if are_over or one["status"] != "done"]
     if quiet or asked.is_json:

@@ -13,7 +13,7 @@ from casemate.surfaces.cli.answers import ago, print_document, print_done, print
 from casemate.surfaces.cli.given import env_of
 from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, served
 from casemate.surfaces.cli.over_service.limit_options import NO_LIMITS, LimitOptions
-from casemate.surfaces.cli.over_service.lists import Filter, Quiet, ask_for, print_listed, wanted
+from casemate.surfaces.cli.over_service.lists import Filter, Quiet, print_listed, wanted
 from casemate.surfaces.cli.parameters import Name
 
 app = App(name="sessions", help="Keep interpreters with their state, and look into them.")
@@ -89,7 +89,7 @@ def list_sessions(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = 
         Only their handles.
     """
     asked, chosen = wanted(filters, asked)
-    sessions = ask_for(asked, "sessions.list", chosen)
+    sessions = ask(asked, "sessions.list", filters=chosen)
     if quiet or asked.is_json:
         print_listed(sessions, "session", quiet=quiet)
         return 0

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli.answers import print_json, print_lines
-from casemate.surfaces.cli.over_service.connection import Asked, ask
+from casemate.surfaces.cli.over_service.connection import Asked
 
 Filter = Annotated[tuple[str, ...], Parameter(name=("--filter", "-f"), negative=(), allow_leading_hyphen=True)]
 Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"), negative=())]
@@ -30,17 +30,6 @@ def wanted(filters: Sequence[str], asked: Asked) -> tuple[Asked, dict[str, list[
             raise InvalidArgument("filters", f"one namespace at a time: {asked.namespace!r} is asked for already")
         asked = replace(asked, namespace=namespace)
     return asked, chosen or None
-
-
-def ask_for(asked: Asked, operation: str, filters: Mapping[str, list[str]] | None) -> Any:
-    """What the service lists. Raises ``InvalidArgument``, which names all keys that there are here."""
-    try:
-        return ask(asked, operation, filters=filters)
-    except InvalidArgument as error:
-        if error.argument != "filters" or not any(key in error.problem for key in map(repr, filters or ())):
-            raise
-        keys = f"{error.remediation.removesuffix('.')}, {_NAMESPACE}."
-        raise InvalidArgument("filters", error.problem, remediation=keys) from None
 
 
 def print_listed(rows: Sequence[Mapping[str, Any]], handle: str, *, quiet: bool) -> None:
