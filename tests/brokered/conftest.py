@@ -48,8 +48,11 @@ def witness(tmp_path: Path) -> Witness:
 
 
 @pytest.fixture
-def opened(witness: Witness, tmp_path: Path) -> Opened:
-    """Opens a sandbox that has the server as ``w``."""
+def opened(witness: Witness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Opens a sandbox that has the server as ``w``. Servers that cells add work in the folder of this process, which is
+    looked through for what is to be hidden from them: an empty one."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
 
     @asynccontextmanager
     async def open_one(**arguments: Any) -> AsyncIterator[Sandbox]:

@@ -15,7 +15,7 @@ from tests.warmth import is_init, runs_a_program
 from casemate import Event
 
 SUPERVISOR = b"casemate-supervisor"
-PATIENCE = 30.0  # seconds until something that must happen is taken as not happening
+PATIENCE = 60.0  # seconds until something that must happen is taken as not happening
 _PIECE = 1 << 22  # bytes of memory read at once
 
 

@@ -20,7 +20,7 @@ from casemate import sync
 
 _WORLD = "CASEMATE_TESTS_WORLD"
 _TOLD = "CASEMATE_TESTS_TOLD"
-_SECONDS = 300  # that one module may take
+_SECONDS = 900  # that one module may take, on a busy machine
 _reports: dict[str, list[pytest.TestReport]] = {}
 _said: dict[Path, str] = {}
 

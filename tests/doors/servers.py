@@ -186,12 +186,12 @@ def _postgres(folder: Path) -> None:
     quiet: dict[str, Any] = {"preexec_fn": ordinary, "cwd": "/", "stdout": subprocess.DEVNULL}
     quiet |= {"stderr": (folder / "postgres.log").open("w"), "env": {"PATH": os.environ["PATH"], "LC_ALL": "C"}}
     made: list[str | Path] = [binaries / "initdb", "-D", data, "-U", "somebody", "-A", "trust", "--no-sync"]
-    subprocess.run(made, check=True, timeout=60, **quiet)
+    subprocess.run(made, check=True, timeout=150, **quiet)
     with (data / "pg_hba.conf").open("a") as access:
         access.write("host all all 0.0.0.0/0 trust\n")
     options = ["-c", "listen_addresses=*", "-c", f"unix_socket_directories={data}", "-c", "fsync=off"]
     process = subprocess.Popen([binaries / "postgres", "-D", data, *options], **quiet)
-    for _ in range(600):
+    for _ in range(3000):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", POSTGRES)) == 0:
                 (folder / "postgres").touch()

@@ -157,7 +157,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _wait_for(file: Path) -> None:
-    for _ in range(6000):
+    for _ in range(36_000):
         if file.exists():
             return
         _libc.usleep(5000)

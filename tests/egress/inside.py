@@ -58,7 +58,7 @@ def made(what: str, addresses: list[tuple[str, int]]) -> list[socket.socket]:
     sockets = [socket.socket(socket.AF_INET, kind) for _ in addresses]
     for one, (address, port) in zip(sockets, addresses, strict=True):
         if what == "connect":
-            one.settimeout(5)
+            one.settimeout(60)
             with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # once it was made: who reads is told
                 one.connect((address, port))
             one.settimeout(None)

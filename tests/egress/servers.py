@@ -32,7 +32,7 @@ def listening(serve: Serve) -> Iterator[int]:
                 one, _ = listener.accept()
             except OSError:
                 return
-            one.settimeout(30)
+            one.settimeout(90)
             connections.append(one)
             threads.append(threading.Thread(target=attend, args=(one,), daemon=True))
             threads[-1].start()
@@ -51,7 +51,7 @@ def listening(serve: Serve) -> Iterator[int]:
                 one.shutdown(socket.SHUT_RDWR)
         listener.close()
         for thread in (accepting, *threads):
-            thread.join(10)
+            thread.join(60)
 
 
 def echo(one: socket.socket) -> None:
@@ -103,7 +103,7 @@ def web(context: ssl.SSLContext | None = None, handler: type[Web] = Web) -> Iter
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)
 
 
 def certificate(folder: Path, *names: str) -> Path:

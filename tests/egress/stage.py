@@ -37,7 +37,7 @@ class Inside:
         argv = [sys.executable, "-I", str(_INSIDE), str(theirs.fileno()), str(resolv_conf)]
         self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True)
         theirs.close()
-        ours.settimeout(20)
+        ours.settimeout(60)
         self._control = ours
         self._lock = threading.Lock()
         self.listened: list[tuple[str, int]] = []
@@ -49,7 +49,7 @@ class Inside:
 
     def close(self) -> None:
         self._control.close()
-        self._process.wait(20)
+        self._process.wait(60)
         if self._process.stderr is not None:
             self._process.stderr.close()
 
@@ -65,14 +65,14 @@ class Inside:
     def connect(self, address: str, port: int) -> socket.socket:
         """A connection from inside; it can be used from here. One that was reset already is told by reading from it."""
         made = socket.socket(fileno=self._made("connect", [(address, port)])[0])
-        made.settimeout(20)
+        made.settimeout(60)
         return made
 
     def datagrams(self, address: str, port: int) -> int:
         return self._made("datagrams", [(address, port)])[0]
 
     def run(
-        self, *argv: str, timeout: float = 30, env: dict[str, str] | None = None
+        self, *argv: str, timeout: float = 60, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a program inside."""
         enter = ["nsenter", "-t", str(self._process.pid), "-n", "-m"]
@@ -159,7 +159,7 @@ class Stage:
 
     def exchange(self, query: bytes) -> tuple[int, bytes]:
         with socket.socket(fileno=self.inside.datagrams("198.18.0.9", 0)) as one:
-            one.settimeout(20)
+            one.settimeout(60)
             one.sendto(query, DNS)
             message = one.recv(2000)
         return message[3] & 0xF, message

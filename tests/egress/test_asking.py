@@ -41,7 +41,7 @@ def test_a_connection_waits_until_it_is_approved(stage: Stage, person: Person, h
     stage.outside.add("new.test", 80, http_port)
     with stage.connect("new.test", 80) as one:
         one.sendall(request(host="new.test"))
-        host, port, how_often, answered = person.questions.get(timeout=20)
+        host, port, how_often, answered = person.questions.get(timeout=60)
         assert (host, port, how_often) == ("new.test", 80, 1)
         assert (stage.outside.resolved, stage.outside.dialled) == ([], [])
         answered.set_result(True)
@@ -54,7 +54,7 @@ def test_anything_but_yes_is_no(stage: Stage, person: Person, http_port: int, sa
     stage.outside.add("new.test", 80, http_port)
     with stage.connect("new.test", 80) as one:
         one.sendall(request(host="new.test"))
-        *_, answered = person.questions.get(timeout=20)
+        *_, answered = person.questions.get(timeout=60)
         if isinstance(said, Exception):
             answered.set_exception(said)
         elif said == "cancelled":
@@ -71,7 +71,7 @@ def test_where_nobody_was_there_to_ask_that_is_said(stage: Stage, person: Person
     stage.outside.add("new.test", 80, http_port)
     with stage.connect("new.test", 80) as one:
         one.sendall(request(host="new.test"))
-        *_, answered = person.questions.get(timeout=20)
+        *_, answered = person.questions.get(timeout=60)
         answered.set_result("nobody is there to ask")
         code, text = answer(one)
     assert code == 403
@@ -83,7 +83,7 @@ def test_each_connection_is_asked_for_and_counted(stage: Stage, person: Person, 
     for how_often in (1, 2, 3):
         with stage.connect("new.test", 80) as one:
             one.sendall(request(host="new.test"))
-            *_, counted, answered = person.questions.get(timeout=20)
+            *_, counted, answered = person.questions.get(timeout=60)
             assert counted == how_often
             answered.set_result(how_often != 2)
             assert answer(one)[0] == (403 if how_often == 2 else 200)
@@ -110,7 +110,7 @@ def test_nobody_is_asked_about_names_of_no_public_host(stage: Stage, person: Per
 def test_an_approved_name_is_vetted_like_any_other(stage: Stage, person: Person, echo_port: int) -> None:
     stage.outside.add("new.test", 443, echo_port, "127.0.0.1")
     with stage.connect("new.test", 443) as one:
-        *_, answered = person.questions.get(timeout=20)
+        *_, answered = person.questions.get(timeout=60)
         answered.set_result(True)
         assert was_reset(one)
     assert stage.outside.dialled == []
@@ -123,22 +123,22 @@ def test_with_another_step_another_person_is_asked_and_an_answer_does_not_outliv
     other = Person()
     with stage.proxy() as one:
         one.sendall(request("http://new.test/", host="new.test"))
-        *_, answered = person.questions.get(timeout=20)
+        *_, answered = person.questions.get(timeout=60)
         answered.set_result(True)
         assert answer(one)[0] == 200
         one.sendall(request("http://new.test/", host="new.test"))
         assert answer(one)[0] == 200  # the same connection, the same step
         stage.opening.change(Terms(asker=other))
         one.sendall(request("http://new.test/", host="new.test"))
-        *_, answered = other.questions.get(timeout=20)
+        *_, answered = other.questions.get(timeout=60)
         answered.set_result(False)
         assert answer(one)[0] == 403
 
 
 def test_a_cell_that_ends_takes_its_questions_back(stage: Stage, person: Person) -> None:
     with stage.connect("new.test", 443) as one:
-        *_, answered = person.questions.get(timeout=20)
-        stage.opening.close().result(20)
+        *_, answered = person.questions.get(timeout=60)
+        stage.opening.close().result(60)
         assert was_reset(one)
     assert answered.cancelled()
 
@@ -146,7 +146,7 @@ def test_a_cell_that_ends_takes_its_questions_back(stage: Stage, person: Person)
 def test_other_connections_go_on_while_one_waits(stage: Stage, person: Person) -> None:
     stage.outside.addresses["good.test"] = ["93.184.6.6"]
     with listening(echo) as port, stage.connect("new.test", 443):
-        person.questions.get(timeout=20)
+        person.questions.get(timeout=60)
         stage.opening.change(Terms(allowing("good.test:7"), asker=person))
         stage.outside.servers["93.184.6.6", 7] = port
         with stage.connect("good.test", 7) as one:

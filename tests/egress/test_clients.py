@@ -42,7 +42,7 @@ def web(stage: Stage, http_port: int, https_port: int) -> Stage:
 @pytest.mark.parametrize("mode", MODES)
 def test_curl_reaches_the_permitted_host_only(web: Stage, certified: Path, mode: str) -> None:
     def curl(*args: str) -> subprocess.CompletedProcess[str]:
-        return web.inside.run("curl", "-sS", "-m", "20", "--cacert", str(certified), *args, env=MODES[mode])
+        return web.inside.run("curl", "-sS", "-m", "60", "--cacert", str(certified), *args, env=MODES[mode])
 
     assert curl("http://good.test/a", "https://good.test/b").stdout == "GET good.test /a GET good.test /b "
     assert curl("-d", "sent", "https://good.test/").stdout.endswith("sent")
@@ -59,7 +59,7 @@ import sys, ssl, urllib.request, urllib.error
 context = ssl.create_default_context(cafile=sys.argv[1])
 for url in sys.argv[2:]:
     try:
-        print(urllib.request.urlopen(url, timeout=20, context=context).read().decode())
+        print(urllib.request.urlopen(url, timeout=60, context=context).read().decode())
     except urllib.error.HTTPError as error:
         print(error.code, error.read().decode())
     except urllib.error.URLError as error:
@@ -81,8 +81,8 @@ import sys, requests
 with requests.Session() as session:
     session.verify = sys.argv[1]
     for url in ("http://good.test/a", "https://good.test/b", "http://good.test/c"):
-        print(session.get(url, timeout=20).text)
-    print(session.get("http://evil.test/", timeout=20).status_code if len(sys.argv) > 2 else 403)
+        print(session.get(url, timeout=60).text)
+    print(session.get("http://evil.test/", timeout=60).status_code if len(sys.argv) > 2 else 403)
 """
 
 
@@ -120,7 +120,7 @@ def test_a_websocket_client_talks_through_the_door(stage: Stage) -> None:
         stage.outside.add("good.test", 80, serving.socket.getsockname()[1])
         done = stage.inside.run(sys.executable, "-c", WEBSOCKET)
         serving.shutdown()
-        thread.join(20)
+        thread.join(60)
     assert done.stdout.split() == ["True", "True"], done.stderr
 
 
@@ -178,7 +178,7 @@ def git_port(tmp_path: Path) -> Iterator[int]:
     yield server.server_address[1]
     server.shutdown()
     server.server_close()
-    thread.join(20)
+    thread.join(60)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

@@ -92,7 +92,7 @@ def test_connections_that_never_pause_do_not_hold_up_another_cell(
         for one in connections:
             one.shutdown(socket.SHUT_RDWR)
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         for one in connections:
             one.close()
     assert codes == [200] * 3

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,14 @@ def speaks(one: socket.socket) -> bool:
     return one.recv(1) == b"x"
 
 
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until it holds."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_connections_beyond_the_limit_wait_for_others_to_end(stage: Stage, echo_port: int) -> None:
     opened(stage, echo_port, connections=3)
     first = [stage.connect("good.test", 7) for _ in range(3)]
@@ -47,7 +55,7 @@ def test_connections_beyond_the_limit_wait_for_others_to_end(stage: Stage, echo_
         with pytest.raises(TimeoutError):
             waits.recv(1)
         first.pop().close()
-        waits.settimeout(20)
+        waits.settimeout(60)
         assert waits.recv(1) == b"y"
     for one in first:
         one.close()
@@ -60,8 +68,8 @@ def test_eg_11_ten_thousand_connections_leave_the_door_as_it_was(stage: Stage, e
     assert flood.stdout.strip() == "done", flood.stderr
     with stage.connect("good.test", 7) as one:
         assert speaks(one)
-    stage.opening.close().result(20)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    stage.opening.close().result(60)
+    until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # the server closes its own a little later
 
 
 _FLOOD = """
@@ -137,7 +145,7 @@ def test_a_handshake_with_the_door_itself_that_does_not_end_is_given_up(stage: S
     ("port", "begins"), [(80, b"GET / HTTP/1.1\r\nHost: good.test\r\nX: "), (443, b"\x16\3\1\2\0\1\0\1\xfc\3\3")]
 )
 def test_a_head_in_too_many_pieces_is_given_up(stage: Stage, echo_port: int, port: int, begins: bytes) -> None:
-    opened(stage, echo_port, queries=100_000)
+    opened(stage, echo_port, queries=100_000, head_seconds=100)
     stage.outside.add("good.test", 443, echo_port)
     with stage.connect("good.test", port) as one, contextlib.suppress(ConnectionError):
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -161,7 +169,7 @@ def test_connections_that_are_held_up_keep_their_bytes_apart(stage: Stage) -> No
         for letter, one in clients.items():
             one.sendall(letter)
         for one in clients.values():  # each has more coming than fits: the door holds a rest
-            select.select([one], [], [], 20)
+            select.select([one], [], [], 60)
         received = dict.fromkeys(clients, 0)
         while open_ := [letter for letter in clients if received[letter] < 12 << 20]:
             for letter in open_:
@@ -175,7 +183,7 @@ def test_connections_that_are_held_up_keep_their_bytes_apart(stage: Stage) -> No
 
 @pytest.mark.parametrize("limit", ["idle_seconds", "seconds"])
 def test_a_connection_that_is_idle_or_there_too_long_is_ended(stage: Stage, echo_port: int, limit: str) -> None:
-    opened(stage, echo_port, **{limit: 0.2})
+    opened(stage, echo_port, **{limit: 3.0})  # in which it can speak, also on a busy machine
     with stage.connect("good.test", 7) as one:
         assert speaks(one)
         assert was_reset(one)
@@ -189,7 +197,7 @@ def test_a_cell_has_its_turn_at_the_resolver_back_when_that_has_answered(stage: 
 
     def addresses(name: str) -> list[str]:
         asked.append(name)
-        assert answers.wait(20)
+        assert answers.wait(60)
         return list(stage.outside.addresses[name])
 
     async def resolve(name: str) -> list[str]:
@@ -323,12 +331,12 @@ def test_closing_a_cell_ends_its_connections_and_no_others(stage: Stage, echo_po
             assert two.recv(100).startswith(b"HTTP/1.1 200")
             assert speaks(one)
             assert speaks(two)
-            stage.opening.close().result(20)
+            stage.opening.close().result(60)
             assert was_reset(one)
             assert speaks(two)
             with pytest.raises(ConnectionRefusedError):
                 stage.proxy()
-        second.close().result(20)
+        second.close().result(60)
     finally:
         other.close()
 
@@ -385,7 +393,7 @@ def test_cells_cannot_take_all_descriptors_of_the_application(
             waits.recv(1)
         for one in connections:
             one.close()
-        waits.settimeout(20)
+        waits.settimeout(60)
         assert waits.recv(1) == b"y"
 
 
@@ -393,7 +401,7 @@ def test_one_cell_cannot_take_the_descriptors_of_another(
     stage: Stage, echo_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (80, 80))  # ten for a cell
-    stage.open(Terms(allowing("*.good.test", "good.test:7")))
+    stage.open(Terms(allowing("*.good.test", "good.test:7"), limits=DoorLimits(head_seconds=600)))
     stage.outside.add("good.test", 7, echo_port)
     (tmp_path / "other").mkdir()
     other = Inside(tmp_path / "other")
@@ -404,13 +412,13 @@ def test_one_cell_cannot_take_the_descriptors_of_another(
         for number in range(30):
             stage.ask(f"n{number}.good.test")
         with other.connect(*PROXY) as one:
-            one.settimeout(5)  # seconds: the others are given up after 15
+            one.settimeout(60)  # seconds: the others are given up much later
             one.sendall(b"CONNECT good.test:7 HTTP/1.1\r\nHost: good.test:7\r\n\r\n")
             assert one.recv(100).startswith(b"HTTP/1.1 200")
             assert speaks(one)
         for one in greedy:
             one.close()
-        second.close().result(20)
+        second.close().result(60)
     finally:
         other.close()
 
@@ -447,7 +455,7 @@ def test_listeners_that_are_under_way_count_as_if_they_were_there(stage: Stage) 
     terms = Terms(allowing("*.good.test", "good.test"), limits=DoorLimits(listeners=6))
     opening = stage.door.open(terms, slow, stage.inside.datagrams(*DNS), proxy)
     with socket.socket(fileno=stage.inside.datagrams("198.18.0.8", 0)) as one:
-        one.settimeout(20)
+        one.settimeout(60)
         one.sendto(query("evil.test", 1), DNS)
         one.recv(600)  # the door's loop runs
         before = len(os.listdir("/proc/self/fd"))
@@ -463,7 +471,7 @@ def test_listeners_that_are_under_way_count_as_if_they_were_there(stage: Stage) 
             with contextlib.suppress(TimeoutError):
                 one.recv(600)
                 answered += 1
-    opening.close().result(20)
+    opening.close().result(60)
 
 
 def test_names_are_listened_for_at_a_bounded_rate(stage: Stage) -> None:
@@ -479,6 +487,7 @@ def test_names_are_listened_for_at_a_bounded_rate(stage: Stage) -> None:
 def test_where_nobody_can_listen_it_is_not_tried_again_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, raises: bool
 ) -> None:
+    monkeypatch.setattr("casemate.egress.places._FAILED_SECONDS", 100.0)
     stage.allow("*.good.test")
     tried = []
 
@@ -528,18 +537,18 @@ def test_eg_13_when_the_doors_thread_dies_there_is_no_network(stage: Stage, echo
         loop.call_soon_threadsafe(loop.stop)  # nothing in casemate does that
         assert was_reset(one)
     assert stage.door._thread is not None
-    stage.door._thread.join(20)
-    stage.opening.close().result(20)
+    stage.door._thread.join(60)
+    stage.opening.close().result(60)
     for port in (PROXY[1], 7):
         with pytest.raises(ConnectionRefusedError):
             stage.inside.connect(PROXY[0] if port == PROXY[1] else "198.18.1.0", port)
 
 
 def test_a_door_that_was_never_used_has_no_thread() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     door = Door()
     door.close()
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before  # others may have ended meanwhile
 
 
 def test_a_cell_that_is_gone_gets_no_listeners_and_the_door_goes_on(

@@ -7,6 +7,7 @@ import gc
 import os
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -195,11 +196,13 @@ print(name, sys.stdin.read(), open("mine").read(), open("/tmp/mine").read(), os.
 def test_more_runs_than_may_run_at_once_wait_their_turn_without_losing_time(audit: Path) -> None:
     async def journey() -> list[Execution]:
         async with Sandbox(audit=audit, concurrency=2) as sandbox:
-            return await asyncio.gather(*(sandbox.run("import time; time.sleep(0.2)", timeout=3) for _ in range(8)))
+            return await asyncio.gather(*(sandbox.run("import time; time.sleep(0.2)", timeout=30) for _ in range(8)))
 
+    began = time.monotonic()
     executions = asyncio.run(journey())
+    took = time.monotonic() - began
     assert [execution.status for execution in executions] == ["ok"] * 8
-    assert all(execution.duration < 2 for execution in executions), "waiting counted as running"
+    assert sum(execution.duration for execution in executions) <= 2 * took, "waiting counted as running"
 
 
 def test_two_sandboxes_at_once_do_not_know_each_other(tmp_path: Path) -> None:

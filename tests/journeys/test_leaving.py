@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from tests.contract import witness
@@ -87,12 +87,13 @@ def test_cancelling_twice_at_once_ends_the_cell_too(audit: Path) -> None:
 def test_a_timeout_of_the_callers_own_ends_the_cell(audit: Path) -> None:
     async def journey() -> None:
         async with Sandbox(audit=audit) as sandbox:
+            await sandbox.run("print(1)")  # what the first one waits for is not to take all of that time
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(sandbox.run(BUSY, timeout=60), 1)
             assert witness.cells() == []
 
     asyncio.run(journey())
-    assert ended(audit) == ["cancelled"]
+    assert ended(audit) == ["ok", "cancelled"]
 
 
 @pytest.mark.parametrize("moment", range(1, 8))
@@ -114,16 +115,26 @@ def test_cancelling_at_any_moment_of_a_run_leaves_nothing(audit: Path, moment: i
     assert set(ended(audit)) <= {"ok", "cancelled"}
 
 
-def test_cancelling_while_the_intent_is_written_leaves_an_outcome_too(audit: Path) -> None:
+def test_cancelling_while_the_intent_is_written_leaves_an_outcome_too(
+    audit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sqlite3
+
+    tried = threading.Event()
+    intent = AuditLog.intent
+
+    def trying(log: AuditLog, *given: Any, **more: Any) -> bool:
+        tried.set()
+        return intent(log, *given, **more)
 
     async def journey() -> None:
         async with Sandbox(audit=audit) as sandbox:
             await sandbox.run("print(1)")
             other = sqlite3.connect(audit, isolation_level=None)
             other.execute("BEGIN IMMEDIATE")  # somebody else writes: the intent has to wait
+            monkeypatch.setattr(AuditLog, "intent", trying)
             task = asyncio.ensure_future(sandbox.run("print(2)"))
-            await asyncio.sleep(0.2)
+            await until(tried.is_set)
             task.cancel()
             await asyncio.sleep(0)
             other.execute("ROLLBACK")

@@ -19,7 +19,7 @@ from casemate.surfaces.mcp.web import Mounted, sse, streamable
 
 HOSTS = ("127.0.0.1:*", "localhost:*")
 ORIGINS = ("http://127.0.0.1:*", "http://localhost:*")
-SECONDS = 30.0
+SECONDS = 60.0
 CALLER = "x-caller"
 
 

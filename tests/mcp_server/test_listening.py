@@ -20,13 +20,13 @@ from tests.service.daemon import environment, http, tcp, until
 from tests.service.test_shares import KINDS, called, of_tool
 
 TOKEN = "a-token-of-the-tests-alone"
-SECONDS = 30.0
+SECONDS = 60.0
 # The command as it is, but for bounds that a test can reach.
 PROGRAM = """
 import sys
 from casemate.service import serving
 from casemate.surfaces.http import exchange
-serving._MOST_CONNECTIONS, serving._HEAD_WITHIN, exchange._BODY_WITHIN = 8, {head}, 0.5
+serving._MOST_CONNECTIONS, serving._HEAD_WITHIN, exchange._BODY_WITHIN = 8, {head}, {body}
 from casemate.surfaces.cli import main
 sys.exit(main())
 """
@@ -48,12 +48,13 @@ class Listening:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, head: float = 60.0) -> Iterator[Listening]:
+def serving(folder: Path, head: float = SECONDS, body: float = SECONDS) -> Iterator[Listening]:
     command = ["serve", "--embedded", "--transport", "http", "--port", "0"]
     env = {**environment(folder), "CASEMATE_SERVE_TOKEN": TOKEN}
     with tempfile.TemporaryFile() as log:
+        program = PROGRAM.format(head=head, body=body)
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM.format(head=head), *command], env=env, stdin=subprocess.DEVNULL, stderr=log
+            [sys.executable, "-c", program, *command], env=env, stdin=subprocess.DEVNULL, stderr=log
         )
 
         def told() -> re.Match[bytes] | None:
@@ -118,8 +119,9 @@ def test_a_page_or_a_name_bound_anew_is_refused_also_with_the_token(listening: L
     assert (status, json.loads(said)["error"]["kind"]) == (403 if more.startswith("Origin") else 421, "denied")
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(listening: Listening) -> None:
-    assert status_of_head(listening, listening.head("Content-Length: 1000\n"), b"{") == 408
+def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    with serving(tmp_path, body=0.5) as listening:
+        assert status_of_head(listening, listening.head("Content-Length: 1000\n"), b"{") == 408
 
 
 def test_connections_that_say_nothing_keep_nobody_out(listening: Listening) -> None:

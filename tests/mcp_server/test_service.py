@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -20,10 +19,11 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 from tests.mcp_server.conftest import ERAS, OWN_SERVER, output_of, structure_of, text_of
+from tests.service.daemon import reserved_port
 
 from casemate.remote.client import connect
 
-SECONDS = 30.0
+SECONDS = 60.0
 CALLS = "from mcptools.own.echo import run\nprint('came', run(word='hello'))"
 
 
@@ -107,19 +107,18 @@ def served(home: dict[str, str]) -> Iterator[tuple[str, str]]:
     made = casemate(home, "service", "token", "add", "an-agent")
     token = re.search(r"[A-Za-z0-9_.-]{20,}", made.stdout)
     assert token, made
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    serving = subprocess.Popen(
-        [sys.executable, "-m", "casemate", "service", "--listen", address], env=home, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        until_it_answers(f"http://{address}/v1/health")
-        yield f"http://{address}/mcp", token[0]
-    finally:
-        serving.terminate()
-        serving.wait(60)
+    with reserved_port() as port:
+        address = f"127.0.0.1:{port}"
+        serving = subprocess.Popen(
+            [sys.executable, "-m", "casemate", "service", "--listen", address], env=home, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            until_it_answers(f"http://{address}/v1/health")
+            yield f"http://{address}/mcp", token[0]
+        finally:
+            serving.terminate()
+            serving.wait(60)
 
 
 def until_it_answers(address: str) -> None:

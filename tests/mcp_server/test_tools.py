@@ -142,7 +142,7 @@ async def test_nothing_that_a_program_prints_stands_where_casemate_s_own_lines_d
 
 async def test_a_run_that_goes_on_says_so_above_what_it_has_printed(connect: Connect) -> None:
     code = f"import time\nprint({FORGERIES['plain']!r}, flush=True)\ntime.sleep(600)"
-    async with connect(patience=3.0) as agent:
+    async with connect(patience=8.0) as agent:  # by then it has printed, also on a busy machine
         answer = await agent.call("execute_code", code=code)
         run = structure_of(answer)["run"]
         assert text_of(answer).startswith(f"[running, and it goes on. run: {run}]\n[Call read_output(")
@@ -279,8 +279,8 @@ async def test_a_file_of_zeros_is_no_text_as_a_resource_either(connect: Connect)
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_what_takes_longer_is_told_how_to_go_on_and_goes_on(connect: Connect, era: str) -> None:
-    code = "import time\nprint('first', flush=True)\ntime.sleep(3)\nprint('second')"
-    async with connect(era, patience=2.0) as agent:
+    code = "import time\nprint('first', flush=True)\ntime.sleep(12)\nprint('second')"
+    async with connect(era, patience=6.0) as agent:  # by then it has begun, also on a busy machine
         answer = await agent.call("execute_code", code=code)
         structure = structure_of(answer)
         assert not answer.is_error
@@ -298,7 +298,10 @@ async def test_what_takes_longer_is_told_how_to_go_on_and_goes_on(connect: Conne
 async def test_a_run_that_is_cancelled_by_its_handle_gives_what_it_had_printed(connect: Connect) -> None:
     async with connect(patience=1.5) as agent:
         code = "import time\nprint('so far', flush=True)\ntime.sleep(100)"
-        run = structure_of(await agent.call("execute_code", code=code))["run"]
+        answer = await agent.call("execute_code", code=code)
+        run = structure_of(answer)["run"]
+        while "so far" not in output_of(answer):
+            answer = await agent.call("read_output", run=run)
         answer = await agent.call("cancel_run", run=run)
         assert not answer.is_error
         assert "so far" in text_of(answer)

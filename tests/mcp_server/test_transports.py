@@ -37,7 +37,7 @@ from casemate.surfaces.mcp.doors import LocalDoors
 from casemate.surfaces.mcp.early import reply_to
 from casemate.surfaces.mcp.server import make_server
 
-SECONDS = 30.0
+SECONDS = 60.0
 TOKEN = "a-token-that-only-the-test-knows"
 META = "io.modelcontextprotocol/"
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")

@@ -218,7 +218,7 @@ async def test_a_run_whose_files_cannot_be_made_is_ended_and_its_caller_told(
             broken.setattr(FolderStore, "begin", fail)
             with pytest.raises(Unavailable, match="cannot be kept: disk full"):
                 await agent("runs.start", {"code": "import time; time.sleep(50)", **where})
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await desk.idle()
         assert (await agent("runs.list"), desk.activity().runs) == ([], 0)
         assert (await agent("runs.start", {"code": "print(1)", "wait": 60, **where}))["outcome"] == "ok"

@@ -120,7 +120,7 @@ async def test_a_session_that_could_not_be_begun_with_is_not_left_open(agent: In
 
 
 async def test_a_desk_s_idle_sessions_end_by_themselves(sandbox: Sandbox) -> None:
-    desk = Desk(sandbox, idle_timeout=0.2)
+    desk = Desk(sandbox, idle_timeout=1.5)
     agent = local(desk, AGENT)
     session = await opened(agent)
     await step(agent, session, "1")

@@ -86,7 +86,9 @@ async def test_what_runs_and_what_waits_is_counted(tmp_path: Path) -> None:
         assert (before.running, before.waiting, before.concurrency, before.totals.executions) == (0, 0, 2, 0)
         async with asyncio.TaskGroup() as group:
             runs = [group.create_task(sandbox.run(_HOLD)) for _ in range(5)]
-            while (now := await sandbox.stats()).waiting < 3 or not (folder / "began").exists():
+            while (
+                (now := await sandbox.stats()).waiting < 3 or now.cells.running < 2 or not (folder / "began").exists()
+            ):
                 await asyncio.sleep(0.01)
             assert (now.running, now.waiting) == (2, 3)
             in_use = (await sandbox.stats()).cells

@@ -138,10 +138,14 @@ def is_service(pid: int) -> bool:
         return False
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of the loopback that nobody else is given meanwhile, neither to listen nor to connect from. Whoever binds
+    it with SO_REUSEADDR, as servers do, can listen there: what holds it does not."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 def http(where: socket.socket, text: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.daemon import PATIENCE, Daemon, environment, free_port, serving
+from tests.service.daemon import PATIENCE, Daemon, environment, reserved_port, serving
 from tests.service.test_shares import KINDS, called, of_tool
 
 from casemate.errors import Denied, InvalidArgument, Unavailable
@@ -28,17 +28,20 @@ Service = tuple[Daemon, int]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    port = free_port()
-    with serving(environment(tmp_path_factory.mktemp("revoked")), "--listen", f"127.0.0.1:{port}") as daemon:
+    folder = tmp_path_factory.mktemp("revoked")
+    with reserved_port() as port, serving(environment(folder), "--listen", f"127.0.0.1:{port}") as daemon:
         yield daemon, port
 
 
 @contextlib.asynccontextmanager
 async def clients(service: Service, name: str, **given: Any) -> AsyncGenerator[tuple[str, Remote, Remote]]:
-    """A token, a client that comes with it, and one of the user's own."""
+    """A token, a client that comes with it, and one of the user's own. Nobody else is being answered then: what an
+    earlier test has left, the service notices a little later."""
     daemon, port = service
     token = Tokens(daemon.places.state).add(name, **given)
     remote, user = await connect(f"http://127.0.0.1:{port}", token), await daemon.connect()
+    while (await user.health())["activity"]["requests"]:
+        await asyncio.sleep(0.01)
     try:
         yield token, remote, user
     finally:

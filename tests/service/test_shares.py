@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.service.daemon import environment, free_port, serving, tcp
+from tests.service.daemon import environment, reserved_port, serving, tcp
 from tests.service.test_who import Open
 
 from casemate.errors import QueueFull
@@ -28,8 +28,8 @@ META = {
 
 @pytest.fixture(scope="module")
 def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
-    port = free_port()
-    with serving(environment(tmp_path_factory.mktemp("shares")), "--listen", f"127.0.0.1:{port}") as daemon:
+    folder = tmp_path_factory.mktemp("shares")
+    with reserved_port() as port, serving(environment(folder), "--listen", f"127.0.0.1:{port}") as daemon:
         yield Open(daemon, port)
 
 

@@ -9,10 +9,11 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.service.daemon import ASKS, PATIENCE, Daemon, environment, free_port, serving
+from tests.service.daemon import ASKS, PATIENCE, Daemon, environment, reserved_port, serving
 
 # Whoever can reach the service finds what waits there, and allows it.
 APPROVE = """
@@ -57,15 +58,20 @@ def attack(daemon: Daemon, port: int) -> str:
     return f"PATH, PORT = {str(daemon.socket)!r}, {port}\n{APPROVE}"
 
 
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, int]]:
-    folder = tmp_path_factory.mktemp("threats")
+@contextmanager
+def asking(folder: Path, seconds: float) -> Iterator[tuple[Daemon, int]]:
+    """A service whose questions can be answered for so long."""
     policy = folder / "policy.json"
     policy.write_text(ASKS)
-    port = free_port()
-    env = {**environment(folder), "CASEMATE_POLICY": str(policy), "CASEMATE_APPROVAL_TIMEOUT": "4"}
-    with serving(env, "--listen", f"127.0.0.1:{port}") as daemon:
+    env = {**environment(folder), "CASEMATE_POLICY": str(policy), "CASEMATE_APPROVAL_TIMEOUT": f"{seconds:g}"}
+    with reserved_port() as port, serving(env, "--listen", f"127.0.0.1:{port}") as daemon:
         yield daemon, port
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, int]]:
+    with asking(tmp_path_factory.mktemp("threats"), 4) as service:
+        yield service
 
 
 @pytest.mark.parametrize("left", ["thread", "process"])
@@ -94,8 +100,12 @@ async def test_ap_04_what_an_earlier_run_left_takes_no_approvers_chair(asked: tu
     await remote.close()
 
 
-async def test_the_same_program_on_the_host_would_have_allowed_it(asked: tuple[Daemon, int]) -> None:
-    daemon, port = asked
+async def test_the_same_program_on_the_host_would_have_allowed_it(tmp_path: Path) -> None:
+    with asking(tmp_path, PATIENCE) as (daemon, port):
+        await allowed_from_the_host(daemon, port)
+
+
+async def allowed_from_the_host(daemon: Daemon, port: int) -> None:
     remote = await daemon.connect()
     state = await remote("runs.start", {"code": "!echo crossed", "session": "new", "wait": 60.0})
     assert state["status"] == "waiting"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.doors.servers import certified
-from tests.service.daemon import PATIENCE, Daemon, environment, free_port, http, serving, tcp
+from tests.service.daemon import PATIENCE, Daemon, environment, http, reserved_port, serving, tcp
 
 from casemate import Denied, InvalidArgument, Sandbox, Unavailable
 
@@ -36,9 +36,9 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encrypted]:
     folder = tmp_path_factory.mktemp("tls")
     certified(folder, names=("localhost",))
     certified(folder, prefix="other-", names=("localhost",))
-    port, pem = free_port(), str(folder / "server.pem")
-    options = ("--listen", f"127.0.0.1:{port}", "--tls-cert", pem, "--tls-key", pem)
-    with serving(environment(folder), *options) as daemon:
+    pem = str(folder / "server.pem")
+    tls = ("--tls-cert", pem, "--tls-key", pem)
+    with reserved_port() as port, serving(environment(folder), "--listen", f"127.0.0.1:{port}", *tls) as daemon:
         yield Encrypted(daemon, port, folder / "ca.pem", folder / "other-ca.pem", daemon.token("agent"))
 
 

@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.service.daemon import PATIENCE, Daemon, casemate_command, environment, free_port, http, serving, tcp, unix
+from tests.service.daemon import (
+    PATIENCE,
+    Daemon,
+    casemate_command,
+    environment,
+    http,
+    reserved_port,
+    serving,
+    tcp,
+    unix,
+)
 
 from casemate.errors import CasemateError, Denied, InvalidArgument, NotFound, Unavailable
 from casemate.remote.client import connect
@@ -34,9 +44,9 @@ class Open:
 
 @pytest.fixture(scope="module")
 def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
-    port = free_port()
-    options = ("--listen", f"127.0.0.1:{port}", "--host-name", "sandbox.test", "--allow-origin", "https://page.test")
-    with serving(environment(tmp_path_factory.mktemp("who")), *options) as daemon:
+    env = environment(tmp_path_factory.mktemp("who"))
+    named = ("--host-name", "sandbox.test", "--allow-origin", "https://page.test")
+    with reserved_port() as port, serving(env, "--listen", f"127.0.0.1:{port}", *named) as daemon:
         yield Open(daemon, port)
 
 

@@ -164,12 +164,12 @@ def on_the_loopback(peer: Peer) -> Iterator[str]:
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield f"127.0.0.1:{started[2]}"
     finally:
         started[0].call_soon_threadsafe(started[1].set)
-        thread.join(10)
+        thread.join(60)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-WITHIN = 30.0  # seconds that anything here may take
+WITHIN = 60.0  # seconds that anything here may take, on a busy machine
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ async def _talk(wrap: Wrap, *command: str) -> list[tuple[bool, str]]:
         ("read_text_file", {"path": ".env"}),
         ("write_file", {"path": "made.txt", "content": "made"}),
     ]
-    async with asyncio.timeout(60), stdio_client(where) as streams, ClientSession(*streams) as session:
+    async with asyncio.timeout(100), stdio_client(where) as streams, ClientSession(*streams) as session:
         await session.initialize()
         answers = [await session.call_tool(name, arguments) for name, arguments in calls]
     return [(bool(one.is_error), getattr(one.content[0], "text", "")) for one in answers]

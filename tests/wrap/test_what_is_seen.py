@@ -217,7 +217,7 @@ def test_a_cell_that_cannot_be_made_is_an_error_in_words(wrap: Wrap) -> None:
 def test_there_is_no_network_unless_it_is_allowed(wrap: Wrap, service: int) -> None:
     policy = wrap.folder.parent / "policy.json"
     policy.write_text(json.dumps({"allow_local": [service]}))
-    ask = f"timeout 5 cat < /dev/tcp/%s/{service}"
+    ask = f"timeout 50 cat < /dev/tcp/%s/{service}"
     named = ask % "host.casemate.internal"
     assert wrap.shell(named).stdout == b""
     assert wrap.shell(ask % "127.0.0.1", "--policy", str(policy)).stdout == b""

@@ -17,7 +17,7 @@ from casemate.errors import InvalidArgument
 from casemate.tools.connections.servers import Servers
 
 OWN = Path(__file__).with_name("own_server.py")
-SECONDS = 30.0  # more than anything here takes
+SECONDS = 60.0  # more than anything here takes, also on a busy machine
 
 __all__ = ["pytest_pyfunc_call"]
 

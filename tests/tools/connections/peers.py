@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.service.daemon import reserved_port
 from tests.tools.connections.conftest import until
 
 PEERS = Path(__file__).resolve().parents[3] / ".peers"
@@ -46,9 +47,12 @@ def script(peers: Path, name: str) -> str:
 @contextlib.contextmanager
 def everything(peers: Path, transport: str) -> Iterator[str]:
     """The reference server with everything, by HTTP: its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with reserved_port() as port, _everything(peers, transport, port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def _everything(peers: Path, transport: str, port: int) -> Iterator[None]:
     server = subprocess.Popen(
         ["node", script(peers, "server-everything"), transport],
         env={**os.environ, "PORT": str(port)},
@@ -62,7 +66,7 @@ def everything(peers: Path, transport: str) -> Iterator[str]:
 
     try:
         until(listens, "the server listens")
-        yield f"http://127.0.0.1:{port}"
+        yield
     finally:
         server.kill()
         server.wait()

@@ -223,7 +223,7 @@ def answers(elicited: Elicited, asked: list[Elicitation]) -> Callable[[Elicitati
 
 def ask(servers: Servers, elicit: Any, **params: Any) -> Any:
     arguments = {"method": "elicitation/create", "params": {"requestedSchema": FORM, **params}}
-    answer = servers.call("own", "ask", arguments, elicit=elicit, timeout=10).result(SECONDS)
+    answer = servers.call("own", "ask", arguments, elicit=elicit, timeout=SECONDS).result(SECONDS)
     return json.loads(answer.content[0]["text"])
 
 
@@ -288,12 +288,12 @@ def test_a_question_that_could_be_about_calls_of_two_is_declined(good: Servers, 
 def test_waiting_for_the_user_does_not_count(good: Servers) -> None:
     def elicit(_asked: Elicitation) -> Future[Elicited]:
         future: Future[Elicited] = Future()
-        threading.Timer(1.5, future.set_result, [Elicited("decline")]).start()
+        threading.Timer(6, future.set_result, [Elicited("decline")]).start()
         return future
 
     said(good, "pid")
     arguments = {"method": "elicitation/create", "params": {"requestedSchema": FORM}}
-    answer = good.call("own", "ask", arguments, elicit=elicit, timeout=1).result(SECONDS)
+    answer = good.call("own", "ask", arguments, elicit=elicit, timeout=5).result(SECONDS)
     assert "decline" in answer.content[0]["text"]
 
 

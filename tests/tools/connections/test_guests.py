@@ -15,7 +15,7 @@ from casemate.errors import Fault, SandboxClosed
 from casemate.tools.connections.guests import Guests, arrived
 from casemate.tools.connections.servers import Servers
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 THREAD = "casemate-tools"
 
 

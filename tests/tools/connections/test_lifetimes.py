@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -123,9 +124,10 @@ def test_servers_end_when_the_host_is_killed(tmp_path: Path, wall: bool) -> None
 
 def beneath(pid: int) -> list[int]:
     """The processes that live beneath ``pid``."""
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += map(int, (task / "children").read_text().split())
     return children + [one for child in children for one in beneath(child)]
 
 
@@ -191,8 +193,8 @@ def test_a_folder_that_is_not_there_is_named(connections: Made, own: Own, tmp_pa
 
 def test_a_silent_server_is_given_up(connections: Made, own: Own, marks: Path) -> None:
     servers = connections()
-    servers.add("own", own("silent", connect_timeout=0.5))
-    with pytest.raises(ToolUnavailable, match=r"not ready within 0\.5 s"):
+    servers.add("own", own("silent", connect_timeout=5))
+    with pytest.raises(ToolUnavailable, match=r"not ready within 5 s"):
         servers.tools("own").result(SECONDS)
     pid = int(marks.read_text(encoding="utf-8").split()[1])
     until(lambda: not is_alive(pid), "it is ended")

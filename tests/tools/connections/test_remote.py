@@ -255,7 +255,7 @@ def test_a_server_is_only_where_it_may_be_whatever_its_name_leads_to(connections
         port = url.rpartition(":")[2]
         by_name = f"http://elsewhere.test:{port}/"
         servers.add("there", {"url": by_name, "addresses": ["127.0.0.2", "127.0.0.1"]})
-        servers.add("gone", {"url": f"http://localhost:{port}/", "addresses": "public", "connect_timeout": 5})
+        servers.add("gone", {"url": f"http://localhost:{port}/", "addresses": "public", "connect_timeout": SECONDS})
         assert json.loads(said(servers, "echo", "there", a="b")) == {"a": "b"}
         assert {one["host"] for one in rough.headers} == {f"elsewhere.test:{port}"}
         with pytest.raises(ToolUnavailable, match=r"is 127\.0\.0\.1 now, which is not"):
