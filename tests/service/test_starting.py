@@ -30,6 +30,13 @@ async def main():
     await remote.close()
 asyncio.run(main())
 """
+CONNECT = """
+import asyncio
+from casemate.remote.client import connect
+async def main():
+    await (await connect()).close()
+asyncio.run(main())
+"""
 
 
 def pid_of(env: dict[str, str]) -> int:
@@ -213,7 +220,7 @@ def test_a_service_that_a_command_starts_stops_being_idle_as_it_is_configured(en
         file.write_text("service: {idle_stop: 1}\n")
         env = {**env, "CASEMATE_CONFIG": str(file)}
     with on_demand(env):
-        subprocess.run([sys.executable, "-c", ASK], env=env, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
+        subprocess.run([sys.executable, "-c", CONNECT], env=env, check=True, timeout=PATIENCE)
         pid = pid_of(env)
         until(lambda: not is_service(pid), "it takes no notice of what is configured")
 

@@ -128,7 +128,8 @@ class Service:
         self.is_draining = True
 
     async def until_stopped(self) -> str:
-        """Wait until somebody wants it to end, or it has been idle for long enough; which of these."""
+        """Wait until somebody wants it to end, or it has been idle for long enough since; which of these."""
+        self._busy_at = time.monotonic()
         while not self._ending.is_set():
             now = time.monotonic()
             if not self.is_idle:
