@@ -50,6 +50,7 @@ _PATTERNS = tuple(f"{_SHELLS} {_GIT} {_EDITORS_AND_AGENTS} {_TOOLS} {_PYTHON}".s
 # Unicode's default-ignorable characters that are not format characters (DerivedCoreProperties.txt).
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u2065")
 _SHORT_GIT = re.compile(r"git~[0-9]+")
+_ANY = ""  # the beginning of patterns that begin with a wildcard; what stands before each path's first slash is empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,22 @@ class Protection:
     """A set of protected names; ``patterns`` as the module describes them."""
 
     patterns: tuple[str, ...] = _PATTERNS
-    _expression: re.Pattern[str] = field(init=False, repr=False, compare=False)
+    _by_beginning: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        alternatives = "|".join(f"({_regex(pattern)})" for pattern in self.patterns) or "(?!)"
-        object.__setattr__(self, "_expression", re.compile(f"/(?:{alternatives})/"))
+        groups: dict[str, list[str]] = {}
+        for pattern in self.patterns:
+            first = pattern.partition("/")[0]
+            groups.setdefault(_ANY if "*" in first else _folded(first), []).append(pattern)
+        object.__setattr__(self, "_by_beginning", {first: tuple(patterns) for first, patterns in groups.items()})
 
     def reason(self, path: tuple[str, ...], *, folder: bool = False) -> str | None:
         """Why ``path`` is protected, or None; ``folder``: it is one, or shall become one."""
         folded = [fold(name) for name in path]
-        if found := self._expression.search(f"/{'/'.join(folded)}/"):
-            return f"its name is protected ({self.patterns[(found.lastindex or 1) - 1]})"
+        joined = f"/{'/'.join(folded)}/"
+        for name in dict.fromkeys(joined.split("/")):  # what most paths are of begins no pattern, and all take long
+            if (patterns := self._by_beginning.get(name)) and (found := _compiled(patterns).search(joined)):
+                return f"its name is protected ({patterns[(found.lastindex or 1) - 1]})"
         if folded[-1] == ".git" and not folder:
             return "its name is protected (.git that is not a folder)"
         if folded[-1] == "head" and ".git" not in folded:
@@ -97,13 +103,23 @@ def _invisible(character: str) -> bool:
     return unicodedata.category(character) == "Cf"
 
 
+@functools.cache
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds any of them, each in a group of its own."""
+    return re.compile(f"/(?:{'|'.join(f'({_regex(pattern)})' for pattern in patterns)})/")
+
+
 def _regex(pattern: str) -> str:
     parts = ["(?:[^/]+/)*" if part == "**" else _component(part) + "/" for part in pattern.split("/")]
     return "".join(parts).removesuffix("/")
 
 
 def _component(part: str) -> str:
-    return "[^/]*".join(re.escape(fold(piece) if piece.strip(" .") else piece) for piece in part.split("*"))
+    return "[^/]*".join(re.escape(_folded(piece)) for piece in part.split("*"))
+
+
+def _folded(piece: str) -> str:
+    return fold(piece) if piece.strip(" .") else piece
 
 
 PROTECTED = Protection()

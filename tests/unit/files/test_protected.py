@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.files.protected import PROTECTED, fold
+from casemate.files.protected import PROTECTED, Protection, fold
 
 
 def words(text: str) -> list[str]:
@@ -82,3 +84,28 @@ def test_the_reason_names_the_pattern() -> None:
 @given(st.text())
 def test_folding_twice_changes_nothing(name: str) -> None:
     assert fold(fold(name)) == fold(name)
+
+
+def is_meant(pattern: list[str], path: list[str]) -> bool:
+    """Whether ``path`` begins with what ``pattern`` means."""
+    if not pattern:
+        return True
+    if pattern[0] == "**":
+        return any(is_meant(pattern[1:], path[skipped:]) for skipped in range(len(path) + 1))
+    return bool(path) and fnmatchcase(path[0], pattern[0]) and is_meant(pattern[1:], path[1:])
+
+
+NAMES = st.sampled_from(["a", "b", "ab", "a*", "*b", "*"])
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(NAMES | st.just("**"), max_size=2), NAMES).map(lambda two: [*two[0], two[1]]), max_size=4
+    ),
+    st.lists(st.sampled_from(["a", "b", "ab", "aa", "bb", "c"]), min_size=1, max_size=5),
+)
+def test_a_path_is_protected_when_one_of_the_patterns_is_in_it(patterns: list[list[str]], path: list[str]) -> None:
+    found = Protection(tuple("/".join(pattern) for pattern in patterns)).reason(tuple(path))
+    assert (found is not None) == any(
+        is_meant(pattern, path[start:]) for pattern in patterns for start in range(len(path))
+    )
