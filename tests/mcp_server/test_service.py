@@ -142,3 +142,30 @@ async def test_the_service_serves_mcp_to_its_tokens(served: tuple[str, str], era
     ):
         answer = await client.call_tool("execute_code", {"code": "print(6 * 7)"})
         assert output_of(answer).startswith("42")
+
+
+async def test_what_a_client_over_http_leaves_behind_ends_with_its_mcp_session(
+    served: tuple[str, str], home: dict[str, str]
+) -> None:
+    address, token = served
+    operator = await connect(environ=home)
+
+    async def open_sessions() -> set[str]:
+        return {one["session"] for one in await operator("sessions.list", {})}
+
+    try:
+        async with (
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=SECONDS) as known,
+            Client(streamable_http_client(address, http_client=known), mode="legacy") as stays,
+        ):
+            kept = structure_of(await stays.call_tool("execute_code", {"code": "x = 1", "session": "new"}))
+            async with Client(streamable_http_client(address, http_client=known), mode="legacy") as leaves:
+                left = structure_of(await leaves.call_tool("execute_code", {"code": "x = 1", "session": "new"}))
+                assert {kept["session"], left["session"]} <= await open_sessions()
+            async with asyncio.timeout(SECONDS):
+                while await open_sessions() != {kept["session"]}:
+                    await asyncio.sleep(0.05)
+            again = await stays.call_tool("execute_code", {"code": "print(x)", "session": kept["session"]})
+            assert output_of(again).startswith("1")
+    finally:
+        await operator.close()

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from mcp.server.sse import SseServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from casemate.surfaces.mcp.callers import Callers
 
@@ -46,7 +47,7 @@ def streamable(
         server, security_settings=_security(hosts, origins), session_idle_timeout=_IDLE, max_sessions=most_sessions,
         max_request_body_size=MOST_BODY,
     )  # fmt: skip
-    return Mounted((Route(path, endpoint=StreamableHTTPASGIApp(manager)),), manager.run())
+    return Mounted((Route(path, endpoint=_Leaving(StreamableHTTPASGIApp(manager), server)),), manager.run())
 
 
 def sse(
@@ -67,6 +68,28 @@ def sse(
             yield
 
     return Mounted((Route(path, endpoint=_Asgi(events)), Mount(messages, app=transport.handle_post_message)), living())
+
+
+class _Leaving:
+    """The same application, after which what the client of an MCP session has left behind ends with that: by DELETE, to
+    which the SDK says 200 (MCP 2025-11-25, transports, session management)."""
+
+    def __init__(self, app: ASGIApp, server: Server[Callers]) -> None:
+        self._app = app
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        said: list[int] = []
+
+        async def hear(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                said.append(message["status"])
+            await send(message)
+
+        await self._app(scope, receive, hear)
+        if scope["method"] == "DELETE" and said == [200]:
+            async with self._server.lifespan(self._server) as callers:
+                callers.left(Request(scope))
 
 
 class _Asgi:
