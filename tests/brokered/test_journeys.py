@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.brokered.conftest import Opened, Witness
+from tests.tools.connections.conftest import OWN
 from tests.tools.connections.peers import everything, peers, script
 
 from casemate import ApprovalRequest, Decision, Done, Execution, Sandbox, Session
@@ -64,6 +65,37 @@ async def with_session(tmp_path: Path, peers: Path, language: str = "python") ->
         sandbox.session(language) as session,
     ):
         yield session
+
+
+MISSING = """
+import importlib, mcptools
+def told(code):
+    try: exec(code)
+    except (ImportError, AttributeError) as error: print(type(error).__name__, str(error), sep=": ")
+    else: print("nothing is missing")
+told("from mcptools.own.ecko import run")
+told("import mcptools.own.list_schema")
+told("from mcptools.own import list_schema")
+told("mcptools.own.ecko")
+told("from mcptools import owm")
+print(hasattr(mcptools.own, "ecko"), getattr(mcptools, "none_such", None))
+"""
+
+
+async def test_a_tool_that_is_not_there_is_told_with_the_reason_or_what_was_meant(tmp_path: Path) -> None:
+    own = {"command": sys.executable, "args": ["-S", str(OWN), "malformed"]}
+    async with with_server(tmp_path, "own", own) as sandbox:
+        lines = said(await sandbox.run(MISSING)).splitlines()
+    why = "own has no tool 'list_schema' that can be called: its inputSchema is a list, which is no schema"
+    meant = "own has no tool 'ecko'; did you mean echo?"
+    assert lines == [
+        f"ModuleNotFoundError: {meant}",
+        f"ModuleNotFoundError: {why}",
+        f"ModuleNotFoundError: {why}",
+        f"AttributeError: {meant}; dir(mcptools.own) lists all",
+        "ModuleNotFoundError: there is no server 'owm'; did you mean own?",
+        "False None",
+    ]
 
 
 PYTHON = """

@@ -160,7 +160,7 @@ class ToolService:
                 return await self._shelled(request, calls)
             case Source():
                 if (found := await tools.module(request.module, aside=self._aside)) is None:
-                    raise Refused("unknown", f"there is no module {request.module}")
+                    raise Refused("unknown", await tools.missing(request.module))
                 return {"ok": True, "source": found[0], "package": found[1]}
 
     async def _searched(self, query: str, detail: Detail, asker: Asker) -> dict[str, Any]:

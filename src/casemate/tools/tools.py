@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
+from casemate.policy.nearest import meant
 from casemate.tools.connections.answers import ABSENT, Answer, Elicit, Progress
 from casemate.tools.modules.catalogue import Catalogue, Detail
 from casemate.tools.schemas.inference import infer_schema
-from casemate.tools.schemas.naming import package_names
+from casemate.tools.schemas.naming import module_names, package_names
 from casemate.tools.schemas.schema import Unreadable
 from casemate.tools.schemas.validation import Validator
-from casemate.tools.tool import Tool
+from casemate.tools.tool import Problem, Tool
 
 if TYPE_CHECKING:
     from casemate.tools.connections.listing import ServerTools as Listed
@@ -227,6 +228,19 @@ class Tools:
         found: tuple[str, bool] | None = catalogue.made(name) or await aside(catalogue.source, name)
         return found
 
+    async def missing(self, name: str) -> str:
+        """Why there is no module ``name`` of ``mcptools``, and which may have been meant."""
+        package, _, module = name.partition(".")[2].partition(".")
+        server = await self._server_of(name)
+        if server is None:
+            packages = package_names(definition.name for definition in self.servers.definitions()).values()
+            return f"there is no server {package!r}{meant(package, packages)}"
+        catalogue = await self.catalogue(server)
+        for problem in self._problems_of(server, catalogue):
+            if module in (problem.tool, *module_names([problem.tool]).values()):
+                return f"{server} has no tool {module!r} that can be called: {problem.message}"
+        return f"{server} has no tool {module!r}{meant(module, catalogue.modules(server))}"
+
     def close(self) -> None:
         """End every server. Blocks, bounded; harmless when repeated."""
         self._resolvers.shutdown(wait=False, cancel_futures=True)
@@ -234,6 +248,12 @@ class Tools:
             self._servers.close()
 
     # -- inside
+
+    def _problems_of(self, server: str, catalogue: Catalogue) -> tuple[Problem, ...]:
+        with self._lock:
+            listed = self._listed.get(server)
+        left_out = listed.problems if listed is not None else ()
+        return (*left_out, *(problem for name, problem in catalogue.problems if name == server))
 
     async def _server_of(self, module: str) -> str | None:
         package = module.split(".")[1] if module.count(".") else ""

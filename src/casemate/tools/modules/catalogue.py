@@ -75,6 +75,10 @@ class Catalogue:
             self._sources[id(readable)] = tool_source(readable)
         return self._sources[id(readable)], False
 
+    def modules(self, server: str) -> list[str]:
+        """The names of a server's modules."""
+        return list(self._found.get(self._packages.get(server, ""), ()))
+
     def find(self, server: str, tool: str) -> Tool | None:
         """The tool with exactly these names on the wire."""
         readable = self._readable(server, tool)

@@ -53,7 +53,7 @@ def __getattr__(name: str) -> "Any":
     try:
         return import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
-        raise AttributeError(f"there is no server {name!r}; mcptools.search() lists what there is") from error
+        raise AttributeError(f"{error}; mcptools.search() lists what there is") from error
 
 
 def __dir__() -> "list[str]":

@@ -28,18 +28,17 @@ class HostFinder:
 
     @staticmethod
     def find_spec(name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
-        """The module ``name`` of this package, if the host has it."""
+        """The module ``name`` of this package, if the host has it. Errors say why not, and name no module: ``from``
+        would take them for its own, and tell another reason."""
         head, _, last = name.rpartition(".")
         if not head or (head != _PACKAGE and not head.startswith(f"{_PACKAGE}.")) or last.startswith("_"):
             return None
         try:
             answer = ask({"do": "source", "module": f"mcptools{name[len(_PACKAGE) :]}"}, _PATIENCE)
         except ToolUnavailable as error:
-            raise ModuleNotFoundError(str(error), name=name) from None
+            raise ModuleNotFoundError(str(error)) from None
         if answer.get("ok") is not True:
-            if answer.get("kind") == "unknown":
-                return None
-            raise ModuleNotFoundError(str(error_of(answer)), name=name)
+            raise ModuleNotFoundError(str(error_of(answer)))
         package = answer.get("package") is True
         loader: Any = HostLoader(str(answer.get("source", "")))
         make: Any = type(sys.__spec__)  # ModuleSpec, without importing what imports it

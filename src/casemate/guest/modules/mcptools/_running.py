@@ -60,7 +60,7 @@ def members(package: str, names: "list[str]") -> "tuple[Callable[[str], Any], Ca
         try:
             return import_module(f"{package}.{name}")
         except ModuleNotFoundError as error:
-            raise AttributeError(f"{package} has no tool {name!r}; dir({package}) lists them") from error
+            raise AttributeError(f"{error}; dir({package}) lists all") from error
 
     def listed() -> "list[str]":
         return sorted(names)
