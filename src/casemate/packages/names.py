@@ -20,7 +20,8 @@ _PLAIN = re.compile(
 )  # what of PEP 508 is left without addresses and markers
 _WANTED = "Give names with versions, such as 'requests' or 'requests[socks]>=2.31,<3'."
 _ARCHIVES = (".whl", ".egg", ".zip", ".tar", ".gz", ".tgz", ".bz2", ".tbz", ".xz", ".txz", ".lzma", ".tlz", ".zst")
-_HASHED = re.compile(r"(.*?)((?: +--hash=sha256:[0-9a-fA-F]{64})+)")
+_HASH = re.compile(r"[0-9a-fA-F]{64}")
+_BEFORE_HASH = " --hash=sha256:"
 _MOST_HASHES = 500
 
 _NODE_NAME = re.compile(r"(?:@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,99}")
@@ -93,13 +94,15 @@ def requirement(text: object, argument: str = "packages") -> Requirement:
 
 def _with_hashes(text: object, argument: str) -> tuple[object, frozenset[str]]:
     """What stands before the hashes, and these. Raises ``InvalidArgument``."""
-    match = _HASHED.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
+    if not isinstance(text, str):
         return text, frozenset()
-    hashes = frozenset(word.rpartition(":")[2].lower() for word in match[2].split())
+    plain, *given = text.split(_BEFORE_HASH)
+    hashes = frozenset(one.rstrip(" ").lower() for one in given)
+    if not all(map(_HASH.fullmatch, hashes)):
+        return text, frozenset()
     if len(hashes) > _MOST_HASHES:
-        raise InvalidArgument(argument, f"{match[1][:80]!r} has {len(hashes)} hashes; the most is {_MOST_HASHES}")
-    return match[1], hashes
+        raise InvalidArgument(argument, f"{plain[:80]!r} has {len(hashes)} hashes; the most is {_MOST_HASHES}")
+    return plain.rstrip(" "), hashes
 
 
 def _not_plain(text: object, argument: str, *, is_file: bool = False) -> InvalidArgument:

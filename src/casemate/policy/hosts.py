@@ -164,11 +164,13 @@ def _parsed(text: object, argument: str) -> HostRule:
     name = EVERY_NAME if host == EVERY_NAME else canonical(host[2:] if wild else host)
     port_is_good = not colon or (_PORT.match(port) is not None and int(port) <= MOST_PORT)
     if name is None or not port_is_good:
-        why, instead = _why_none(text, name)
-        raise InvalidArgument(argument, f"{text[:300]!r} is no rule about a host: {why}", remediation=instead)
+        cut = text[:_LONGEST_TOLD]
+        why, instead = _why_none(cut, name)
+        raise InvalidArgument(argument, f"{cut!r} is no rule about a host: {why}", remediation=instead)
     return HostRule(f"*.{name}" if wild else name, int(port) if colon else None)
 
 
+_LONGEST_TOLD = 300  # characters: more than a name and a port have
 _FORMS = "Write 'example.org', '*.example.org' or 'example.org:5432'."
 
 

@@ -50,6 +50,15 @@ def test_hashes_are_taken_apart_from_what_the_installer_is_told() -> None:
         requirement("x" + "".join(f" --hash=sha256:{n:064x}" for n in range(501)))
 
 
+@pytest.mark.parametrize(
+    "text", [f"x{' ' * 1_000_000}y", f"x{' ' * 1_000_000}--hash=y", f"x{f' --hash=sha256:{0:064}' * 20_000} y"]
+)
+def test_what_a_cell_writes_at_length_is_refused_as_fast_as_it_is_read(text: str) -> None:
+    """Where time grew with the square of the length, these would take hours."""
+    with pytest.raises(InvalidArgument):
+        requirement(text)
+
+
 @pytest.mark.parametrize("text", ["Alpha", "al_pha", "", ".", "..", "../x", "a/b", "a" * 200, "a\n", "-a", "é"])
 def test_a_path_that_is_no_name_of_a_project_is_none(text: str) -> None:
     assert project(text) is None

@@ -134,6 +134,12 @@ def test_a_text_that_is_no_rule_is_told_why_and_what_to_write_instead(text: str,
     assert instead in refused.value.remediation
 
 
+def test_a_long_text_that_is_no_rule_is_refused_as_fast_as_it_is_read() -> None:
+    """Where time grew with the square of the length, this would take hours."""
+    with pytest.raises(InvalidArgument, match="it is an address"):
+        host_rule(":" * 1_000_000 + "/8")
+
+
 def test_who_writes_the_name_of_local_services_as_a_rule_is_told_of_allow_local() -> None:
     with pytest.raises(InvalidArgument, match=r"allow_local=\[8000\]"):
         host_rule("host.casemate.internal:8000")
