@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,18 +251,14 @@ def _check_fits(names: tuple[str, ...], folder: Path) -> None:
 
 def _where_most_lie(names: tuple[str, ...]) -> tuple[str, int]:
     """The innermost folder with more than half of ``names`` in it, and how many; empty where there is none."""
-    inside, count = "", len(names)
-    while True:
-        start = f"{inside}/" if inside else ""
-        below = Counter(
-            name[len(start) :].partition("/")[0]
-            for name in names
-            if name.startswith(start) and "/" in name[len(start) :]
-        )
-        name, number = below.most_common(1)[0] if below else ("", 0)
-        if number * 2 <= len(names):
+    ordered = sorted(names)
+    inside = os.path.dirname(ordered[len(ordered) // 2])  # in order, what is in a folder with more than half lies there
+    while inside:
+        count = bisect_left(ordered, f"{inside}0") - bisect_left(ordered, f"{inside}/")  # 0 follows / in ASCII
+        if count * 2 > len(ordered):
             return inside, count
-        inside, count = f"{start}{name}", number
+        inside = os.path.dirname(inside)
+    return "", 0
 
 
 def _check_entered(folder: str | Path) -> None:
