@@ -36,6 +36,7 @@ class TemporaryFolder:
                 raise
             if self._lock >= 0:
                 return
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def remove(self) -> None:
         """Remove it, and what is in it. Harmless when repeated."""
@@ -62,7 +63,7 @@ def sweep(place: Path | None = None) -> None:
 
 
 def _locked(path: Path) -> int:
-    """The new file, locked; -1 where somebody who sweeps was faster, and removes it and its folder."""
+    """The new file, locked; -1 where somebody who sweeps looks at it just now, or something has removed it."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

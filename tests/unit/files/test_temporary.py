@@ -8,8 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -175,20 +175,33 @@ def test_what_is_somebody_elses_is_not_swept(tmp_path: Path, what: str) -> None:
     assert left.exists()
 
 
-def test_whoever_makes_a_folder_that_is_swept_meanwhile_gets_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _removed(lock: str) -> Iterator[None]:
+    shutil.rmtree(os.path.dirname(lock))
+    yield
+
+
+def _looked_at(lock: str) -> Iterator[None]:
+    with open(lock, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.mark.parametrize("meanwhile", [_removed, _looked_at])
+def test_whoever_makes_a_folder_that_is_removed_or_looked_at_meanwhile_gets_another_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[str], Iterator[None]]
 ) -> None:
     taken: list[str] = []
     flock = fcntl.flock
 
-    def swept_first(file: int, operation: int) -> None:
+    def others_first(file: int, operation: int) -> None:
         if not taken:
             taken.append(os.readlink(f"/proc/self/fd/{file}"))
-            shutil.rmtree(os.path.dirname(taken[0]))
+            others.enter_context(contextmanager(meanwhile)(taken[0]))
         flock(file, operation)
 
-    monkeypatch.setattr(fcntl, "flock", swept_first)
-    made = TemporaryFolder("test", tmp_path)
+    with ExitStack() as others, monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", others_first)
+        made = TemporaryFolder("test", tmp_path)
     assert os.path.dirname(taken[0]) != str(made.path)
     assert [made.path] == list(tmp_path.iterdir())
     made.remove()
