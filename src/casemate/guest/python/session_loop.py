@@ -162,10 +162,8 @@ def _nothing() -> None:
 def _bell(running: "Any") -> "_Bell | None":
     try:
         return _Bell(running)
-    except Exception:
-        return (
-            None  # no descriptors are left, or asyncio has been patched: the host interrupts once more after a second
-        )
+    except Exception:  # no descriptors are left, or asyncio has been patched: the host interrupts again after a second
+        return None
 
 
 def _take_down(bell: "_Bell | None") -> None:
