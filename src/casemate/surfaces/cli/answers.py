@@ -133,7 +133,7 @@ def ago(seconds: float) -> str:
     return f"{max(0, int(seconds))}s"
 
 
-def columns(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
+def aligned(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
     """``rows`` as lines whose columns stand below each other."""
     from casemate.surfaces.cli.terminal.inert import visible
 

@@ -13,7 +13,7 @@ from casemate.model.isolation import IsolationReport
 from casemate.model.warmth import ZygoteState
 from casemate.sandbox import Sandbox
 from casemate.surfaces.cli import documents
-from casemate.surfaces.cli.answers import columns
+from casemate.surfaces.cli.answers import aligned
 from casemate.surfaces.cli.terminal.inert import inert, visible
 
 _UNAVAILABLE = 69
@@ -121,7 +121,7 @@ def _plain(diagnosis: Diagnosis) -> Iterator[str]:
         if len(section.rows[0]) == 1:
             yield from (f"  {line}" for row in section.rows for line in inert(row[0]).split("\n"))
         else:
-            yield from columns(section.rows)
+            yield from aligned(section.rows)
 
 
 def _print_rich(diagnosis: Diagnosis) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from casemate.model.sizes import format_size
-from casemate.surfaces.cli.answers import columns
+from casemate.surfaces.cli.answers import aligned
 
 _SIZES = {"memory", "output", "full_output", "disk"}
 _SECONDS = {"cpu_time", "wall"}
@@ -22,7 +22,7 @@ def text_of(document: dict[str, Any]) -> str:
         "readable, and nothing else": [(m["target"], _mount(m)) for m in document["mounts"]],
         "layers": [(layer, "") for layer in document["layers"]],
     }
-    return "\n\n".join(f"{title}\n" + "\n".join(columns(rows)) for title, rows in sections.items() if rows)
+    return "\n\n".join(f"{title}\n" + "\n".join(aligned(rows)) for title, rows in sections.items() if rows)
 
 
 def _program(document: dict[str, Any]) -> list[tuple[str, str]]:

@@ -102,14 +102,14 @@ def _chosen(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Sett
 
 
 def _lines(settings: Settings, found: list[tuple[Key, Setting]]) -> Iterator[str]:
-    from casemate.surfaces.cli.answers import columns
+    from casemate.surfaces.cli.answers import aligned
     from casemate.surfaces.cli.terminal.inert import visible
 
     yield f"file  {visible(settings.file or 'none')}"
     for section, keys in SECTIONS.items():
         if rows := [(one.name, shown(key, one.value), one.where) for key, one in found if key in keys]:
             yield f"\n{section}"
-            yield from columns(rows)
+            yield from aligned(rows)
 
 
 def _document(settings: Settings, found: list[tuple[Key, Setting]]) -> dict[str, Any]:

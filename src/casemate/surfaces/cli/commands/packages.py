@@ -19,7 +19,7 @@ from casemate.packages.store import default_folder
 from casemate.sandbox import Sandbox
 from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.given import configured
-from casemate.surfaces.cli.parameters import Output
+from casemate.surfaces.cli.parameters import Flag, Name, Output
 from casemate.surfaces.cli.terminal.inert import inert
 from casemate.surfaces.cli.terminal.words import say
 
@@ -28,10 +28,10 @@ app = App(name="packages", help="Install Python packages ahead, in a cell, and k
 
 @app.command(name="install")
 def install(
-    *names: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *names: Name,
     index: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     policy: str | None = None,
-    yes: Annotated[bool, Parameter(negative=())] = False,
+    yes: Flag = False,
     output: Output = "text",
 ) -> int:
     """Install packages and what they need, and keep them: Sandbox(environment=[NAMES]) finds them.

@@ -62,16 +62,16 @@ def check(file: str, /, *, output: Output = "text") -> int:
 
 
 def _lines(found: Policy) -> Iterator[str]:
-    from casemate.surfaces.cli.answers import columns
+    from casemate.surfaces.cli.answers import aligned
     from casemate.surfaces.cli.terminal.inert import visible
 
     yield "settings"
-    yield from columns((name, _shown(name, value), where) for name, value, where in _settings(found))
+    yield from aligned((name, _shown(name, value), where) for name, value, where in _settings(found))
     if found.rules.written:
         yield "\nrules: deny wins over ask, and ask over allow"
-        yield from columns((one.effect, one.kind, _about(one), _bounds(one), one.where) for one in found.rules.written)
+        yield from aligned((one.effect, one.kind, _about(one), _bounds(one), one.where) for one in found.rules.written)
     yield "\nwithout a rule"
-    yield from columns((kind, *_default(found.rules, kind)) for kind in DEFAULTS)
+    yield from aligned((kind, *_default(found.rules, kind)) for kind in DEFAULTS)
     if found.warnings:
         yield "\nwarnings"
         yield from (f"  {visible(warning)}" for warning in found.warnings)

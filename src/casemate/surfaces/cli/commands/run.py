@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
+from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.program.options import Options
 
 Format = Literal["text", "json"]
 
 
 def run(
-    script: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    script: Name,
     /,
     *args: str,
     language: str | None = None,

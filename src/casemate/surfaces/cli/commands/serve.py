@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import Literal
 
-from cyclopts import Parameter
-
+from casemate.surfaces.cli.parameters import Flag
 from casemate.surfaces.cli.processes.mcp_server import options_of
 from casemate.surfaces.cli.processes.mcp_server import serve as serve_with
-
-Flag = Annotated[bool, Parameter(negative=())]
 
 
 def serve(

@@ -180,7 +180,10 @@ def add(
     seconds = None if expires is None else expires * 86_400
     audience = "operator" if operator else "agent"
     text = _tokens().add(name, audience=audience, namespace=namespace, may_approve=may_approve, expires_in=seconds)
-    print_json({"name": name, "token": text}) if output == "json" else print_lines([text])
+    if output == "json":
+        print_json({"name": name, "token": text})
+    else:
+        print_lines([text])
     return 0
 
 

@@ -378,5 +378,8 @@ def _as_json(value: object) -> str:
 
 
 def _told(text: str, output: str) -> int:
-    print_json(text) if output == "json" else _print(text)
+    if output == "json":
+        print_json(text)
+    else:
+        _print(text)
     return 0

@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
+from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.wrapped.wrap import WrapOptions
 from casemate.surfaces.cli.wrapped.wrap import wrap as wrap_it
 
 
 def wrap(
-    command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    command: Name,
     /,
     *args: str,
     policy: Annotated[str | None, Parameter(name=("--policy", "--settings"))] = None,

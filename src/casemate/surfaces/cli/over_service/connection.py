@@ -1,4 +1,4 @@
-"""Commands that ask the user's service: one connection, started on demand, and closed again; and how answers look."""
+"""Commands that ask the user's service: one connection, started on demand, and closed again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cyclopts import Parameter
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Work = Callable[["Remote"], Awaitable[T]]
-Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
-Flag = Annotated[bool, Parameter(negative=())]
 
 
 @Parameter(name="*")
