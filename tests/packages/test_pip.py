@@ -66,6 +66,7 @@ def _hash(content: bytes) -> str:
     "\ufeffalpha==1.0\r\nbeta\t# too\r\n",
     "-r more/other.txt\nbeta ; python_version >= '3'\ngamma; sys_platform == 'win32'\n",
     "alpha \\\n    == 1.0\n--requirement=more/beta.txt",
+    " # a path such as C:\\\nalpha \\\n  \\\n == 1.0\nbeta",
 ])  # fmt: skip
 async def test_a_file_of_requirements_is_read_as_pip_reads_it(opened: Opened, index: Index, content: str) -> None:
     index.add(wheel("alpha"))
@@ -124,6 +125,13 @@ async def test_options_that_change_nothing_may_stand_wherever_pip_takes_them(
         ran = await session.run(f"!{line}\nimport alpha")
     assert ran.ok, ran.text
     assert ran.text == ""
+
+
+async def test_options_without_a_command_are_refused(opened: Opened) -> None:
+    async with opened() as sandbox, sandbox.session() as session:
+        ran = await session.run("!pip -q --yes; echo $?")
+    assert "'pip -q' is not to be had here" in ran.stderr
+    assert ran.stdout == "1\n"
 
 
 @pytest.mark.parametrize(("content", "why"), [

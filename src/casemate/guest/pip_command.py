@@ -36,6 +36,7 @@ _UPGRADE = {"-U", "--upgrade"}
 _FILES = {"-r", "--requirement"}
 _HASHES = "--require-hashes"
 _COMMENT = re.compile(r"(^|\s+)#.*$")
+_CONTINUED = re.compile(r"^(?!\s*#)(.*)\\\n", re.MULTILINE)  # by the next line; comments end with theirs
 _HASH = re.compile(r"\s--hash(?:=|\s+)(\S+)")
 _REAL = {
     "list",
@@ -60,8 +61,8 @@ class Unknown(Exception):
 
 def main(arguments: "list[str]") -> int:
     """Do what the command line says: the exit code."""
-    while len(arguments) > 1 and arguments[0] in _IGNORED | _QUIET:  # pip takes these before its command, too
-        arguments = [*arguments[1:], arguments[0]]
+    begin = next((place for place, word in enumerate(arguments) if word not in _IGNORED | _QUIET), 0)
+    arguments = arguments[begin:] + arguments[:begin]  # pip takes these options before its command, too
     if not arguments or arguments[0] in _REAL:
         variables = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}  # else it asks its index
         os.execve(sys.executable, [sys.executable, "-m", "pip", *arguments], variables)
@@ -116,7 +117,7 @@ def _requirements_in(path: str, depth: int = 0) -> "list[str]":
     if depth > _MOST_NESTED:
         raise Unknown(f"{path}: files of requirements name each other")
     with open(path, encoding="utf-8-sig") as file:
-        whole = file.read().replace("\\\r\n", " ").replace("\\\n", " ")
+        whole = _CONTINUED.sub(r"\1 ", file.read())
     names: "list[str]" = []
     for line in (_COMMENT.sub("", line).strip() for line in whole.splitlines()):
         option, _, value = line.replace("=", " ", 1).partition(" ")
