@@ -13,7 +13,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.service.daemon import PATIENCE, Daemon, casemate_command, is_service, on_demand, serving, until
+from tests.service.daemon import (
+    PATIENCE,
+    Daemon,
+    casemate_command,
+    is_service,
+    on_demand,
+    reserved_port,
+    serving,
+    until,
+)
 
 from casemate.errors import Unavailable
 from casemate.remote.client import connect
@@ -340,10 +349,19 @@ def test_the_unit_is_one_that_systemd_understands(env: dict[str, str], tmp_path:
         text=True,
         check=False,
     )
+    assert ran.returncode == 0, ran.stderr
     assert "casemate.service" not in ran.stderr, ran.stderr
 
 
-def test_the_description_of_a_container_says_what_it_needs(env: dict[str, str]) -> None:
+def test_the_description_of_a_container_starts_a_service_that_its_health_check_finds(env: dict[str, str]) -> None:
     text = Daemon(env).command("service", "containerfile").stdout
-    assert "default Docker forbids" in text
-    assert "USER casemate" in text
+    lines = [line for line in text.splitlines() if line.startswith(("USER", "ENTRYPOINT", "CMD", "HEALTHCHECK"))]
+    with reserved_port() as port:
+        said = dict(line.replace("0.0.0.0:8321", f"127.0.0.1:{port}").split(" ", 1) for line in lines)
+        words = [*json.loads(said["ENTRYPOINT"]), *json.loads(said["CMD"])]
+        check = json.loads(said["HEALTHCHECK"].removeprefix("CMD ").replace("8321", str(port)))
+        assert (said["USER"], words[:2], check[0]) == ("casemate", ["casemate", "service"], "python")
+        with serving(env, *words[2:]):
+            assert subprocess.run([sys.executable, *check[1:]], env=env, check=False, timeout=PATIENCE).returncode == 0
+        gone = subprocess.run([sys.executable, *check[1:]], env=env, capture_output=True, check=False, timeout=PATIENCE)
+        assert gone.returncode != 0
