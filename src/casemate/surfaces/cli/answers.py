@@ -18,11 +18,16 @@ _HANDLE = re.compile(r"\A[0-9a-f]{32}\Z")
 _SHOWN = 12  # characters of a handle that people see in a table; the beginning of one is enough
 
 
-def print_json(value: Any) -> None:
+def json_of(value: Any) -> str:
     """``value`` as JSON in ASCII: nothing in it is invalid or acts upon a terminal."""
     from casemate.operations.wire import sound
 
-    sys.stdout.write(json.dumps(sound(value), indent=2, allow_nan=False) + "\n")
+    return json.dumps(sound(value), indent=2, allow_nan=False)
+
+
+def print_json(value: Any) -> None:
+    """``value`` as :func:`json_of` has it."""
+    sys.stdout.write(json_of(value) + "\n")
 
 
 def print_done(*, is_json: bool) -> int:

@@ -13,7 +13,7 @@ from casemate.model.isolation import IsolationReport
 from casemate.model.warmth import ZygoteState
 from casemate.sandbox import Sandbox
 from casemate.surfaces.cli import documents
-from casemate.surfaces.cli.answers import aligned
+from casemate.surfaces.cli.answers import aligned, print_json
 from casemate.surfaces.cli.terminal.inert import inert, visible
 
 _UNAVAILABLE = 69
@@ -34,7 +34,7 @@ def doctor(output: str) -> int:
     """Examine this machine and print what was found; 0 when a wall can be had."""
     diagnosis = asyncio.run(_examine())
     if output == "json":
-        sys.stdout.write(documents.text_of(documents.diagnosis_document(diagnosis)) + "\n")
+        print_json(documents.diagnosis_document(diagnosis))
     elif sys.stdout.isatty():
         _print_rich(diagnosis)
     else:

@@ -1,8 +1,7 @@
-"""What ``--format json`` prints: plain values of executions, plans, diagnoses and errors. Always valid JSON."""
+"""What ``--format json`` prints: plain values of executions, plans, diagnoses and errors."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -15,11 +14,6 @@ from casemate.model.plan import Bind, Entry, Link, Place, Plan
 from casemate.operations import wire
 
 Document = dict[str, Any]
-
-
-def text_of(document: Document) -> str:
-    """``document`` as JSON in ASCII: nothing in it can be invalid or act upon a terminal."""
-    return json.dumps(wire.sound(document), indent=2, allow_nan=False)
 
 
 def execution_document(execution: Execution) -> Document:

@@ -31,9 +31,9 @@ def run(options: Options) -> int:
         return _do(options)
     except CasemateError as error:
         if options.format == "json":
-            from casemate.surfaces.cli import documents
+            from casemate.surfaces.cli import answers, documents
 
-            _print(documents.text_of(documents.error_document(error)))
+            _print(answers.json_of(documents.error_document(error)))
         raise
 
 
@@ -135,9 +135,9 @@ async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any]
     if options.format == "text":
         return await _stream(sandbox, options, arguments, asking)
     execution = await sandbox.run(**arguments)
-    from casemate.surfaces.cli import documents
+    from casemate.surfaces.cli import answers, documents
 
-    _print(documents.text_of(documents.execution_document(execution)))
+    _print(answers.json_of(documents.execution_document(execution)))
     return execution
 
 
@@ -189,14 +189,14 @@ def _tell(execution: Execution, options: Options) -> None:
 def _explain(sandbox: Sandbox, options: Options, language: str) -> int:
     import asyncio
 
-    from casemate.surfaces.cli import documents, explain
+    from casemate.surfaces.cli import answers, documents, explain
 
     async def plan() -> Plan:
         async with sandbox:
             return await sandbox.explain(**run_arguments(options, language))
 
     document = documents.plan_document(asyncio.run(plan()))
-    _print(documents.text_of(document) if options.format == "json" else explain.text_of(document))
+    _print(answers.json_of(document) if options.format == "json" else explain.text_of(document))
     return 0
 
 
