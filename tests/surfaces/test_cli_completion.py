@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
+import select
 import subprocess
 
 import pytest
@@ -28,14 +32,47 @@ def test_bash_completes_commands_and_options(cli: Cli) -> None:
     assert {"--processes", "--open-files"} <= set(completed_by_bash(cli, "sessions", "open", "--"))
 
 
-def test_bash_completes_names_of_files_where_there_is_nothing_else(cli: Cli) -> None:
+# Control-X prints what the line has become.
+BEGIN_BASH = r"""PS1=; source completions; bind -x '"\C-x": printf "<%s>\n" "$READLINE_LINE"'; echo begun"#"
+"""
+
+
+def typed_into_bash(cli: Cli, line: str) -> str:
+    """What a line has become after a tab, in a bash with a terminal of its own."""
+    ours, theirs = pty.openpty()
+    argv, env = ["bash", "--norc", "--noprofile", "-i"], {**cli.env, "TERM": "dumb"}
+    try:
+        bash = subprocess.Popen(
+            argv, cwd=cli.folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        )
+        try:
+            os.write(ours, BEGIN_BASH.encode())
+            said_until(ours, rb"begun#")
+            os.write(ours, f"{line}\t\x18".encode())
+            return said_until(ours, rb"<(casemate[^>]*)>")[1].decode()
+        finally:
+            bash.kill()
+            bash.wait()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def said_until(terminal: int, what: bytes) -> re.Match[bytes]:
+    said = b""
+    while not (found := re.search(what, said)):
+        assert select.select([terminal], [], [], 60)[0], said
+        said += os.read(terminal, 1 << 16)
+    return found
+
+
+@pytest.mark.parametrize(("line", "completed"), [
+    ("doct", "doctor "), ("run progr", "run program.py "), ("serve --toolset sandb", "serve --toolset sandboxmcp "),
+])  # fmt: skip
+def test_bash_completes_commands_values_and_names_of_files(cli: Cli, line: str, completed: str) -> None:
     (cli.folder / "completions").write_bytes(cli("completion", "bash").stdout)
-    done = subprocess.run(
-        ["bash", "-c", "source completions; complete -p casemate"], cwd=cli.folder, env=cli.env, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    assert completed_by_bash(cli, "run", "prog") == []
-    assert done.stdout == "complete -o bashdefault -o default -F _casemate casemate\n"
+    (cli.folder / "program.py").touch()
+    assert typed_into_bash(cli, f"casemate {line}") == f"casemate {completed}"
 
 
 # Types a line and a tab into a zsh with a terminal of its own, and prints what the line has become.
