@@ -7,7 +7,7 @@ pages (names, ranges, tags). Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from casemate.errors import InvalidArgument
@@ -90,6 +90,15 @@ def requirement(text: object, argument: str = "packages") -> Requirement:
         raise _not_plain(plain, argument, is_file=is_file)
     extras = f"[{','.join(sorted(parsed.extras))}]" if parsed.extras else ""
     return Requirement(normalized(parsed.name), f"{parsed.name}{extras}{parsed.specifier}", hashes=hashes)
+
+
+def hashes_of(wanted: Iterable[Requirement]) -> dict[str, frozenset[str]]:
+    """By name, the hashes of the files that each may come in; names without any are left out."""
+    found: dict[str, frozenset[str]] = {}
+    for one in wanted:
+        if one.hashes:
+            found[one.name] = found.get(one.name, frozenset()) | one.hashes
+    return found
 
 
 def _with_hashes(text: object, argument: str) -> tuple[object, frozenset[str]]:

@@ -21,7 +21,7 @@ from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.packages.environments import Environments, key_of, own_folder
 from casemate.packages.indexes import Index, Indexes, operators
 from casemate.packages.layers import Layer, projects
-from casemate.packages.names import node_requirements, normalized, requirements
+from casemate.packages.names import hashes_of, node_requirements, normalized, requirements
 from casemate.packages.node_layers import NodeLayer, modules
 from casemate.packages.npm_config import npm_operators
 from casemate.packages.store import Store, default_folder
@@ -237,11 +237,7 @@ class Packages:
             installer, indexes = await self._installer(layer)
             store = Store(default_folder(self._env) / "files")
             upstream = Upstream(indexes, store, _MOST_FILE)
-            hashes: dict[str, frozenset[str]] = {}
-            for one in wanted:
-                if one.hashes:
-                    hashes[one.name] = hashes.get(one.name, frozenset()) | one.hashes
-            kind = partial(Gateway, hashes=hashes) if language == "python" else Registry
+            kind = partial(Gateway, hashes=hashes_of(wanted)) if language == "python" else Registry
             try:
                 order = Order(wanted, terms, installer, self._namespace)
                 installed = await install(order, house, kind(upstream, store, terms.sources), asker)
