@@ -82,7 +82,7 @@ def test_the_command_line_installs_what_is_agreed_to_and_lists_it(index: Index, 
     agreed = casemate(tmp_path, "install", "alpha", "--index", index.url, "--yes")
     listed = casemate(tmp_path, "list")
     assert refused.returncode != 0
-    assert "denied" in refused.stderr
+    assert "not approved" in refused.stderr
     assert "sha256:" in refused.stderr
     assert agreed.stdout.startswith("alpha==1.0 sha256:"), agreed.stderr
     assert listed.stdout == "alpha: alpha==1.0\n"
