@@ -20,7 +20,10 @@ _MOST_MARK = 400  # bytes of what a lock's file says
 
 
 class TemporaryFolder:
-    """A new folder at ``path``, which is this process's until :meth:`remove`."""
+    """A new folder at ``path``, which is this process's until :meth:`remove`.
+
+    A process that it forks has the lock, too, and does not remove the folder.
+    """
 
     def __init__(self, kind: str, place: Path | None = None) -> None:
         """``kind``: a word, which is in its name; ``place``: where it is made, instead of the folder for temporary
@@ -35,14 +38,17 @@ class TemporaryFolder:
                 shutil.rmtree(self.path, ignore_errors=True)
                 raise
             if self._lock >= 0:
-                return
+                break
             shutil.rmtree(self.path, ignore_errors=True)
+        self._file, self._maker = _identity(self._lock), os.getpid()
 
     def remove(self) -> None:
-        """Remove it, and what is in it. Harmless when repeated."""
+        """Remove it, and what is in it. Harmless when repeated, and in a forked process, which has it by accident."""
+        if os.getpid() != self._maker:
+            return
         shutil.rmtree(self.path, ignore_errors=True)
         lock, self._lock = self._lock, -1
-        if lock >= 0:
+        if lock >= 0 and _identity(lock) == self._file:  # who closes all descriptors has another one of this number
             os.close(lock)
 
 
@@ -60,6 +66,15 @@ def sweep(place: Path | None = None) -> None:
                         _remove_left(folder, name)
         finally:
             os.close(folder)
+
+
+def _identity(file: int) -> tuple[int, int] | None:
+    """Which file a descriptor is of; None where it is none."""
+    try:
+        status = os.fstat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _locked(path: Path) -> int:

@@ -27,6 +27,19 @@ folder = TemporaryFolder("test", Path(sys.argv[1]))
 print(folder.path, flush=True)
 sys.stdin.read()
 """
+FORKS = """
+import os, sys
+from pathlib import Path
+from casemate.files.temporary import TemporaryFolder
+folder = TemporaryFolder("test", Path(sys.argv[1]))
+(folder.path / "file").write_text("x")
+if not os.fork():
+    folder.remove()
+    os._exit(0)
+os.wait()
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
 UPLOADS = """
 import asyncio, sys
 from casemate.model.operation import Audience, Principal
@@ -205,6 +218,25 @@ def test_whoever_makes_a_folder_that_is_removed_or_looked_at_meanwhile_gets_anot
     assert os.path.dirname(taken[0]) != str(made.path)
     assert [made.path] == list(tmp_path.iterdir())
     made.remove()
+
+
+def test_a_forked_process_removes_no_folder(tmp_path: Path) -> None:
+    with living(FORKS, str(tmp_path)) as made:
+        assert (Path(made) / "file").read_text() == "x"
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_has_closed_all_descriptors_keeps_the_one_that_has_the_number_of_the_lock_now(tmp_path: Path) -> None:
+    made = TemporaryFolder("test", tmp_path)
+    own = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(own, made._lock)
+    number = made._lock
+    made.remove()
+    assert os.fstat(number).st_ino == os.fstat(own).st_ino
+    os.close(number)
+    os.close(own)
+    assert not made.path.exists()
 
 
 def test_on_a_file_system_without_locks_a_folder_is_made_and_none_is_swept(
