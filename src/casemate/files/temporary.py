@@ -62,7 +62,7 @@ def sweep(place: Path | None = None) -> None:
         try:
             for name in os.listdir(folder):
                 if name.startswith(PREFIX):
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError, RecursionError):  # deeper than all that is made here
                         _remove_left(folder, name)
         finally:
             os.close(folder)

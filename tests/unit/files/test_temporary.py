@@ -179,6 +179,23 @@ def test_what_is_left_is_swept_without_following_links(tmp_path: Path) -> None:
     assert (outside / "kept").exists()
 
 
+def test_one_that_is_too_deep_to_be_removed_keeps_no_other_from_being_swept(tmp_path: Path) -> None:
+    left = [_left(tmp_path) for _ in range(2)]
+    for one in left:
+        inner = os.open(one, os.O_RDONLY)
+        for _ in range(1500):
+            os.mkdir("a", dir_fd=inner)
+            outer, inner = inner, os.open("a", os.O_RDONLY, dir_fd=inner)
+            os.close(outer)
+        os.close(inner)
+    others = [_left(tmp_path) for _ in range(8)]
+    try:
+        sweep(tmp_path)
+        assert not any(other.exists() for other in others)
+    finally:
+        subprocess.run(["rm", "-rf", *left], check=True)  # also in Pythons that cannot
+
+
 @pytest.mark.root_only
 @pytest.mark.parametrize("what", ["", temporary._HELD])
 def test_what_is_somebody_elses_is_not_swept(tmp_path: Path, what: str) -> None:
