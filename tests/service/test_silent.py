@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import logging
+import socket
 import ssl
+import struct
+import weakref
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -257,6 +261,20 @@ async def test_who_takes_nothing_of_what_is_left_of_an_answer_is_left(
         one[1].write(REQUEST)
         await place.until_there_are(1)
         await place.until_there_are(0)
+
+
+async def test_nothing_is_left_of_a_connection_that_is_reset_while_it_is_idle(kind: Path | None) -> None:
+    async with listened_at(kind) as place:
+        one = await place.enter()
+        assert b"204" in await asked(one)
+        left = weakref.ref(next(iter(place.server.server_state.connections)))
+        one[1].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one[1].transport.abort()
+        await place.until_there_are(0)
+        async with asyncio.timeout(SECONDS):
+            while left() is not None:
+                await asyncio.sleep(0.01)
+                gc.collect()
 
 
 async def test_few_are_accepted_in_one_turn_however_many_wait(kind: Path | None) -> None:

@@ -104,6 +104,7 @@ class _Checked(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.left()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # which uvicorn leaves, and with it all of this, where it was reset
 
     def _wait_for_head(self) -> None:
         if self._waiting is not None:
