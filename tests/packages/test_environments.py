@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -43,6 +44,19 @@ async def test_the_second_time_it_comes_from_the_cache_and_is_asked_about_all_th
         await opened(environment=["alpha"], approve=lambda _: False).run("1")
     async with opened(environment=["alpha"], approve=allow_all) as sandbox:
         assert not (await sandbox.run("import beta")).ok
+
+
+async def test_hashes_hold_for_the_names_that_they_are_given_for_also_where_an_environment_is_kept(
+    opened: Opened, index: Index
+) -> None:
+    files = wheel("alpha"), wheel("beta")
+    for file in files:
+        index.add(file)
+    one, other = (f"--hash=sha256:{hashlib.sha256(content).hexdigest()}" for _, content in files)
+    async with opened(environment=[f"alpha {one}", f"beta {other}"]) as sandbox:
+        assert (await sandbox.run("import alpha, beta")).ok
+    with pytest.raises(Unavailable, match="hash"):
+        await opened(environment=[f"alpha {other}", f"beta {one}"]).run("1")
 
 
 async def test_one_that_cannot_be_made_keeps_everything_from_running(opened: Opened, index: Index) -> None:

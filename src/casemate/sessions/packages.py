@@ -182,7 +182,7 @@ class Packages:
         texts = [one.text for one in self._wanted]
         python = self._house.runtime_for("python").launch(self._house.environment, "main.py", ())
         executable = await asyncio.to_thread(os.path.realpath, python.argv[0])
-        hashes = sorted(one for wanted in self._wanted for one in wanted.hashes)
+        hashes = sorted(f"{wanted.name} {one}" for wanted in self._wanted for one in wanted.hashes)
         key = key_of(python.version, executable, *sorted(texts), *hashes, *(one.url for one in self._given))
         found = await asyncio.to_thread(kept.find, key)
         if found is None:
