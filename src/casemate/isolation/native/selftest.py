@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate import __version__
 from casemate.errors import WallUnavailable
-from casemate.files.temporary import TemporaryFolder
 from casemate.isolation.native import report
 from casemate.isolation.wall import Cell, Sink, Stream
 from casemate.model.isolation import IsolationReport, Proof
@@ -92,6 +91,8 @@ async def _test(bench: Bench) -> tuple[Proof, ...]:
 
 
 async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
+    from casemate.files.temporary import TemporaryFolder
+
     with ExitStack() as stack:
         folder = TemporaryFolder("selftest")
         stack.callback(folder.remove)
