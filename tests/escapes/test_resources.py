@@ -348,6 +348,7 @@ def _back_to(before: dict[str, object], held: int) -> None:
 
 
 def _groups() -> int:
-    """How many cgroups the cells of our supervisors have; a spare one has one, with another name after each run."""
+    """How many cells of our supervisors have cgroups, in whatever hierarchy; a spare one is another after each run."""
     folders = map(Path, witness.cgroup_folders(*witness.supervisors()))
-    return sum(folder.parent.name.startswith("casemate-") for folder in folders)
+    cells = {(folder.parent.name, folder.name) for folder in folders}
+    return sum(supervisor.startswith("casemate-") for supervisor, _ in cells)
