@@ -181,6 +181,19 @@ def test_a_rain_of_interrupts_neither_cuts_a_frame_nor_loses_an_end(one: Session
     assert one.run("1 + 1").result == {"text/plain": "2"}
 
 
+def test_a_second_interrupt_while_the_first_is_dealt_with_ends_the_step_as_an_interrupt(new: Session) -> None:
+    new.run("""
+import os, signal
+def again(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(10): pass
+get_ipython().showtraceback = again""")
+    step = new.begin("print('up')\nimport time; time.sleep(1000)")
+    new.wait_for(lambda: step.out == "up\n", "the first line")
+    new.interrupt(again=False)
+    assert (new.finish(step).error["name"], step.exit) == ("KeyboardInterrupt", 130)
+
+
 def test_a_step_that_catches_an_interrupt_goes_on_and_can_be_interrupted_again(one: Session) -> None:
     step = one.begin(
         "import time\ntry:\n    print('a')\n    time.sleep(1000)\n"
@@ -227,6 +240,21 @@ def test_a_wake_up_descriptor_of_a_steps_own_stays(new: Session) -> None:
     new.run("while not came: await asyncio.sleep(0.01)")
     assert new.run("before = len(os.listdir('/proc/self/fd'))\nawait asyncio.sleep(0)").exit == 0
     assert new.run("len(os.listdir('/proc/self/fd')) - before").result == {"text/plain": "0"}
+
+
+def test_a_loop_that_takes_no_reader_costs_no_descriptors(new: Session) -> None:
+    new.run("""
+import asyncio, os
+await asyncio.sleep(0)
+def refuse(*_): raise NotImplementedError
+asyncio.get_event_loop().add_reader = refuse
+def pipes():
+    return sum(os.path.realpath(f'/proc/self/fd/{fd}').rpartition('/')[2].startswith('pipe:')
+               for fd in os.listdir('/proc/self/fd'))
+before = pipes()""")
+    for _ in range(5):
+        assert new.run("await asyncio.sleep(0)").exit == 0
+    assert new.run("pipes() <= before").result == {"text/plain": "True"}
 
 
 def test_an_interrupt_that_comes_with_the_request_is_not_lost(one: Session) -> None:

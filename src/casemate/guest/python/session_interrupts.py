@@ -32,16 +32,16 @@ class _Interrupts:
 
     ``state``: STARTING from the arrival of a request on, USER while a step's code runs, OTHER after and between steps.
     ``depth``: how many things that must be whole are under way in the main thread.
-    ``pending``: an interrupt came that has not been raised yet.
+    ``pending``: an interrupt came that has not been raised yet; ``came``: one has come for the last code called.
     ``callback``: the code that runs callbacks of the event loop, once there is one. An exception anywhere else in the
     loop would lose a callback, and a task would never go on.
     ``cancel``: what ends the step instead, while it runs in the loop.
     """
 
-    __slots__ = ("callback", "cancel", "depth", "main", "pending", "state")
+    __slots__ = ("callback", "came", "cancel", "depth", "main", "pending", "state")
 
     def __init__(self) -> None:
-        self.state, self.depth, self.pending, self.main = OTHER, 0, False, get_ident()
+        self.state, self.depth, self.pending, self.came, self.main = OTHER, 0, False, False, get_ident()
         self.callback: "CodeType | None" = None
         self.cancel: "Callable[[], None] | None" = None
 
@@ -76,6 +76,7 @@ class _Interrupts:
 
     def call(self, function: "Callable[..., Any]", *arguments: object) -> "Any":
         """What ``function`` gives; it runs the user's code, and is what an interrupt ends."""
+        self.came = self.pending
         self.state = USER
         try:
             return _enter(function, arguments)
@@ -104,6 +105,7 @@ class _Interrupts:
 
     def _arrived(self, _number: int, frame: "FrameType | None") -> None:
         if self.state == USER:
+            self.came = True
             if self.depth or not _is_inside(frame, _ENTERED):
                 self.pending = True
             elif self.cancel is not None and not self._is_in_callback(frame):

@@ -35,10 +35,14 @@ class _Bell:
     def __init__(self, running: "Any") -> None:
         self._running = running
         self._heard, self._rung = _pipe(_NO_WAITING)
+        try:
+            running.add_reader(self._heard, self._listen)
+        except BaseException:
+            self._close()
+            raise
         replaced = _wake_by(self._rung, warn_on_full_buffer=False)
         if replaced != _NO_DESCRIPTOR:
             _wake_by(replaced)
-        running.add_reader(self._heard, self._listen)
 
     def _listen(self) -> None:
         try:
@@ -50,7 +54,12 @@ class _Bell:
         replaced = _wake_by(_NO_DESCRIPTOR)
         if replaced != self._rung:
             _wake_by(replaced)
-        self._running.remove_reader(self._heard)
+        try:
+            self._running.remove_reader(self._heard)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         for end in (self._heard, self._rung):
             _close(end)
 

@@ -92,7 +92,7 @@ class Serving:
             if error is None:
                 error = result.error_in_exec
         except BaseException as failure:
-            error = failure
+            error = _meant(failure)
             interrupts.state = OTHER
         if pipes.are_mine():
             try:
@@ -118,7 +118,8 @@ class Serving:
             except BaseException:
                 continue
             return fields
-        return {"name": "Exception", "value": "<its description failed>", "traceback": "", "errno": None}
+        name = "KeyboardInterrupt" if type(error) is KeyboardInterrupt else "Exception"
+        return {"name": name, "value": "<its description failed>", "traceback": "", "errno": None}
 
     def _end_child(self, error: "BaseException | None") -> None:
         """A process that the step has forked has come to the step's end: it is not the interpreter."""
@@ -147,6 +148,12 @@ class Serving:
         if request["op"] == "set":
             return self._names.set(request["name"], request["value"])
         raise ValueError(f"no such request: {request['op']}")
+
+
+def _meant(failure: BaseException) -> BaseException:
+    """What ended a step whose result IPython did not give: it fails itself where a second interrupt comes while it
+    deals with the first."""
+    return KeyboardInterrupt() if interrupts.came and isinstance(failure, Exception) else failure
 
 
 def _become_a_child() -> None:
