@@ -168,10 +168,12 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tup
                 "allowed_domains", "network='none' lets nothing through", remediation="Leave network out."
             )
         return chosen, HostRules(denied=most.denied)
-    allowed = most.allowed or ()
-    if wanted:
-        allowed = wanted if bound is None else _narrowed(most, wanted)
-    return chosen, HostRules(allowed, most.denied, everything=chosen == "public")
+    hosts = HostRules(most.allowed or (), most.denied, chosen == "public", most.private)
+    if wanted and bound is None:
+        hosts = hosts._replace(allowed=wanted)
+    elif wanted:
+        hosts = hosts._replace(allowed=_narrowed(most, wanted), within=(wanted,))
+    return chosen, hosts
 
 
 def _narrowed(most: Policy, wanted: tuple[HostRule, ...]) -> tuple[HostRule, ...]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
+
 import pytest
 from tests.egress.stage import Stage
+
+from casemate.egress.terms import Terms
+from casemate.policy.hosts import HostRules, host_rule
 
 ECHO = 7
 
@@ -42,7 +47,7 @@ def test_a_permitted_name_that_resolves_to_no_public_address_is_refused(
     assert stage.outside.dialled == []
     ((decision, reason),) = stage.crossing("good.test", ECHO)
     assert decision == "denied"
-    assert "never dialled" in reason
+    assert "not dialled" in reason
     assert address not in reason
 
 
@@ -52,6 +57,24 @@ def test_the_hosts_own_public_address_is_refused(stage: Stage, echo_port: int, m
     stage.outside.add("good.test", ECHO, echo_port, "93.184.7.7")
     assert stage.is_reset("good.test", ECHO)
     assert stage.outside.dialled == []
+
+
+def test_the_hosts_own_private_address_is_refused_also_where_a_rule_names_its_network(
+    stage: Stage, echo_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Services of this machine are reached by ``allow_local`` alone."""
+    monkeypatch.setattr("casemate.egress.dial.is_own", lambda address: address == "10.20.0.1")
+    rule = host_rule(f"good.test:{ECHO}")
+    stage.open(Terms(HostRules((rule,), private=((rule, (IPv4Network("10.20.0.0/16"),)),))))
+    stage.outside.add("good.test", ECHO, echo_port, "10.20.0.1")
+    assert stage.is_reset("good.test", ECHO)
+    assert stage.outside.dialled == []
+    stage.outside.addresses["good.test"] = ["10.20.0.2"]
+    stage.outside.servers["10.20.0.2", ECHO] = echo_port
+    with stage.connect("good.test", ECHO) as one:
+        one.sendall(b"x")
+        assert one.recv(1) == b"x"
+    assert stage.outside.dialled == [("10.20.0.2", ECHO)]
 
 
 def test_among_several_addresses_only_public_ones_are_dialled_in_turn(stage: Stage, echo_port: int) -> None:

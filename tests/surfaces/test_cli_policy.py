@@ -46,6 +46,12 @@ def test_show_prints_what_is_in_force_and_from_which_line(cli: Cli) -> None:
     assert rule + b"  20 times, for 600 s  p.yaml:6" in done.stdout
 
 
+def test_show_prints_where_a_host_is_that_has_private_addresses(cli: Cli) -> None:
+    text = 'rules:\n  - {allow: egress, host: "db.test.example:5432", addresses: [10.20.0.0/16, 10.30.0.5]}\n'
+    done = cli("policy", "show", "--file", written(cli, text))
+    assert b"allow  egress  host db.test.example:5432; at 10.20.0.0/16, 10.30.0.5/32" in done.stdout
+
+
 def test_show_gives_the_same_as_json(cli: Cli) -> None:
     document = json.loads(cli("policy", "show", "--json", "--file", written(cli, POLICY)).stdout)
     assert {"name": "limits.wall", "value": 5, "where": "p.yaml:3"} in document["settings"]

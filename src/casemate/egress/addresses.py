@@ -1,4 +1,5 @@
-"""Which resolved addresses may be dialled: public IPv4 unicast, and none of the host's own."""
+"""Which resolved addresses may be dialled: public IPv4 unicast, or the private ones that a rule names, and none of the
+host's own."""
 
 from __future__ import annotations
 
@@ -6,13 +7,16 @@ import errno
 import ipaddress
 import socket
 
+from casemate.policy.networks import is_in
+
 # IANA's special-purpose registry (RFC 6890 and its successors) and multicast, spelled out because ``is_global`` differs
-# from one Python to the next, and one address that is public by its number only.
+# from one Python to the next, and addresses of clouds' metadata.
 _REFUSED = tuple(
     (ipaddress.IPv4Network(network), what)
     for network, what in (
         ("0.0.0.0/8", "this network"),
         ("10.0.0.0/8", "private"),
+        ("100.100.100.200/32", "Alibaba's metadata"),
         ("100.64.0.0/10", "shared by a provider's customers"),
         ("127.0.0.0/8", "loopback"),
         ("168.63.129.16/32", "Azure's metadata"),
@@ -32,11 +36,13 @@ _REFUSED = tuple(
         ("240.0.0.0/4", "reserved, or broadcast"),
     )
 )
+_METADATA = tuple(network for network, what in _REFUSED if "metadata" in what)  # whatever network a rule names
 _NOBODYS = "192.0.2.1"  # for documentation (RFC 5737): no interface has it
 
 
-def why_refused(address: str) -> str | None:
+def why_refused(address: str, only: tuple[ipaddress.IPv4Network, ...] = ()) -> str | None:
     """Why ``address`` must not be dialled, or None for a public IPv4 address in its usual form of four numbers.
+    ``only``: the private networks that a rule names; then None for addresses in those alone.
 
     IPv6 is not dialled at all, so no form that carries an IPv4 address inside (mapped, NAT64, 6to4, Teredo) is either.
     """
@@ -44,6 +50,8 @@ def why_refused(address: str) -> str | None:
         number = ipaddress.IPv4Address(address)
     except ValueError:
         return "not an IPv4 address"
+    if only and not any(number in network for network in _METADATA):
+        return None if is_in(number, only) else "not where the rule says"
     for network, what in _REFUSED:
         if number in network:
             return what

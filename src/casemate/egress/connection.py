@@ -101,7 +101,8 @@ class Connection:
 
     async def dial(self, name: str, port: int) -> Stream:
         """The server's end. Raises :class:`Refused`, :class:`Unreachable`."""
-        made = await self.opening.dialler.dial(name, port, self.terms.limits)
+        terms = self.terms
+        made = await self.opening.dialler.dial(name, port, terms.limits, terms.hosts.networks(name, port))
         try:
             server = Stream(made)
         except BaseException:

@@ -7,17 +7,22 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from casemate.egress.addresses import is_own, own_is_unknown, why_refused
 from casemate.egress.refusal import Refused, Unreachable
 from casemate.egress.stream import bound_buffers
 from casemate.egress.terms import LOCAL_NAME, DoorLimits
 
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network
+
 Resolve = Callable[[str], Awaitable[list[str]]]
 Connect = Callable[[str, int], Awaitable[socket.socket]]
 _RESOLVERS = 64  # threads, made as they are needed; each may be held up by a server of the DNS that does not answer
 _MOST_LOOKED_UP = 4  # at once for one cell, so that it cannot hold up the others
 _MOST_ADDRESSES = 4  # of one name that are tried
+_NAMED = "Private ones are, where a rule of the policy names them for this host."
 _LOOPBACK = "127.0.0.1"
 
 
@@ -71,10 +76,10 @@ class Dialler:
         for lookup in self._lookups:
             lookup.cancel()
 
-    async def dial(self, name: str, port: int, limits: DoorLimits) -> socket.socket:
-        """A connection to ``name``. Raises :class:`Refused` where no address of it may be dialled, :class:`Unreachable`
-        where none answers."""
-        addresses = [_LOOPBACK] if name == LOCAL_NAME else await self._vetted(name, port, limits)
+    async def dial(self, name: str, port: int, limits: DoorLimits, only: tuple[IPv4Network, ...] = ()) -> socket.socket:
+        """A connection to ``name``, ``only`` in those private networks where there are some. Raises :class:`Refused`
+        where no address of it may be dialled, :class:`Unreachable` where none answers."""
+        addresses = [_LOOPBACK] if name == LOCAL_NAME else await self._vetted(name, port, limits, only)
         problem = "no time was left"
         for address in addresses[:_MOST_ADDRESSES]:
             try:
@@ -86,7 +91,7 @@ class Dialler:
                 problem = (error.strerror or type(error).__name__).lower()
         raise Unreachable(name, port, problem)
 
-    async def _vetted(self, name: str, port: int, limits: DoorLimits) -> list[str]:
+    async def _vetted(self, name: str, port: int, limits: DoorLimits, only: tuple[IPv4Network, ...]) -> list[str]:
         try:
             async with asyncio.timeout(limits.resolve_seconds):
                 found = await self._looked_up(name)
@@ -94,11 +99,11 @@ class Dialler:
             raise Unreachable(name, port, "its name does not resolve in time") from None
         if found is None:
             raise Unreachable(name, port, "its name does not resolve")
-        reasons = {address: _why_not(address) for address in found}
+        reasons = {address: _why_not(address, only) for address in found}
         good = [address for address, reason in reasons.items() if reason is None]
         if found and not good:
             kinds = ", ".join(sorted({reason for reason in reasons.values() if reason}))
-            raise Refused(name, port, f"it resolves to addresses that are never dialled ({kinds})")
+            raise Refused(name, port, f"it resolves to addresses that are not dialled ({kinds})", _NAMED)
         if not good:
             raise Unreachable(name, port, "its name has no IPv4 address")
         return good
@@ -130,8 +135,8 @@ class Dialler:
             return error
 
 
-def _why_not(address: str) -> str | None:
-    reason = why_refused(address)
+def _why_not(address: str, only: tuple[IPv4Network, ...]) -> str | None:
+    reason = why_refused(address, only)
     if reason is None and is_own(address):
         unknown = "the host's own cannot be told apart while net.ipv4.ip_nonlocal_bind is on"
         return unknown if own_is_unknown() else "the host's own"

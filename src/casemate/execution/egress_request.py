@@ -80,7 +80,7 @@ class Egress:
         async with turn:
             asker = house.approvals().asker(Of(self._namespace, whose, os.urandom(16).hex()), None, ahead=True)
             try:
-                verdict = await asyncio.wrap_future(asker.decide(_question(name, port, reason, whose)))
+                verdict = await asyncio.wrap_future(asker.decide(_question(house, name, port, reason, whose)))
             finally:
                 await asker.end()
         if not verdict.allow:
@@ -102,13 +102,14 @@ def _known(house: House, name: str, port: int) -> EgressAnswer | None:
     return None
 
 
-def _question(name: str, port: int, reason: str, session: str | None) -> Question:
+def _question(house: House, name: str, port: int, reason: str, session: str | None) -> Question:
     """As the network's door asks it, so that the answer is found again; in the summary what is different."""
     whom = "all runs and sessions" if session is None else "this session"
     plain = "".join(character if character.isprintable() else " " for character in reason[:_MOST_REASON]).strip()
     words = f", they say: {plain}" if plain else ""
     summary = f"let programs of {whom} connect to {name}, port {port}, asked for ahead{words}"
-    return Question("egress", summary, {"host": name, "port": port})
+    is_beyond = house.hosts is not None and not house.hosts.is_within(name, port)
+    return Question("egress", summary, {"host": name, "port": port}, is_beyond=is_beyond)
 
 
 def _name(domain: object) -> str:

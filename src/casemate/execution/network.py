@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from casemate.model.approval import Verdict
     from casemate.model.crossing import Crossing
     from casemate.model.request import Request
+    from casemate.policy.hosts import HostRules
     from casemate.policy.requests import RequestRules
     from casemate.redaction.redaction import Redaction
 
@@ -194,7 +195,7 @@ class Doorway:
         from casemate.policy.hosts import HostRules
 
         hosts = self._hosts or HostRules()
-        asking = Asking(self._asker) if self._asker and self._asks and self._hosts is not None else None
+        asking = Asking(self._asker, hosts) if self._asker and self._asks and self._hosts is not None else None
         with self._lock:
             self._terms = Terms(
                 hosts,
@@ -253,13 +254,16 @@ class Asking(NamedTuple):
     """The door's questions, as the plane takes them."""
 
     asker: Asker
+    hosts: HostRules
 
     def decide(self, host: str, port: int, how_often: int) -> Future[bool | str]:
         """Whether the connection may be made, or why not. From any thread."""
         from casemate.model.approval import Question
 
         again = f", for the {_ordinal(how_often)} time" if how_often > 1 else ""
-        question = Question("egress", f"connect to {host}, port {port}{again}", {"host": host, "port": port})
+        summary = f"connect to {host}, port {port}{again}"
+        is_beyond = not self.hosts.is_within(host, port)
+        question = Question("egress", summary, {"host": host, "port": port}, is_beyond=is_beyond)
         answer: Future[bool | str] = Future()
         answer.set_running_or_notify_cancel()
 

@@ -21,7 +21,9 @@ class Question:
 
     ``arguments``: JSON values, resolved and canonical: rules match them, a person is shown them, and exactly they are
     acted upon. ``session``: None for a run of its own. ``server``, ``tool`` and ``schema`` (a hash of the tool's
-    definition) are of tool calls. Who asks leaves ``namespace``, ``session`` and ``run`` out: the plane fills them in.
+    definition) are of tool calls. ``is_beyond``: it is about a host that a narrower list, of the run or of the sandbox,
+    does not name; then what is written allows nothing, and a person may. Who asks leaves ``namespace``, ``session`` and
+    ``run`` out: the plane fills them in.
     """
 
     kind: Kind
@@ -33,6 +35,7 @@ class Question:
     server: str = ""
     tool: str = ""
     schema: str = ""
+    is_beyond: bool = False
 
 
 @dataclass(frozen=True, slots=True)

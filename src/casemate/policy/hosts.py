@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from casemate.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from ipaddress import IPv4Network
+
     from publicsuffixlist import PublicSuffixList
 
 HTTP, HTTPS = 80, 443
@@ -51,11 +53,17 @@ class HostRule(NamedTuple):
 
 
 class HostRules(NamedTuple):
-    """``denied`` wins over ``allowed``; ``everything`` is every public host at the usual ports."""
+    """``denied`` wins over ``allowed``; ``everything`` is every public host at the usual ports.
+
+    ``private``: where hosts are that are in private networks; it allows none of them. ``within``: the lists that have
+    narrowed what rules allow.
+    """
 
     allowed: tuple[HostRule, ...] = ()
     denied: tuple[HostRule, ...] = ()
     everything: bool = False
+    private: tuple[tuple[HostRule, tuple[IPv4Network, ...]], ...] = ()
+    within: tuple[tuple[HostRule, ...], ...] = ()
 
     def allows(self, name: str, port: int) -> bool:
         """Whether the canonical ``name`` may be reached at ``port`` without asking."""
@@ -67,6 +75,14 @@ class HostRules(NamedTuple):
     def denies(self, name: str, port: int) -> bool:
         """Whether a rule says no; a rule without a port is for all of them here."""
         return any(rule.names(name) and rule.port in (None, port) for rule in self.denied)
+
+    def is_within(self, name: str, port: int) -> bool:
+        """Whether each list that narrows what rules allow names the canonical ``name`` at ``port``."""
+        return all(any(rule.covers(name, port) for rule in one) for one in self.within)
+
+    def networks(self, name: str, port: int) -> tuple[IPv4Network, ...]:
+        """The only networks in which the canonical ``name`` is dialled at ``port``; none: at public addresses."""
+        return tuple(network for rule, networks in self.private if rule.covers(name, port) for network in networks)
 
     @property
     def local_ports(self) -> tuple[int, ...]:
@@ -194,7 +210,10 @@ def _why_none(text: str, name: str | None) -> tuple[str, str]:
     return "its name is none", _FORMS
 
 
-_OF_ADDRESSES = "For services of this machine: allow_local=[8000]."
+_OF_ADDRESSES = (
+    "For services of this machine: allow_local=[8000]. For a host in a private network: a rule of the policy with its "
+    "name and its addresses."
+)
 
 
 def _encoded(host: str) -> str:

@@ -28,7 +28,7 @@ def narrowed(hosts: HostRules, wanted: Sequence[str] | None, *, can_ask: bool) -
             f"{str(first)!r} is not among the domains of the sandbox; a run's own list only narrows that",
             remediation=f"Allow it where the sandbox is made: Sandbox({wider}).",
         )
-    return hosts._replace(allowed=tuple(dict.fromkeys(found)), everything=False)
+    return hosts._replace(allowed=tuple(dict.fromkeys(found)), everything=False, within=(*hosts.within, tuple(rules)))
 
 
 def _parts(hosts: HostRules, wanted: HostRule) -> list[HostRule]:

@@ -10,6 +10,8 @@ from casemate.policy.hosts import HostRule, HostRules
 from casemate.policy.requests import NO_REQUEST_RULES, RequestRules
 
 if TYPE_CHECKING:
+    from ipaddress import IPv4Network
+
     from casemate.model.plan import Network
     from casemate.policy.rules import Rules
 
@@ -27,19 +29,20 @@ class Policy:
     """The upper bound of what a sandbox permits; None, or a name that is missing, is no bound.
 
     ``allowed``: hosts that may be reached without asking, None where the file does not say; ``denied`` wins over them.
-    ``local_ports``: ports of this machine's own loopback. ``requests``: what may be asked of hosts.
-    ``intercept``: hosts whose TLS ends at the door; ``trust``: an absolute path, of authorities that servers may have.
-    ``limits``: those that are named, as numbers. ``workspace``: an absolute path. ``hidden``, ``unwritable``:
-    absolute paths and patterns that a cell must not see, or change, each with where it is written; ``shown``: what it
-    is to see besides the workspace, which `casemate wrap` alone can do; ``read_only``: where it is written that no
-    folder of the caller's is to be written in. ``written``: the rules. ``arguments``: further ones of a ``Sandbox``, in
-    a file for ``Sandbox.from_file``. ``settings``: everything with where it is written, for people; ``warnings``: what
-    holds otherwise than is written.
+    ``private``: the private networks in which hosts are. ``local_ports``: ports of this machine's own loopback.
+    ``requests``: what may be asked of hosts. ``intercept``: hosts whose TLS ends at the door; ``trust``: an absolute
+    path, of authorities that servers may have. ``limits``: those that are named, as numbers. ``workspace``: an absolute
+    path. ``hidden``, ``unwritable``: absolute paths and patterns that a cell must not see, or change, each with where
+    it is written; ``shown``: what it is to see besides the workspace, which `casemate wrap` alone can do;
+    ``read_only``: where it is written that no folder of the caller's is to be written in. ``written``: the rules.
+    ``arguments``: further ones of a ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``: everything with
+    where it is written, for people; ``warnings``: what holds otherwise than is written.
     """
 
     network: Network | None = None
     allowed: tuple[HostRule, ...] | None = None
     denied: tuple[HostRule, ...] = ()
+    private: tuple[tuple[HostRule, tuple[IPv4Network, ...]], ...] = ()
     local_ports: tuple[int, ...] = ()
     requests: RequestRules = NO_REQUEST_RULES
     intercept: tuple[HostRule, ...] = ()
@@ -69,7 +72,7 @@ class Policy:
         """The hosts that may be reached where nothing narrows them."""
         if self.network == "none":
             return HostRules(denied=self.denied)
-        return HostRules(self.allowed or (), self.denied, everything=self.network == "public")
+        return HostRules(self.allowed or (), self.denied, everything=self.network == "public", private=self.private)
 
     def where(self, name: str) -> str:
         """Where the setting ``name`` is written."""

@@ -41,6 +41,7 @@ def policy_of(document: Document, folder: str, home: str, *, arguments: bool = F
         network=keys.network,
         allowed=allowed,
         denied=denied,
+        private=tuple((one.host, one.addresses) for one in rules.written if one.host and one.addresses),
         local_ports=tuple(keys.allow_local or ()),
         requests=_requests(document, keys),
         intercept=tuple(

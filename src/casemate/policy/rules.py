@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Decision, Effect, Kind, Question, Verdict
@@ -20,6 +20,9 @@ from casemate.policy.commands import Command
 from casemate.policy.hosts import HostRule, canonical
 from casemate.policy.packages import Package, package
 from casemate.policy.patterns import Anything, Pattern
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network
 
 # What holds where no rule is about a question. "ask" without an approver is no.
 DEFAULTS: Mapping[Kind, Effect] = MappingProxyType(
@@ -44,11 +47,12 @@ _OF_RULE = 20  # steps that a rule takes besides its patterns
 class Rule:
     """One rule; two are the same only if they are one, because each has a budget of its own.
 
-    ``arguments``: None where the rule says nothing of them, else a pattern for each by its name; in a rule that allows
-    no others may be there. ``exactly``: the fingerprint of the one question that it is about. ``namespace``,
-    ``session``, ``run``: where it holds, None for everywhere. ``uses``: how often it allows, ``lasts``: for how many
-    seconds from the start of its :class:`Rulebook`, ``until``: until when (Unix time), ``expires``: the same in seconds
-    of the clock that gives ``now``. ``where``: where it is written, or who answered.
+    ``addresses``: private networks, the only ones in which ``host`` is dialled. ``arguments``: None where the rule says
+    nothing of them, else a pattern for each by its name; in a rule that allows no others may be there. ``exactly``: the
+    fingerprint of the one question that it is about. ``namespace``, ``session``, ``run``: where it holds, None for
+    everywhere. ``uses``: how often it allows, ``lasts``: for how many seconds from the start of its :class:`Rulebook`,
+    ``until``: until when (Unix time), ``expires``: the same in seconds of the clock that gives ``now``. ``where``:
+    where it is written, or who answered.
     """
 
     effect: Effect
@@ -57,6 +61,7 @@ class Rule:
     tool: str = ""
     schema: str = ""
     host: HostRule | None = None
+    addresses: tuple[IPv4Network, ...] = ()
     package: Package | None = None
     command: Command | None = None
     arguments: Mapping[str, Pattern] | None = None
@@ -77,6 +82,8 @@ class Rule:
             return False
         if self.exactly:
             return self.exactly == fingerprint(question)
+        if question.is_beyond and self.effect == "allow":
+            return False
         named = ((self.server, question.server), (self.tool, question.tool), (self.schema, question.schema))
         if any(mine and mine != theirs for mine, theirs in named):
             return False

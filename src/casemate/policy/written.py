@@ -11,6 +11,7 @@ from casemate.errors import InvalidArgument
 from casemate.model.approval import Effect, Kind
 from casemate.policy.commands import Command, command
 from casemate.policy.hosts import denied_rule, host_rule
+from casemate.policy.networks import private_networks
 from casemate.policy.packages import Package, package
 from casemate.policy.patterns import Pattern, is_plain_text, pattern
 from casemate.policy.rules import Rule
@@ -21,7 +22,7 @@ _EFFECTS: tuple[Effect, ...] = get_args(Effect)
 # What a rule of each kind can be about, beside ``namespace``, ``reason`` and, where it allows, a budget.
 _ABOUT: Mapping[Kind, tuple[str, ...]] = {
     "tool": ("server", "tool", "schema", "arguments"),
-    "egress": ("host",),
+    "egress": ("host", "addresses"),
     "package": ("package", "language"),
     "shell": ("arguments",),
     "host": ("command",),
@@ -43,6 +44,7 @@ _FOR_PERSONS = ("plan", "elicitation")
 _NO_ANY = ("files", "shell", "server")  # any file, any line, any way to start it: not by one word
 _ANYWHERE = ("namespace", "reason")
 _BUDGET = ("uses", "lasts", "expires")
+_ALWAYS = (*_BUDGET, "namespace")  # what a rule with addresses must not say: they are looked at where names are dialled
 _LASTS = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<unit>s|m|h|d)\Z")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SCHEMA = re.compile(r"[0-9a-f]{64}\Z")
@@ -78,6 +80,7 @@ def rule(given: Mapping[str, Any], where: str) -> Rule:
         tool=read("tool", _name) or "",
         schema=read("schema", _schema) or "",
         host=read("host", lambda value: host_rule(value, "host") if narrowly else denied_rule(value, "host")),
+        addresses=read("addresses", private_networks) or (),
         package=read("package", lambda value: _package(value, language)),
         command=read("command", lambda value: _command(value, narrowly)),
         arguments=read("arguments", lambda value: _arguments(value, kind, narrowly)),
@@ -118,6 +121,10 @@ def _check_keys(given: Mapping[str, Any], effect: Effect, kind: Kind, where: str
             raise InvalidArgument(
                 "policy", f"{where}: {key!r} is not for rules of kind {kind}; they know {', '.join(known[1:])}"
             )
+        if key == "addresses" and effect != "allow":
+            raise InvalidArgument("policy", f"{where}: {key}: only a rule that allows a host says where it is")
+        if key in _ALWAYS and "addresses" in given:
+            raise InvalidArgument("policy", f"{where}: {key}: a rule with addresses holds always, and for all")
     if effect != "allow":
         if kind == "egress" and "host" not in given and effect == "deny":
             raise InvalidArgument("policy", f"{where}: denies every host; write 'network: none'")

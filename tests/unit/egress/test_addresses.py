@@ -72,6 +72,30 @@ def test_no_address_that_is_not_global_may_be_dialled(address: ipaddress.IPv4Add
         assert why_refused(str(address))
 
 
+TEN = (ipaddress.IPv4Network("10.20.0.0/16"), ipaddress.IPv4Network("10.30.0.5"))
+EVERYTHING = (ipaddress.IPv4Network("0.0.0.0/0"),)
+
+
+@pytest.mark.parametrize("address", ["10.20.0.1", "10.20.255.255", "10.30.0.5"])
+def test_a_private_address_may_be_dialled_where_a_rule_names_it(address: str) -> None:
+    assert why_refused(address)
+    assert why_refused(address, TEN) is None
+
+
+@pytest.mark.parametrize(
+    "address", ["10.21.0.1", "10.30.0.6", "93.184.1.1", "127.0.0.1", "172.16.0.1", "::ffff:10.20.0.1"]
+)
+def test_where_a_rule_names_addresses_no_other_may_be_dialled(address: str) -> None:
+    assert why_refused(address, TEN)
+
+
+@pytest.mark.parametrize("address", REFUSED)
+def test_nothing_but_private_addresses_can_be_named_and_no_metadata(address: str) -> None:
+    """Also by networks that no rule could have: they are looked at twice."""
+    named = address in ("10.0.0.1", "100.64.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1")
+    assert (why_refused(address, EVERYTHING) is None) == named
+
+
 @given(st.text(max_size=60))
 def test_a_text_that_is_no_address_is_refused(text: str) -> None:
     try:

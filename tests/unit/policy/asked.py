@@ -11,8 +11,8 @@ from casemate.policy.written import rule
 
 def question(kind: Kind = "tool", /, **about: Any) -> Question:
     """A question of the session "s1" of run "r1"; what is no field of its own is an argument."""
-    fields = ("namespace", "session", "run", "server", "tool", "schema")
-    named = {"namespace": "default", "session": "s1", "run": "r1"}
+    fields = ("namespace", "session", "run", "server", "tool", "schema", "is_beyond")
+    named: dict[str, Any] = {"namespace": "default", "session": "s1", "run": "r1"}
     if kind == "tool":
         named |= {"server": "files", "tool": "read", "schema": "5" * 64}
     named |= {name: about.pop(name) for name in fields if name in about}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,6 +177,29 @@ def test_what_is_denied_is_not_allowed_by_another_rule() -> None:
     )
     assert rules.ports("bad.good.test") == ()
     assert rules.ports("half.good.test") == (443,)
+
+
+def test_private_networks_are_of_the_hosts_and_ports_of_their_rules() -> None:
+    ten, other = (IPv4Network("10.0.0.0/8"),), (IPv4Network("172.16.0.0/12"),)
+    private = ((host_rule("db.test.example:5432"), ten), (host_rule("*.test.example"), other))
+    rules = HostRules(private=private)
+    assert rules.networks("db.test.example", 5432) == ten
+    assert rules.networks("db.test.example", 443) == other
+    assert rules.networks("db.example", 443) == ()
+    assert not rules.allows("db.test.example", 5432)
+
+
+def test_what_is_within_narrower_lists_is_named_by_each_of_them() -> None:
+    wide, narrow = (
+        (host_rule("*.good.test"), host_rule("good.test")),
+        (host_rule("good.test:8443"), host_rule("good.test")),
+    )
+    rules = HostRules(within=(wide, narrow))
+    assert rules.is_within("good.test", 443)
+    assert not rules.is_within("good.test", 8443)
+    assert not rules.is_within("x.good.test", 443)
+    assert not HostRules(within=((),)).is_within("good.test", 443)
+    assert HostRules().is_within("good.test", 443)
 
 
 def test_no_rules_allow_nothing() -> None:

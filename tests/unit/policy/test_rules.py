@@ -115,6 +115,22 @@ def test_a_wildcard_never_allows_a_path_that_leaves_its_folder(rest: str) -> Non
         assert "\0" not in path
 
 
+@pytest.mark.parametrize(
+    "rules", [[{"allow": "egress", "host": "a.test"}], [{"allow": "egress", "host": "a.test", "uses": 9}]]
+)
+def test_beyond_a_narrower_list_no_rule_allows_a_host_and_an_answer_does(rules: list[dict[str, Any]]) -> None:
+    rulebook, inside = book(*rules), question("egress", host="a.test", port=443)
+    beyond = question("egress", host="a.test", port=443, is_beyond=True)
+    assert effect(rulebook.verdict(inside, now=0.0)) == "allow"
+    assert effect(rulebook.verdict(beyond, now=0.0)) == "ask"
+    rulebook.remember(Decision(True, scope="run"), beyond, 0.0)
+    assert effect(rulebook.verdict(beyond, now=0.0)) == "allow"
+    assert (
+        said([*rules, {"deny": "egress", "host": "a.test"}], "egress", host="a.test", port=443, is_beyond=True)
+        == "deny"
+    )
+
+
 def test_a_budget_is_spent_and_then_a_person_is_asked() -> None:
     rules = book({**READ, "arguments": "any", "uses": 2})
     assert [effect(rules.verdict(question(), 0)) for _ in range(4)] == ["allow", "allow", "ask", "ask"]

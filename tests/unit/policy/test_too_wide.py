@@ -72,6 +72,29 @@ def test_eg_04_what_is_no_host_is_refused(host: object) -> None:
     assert refusal({"allow": "egress", "host": host}).startswith("host: ")
 
 
+@pytest.mark.parametrize("addresses", [
+    [], "10.0.0.0/8", ["0.0.0.0/0"], ["10.0.0.0/7"], ["127.0.0.1"], ["127.0.0.0/8"], ["169.254.169.254"],
+    ["192.0.0.192"], ["198.18.0.0/15"], ["224.0.0.0/4"], ["fd00::/8"], ["::ffff:10.0.0.1"], ["10.0.0.1/8"],
+    ["93.184.216.34"], ["10.0.0.0/8", "0.0.0.0/0"], ["10.1"], [167772161], [None], ["10.0.0.1"] * 33, {"a": 1}, None,
+    ["x" * 10_000]])  # fmt: skip
+def test_eg_05_no_rule_names_other_than_private_networks_of_a_host(addresses: object) -> None:
+    said = refusal({"allow": "egress", "host": "db.test.example", "addresses": addresses})
+    assert said.startswith("addresses: ")
+    assert len(said) < 400
+
+
+@pytest.mark.parametrize("more", [
+    {"deny": "egress"}, {"ask": "egress"}, {"uses": 3}, {"lasts": 60}, {"expires": "2030-01-01T00:00:00Z"},
+    {"namespace": "team"}])  # fmt: skip
+def test_only_a_rule_that_always_allows_a_host_says_where_it_is(more: dict[str, Any]) -> None:
+    written = {"host": "db.test.example", "addresses": ["10.0.0.0/8"], **more}
+    if not {"deny", "ask"} & more.keys():
+        written["allow"] = "egress"
+    assert "addresses" in refusal(written)
+    del written["addresses"]
+    assert rule(written, "p").host is not None
+
+
 @pytest.mark.parametrize("written", [
     {"allow": "tool"}, {"allow": "tool", "server": "files", "arguments": "any"}, {"allow": "tool", "tool": "read"},
     READ, {"allow": "egress"}, {"allow": "package"}, {"allow": "host"}, {"allow": "files"}, {"allow": "server"},

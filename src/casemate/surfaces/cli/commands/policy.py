@@ -97,6 +97,7 @@ def _about(one: Rule) -> str:
     """What a rule is about, on one line."""
     named = (
         ("server", one.server), ("tool", one.tool), ("schema", one.schema[:12]), ("host", one.host),
+        ("at", ", ".join(map(str, one.addresses))),
         ("package", one.package), ("command", one.command), ("namespace", one.namespace),
     )  # fmt: skip
     parts = [f"{name} {value}" for name, value in named if value]

@@ -1,0 +1,75 @@
+"""A list of a run's, a session's or a sandbox's own narrows what the policy allows, however that is written there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.doors.test_asked import get
+from tests.doors.visits import World
+
+from casemate import ApprovalRequest, Execution, sync
+
+GOOD = {"allow": "egress", "host": "good.test"}
+POLICIES: dict[str, dict[str, Any]] = {
+    "a list": {"allowed_domains": ["good.test", "other.test"]},
+    "rules": {"rules": [GOOD, {"allow": "egress", "host": "other.test"}]},
+    "a rule with a budget": {"rules": [GOOD, {"allow": "egress", "host": "other.test", "uses": 5}]},
+    "a wildcard": {"rules": [GOOD, {"allow": "egress", "host": "*.good.test"}]},
+}
+
+
+def by_run(audit: Path, code: str, **arguments: Any) -> Execution:
+    with sync.Sandbox(audit=audit, **arguments) as sandbox:
+        return sandbox.run(code, allowed_domains=["good.test"])
+
+
+def by_session(audit: Path, code: str, **arguments: Any) -> Execution:
+    with sync.Sandbox(audit=audit, **arguments) as sandbox, sandbox.session(allowed_domains=["good.test"]) as session:
+        return session.run(code)
+
+
+def by_sandbox(audit: Path, code: str, **arguments: Any) -> Execution:
+    with sync.Sandbox(audit=audit, allowed_domains=["good.test"], **arguments) as sandbox:
+        return sandbox.run(code)
+
+
+HOW = pytest.mark.parametrize("how", [by_run, by_session, by_sandbox])
+
+
+@HOW
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_the_policy_allows_is_not_reached_beyond_a_narrower_list(
+    world: World, audit: Path, how: Any, policy: str
+) -> None:
+    visits = world.visits()
+    beyond = "api.good.test" if policy == "a wildcard" else "other.test"
+    assert "refused" in how(audit, get(beyond), policy=POLICIES[policy]).stdout
+    assert world.visits() == visits
+    assert "hello" in how(audit, get("good.test"), policy=POLICIES[policy]).stdout
+
+
+@HOW
+def test_a_person_may_still_widen_it_and_is_asked_where_a_rule_would_have_decided(audit: Path, how: Any) -> None:
+    asked: list[Any] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        asked.append(request.arguments["host"])
+        return True
+
+    assert "hello" in how(audit, get("other.test"), policy=POLICIES["a rule with a budget"], approve=approve).stdout
+    assert asked == ["other.test"]
+
+
+def test_without_a_narrower_list_rules_decide_as_before(audit: Path) -> None:
+    with sync.Sandbox(audit=audit, policy=POLICIES["a rule with a budget"]) as sandbox:
+        assert [("hello" in sandbox.run(get("other.test")).stdout) for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_asking_ahead_is_narrowed_as_well(audit: Path) -> None:
+    policy = POLICIES["a rule with a budget"]
+    with sync.Sandbox(audit=audit, policy=policy) as sandbox:
+        assert sandbox.egress.request("other.test", port=80).allowed
+    with sync.Sandbox(audit=audit, policy=policy, allowed_domains=["good.test"]) as sandbox:
+        assert not sandbox.egress.request("other.test", port=80).allowed
