@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST_BACKGROUND = 1 << 16  # bytes of text from the background that wait for a step to tell of them
 _LAST_WORDS = 1 << 16  # bytes of an error or an end, which is still heard when a step has said too much
 _MOST_IDLE, _FRAME_COST = 32 << 20, 256  # bytes of frames between two steps, and what each counts for besides
-_DEAF_GRACE = 0.3  # seconds from the end of a pipe to the end of its process, which tells how it ended
+_DEAF_GRACE = 2.0  # seconds from the end of a pipe to that of its process, which tells how; both may wait for a core
 
 
 class Heard:
