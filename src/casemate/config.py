@@ -21,7 +21,7 @@ from casemate.policy.policy import NO_POLICY, Policy
 
 if TYPE_CHECKING:
     from casemate.policy.document import Document
-    from casemate.policy.rules import Rulebook
+    from casemate.policy.rules import Rule, Rulebook
 
 _NETWORKS = get_args(Network)  # from the narrowest
 _OF_NO_WORKSPACE = "Give the workspace that it lies in: a run without one has an empty folder of its own."
@@ -170,24 +170,45 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tup
         return chosen, HostRules(denied=most.denied)
     hosts = HostRules(most.allowed or (), most.denied, chosen == "public", most.private)
     if wanted and bound is None:
-        hosts = hosts._replace(allowed=wanted)
+        hosts = hosts._replace(allowed=wanted, within=(wanted,))
     elif wanted:
-        hosts = hosts._replace(allowed=_narrowed(most, wanted), within=(wanted,))
+        hosts = _narrowed(most, wanted)._replace(everything=chosen == "public")
+    if most.written:
+        _check_asked(most, hosts, "allowed_domains" if wanted else "network")
     return chosen, hosts
 
 
-def _narrowed(most: Policy, wanted: tuple[HostRule, ...]) -> tuple[HostRule, ...]:
-    """What ``wanted`` and the policy have in common. Raises ``InvalidArgument`` where that is nothing."""
+def _narrowed(most: Policy, wanted: tuple[HostRule, ...]) -> HostRules:
+    """What ``wanted`` and the policy have in common; what rules allow at times is still theirs to decide. Raises
+    ``InvalidArgument`` for a host that neither the lists nor the rules name."""
     from casemate.policy.narrowing import narrowed
 
-    found: list[HostRule] = []
+    ruled = [one.host for one in _written(most) if one.kind == "egress" and one.effect == "allow" and one.host]
+    named = most.hosts._replace(allowed=tuple(dict.fromkeys((*most.hosts.allowed, *ruled))))
     for one in wanted:
         try:
-            found += narrowed(most.hosts, [str(one)], can_ask=False).allowed
+            narrowed(named, [str(one)], can_ask=False)
         except InvalidArgument:
-            named = "every public host" if most.network == "public" else ", ".join(map(str, most.allowed or ()))
-            raise _beyond(most, "allowed_domains", str(one), named or "none") from None
-    return tuple(dict.fromkeys(found))
+            told = "every public host" if most.network == "public" else ", ".join(map(str, named.allowed))
+            raise _beyond(most, "allowed_domains", str(one), told or "none") from None
+    return narrowed(most.hosts, list(map(str, wanted)), can_ask=True)
+
+
+def _check_asked(most: Policy, hosts: HostRules, argument: str) -> None:
+    """Raises ``InvalidArgument`` where an argument allows a host without asking and a rule asks about it, or denies it
+    at times."""
+    from casemate.policy.unasked import passed_over
+
+    if one := passed_over(_written(most), hosts):
+        raise InvalidArgument(
+            argument,
+            f"it allows without asking what a rule of the policy asks about, or denies at times ({one.where})",
+            remediation="Leave it out: arguments only narrow what the policy allows.",
+        )
+
+
+def _written(most: Policy) -> tuple[Rule, ...]:
+    return most.written.written if most.written else ()
 
 
 def _local_ports(most: Policy, ports: Sequence[int]) -> tuple[int, ...]:

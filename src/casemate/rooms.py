@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from casemate.model.plan import Network
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
+    from casemate.policy.hosts import HostRules
     from casemate.policy.policy import Policy
     from casemate.runtimes.runtime import Environment
     from casemate.sessions.packages import Packages
@@ -269,11 +270,14 @@ class Rooms:
         """Hosts that are asked for ahead."""
         from casemate.execution.egress_request import Egress
 
-        async def session_id(id_or_name: str) -> str:
-            return (await self.sessions.get(id_or_name)).id
+        async def session(id_or_name: str) -> tuple[str, HostRules | None]:
+            from casemate.sessions.inspection import hosts_of
+
+            found = await self.sessions.get(id_or_name)
+            return found.id, hosts_of(found)
 
         self.check_open()
-        self._egress = self._egress or Egress(lambda: self.house, self.namespace, session_id)
+        self._egress = self._egress or Egress(lambda: self.house, self.namespace, session)
         return self._egress
 
     def _finished(self, execution: Execution) -> None:

@@ -9,13 +9,14 @@ import pytest
 from tests.doors.test_asked import get
 from tests.doors.visits import World
 
-from casemate import ApprovalRequest, Execution, sync
+from casemate import ApprovalRequest, Decision, Execution, allow_all, sync
 
 GOOD = {"allow": "egress", "host": "good.test"}
 POLICIES: dict[str, dict[str, Any]] = {
     "a list": {"allowed_domains": ["good.test", "other.test"]},
     "rules": {"rules": [GOOD, {"allow": "egress", "host": "other.test"}]},
     "a rule with a budget": {"rules": [GOOD, {"allow": "egress", "host": "other.test", "uses": 5}]},
+    "only rules with a budget": {"rules": [{**GOOD, "uses": 5}, {"allow": "egress", "host": "other.test", "uses": 5}]},
     "a wildcard": {"rules": [GOOD, {"allow": "egress", "host": "*.good.test"}]},
 }
 
@@ -65,6 +66,56 @@ def test_a_person_may_still_widen_it_and_is_asked_where_a_rule_would_have_decide
 def test_without_a_narrower_list_rules_decide_as_before(audit: Path) -> None:
     with sync.Sandbox(audit=audit, policy=POLICIES["a rule with a budget"]) as sandbox:
         assert [("hello" in sandbox.run(get("other.test")).stdout) for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_a_list_of_the_sandbox_does_not_lift_the_budget_of_a_rule(audit: Path) -> None:
+    policy = {"rules": [{"allow": "egress", "host": "other.test", "uses": 1}]}
+    with sync.Sandbox(audit=audit, policy=policy, allowed_domains=["other.test"]) as sandbox:
+        assert [("hello" in sandbox.run(get("other.test")).stdout) for _ in range(2)] == [True, False]
+
+
+@HOW
+def test_where_asking_is_switched_off_a_list_holds(world: World, audit: Path, how: Any) -> None:
+    visits = world.visits()
+    execution = how(audit, get("other.test"), approve=allow_all)
+    assert "refused" in execution.stdout
+    assert world.visits() == visits
+    assert "beyond a list" in execution.crossings[0].reason
+    assert "hello" in how(audit, get("good.test"), approve=allow_all).stdout
+
+
+@pytest.mark.parametrize("decision", [True, Decision(True, scope="session")])
+def test_what_was_allowed_ahead_for_all_does_not_widen_a_narrower_list(
+    world: World, audit: Path, decision: Decision | bool
+) -> None:
+    answers: list[Decision | bool] = [decision]
+    with sync.Sandbox(audit=audit, approve=lambda _: answers.pop() if answers else False) as sandbox:
+        assert sandbox.egress.request("other.test", port=80).allowed
+        visits = world.visits()
+        assert "refused" in sandbox.run(get("other.test"), allowed_domains=["good.test"]).stdout
+        with sandbox.session(allowed_domains=["good.test"]) as session:
+            assert "refused" in session.run(get("other.test")).stdout
+        assert world.visits() == visits
+        assert "hello" in sandbox.run(get("other.test"), allowed_domains=["*.good.test", "other.test"]).stdout
+
+
+def test_asking_ahead_for_a_session_goes_by_its_own_list(audit: Path) -> None:
+    asked: list[Any] = []
+
+    def approve(request: ApprovalRequest) -> Decision:
+        asked.append(request.arguments["host"])
+        return Decision(True, scope="session")
+
+    policy = POLICIES["a rule with a budget"]
+    with (
+        sync.Sandbox(audit=audit, policy=policy, approve=approve) as sandbox,
+        sandbox.session(allowed_domains=["api.good.test"]) as session,
+    ):
+        assert sandbox.egress.request("good.test", port=80).scope == "rule"
+        for host in ("good.test", "other.test"):
+            assert sandbox.egress.request(host, port=80, session=session).scope == "session"
+            assert "hello" in session.run(get(host)).stdout
+    assert asked == ["good.test", "other.test"]
 
 
 def test_asking_ahead_is_narrowed_as_well(audit: Path) -> None:

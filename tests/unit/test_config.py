@@ -64,6 +64,44 @@ def test_domains_narrow(policy: list[str], given: list[str], expected: list[str]
     assert names(in_force({"allowed_domains": policy}, allowed_domains=given)) == expected
 
 
+BUDGET = {"allow": "egress", "host": "*.b.test", "uses": 5}
+
+
+def test_a_list_names_hosts_that_rules_allow_at_times_and_leaves_them_to_the_rules() -> None:
+    found = in_force({"allowed_domains": ["a.test"], "rules": [BUDGET]}, allowed_domains=["a.test", "x.b.test"])
+    assert names(found) == ["a.test"]
+    assert (hosts(found).beyond("x.b.test", 443), hosts(found).beyond("y.b.test", 443)) == ((), ("a.test x.b.test",))
+
+
+@pytest.mark.parametrize(
+    "policy", [{"rules": [BUDGET]}, {"rules": [{**BUDGET, "namespace": "n"}]}, {"defaults": {"egress": "deny"}}]
+)
+@pytest.mark.parametrize("given", [{"allowed_domains": ["a.test"]}, {"network": "public"}])
+def test_a_policy_that_says_in_rules_which_hosts_there_are_is_a_bound_as_with_a_list(policy: Any, given: Any) -> None:
+    with pytest.raises(InvalidArgument, match="beyond the policy"):
+        in_force(policy, **given)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"ask": "egress"}, {"ask": "egress", "host": "x.a.test"}, {"ask": "egress", "host": "*"},
+        {"deny": "egress", "host": "x.a.test", "namespace": "n"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [{"allowed_domains": ["*.a.test"]}, {"network": "public"}])
+def test_no_argument_allows_without_asking_what_a_rule_asks_about(rule: dict[str, str], given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=f"{next(iter(given))}: .*asks about"):
+        in_force({"rules": [rule]}, **given)
+    assert names(in_force({"rules": [rule]})) == []
+
+
+def test_a_rule_that_asks_about_another_host_leaves_an_argument_alone() -> None:
+    policy = {"rules": [{"ask": "egress", "host": "b.test"}, {"deny": "egress", "host": "x.a.test"}]}
+    assert names(in_force(policy, allowed_domains=["*.a.test"])) == ["*.a.test"]
+    assert in_force({"rules": [{"ask": "egress"}], "allow_local": [8080]}, allow_local=[8080]).hosts
+
+
 def test_a_list_narrows_every_public_host_to_itself() -> None:
     found = in_force({"network": "public", "denied_domains": ["b.a.test"]}, allowed_domains=["*.a.test"])
     assert (found.network, hosts(found).everything, names(found)) == ("listed", False, ["*.a.test"])

@@ -37,6 +37,7 @@ _QUICK = 50_000  # steps of looking through rules: some milliseconds at the very
 
 NOBODY = "nobody is there to ask"
 GONE = "whoever was asked has gone"
+BEYOND = "it is beyond a list of hosts that was given, and asking is switched off"
 _CLOSED = "the sandbox was closed"
 FAULT = Verdict(False, "fault", "casemate itself failed to decide")
 
@@ -203,7 +204,7 @@ class Plane:
         if not case.asker.asks:
             return Verdict(False, "nobody", NOBODY)
         if not self._asks:
-            return Verdict(True, "allow_all")
+            return Verdict(False, "allow_all", BEYOND) if case.question.beyond else Verdict(True, "allow_all")
         if not any(channel.is_there for channel in self._channels_for(case.asker)):
             return Verdict(False, "nobody", NOBODY)
         return None

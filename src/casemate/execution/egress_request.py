@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from casemate.execution.house import House
+    from casemate.policy.hosts import HostRules
     from casemate.sessions.session import Session
 
 _MOST_AT_ONCE = 16  # questions of one caller that wait; its others are asked when these are answered
@@ -46,11 +47,16 @@ class EgressAnswer:
 class Egress:
     """Asks on the sandbox's approval plane."""
 
-    def __init__(self, house: Callable[[], House], namespace: str, session_id: Callable[[str], Awaitable[str]]) -> None:
-        """``session_id``: of an open session, by its id or name. Raises ``InvalidArgument``."""
+    def __init__(
+        self,
+        house: Callable[[], House],
+        namespace: str,
+        session: Callable[[str], Awaitable[tuple[str, HostRules | None]]],
+    ) -> None:
+        """``session``: the id of an open one by its id or name, and what it may reach. Raises ``InvalidArgument``."""
         self._house = house
         self._namespace = namespace
-        self._session_id = session_id
+        self._session = session
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by caller
 
     async def request(
@@ -60,9 +66,9 @@ class Egress:
 
         ``domain``: a host name. ``port``: of the connection. ``reason``: shown to whoever is asked, as the asker's own
         words. ``session``: an open one, or its id or name: the answer is for it alone; without one it is for all runs
-        and sessions of the sandbox. An answer once, or for a run, is good for one connection; one for a session holds
-        as long as the session, or the sandbox. Nothing is connected or resolved here. Without anybody to ask it is
-        denied at once.
+        and sessions of the sandbox, but for those whose own lists do not name it. An answer once, or for a run, is good
+        for one connection; one for a session holds as long as the session, or the sandbox. Nothing is connected or
+        resolved here. Without anybody to ask it is denied at once.
 
         Raises ``InvalidArgument`` for what is no host name, and as ``Sandbox.run``.
         """
@@ -72,15 +78,17 @@ class Egress:
         if not isinstance(reason, str):
             raise InvalidArgument("reason", f"{reason!r} is not a str")
         house = self._house()
-        if (known := _known(house, name, port)) is not None:
+        whose, hosts = None, house.hosts
+        if session is not None:
+            whose, hosts = await self._session(session if isinstance(session, str) else session.id)
+        if (known := _known(hosts, name, port)) is not None:
             return known
-        named = session if session is None or isinstance(session, str) else session.id
-        whose = None if named is None else await self._session_id(named)
+        assert hosts is not None
         turn = self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE))
         async with turn:
             asker = house.approvals().asker(Of(self._namespace, whose, os.urandom(16).hex()), None, ahead=True)
             try:
-                verdict = await asyncio.wrap_future(asker.decide(_question(house, name, port, reason, whose)))
+                verdict = await asyncio.wrap_future(asker.decide(_question(hosts, name, port, reason, whose)))
             finally:
                 await asker.end()
         if not verdict.allow:
@@ -91,25 +99,24 @@ class Egress:
         return EgressAnswer(name, port, True, scope, expires, verdict.by, verdict.reason)
 
 
-def _known(house: House, name: str, port: int) -> EgressAnswer | None:
+def _known(hosts: HostRules | None, name: str, port: int) -> EgressAnswer | None:
     """What needs no question: no rule of the network can be changed by an answer."""
-    if house.hosts is None:
+    if hosts is None:
         return EgressAnswer(name, port, False, "", None, "network", "this sandbox has network='none'")
-    if house.hosts.denies(name, port):
+    if hosts.denies(name, port):
         return EgressAnswer(name, port, False, "", None, "denied_domains", "a rule of the network denies it")
-    if house.hosts.allows(name, port):
+    if hosts.allows(name, port):
         return EgressAnswer(name, port, True, "rule", None, "allowed_domains", "")
     return None
 
 
-def _question(house: House, name: str, port: int, reason: str, session: str | None) -> Question:
+def _question(hosts: HostRules, name: str, port: int, reason: str, session: str | None) -> Question:
     """As the network's door asks it, so that the answer is found again; in the summary what is different."""
     whom = "all runs and sessions" if session is None else "this session"
     plain = "".join(character if character.isprintable() else " " for character in reason[:_MOST_REASON]).strip()
     words = f", they say: {plain}" if plain else ""
     summary = f"let programs of {whom} connect to {name}, port {port}, asked for ahead{words}"
-    is_beyond = house.hosts is not None and not house.hosts.is_within(name, port)
-    return Question("egress", summary, {"host": name, "port": port}, is_beyond=is_beyond)
+    return Question("egress", summary, {"host": name, "port": port}, beyond=hosts.beyond(name, port))
 
 
 def _name(domain: object) -> str:

@@ -262,8 +262,7 @@ class Asking(NamedTuple):
 
         again = f", for the {_ordinal(how_often)} time" if how_often > 1 else ""
         summary = f"connect to {host}, port {port}{again}"
-        is_beyond = not self.hosts.is_within(host, port)
-        question = Question("egress", summary, {"host": host, "port": port}, is_beyond=is_beyond)
+        question = Question("egress", summary, {"host": host, "port": port}, beyond=self.hosts.beyond(host, port))
         answer: Future[bool | str] = Future()
         answer.set_running_or_notify_cancel()
 

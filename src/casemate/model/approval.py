@@ -21,9 +21,9 @@ class Question:
 
     ``arguments``: JSON values, resolved and canonical: rules match them, a person is shown them, and exactly they are
     acted upon. ``session``: None for a run of its own. ``server``, ``tool`` and ``schema`` (a hash of the tool's
-    definition) are of tool calls. ``is_beyond``: it is about a host that a narrower list, of the run or of the sandbox,
-    does not name; then what is written allows nothing, and a person may. Who asks leaves ``namespace``, ``session`` and
-    ``run`` out: the plane fills them in.
+    definition) are of tool calls. ``beyond``: the narrower lists, of the run or of the sandbox, that do not name the
+    host that it is about, as they are written; then what is written allows nothing, and a person may. Who asks leaves
+    ``namespace``, ``session`` and ``run`` out: the plane fills them in.
     """
 
     kind: Kind
@@ -35,7 +35,7 @@ class Question:
     server: str = ""
     tool: str = ""
     schema: str = ""
-    is_beyond: bool = False
+    beyond: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,8 @@ class ApprovalRequest:
 
 
 def allow_all(_request: ApprovalRequest) -> bool:
-    """``Sandbox(approve=casemate.allow_all)``: nobody is asked, and everything that no rule denies may cross.
+    """``Sandbox(approve=casemate.allow_all)``: nobody is asked, and everything that no rule denies may cross, but for
+    hosts beyond a list that was given for the run, the session or the sandbox.
 
     The only way to switch asking off; each result says so in ``isolation.notes``.
     """

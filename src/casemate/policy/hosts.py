@@ -76,9 +76,10 @@ class HostRules(NamedTuple):
         """Whether a rule says no; a rule without a port is for all of them here."""
         return any(rule.names(name) and rule.port in (None, port) for rule in self.denied)
 
-    def is_within(self, name: str, port: int) -> bool:
-        """Whether each list that narrows what rules allow names the canonical ``name`` at ``port``."""
-        return all(any(rule.covers(name, port) for rule in one) for one in self.within)
+    def beyond(self, name: str, port: int) -> tuple[str, ...]:
+        """The lists that narrow what rules allow and do not name the canonical ``name`` at ``port``, as written."""
+        lists = (one for one in self.within if not any(rule.covers(name, port) for rule in one))
+        return tuple(" ".join(map(str, one)) for one in lists)
 
     def networks(self, name: str, port: int) -> tuple[IPv4Network, ...]:
         """The only networks in which the canonical ``name`` is dialled at ``port``; none: at public addresses."""

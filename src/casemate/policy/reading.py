@@ -10,12 +10,13 @@ from casemate.errors import InvalidArgument
 from casemate.model.approval import Effect, Kind
 from casemate.model.limits import Limits
 from casemate.policy.document import Document, Path
-from casemate.policy.hosts import HostRule, denied_rule, exact_rule, host_rule
+from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, denied_rule, exact_rule, host_rule
 from casemate.policy.keys import ARGUMENTS_ONLY, SandboxKeys, checked_keys
 from casemate.policy.policy import Policy, Setting
 from casemate.policy.requests import RequestRule, RequestRules
-from casemate.policy.rules import DEFAULTS, Rule, Rules
+from casemate.policy.rules import DEFAULTS, Rules
 from casemate.policy.srt import Translation, is_srt, translated
+from casemate.policy.unasked import passed_over
 from casemate.policy.written import KINDS, rule
 
 _RELATIVE = ("workspace", "output_dir", "environment", "audit", "trust", "tools")  # arguments that may be paths
@@ -88,11 +89,17 @@ def _hosts(
     hosts = [one for one in rules.written if one.kind == "egress" and one.host is not None]
     allowed += [one.host for one in hosts if one.host and one.effect == "allow" and not one.conditional]
     denied += [one.host for one in hosts if one.host and one.effect == "deny" and not one.conditional]
-    if keys.network == "none" and (allowed or keys.allow_local or any(one.effect == "allow" for one in hosts)):
+    any_allowed = any(one.effect == "allow" for one in hosts)
+    if keys.network == "none" and (allowed or keys.allow_local or any_allowed):
         _refuse(document, ("network",), "none allows no hosts, and the file names some; leave one of them out")
-    for one in rules.written:
-        _check_decided_once(one, allowed, everything=keys.network == "public")
-    named = keys.allowed_domains is not None or bool(allowed)
+    local = [HostRule(LOCAL_NAME, port) for port in keys.allow_local or ()]
+    if one := passed_over(rules.written, HostRules((*allowed, *local), everything=keys.network == "public")):
+        raise InvalidArgument(
+            "policy",
+            f"{one.where}: {one.effect}: egress: is about a host that is allowed without asking",
+            remediation="Leave it out of allowed_domains, allow_local, network: public and the rules that allow it.",
+        )
+    named = keys.allowed_domains is not None or any_allowed or rules.default("egress")[0] == "deny"
     return (tuple(allowed) if named else None), tuple(denied)
 
 
@@ -108,24 +115,6 @@ def _requests(document: Document, keys: SandboxKeys) -> RequestRules:
             for n, one in enumerate(keys.requests or ())
         )
     )
-
-
-def _check_decided_once(one: Rule, allowed: list[HostRule], *, everything: bool) -> None:
-    """Hosts that are allowed are not asked about, so a rule that asks, or denies at times, must not be about one."""
-    if one.kind != "egress" or one.effect == "allow" or (one.effect == "deny" and not one.conditional):
-        return
-    if everything or any(one.host is None or _meet(one.host, other) for other in allowed):
-        raise InvalidArgument(
-            "policy",
-            f"{one.where}: {one.effect}: egress: is about a host that is allowed without asking",
-            remediation="Leave it out of allowed_domains, network: public and the rules that allow it.",
-        )
-
-
-def _meet(one: HostRule, other: HostRule) -> bool:
-    """Whether some name is meant by both."""
-    names = (one.host.removeprefix("*."), other.host.removeprefix("*."))
-    return one.host == other.host or one.names(names[1]) or other.names(names[0])
 
 
 def _host(document: Document, path: Path, text: Any, reader: Callable[[object, str], HostRule] = host_rule) -> HostRule:

@@ -138,6 +138,21 @@ async def test_with_asking_switched_off_it_crosses_and_the_result_says_so() -> N
 
 
 @running
+async def test_with_asking_switched_off_nothing_crosses_beyond_a_list_of_hosts_that_was_given() -> None:
+    desk = Desk(allow_all)
+    asker = desk.asker()
+    told = {beyond: await verdict(asker.decide(_host(beyond))) for beyond in ((), ("good.test",))}
+    await asker.end()
+    desk.approvals.close()
+    assert {beyond: one.allow for beyond, one in told.items()} == {(): True, ("good.test",): False}
+    assert "beyond a list" in told["good.test",].reason
+
+
+def _host(beyond: tuple[str, ...]) -> Question:
+    return Question("egress", "connect", {"host": "a.test", "port": 443}, beyond=beyond)
+
+
+@running
 async def test_the_request_shows_exactly_what_was_asked_and_who_asks() -> None:
     desk = Desk()
     asker = desk.asker("run 7", "session 3", stream=True)

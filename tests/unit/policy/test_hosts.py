@@ -189,17 +189,18 @@ def test_private_networks_are_of_the_hosts_and_ports_of_their_rules() -> None:
     assert not rules.allows("db.test.example", 5432)
 
 
-def test_what_is_within_narrower_lists_is_named_by_each_of_them() -> None:
+def test_the_narrower_lists_that_do_not_name_a_host_are_told_as_written() -> None:
     wide, narrow = (
         (host_rule("*.good.test"), host_rule("good.test")),
         (host_rule("good.test:8443"), host_rule("good.test")),
     )
     rules = HostRules(within=(wide, narrow))
-    assert rules.is_within("good.test", 443)
-    assert not rules.is_within("good.test", 8443)
-    assert not rules.is_within("x.good.test", 443)
-    assert not HostRules(within=((),)).is_within("good.test", 443)
-    assert HostRules().is_within("good.test", 443)
+    assert rules.beyond("good.test", 443) == ()
+    assert rules.beyond("good.test", 8443) == ("*.good.test good.test",)
+    assert rules.beyond("x.good.test", 443) == ("good.test:8443 good.test",)
+    assert rules.beyond("evil.test", 443) == ("*.good.test good.test", "good.test:8443 good.test")
+    assert HostRules(within=((),)).beyond("good.test", 443) == ("",)
+    assert HostRules().beyond("good.test", 443) == ()
 
 
 def test_no_rules_allow_nothing() -> None:

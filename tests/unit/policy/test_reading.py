@@ -165,6 +165,8 @@ def test_what_is_too_deep_or_too_long_is_refused(text: str, form: str) -> None:
     ("allowed_domains: ['*.b.test']\nrules:\n- {ask: egress, host: a.b.test}", "p.yaml:3: ask: egress"),
     ("network: public\nrules:\n- {ask: egress, host: a.test}", "p.yaml:3: ask: egress"),
     ("allowed_domains: [a.test]\nrules:\n- {deny: egress, host: a.test, namespace: n}", "p.yaml:3: deny: egress"),
+    ("allow_local: [8000]\nrules:\n- {deny: egress, host: '*', namespace: n}", "p.yaml:3: deny: egress"),
+    ("allow_local: [8000]\nrules:\n- {ask: egress, host: host.casemate.internal}", "p.yaml:3: ask: egress"),
     ("namespace: team\n", "p.yaml:1: namespace: is an argument of a sandbox and no policy")])  # fmt: skip
 def test_a_mistake_is_named_with_its_line_its_key_and_what_would_be_right(text: str, said: str) -> None:
     assert refusal(text).startswith(said)
