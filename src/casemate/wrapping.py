@@ -18,6 +18,7 @@ from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
 from casemate.execution.given import check_choice, check_namespace, checked_folder, opened_store
 from casemate.execution.house import House
+from casemate.execution.interception import Interceptions
 from casemate.execution.network import Outside
 from casemate.execution.request import make_command
 from casemate.files.protected import PROTECTED
@@ -92,7 +93,7 @@ class Wrapping:
         self._house = House(
             wall=self._wall, log=self._log, approvals=self._no_approvals, limits=bound.limits, runtime_for=runtime_for,
             environment=None, preload=(), workspace=self.folder, workspace_mode=self.mode, output_dir=None,
-            outside=Outside(bound.policy.requests), hosts=bound.hosts,
+            outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)), hosts=bound.hosts,
         )  # fmt: skip
         self._copied = tuple(_readable(str(Path(asked.cwd, path)), "copy") for path in asked.copied)
         named = (*(path for path, _ in bound.policy.shown), *(str(Path(asked.cwd, path)) for path in asked.shown))

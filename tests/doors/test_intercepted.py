@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -201,3 +205,21 @@ def test_the_authoritys_key_is_in_no_file_of_the_cell_or_the_host(sandbox: sync.
     assert not [path for path in Path(folder).rglob("*") if path.is_file() and b"PRIVATE" in path.read_bytes()]
     sandbox.close()
     assert not Path(folder).exists()
+
+
+@needs("curl")
+def test_a_wrapped_command_s_requests_are_seen_as_those_of_a_program(world: World, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.json"
+    rules = {"allowed_domains": ["good.test"], "requests": [{"host": "good.test", "path": "/v1"}]}
+    policy.write_text(json.dumps({**rules, "intercept": ["good.test"], "trust": str(world.folder / "ca.pem")}))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "home").mkdir()
+    asks = "for path in v1 v2; do curl -sS https://good.test/$path; done"
+    done = subprocess.run(
+        [sys.executable, "-m", "casemate", "wrap", "--policy", str(policy), "--", "bash", "-c", asks],
+        cwd=tmp_path / "folder", env={**os.environ, "HOME": str(tmp_path / "home")}, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert "hello from GET /v1" in done.stdout, done.stderr
+    assert "no rule allows GET there" in done.stdout
+    assert "hello from GET /v2" not in done.stdout

@@ -10,6 +10,9 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from tests.mcp_server.conftest import ERAS, Connect, output_of, structure_of, text_of
 
+from casemate.operations.desk import Desk
+from casemate.sessions.inspection import hosts_of
+
 PICTURE = "from IPython.display import display, Image\n"
 LARGEST = 20_000  # characters of an answer
 
@@ -268,6 +271,27 @@ async def test_a_program_in_another_language_than_its_sessions_is_refused(connec
         assert answer.is_error
         assert "the session runs python, not node" in text_of(answer)
         assert output_of(await agent.call("execute_code", code="x + 1", session=session, language="python")) == "2"
+
+
+async def test_a_new_session_has_the_list_of_hosts_that_its_first_program_was_given(
+    connect: Connect, desk: Desk
+) -> None:
+    async with connect() as agent:
+        answer = await agent.call("execute_code", code="x = 1", session="new", allowed_domains=["good.test"])
+        assert not answer.is_error
+        session = structure_of(answer)["session"]
+        hosts = hosts_of(await desk.sandbox.sessions.get(session))
+        assert hosts is not None
+        assert hosts.beyond("other.test", 443) == ("good.test",)
+
+
+@pytest.mark.parametrize("hosts", [[], ["good.test"]])
+async def test_a_step_s_list_of_hosts_is_refused_and_not_ignored(connect: Connect, hosts: list[str]) -> None:
+    async with connect() as agent:
+        session = structure_of(await agent.call("execute_code", code="x = 1", session="new"))["session"]
+        answer = await agent.call("execute_code", code="x", session=session, allowed_domains=hosts)
+        assert answer.is_error
+        assert "allowed_domains: is not for a step" in text_of(answer)
 
 
 async def test_a_file_of_zeros_is_no_text_as_a_resource_either(connect: Connect) -> None:

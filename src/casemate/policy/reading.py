@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator
+from ipaddress import ip_network
 from typing import Any, NoReturn
 
 from casemate.errors import InvalidArgument
@@ -33,6 +34,8 @@ def policy_of(document: Document, folder: str, home: str, *, arguments: bool = F
         document = Document(document.name, translation.values, translation.lines)
     keys = checked_keys(document, arguments=arguments)
     rules = _rules(document, keys)
+    for text, where in translation.undialled if translation else ():
+        _check_not_named(text, where, rules)
     allowed, denied = _hosts(document, keys, rules)
     paths = {
         name: _path(document, name, folder, home) for name in _RELATIVE if isinstance(document.values.get(name), str)
@@ -76,6 +79,14 @@ def _rules(document: Document, keys: SandboxKeys) -> Rules:
             _refuse(document, path, "allow is too wide for all of a kind; write rules, or ask or deny here")
         defaults[kind] = (effect, document.where(path))
     return Rules(written, defaults)
+
+
+def _check_not_named(text: str, where: str, rules: Rules) -> None:
+    """No rule may name addresses of the network ``text``, which another key refuses."""
+    network = ip_network(text, strict=False)
+    for one in rules.written:
+        if any(network.version == named.version and network.overlaps(named) for named in one.addresses):
+            raise InvalidArgument("policy", f"{one.where}: addresses: {text} is refused by the same file ({where})")
 
 
 def _hosts(

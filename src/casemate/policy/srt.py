@@ -63,13 +63,14 @@ _TOP = ("filesystem", "credentials", "allowNestedUserNamespaces", "enableWeakerN
 class Translation:
     """casemate's own keys with their lines; ``hidden`` and ``unwritable``: what must not be seen, or changed;
     ``shown``: what is to be seen besides the workspace; ``read_only``: where it is written that no folder is to be
-    written in."""
+    written in; ``undialled``: networks that are never to be dialled, each with its place."""
 
     values: dict[str, Any]
     lines: dict[Path, int]
     hidden: list[Entry] = field(default_factory=list)
     unwritable: list[Entry] = field(default_factory=list)
     shown: list[Entry] = field(default_factory=list)
+    undialled: list[tuple[str, str]] = field(default_factory=list)
     read_only: str = ""
     warnings: list[str] = field(default_factory=list)
 
@@ -140,6 +141,7 @@ class _Reader:
             )
         for path, text in self._texts(keys, "network", "deniedResolvedAddresses"):
             self._check_never_dialled(path, text)
+            self._made.undialled.append((text, self._document.where(path)))
 
     def filesystem(self, keys: Any) -> None:
         """``filesystem``: what may be seen and changed."""

@@ -84,6 +84,16 @@ def test_what_cannot_be_honoured_is_an_error_with_its_line(keys: dict[str, Any],
     assert refusal_of_json(keys).startswith(said)
 
 
+@pytest.mark.parametrize(("named", "is_refused"), [("10.7.0.0/16", True), ("10.0.0.0/8", True), ("10.8.0.0/16", False)])
+def test_no_rule_names_addresses_that_the_same_file_refuses(named: str, is_refused: bool) -> None:
+    rules = [{"allow": "egress", "host": "a.test", "addresses": [named]}]
+    keys = {"rules": rules, "network": {"deniedResolvedAddresses": ["10.7.7.0/24", "fd00::/8"]}}
+    if not is_refused:
+        assert read_json(keys).private
+        return
+    assert "addresses: 10.7.7.0/24 is refused by the same file (p.json:" in refusal_of_json(keys)
+
+
 def test_what_lies_outside_the_workspace_is_kept_for_commands_that_can_be_shown_it() -> None:
     policy = read_json({"filesystem": {"allowRead": ["/data", "/usr/share", "./in"], "allowWrite": ["."]}})
     assert policy.shown == (("/data", "p.json:4"), (f"{policy.workspace}/in", "p.json:6"))

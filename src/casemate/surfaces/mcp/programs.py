@@ -31,15 +31,16 @@ _CELL_CHARACTERS = 5000
 async def execute_code(call: Call) -> CallToolResult | InputRequiredResult:
     """Run code in a fresh cell or a session."""
     given = call.arguments
-    session = given.get("session")
+    session, domains = given.get("session"), given.get("allowed_domains")
     if call.resumed is None and session == "new":
-        session = await opened(call, {"language": given.get("language", "python")})
+        terms = {} if domains is None else {"allowed_domains": domains}
+        session, domains = await opened(call, {"language": given.get("language", "python"), **terms}), None
     order = {
         "code": given["code"],
         "language": given.get("language"),
         "session": session,
         "files": {name: {"text": content} for name, content in given["files"].items()} if given.get("files") else None,
-        "allowed_domains": given.get("allowed_domains"),
+        "allowed_domains": domains,
         "timeout": given.get("timeout_seconds"),
     }
     return await _run(call, order, answers.OUTPUT)
