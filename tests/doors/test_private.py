@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doors.test_clients import needs
 from tests.doors.test_refused import TRY, new_visits
 from tests.doors.visits import World
 
@@ -86,3 +89,119 @@ def test_no_argument_of_a_sandbox_names_private_addresses(audit: Path) -> None:
     for given in ("10.77.0.1", "10.77.0.0/16"):
         with pytest.raises(InvalidArgument, match="a rule of the policy"):
             sync.Sandbox(audit=audit, allowed_domains=[given])
+
+
+# A client that says what it wants in one of the ways there are, and tells what it gets.
+_WAYS = """
+import socket
+PROXY = ("198.18.0.1", 3128)
+def said(way, *lines):
+    answers = []
+    try:
+        with socket.create_connection(way, 30) as s:
+            s.settimeout(30)
+            for line in lines:
+                s.sendall(line)
+                answers.append(s.recv(300))
+    except OSError as error:
+        answers.append(type(error).__name__)
+    print(answers)
+def get(target, host): return f"GET {target} HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n".encode()
+def connect(host): return f"CONNECT {host} HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n".encode()
+def socks(name, port=80): return b"\\x05\\x01\\x00\\x03%c" % len(name) + name + port.to_bytes(2, "big")
+def socks_at(address): return b"\\x05\\x01\\x00\\x01" + socket.inet_aton(address) + b"\\x00\\x50"
+HELLO = b"\\x05\\x01\\x00"
+"""
+_HERE = "get('/x', 'private.test')"
+
+
+@pytest.mark.parametrize(
+    ("way", "reached"),
+    [
+        (f"('PRIVATE.test.', 80), {_HERE}", ["10.77.0.1"]),
+        ("PROXY, get('http://private.test/x', 'private.test')", ["10.77.0.1"]),
+        ("PROXY, get('http://good.test/x', 'good.test'), get('http://private.test/x', 'private.test'), "
+         "get('http://good.test/x', 'good.test')", ["93.184.216.34", "10.77.0.1", "93.184.216.34"]),
+        ("PROXY, get('http://private.test/x', 'private.test'), get('http://10.77.0.1/x', '10.77.0.1')", ["10.77.0.1"]),
+        (f"PROXY, connect('Private.TEST:80'), {_HERE}", ["10.77.0.1"]),
+        (f"PROXY, HELLO, socks(b'private.test'), {_HERE}", ["10.77.0.1"]),
+        (f"PROXY, HELLO, socks_at(socket.gethostbyname('private.test')), {_HERE}", ["10.77.0.1"]),
+        (f"('good.test', 80), get('/x', 'good.test'), {_HERE}", ["93.184.216.34"]),
+        (f"PROXY, connect('good.test:80'), {_HERE}", []),
+        (f"PROXY, connect('10.77.0.1:80'), {_HERE}", []),
+        (f"PROXY, HELLO, socks(b'10.77.0.1'), {_HERE}", []),
+        (f"PROXY, HELLO, socks_at('10.77.0.1'), {_HERE}", []),
+        (f"PROXY, HELLO, socks(b'private.test', 7777), {_HERE}", []),
+        (f"PROXY, HELLO, socks(b'x.private.test'), {_HERE}", []),
+        (f"('10.77.0.1', 80), {_HERE}", []),
+        (f"('private.test', 22), {_HERE}", []),
+    ],
+)  # fmt: skip
+def test_a_private_host_is_reached_by_its_name_alone_whatever_way_is_taken(
+    world: World, audit: Path, way: str, reached: list[str]
+) -> None:
+    visits = world.visits()
+    rules = [rule("private.test", "10.77.0.0/16"), {"allow": "egress", "host": "good.test"}]
+    with sync.Sandbox(audit=audit, policy={"rules": rules}) as sandbox:
+        execution = sandbox.run(_WAYS + f"said({way})")
+    assert execution.status == "ok", execution.stderr
+    assert [visit.split()[0] for visit in new_visits(world, visits)] == reached, execution.stdout
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"denied_domains": ["private.test"]},
+        {"denied_domains": ["*"]},
+        {"rules": [{"deny": "egress", "host": "*.test"}, {"deny": "egress", "host": "private.test:80"}]},
+    ],
+)
+def test_what_denies_a_private_host_wins(world: World, audit: Path, more: dict[str, Any]) -> None:
+    visits = world.visits()
+    policy = {**more, "rules": [rule("private.test", "10.77.0.0/16"), *more.get("rules", ())]}
+    with sync.Sandbox(audit=audit, policy=policy, approve=lambda _: True) as sandbox:
+        assert "answered b'HTTP/1.1 200" not in sandbox.run(TRY.format("", "private.test", 80, "private.test")).stdout
+    assert new_visits(world, visits) == []
+
+
+@contextlib.contextmanager
+def meaning(world: World, name: str, before: str, address: str) -> Iterator[None]:
+    """``name``, which means ``before``, means ``address`` as long as this is entered."""
+    hosts = world.folder / "hosts"
+    text = hosts.read_text()
+    assert f"{before} {name} " in text
+    hosts.write_text(text.replace(f"{before} {name} ", f"{address} {name} "))
+    try:
+        yield
+    finally:
+        hosts.write_text(text)
+
+
+def test_a_private_name_that_comes_to_mean_something_else_leads_nowhere_on_the_next_connection(
+    world: World, audit: Path
+) -> None:
+    visits, program = world.visits(), TRY.format("", "private.test", 80, "private.test")
+    policy = {"rules": [rule("private.test", "10.77.0.0/16")]}
+    with sync.Sandbox(audit=audit, policy=policy) as sandbox, sandbox.session() as session:
+        assert "answered b'HTTP/1.1 200" in session.run(program).text
+        for other in ("93.184.216.34", "192.168.77.1", "169.254.169.254", "93.184.215.1"):
+            with meaning(world, "private.test", "10.77.0.1", other):
+                assert "answered b'HTTP/1.1 403" in session.run(program).text
+    assert [visit.split()[0] for visit in new_visits(world, visits)] == ["10.77.0.1"]
+
+
+@needs("curl")
+@pytest.mark.parametrize("port", [443, 8443])  # HTTP/1.1, and HTTP/2
+def test_tls_that_ends_at_the_door_goes_to_the_private_address_and_no_other(
+    world: World, audit: Path, port: int
+) -> None:
+    name = f"good.test:{port}"
+    with sync.Sandbox(
+        audit=audit, policy={"rules": [rule(name, "10.77.0.0/16")]}, intercept=[name], trust=world.folder / "ca.pem"
+    ) as sandbox:
+        visits, program = world.visits(), f"curl -sS -m 60 https://{name}/x"
+        assert "addresses that are not dialled" in sandbox.run(program, language="shell").stdout
+        assert new_visits(world, visits) == []
+        with meaning(world, "good.test", "93.184.216.34", "10.77.0.1"):
+            assert "hello from GET /x" in sandbox.run(program, language="shell").stdout
+    assert [visit.split()[:2] for visit in new_visits(world, visits)] == [["10.77.0.1", str(port)]]
