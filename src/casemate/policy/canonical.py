@@ -75,10 +75,12 @@ def digest(value: Any, argument: str = "arguments") -> str:
 
 
 def fingerprint(question: Question, arguments: bytes | None = None) -> str:
-    """The hash that an answer binds to: of the kind, the server, the tool, its definition and the arguments; not of
-    who asks. It is the digest of an object of these. ``arguments``: their one text, where that is there already.
-    Raises as :func:`canonical`."""
+    """The hash that an answer binds to: of the kind, the server, the tool, its definition and the arguments, and of the
+    lists that it is beyond, if any; not of who asks. It is the digest of an object of these. ``arguments``: their one
+    text, where that is there already. Raises as :func:`canonical`."""
     first = canonical(question.arguments) if arguments is None else arguments
+    if question.beyond:
+        first += b',"beyond":' + canonical(list(question.beyond))
     rest = _named(question.kind, question.schema, question.server, question.tool)
     return hashlib.sha256(b'{"arguments":' + first + b"," + rest[1:]).hexdigest()
 

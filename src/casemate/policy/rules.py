@@ -49,11 +49,10 @@ class Rule:
 
     ``addresses``: private networks, the only ones in which ``host`` is dialled. ``arguments``: None where the rule says
     nothing of them, else a pattern for each by its name; in a rule that allows no others may be there. ``exactly``: the
-    fingerprint of the one question that it is about. ``beyond``: the narrower lists that it reaches beyond, as those of
-    the question that was answered. ``namespace``, ``session``, ``run``: where it holds, None for everywhere. ``uses``:
-    how often it allows, ``lasts``: for how many seconds from the start of its :class:`Rulebook`, ``until``: until when
-    (Unix time), ``expires``: the same in seconds of the clock that gives ``now``. ``where``: where it is written, or
-    who answered.
+    fingerprint of the one question that it is about. ``namespace``, ``session``, ``run``: where it holds, None for
+    everywhere. ``uses``: how often it allows, ``lasts``: for how many seconds from the start of its :class:`Rulebook`,
+    ``until``: until when (Unix time), ``expires``: the same in seconds of the clock that gives ``now``. ``where``:
+    where it is written, or who answered.
     """
 
     effect: Effect
@@ -67,7 +66,6 @@ class Rule:
     command: Command | None = None
     arguments: Mapping[str, Pattern] | None = None
     exactly: str = ""
-    beyond: tuple[str, ...] = ()
     namespace: str | None = None
     session: str | None = None
     run: str | None = None
@@ -82,10 +80,10 @@ class Rule:
         """Whether the rule is about ``question``, whatever the time and what is left of its budget."""
         if self.kind != question.kind or not self._holds_for(question):
             return False
-        if self.effect == "allow" and not {*question.beyond} <= {*self.beyond}:
-            return False
         if self.exactly:
             return self.exactly == fingerprint(question)
+        if question.beyond and self.effect == "allow":
+            return False
         named = ((self.server, question.server), (self.tool, question.tool), (self.schema, question.schema))
         if any(mine and mine != theirs for mine, theirs in named):
             return False
@@ -349,7 +347,6 @@ def rule_from(decision: Decision, question: Question, now: float, by: str = "ans
         tool=question.tool,
         schema=question.schema,
         exactly=fingerprint(question),
-        beyond=question.beyond,
         namespace=question.namespace,
         session=question.session,
         run=None if whole_session else question.run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,8 +131,9 @@ def test_ap_07_an_answer_binds_to_everything_that_was_shown_and_to_nobody() -> N
     others = [
         question(path="b"), question(path="a", more=None), question(path="a", tool="write"),
         question(path="a", server="other"), question(path="a", schema=""), question("files", path="a"),
+        question(path="a", beyond=("a.test",)), question(path="a", beyond=("",)), question(path="a", beyond=("", "")),
     ]  # fmt: skip
-    assert len({fingerprint(one) for one in [plain, *others]}) == 7
+    assert len({fingerprint(one) for one in [plain, *others]}) == 10
 
 
 @pytest.mark.parametrize("arguments", [{}, {"path": "a"}, {"z": [1.5, {"b": None, "a": "\u00e4\n"}], "": True}])
@@ -139,3 +141,5 @@ def test_the_hash_is_that_of_one_object_in_its_one_form(arguments: dict[str, Any
     asked = Question("tool", "s", arguments, server='a"b', tool="t\u2028", schema="0" * 64)
     whole = {"kind": "tool", "server": 'a"b', "tool": "t\u2028", "schema": "0" * 64, "arguments": arguments}
     assert fingerprint(asked) == fingerprint(asked, canonical(arguments)) == digest(whole)
+    beyond = replace(asked, beyond=('a.test "b', ""))
+    assert fingerprint(beyond) == digest({**whole, "beyond": ['a.test "b', ""]})
