@@ -163,6 +163,27 @@ async def test_what_is_wanted_and_missing_is_named(strict: Invoke) -> None:
             assert refused.value.argument in good(name)
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_a_name_that_is_not_known_is_told_before_one_that_is_missing(strict: Invoke, name: str) -> None:
+    for wanted in good(name):
+        arguments = {one: value for one, value in good(name).items() if one != wanted}
+        with pytest.raises(InvalidArgument) as refused:
+            await called(strict, name, {**arguments, f"{wanted}x": 1})
+        assert refused.value.argument == f"{wanted}x"
+        assert f"; did you mean {wanted}?" in refused.value.message
+        assert wanted in refused.value.remediation
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_a_wrong_value_is_told_with_what_the_argument_is(strict: Invoke, name: str) -> None:
+    for wanted, field in catalogue()[name].params.model_fields.items():
+        if wanted != "value":  # any JSON value is right
+            with pytest.raises(InvalidArgument) as refused:
+                await called(strict, name, {**good(name), wanted: [[]]})
+            assert refused.value.argument == wanted
+            assert refused.value.remediation == f"{wanted} of {name}: {field.description}"
+
+
 async def test_an_operation_that_there_is_not_is_not_found(agent: Invoke) -> None:
     for name in ("nothing", "runs.__init__", "runs._state", "sandbox.close", "kept.close", "", "run.", "close"):
         with pytest.raises(NotFound):

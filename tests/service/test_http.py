@@ -31,7 +31,7 @@ def ask(daemon: Daemon, line: str, body: bytes = b"{}", headers: str = JSON) -> 
     ("line", "body", "status", "kind"),
     [
         ("POST /v1/nothing", b"{}", 404, "not_found"),
-        ("GET /v1/runs/list", b"", 404, "not_found"),
+        ("GET /v1/runs/list", b"", 405, "invalid"),
         ("GET /", b"", 404, "not_found"),
         ("OPTIONS *", b"", 404, "not_found"),
         ("CONNECT x.test:1", b"", 404, "not_found"),
@@ -56,6 +56,61 @@ def test_an_error_has_its_status_its_kind_and_words(
     assert told["error"]["message"]
     assert headers["content-type"] == "application/json"
     assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("GET /v1/runs/list", "POST"),
+        ("PUT /v1/runs/start", "POST"),
+        ("OPTIONS /v1/doctor", "POST"),
+        ("GET /v1/files/read", "POST"),
+        ("GET /v1/service/stop", "POST"),
+        ("POST /v1/uploads", "PUT"),
+        ("POST /v1/health", "GET"),
+        ("DELETE /openapi.json", "GET"),
+        ("POST /v1/artifacts/x/y/z", "GET"),
+        ("POST /v1/files/x/y", "GET"),
+    ],
+)
+def test_a_path_with_another_method_says_which_one_it_is_for(shared: Daemon, line: str, allowed: str) -> None:
+    status, headers, told = ask(shared, line)
+    assert (status, headers["allow"], told["error"]["kind"]) == (405, allowed, "invalid")
+    assert f"with {allowed}" in told["error"]["remediation"]
+
+
+@pytest.mark.parametrize(("path", "meant"), [("runs/strat", "runs.start"), ("archives/pak", "archives.pack")])
+def test_an_operation_that_is_misspelt_is_not_there_and_the_nearest_is_told(
+    shared: Daemon, path: str, meant: str
+) -> None:
+    status, headers, told = ask(shared, f"POST /v1/{path}")
+    assert (status, "allow" in headers) == (404, False)
+    assert told["error"]["message"].endswith(f"; did you mean {meant}?")
+    assert "openapi" in told["error"]["remediation"]
+
+
+@pytest.mark.parametrize(
+    ("body", "argument", "said", "remedy"),
+    [
+        (b'{"coed": "1"}', "coed", "; did you mean code?", "It takes: code, language, "),
+        (b'{"qqqq": "1"}', "qqqq", "runs.start takes no such argument", "It takes: code, language, "),
+        (b"{}", "code", "Field required", "code of runs.start: The program."),
+        (b'{"code": 1}', "code", "string", "code of runs.start: The program."),
+        (b'{"code": 1, "limits": {"memroy": 1}}', "limits", "takes no 'memroy'; did you mean memory?", "cpu_time, "),
+        (b'{"code": "1", "files": {"a": {"base64": "?"}}}', "files", "is not base64", "RFC 4648"),
+        (b'{"code": "1", "files": {"a": {"handle": "x"}}}', "handle", "there is no upload 'x'", "Upload the file"),
+        (b'{"code": "1", "session": "new", "stdin": "", "wait": -1}', "wait", "greater", "Seconds to wait"),
+        (b"[]", "body", "no JSON object", "JSON object"),
+        (b"nothing", "body", "is not JSON", "JSON object"),
+    ],
+)
+def test_a_wrong_argument_is_told_with_what_to_do_about_it(
+    shared: Daemon, body: bytes, argument: str, said: str, remedy: str
+) -> None:
+    _, _, told = ask(shared, "POST /v1/runs/start", body)
+    assert told["error"]["argument"] == argument
+    assert said in told["error"]["message"]
+    assert remedy in told["error"]["remediation"]
 
 
 def test_every_kind_of_error_has_a_status() -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
-from casemate.errors import InvalidArgument, NotFound
+from casemate.errors import NotFound
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_name
 from casemate.files.archives import Carried, Packer, closing
 from casemate.model.execution import SkippedFile
 from casemate.model.operation import Audience, Principal, operation
-from casemate.operations.files import plain
+from casemate.operations.files import neither_nor_both, plain
 from casemate.operations.kept import StoredFile
 from casemate.operations.terms import Name, Path
 
@@ -65,7 +65,7 @@ class Archives:
         begin with.
         """
         if (session is None) == (run is None):
-            raise InvalidArgument("session", "give either session or run")
+            raise neither_nor_both()
         if top:
             check_name(top, "top")
         path = plain(path)

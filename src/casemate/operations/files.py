@@ -86,7 +86,7 @@ class Files:
         self, path: str, session: str | None, run: str | None, offset: int, limit: int, principal: Principal
     ) -> tuple[bytes, int]:
         if (session is None) == (run is None):
-            raise InvalidArgument("session", "give either session or run")
+            raise neither_nor_both()
         if session is not None:
             files = self._desk.sessions.find(session, principal).session.files
             return await files.read_part(path, offset, limit)
@@ -118,7 +118,12 @@ class Files:
         """
         files = self._desk.sessions.find(session, principal).session.files
         if sum(one is not None for one in (text, base64, handle)) != 1:
-            raise InvalidArgument("text", "give one of text, base64 and handle")
+            raise InvalidArgument(
+                "text",
+                "give one of text, base64 and handle",
+                remediation='text for the content as text, also "" for an empty file; base64 for bytes; handle for '
+                "what was uploaded.",
+            )
         if handle is not None:
             with self._desk.uploads.using(handle, principal) as source:
                 await files.upload(source, path)
@@ -145,7 +150,7 @@ class Files:
         instead, the handle of a run that is over, in what it has left.
         """
         if (session is None) == (run is None):
-            raise InvalidArgument("session", "give either session or run")
+            raise neither_nor_both()
         if session is not None:
             return await self._desk.sessions.find(session, principal).session.files.info(plain(path))
         left, wanted = await self._desk.artifacts.of(str(run), principal), plain(path)
@@ -198,7 +203,20 @@ def decoded(argument: str, text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InvalidArgument(argument, f"is not base64: {error}") from None
+        raise InvalidArgument(
+            argument,
+            f"is not base64: {error}",
+            remediation="It is written with + and /, padded with =, and without line ends (RFC 4648, section 4).",
+        ) from None
+
+
+def neither_nor_both() -> InvalidArgument:
+    """Whose file it is was said twice, or not at all."""
+    return InvalidArgument(
+        "session",
+        "give either session or run",
+        remediation="session for what lies in its workspace, run for what a run that is over has left.",
+    )
 
 
 def plain(path: str) -> str:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncGenerator, Mapping
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from casemate.errors import Denied, InvalidArgument, NotFound, Unavailable
 from casemate.model.caller import called_by
@@ -84,7 +84,7 @@ class _Local:
 
         found = catalogue().get(name)
         if found is None:
-            raise NotFound("operation", f"there is no operation {name[:100]!r}")
+            raise no_operation(name)
         if not found.is_for(self._principal):
             raise Denied(
                 f"{name} is not for agents, as which {self._principal.name!r} calls",
@@ -132,15 +132,50 @@ class _Local:
         return value
 
 
+def no_operation(name: str) -> NotFound:
+    """That there is none of this name, and which may be meant."""
+    from casemate.operations.catalogue import catalogue
+    from casemate.policy.nearest import meant
+
+    return NotFound(
+        "operation",
+        f"there is no operation {name[:100]!r}{meant(name, catalogue())}",
+        remediation="docs/operations.md names them all; of a service, GET /openapi.json.",
+    )
+
+
 def _wrong(error: Any, found: Operation) -> InvalidArgument:
-    """The first of what is wrong with the arguments, in words, without what was given."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    """What is wrong with the arguments, in words, without what was given: a name that is not known before all else, for
+    it may be one that is missed, misspelt; else the first."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    for one in errors:
+        if (known := _unknown_among(one, found)) is not None:
+            return _unknown(one["loc"], known, found.name)
+    first = errors[0]
     argument = str(first["loc"][0]) if first["loc"] else "arguments"
     place = ".".join(str(one) for one in first["loc"][1:])
-    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-        known = ", ".join(found.params.model_fields) or "none"
-        return InvalidArgument(
-            argument[:100], f"{found.name} takes no such argument", remediation=f"It takes: {known}."
-        )
     words = f"{f'{place}: ' if place else ''}{first['msg']}"
-    return InvalidArgument(argument[:100], words[:_MOST_WORDS])
+    field = found.params.model_fields.get(argument)
+    about = f"{argument} of {found.name}: {field.description}" if field else ""
+    return InvalidArgument(argument[:100], words[:_MOST_WORDS], remediation=about)
+
+
+def _unknown_among(error: Mapping[str, Any], found: Operation) -> list[str] | None:
+    """The names of arguments, or of an argument's parts, where what is wrong is that another was given; else None."""
+    if error["type"] != "extra_forbidden" or len(error["loc"]) > 2:
+        return None
+    if len(error["loc"]) == 1:
+        return list(found.params.model_fields)
+    kind = found.params.model_fields[error["loc"][0]].annotation
+    models = [one for one in (kind, *get_args(kind)) if hasattr(one, "model_fields")]
+    return list(models[0].model_fields) if models else None
+
+
+def _unknown(place: tuple[str, ...], known: list[str], operation: str) -> InvalidArgument:
+    from casemate.policy.nearest import meant
+
+    like = meant(place[-1], known)
+    remedy = f"It takes: {', '.join(known) or 'none'}."
+    if len(place) == 1:
+        return InvalidArgument(place[0][:100], f"{operation} takes no such argument{like}", remediation=remedy)
+    return InvalidArgument(place[0], f"takes no {place[1][:100]!r}{like}", remediation=remedy)

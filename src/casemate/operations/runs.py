@@ -356,5 +356,7 @@ def _check_nothing(cell: dict[str, Any]) -> None:
     for name, given in cell.items():
         if given not in (None, (), []) or (name == "allowed_domains" and given is not None):  # an empty list narrows
             raise InvalidArgument(
-                name, "is not for a step of this session: leave it out; some of that is set when a session is opened"
+                name,
+                "is not for a step of this session",
+                remediation="Leave it out; some of that is set when a session is opened.",
             )

@@ -119,9 +119,15 @@ class Sessions:
         if sum(one.payer == principal.payer for one in self._all()) >= MOST_OPEN:
             raise Unavailable(f"{MOST_OPEN} sessions are open already", remediation="Close some of them.")
         if name is not None and (not name.isprintable() or not name or name == "new"):
-            raise InvalidArgument("name", f"{name!r} is not a printable name, or means something else")
+            raise InvalidArgument(
+                "name",
+                f"{name!r} is not a printable name, or means something else",
+                remediation='Take one of printable characters that is not "new", or leave it out.',
+            )
         if name is not None and any(name in (one.name, one.session.id) for one in own):
-            raise InvalidArgument("name", f"a session called {name!r} is open already; use it, or take another name")
+            raise InvalidArgument(
+                "name", f"a session called {name!r} is open already", remediation="Use it, or take another name."
+            )
 
     @operation(audience=Audience.AGENT)
     async def list(self, *, filters: Filters | None = None, principal: Principal) -> list[SessionState]:

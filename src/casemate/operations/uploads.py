@@ -105,7 +105,11 @@ class Uploads:
         """Where it lies; it stays there meanwhile, and an hour longer. Raises ``NotFound``."""
         upload = self._uploads.get(handle)
         if upload is None or not principal.may_see(upload.owner):
-            raise NotFound("handle", f"there is no upload {handle[:100]!r}, or it is no longer kept")
+            raise NotFound(
+                "handle",
+                f"there is no upload {handle[:100]!r}, or it is no longer kept",
+                remediation="Upload the file again, or make the archive again.",
+            )
         upload.users += 1
         try:
             yield upload.path

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import Denied, InvalidArgument, NotFound
 from casemate.model.operation import Audience, Principal
 from casemate.operations.catalogue import catalogue
-from casemate.operations.invoke import local
+from casemate.operations.invoke import local, no_operation
 from casemate.operations.uploads import MOST_BYTES
 from casemate.service.service import describe
 from casemate.surfaces.http.admitted import Admitted
 from casemate.surfaces.http.entrance import VERSION, Application, entered, handed_over
 from casemate.surfaces.http.exchange import Exchange, Receive, Scope, Send
 from casemate.surfaces.http.identity import Heard, Listener, Refused, known_as, lowered, token_of, user_of
+from casemate.surfaces.http.methods import method_of
 from casemate.surfaces.http.openapi import document_of
 from casemate.surfaces.http.shares import Shares
 from casemate.surfaces.http.streaming import send_events
@@ -87,6 +88,7 @@ class Front:
 
     async def _serve(self, exchange: Exchange, principal: Principal) -> None:
         version, _, path = exchange.path.removeprefix("/").partition("/")
+        name = path.replace("/", ".")
         match exchange.method, version, path:
             case "GET", "openapi.json", "":
                 await exchange.answer(200, document_of(catalogue()))
@@ -96,21 +98,19 @@ class Front:
                 await self._stop(exchange, principal)
             case "PUT", "v1", "uploads":
                 await self._upload(exchange, principal)
-            case "GET", "v1", _ if path.startswith(("artifacts/", "files/", "archives/")):
+            case "GET", "v1", _ if path.startswith(("artifacts/", "files/", "archives/")) and name not in catalogue():
                 await self._file(exchange, principal, path)
-            case "POST", "v1", _:
-                await self._operation(exchange, principal, path.replace("/", "."))
+            case "POST", "v1", _ if name in catalogue():
+                await self._operation(exchange, principal, name)
             case _:
-                raise NotFound("path", f"there is nothing at {exchange.method} {exchange.path[:100]!r}")
+                raise _nothing_at(exchange)
 
     def _told(self) -> Mapping[str, str]:
         """Of how it was set, to its own user alone."""
         return self._settings if self._listener.kind == "unix" else {}
 
     async def _operation(self, exchange: Exchange, principal: Principal, name: str) -> None:
-        operation = catalogue().get(name)
-        if operation is None:
-            raise NotFound("operation", f"there is no operation {name[:100]!r}")
+        operation = catalogue()[name]
         if name in _ANSWERS and not principal.may_approve:
             raise Denied(
                 f"{principal.name!r} may not answer requests", remediation="It needs a token that may approve."
@@ -166,7 +166,23 @@ class Front:
         await exchange.answer(200, {"status": "draining"})
 
 
+_A_BODY_IS = 'A body is a JSON object (RFC 8259) with the arguments by name, in UTF-8, or empty: {"run": "..."}.'
 _ALONE = {"runs": 0, "waiting": 0, "sessions": 0, "requests": 1}
+
+
+def _nothing_at(exchange: Exchange) -> Exception:
+    """What is said of a path that there is not, or not with this method (405; RFC 9110, section 15.5.6)."""
+    path, method = exchange.path, exchange.method
+    if allowed := method_of(path, catalogue()):
+        what = f"{path[:100]!r} is not for {method[:20]!r}"
+        return Refused(405, what, f"Send it with {allowed}: GET /openapi.json describes it.", allow=allowed)
+    if method == "POST" and path.startswith(f"/{VERSION}/"):
+        return no_operation(path.removeprefix(f"/{VERSION}/").replace("/", "."))
+    return NotFound(
+        "path",
+        f"there is nothing at {method[:20]} {path[:100]!r}",
+        remediation="GET /openapi.json describes all that there is.",
+    )
 
 
 def _arguments(body: bytes) -> dict[str, Any]:
@@ -174,9 +190,9 @@ def _arguments(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body or b"{}", parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument("body", f"is not JSON: {error}") from None
+        raise InvalidArgument("body", f"is not JSON: {error}", remediation=_A_BODY_IS) from None
     if not isinstance(found, dict):
-        raise InvalidArgument("body", "is no JSON object of arguments")
+        raise InvalidArgument("body", "is no JSON object of arguments", remediation=_A_BODY_IS)
     return found
 
 
@@ -189,5 +205,7 @@ def _cursor(head: Heard) -> int | None:
     if last is None:
         return None
     if not last.isascii() or not last.isdigit() or len(last) > 15:
-        raise Refused(400, "Last-Event-ID is none that this service has sent")
+        raise Refused(
+            400, "Last-Event-ID is none that this service has sent", "Send the id of the last event that came, or none."
+        )
     return int(last)

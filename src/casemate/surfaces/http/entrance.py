@@ -44,7 +44,7 @@ async def entered(
         exchange.status = exchange.status or 499
     except Refused as refused:
         reason = {"kind": "denied" if refused.status in (401, 403, 421) else "invalid", "message": refused.message}
-        await _failed(exchange, refused.status, {**reason, "remediation": refused.remediation})
+        await _failed(exchange, refused.status, {**reason, "remediation": refused.remediation}, refused.allow)
     except CasemateError as error:
         await _failed(exchange, status_of(error), error_document(error))
     except Exception:
@@ -68,9 +68,9 @@ async def handed_over(exchange: Exchange, app: Application, scope: Scope) -> Non
     await app(scope, receive, exchange.send)
 
 
-async def _failed(exchange: Exchange, status: int, told: Mapping[str, Any]) -> None:
+async def _failed(exchange: Exchange, status: int, told: Mapping[str, Any], allow: str = "") -> None:
     """The typed error body, unless the answer has begun: then the last event of one that is a stream of events, else
-    nothing, and the connection ends."""
+    nothing, and the connection ends. ``allow``: the header of that name."""
     if exchange.status:
         if exchange.takes_event:
             with contextlib.suppress(Gone):
@@ -78,6 +78,8 @@ async def _failed(exchange: Exchange, status: int, told: Mapping[str, Any]) -> N
                 await exchange.end()
         return
     headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+    if allow:
+        headers["allow"] = allow
     if (after := retry_after(told)) is not None:
         headers["retry-after"] = after
     if status >= 400:

@@ -32,13 +32,14 @@ UNIX = Listener("unix", _LOCAL)
 
 
 class Refused(Exception):
-    """It may not come; ``status`` and why."""
+    """It may not come; ``status`` and why. ``allow``: the method that may, of 405 (RFC 9110, section 15.5.6)."""
 
-    def __init__(self, status: int, message: str, remediation: str = "") -> None:
+    def __init__(self, status: int, message: str, remediation: str = "", *, allow: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.remediation = remediation
+        self.allow = allow
 
 
 @dataclass(frozen=True, slots=True)
