@@ -8,6 +8,7 @@ import stat
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from casemate.errors import InvalidArgument, Unavailable
@@ -63,18 +64,15 @@ class Guard:
 
         Raises ``InvalidArgument`` where there is too much to look at, or to guard.
         """
-        hidden: set[str] = set()
-        kept: set[str] = set()
-        walk = _walk(folder, hidden) if self._listings is None else _quick_walk(folder, self._listings, hidden)
+        names = _Names(folder)
+        walk = _walk(folder, names) if self._listings is None else _quick_walk(folder, self._listings, names)
         for path, is_folder, is_link in walk:
             absolute = f"{folder}/{path}".rstrip("/")
             if self._is_hidden(absolute):
-                hidden |= {path} | _behind(folder, path) if is_link else {path}
-            elif not is_link and self._is_kept(path, absolute, is_folder) and not _is_beneath(path, kept):
-                kept.add(path)
-        found = Guarded(_outermost(hidden), tuple(sorted(kept)))
-        _check_fits((*found.hidden, *found.kept), folder)
-        return found
+                names.hide({path} | _behind(folder, path) if is_link else {path})
+            elif not is_link and self._is_kept(path, absolute, is_folder):
+                names.keep(path)
+        return names.found()
 
     def hides(self, folder: Path, path: str) -> bool:
         """Whether ``path`` beneath ``folder`` (as of :meth:`find`) is hidden by its name, or lies in what is."""
@@ -94,6 +92,39 @@ class Guard:
         if self._unwritable.match(absolute):
             return True
         return bool(path and self._protection and self._protection.reason(tuple(path.split("/")), folder=is_folder))
+
+
+class _Names:
+    """What of ``folder`` was found so far: never many more names than can be laid over, however many lie there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hidden: set[str] = set()
+        self._kept: set[str] = set()
+        self._folder = folder
+
+    def hide(self, paths: set[str]) -> None:
+        """These, too. Raises ``InvalidArgument`` where they are too many."""
+        self.hidden |= paths
+        self._check()
+
+    def keep(self, path: str) -> None:
+        """As it is, unless what it lies in is. Raises as :meth:`hide`."""
+        if not _is_beneath(path, self._kept):
+            self._kept.add(path)
+            self._check()
+
+    def found(self) -> Guarded:
+        """All of it. Raises ``InvalidArgument`` where that does not fit."""
+        found = Guarded(_outermost(self.hidden), tuple(sorted(self._kept)))
+        _check_fits((*found.hidden, *found.kept), self._folder)
+        return found
+
+    def _check(self) -> None:
+        """Not at each name, but at each 400: those that lie in others are left out, which takes a look at all."""
+        if len(self.hidden) + len(self._kept) > 2 * _MOST_FOUND:
+            self.hidden = set(_outermost(self.hidden))
+            if len(self.hidden) + len(self._kept) > _MOST_FOUND:
+                _check_fits((*sorted(self.hidden), *sorted(self._kept)), self._folder, is_all=False)
 
 
 def seen_through_layers(folder: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -168,33 +199,33 @@ def _is_special(name: str) -> bool:
     return "/" in name or is_pattern(name)
 
 
-def _quick_walk(folder: Path, listings: Listings, hidden: set[str]) -> Iterator[tuple[str, bool, bool]]:
+def _quick_walk(folder: Path, listings: Listings, names: _Names) -> Iterator[tuple[str, bool, bool]]:
     """As `_walk`, of the names that are looked for alone."""
     top = str(folder)
     yield "", True, False
-    waiting, walk, looked_at = [] if "" in hidden else [top], listings.walk(), 0
+    waiting, walk, looked_at = [] if "" in names.hidden else [top], listings.walk(), 0
     while waiting:
         path = waiting.pop()
         inside = path[len(top) + 1 :]
         try:
-            listed = walk.listed(path)
+            listed = walk.listed(path, _MOST_LOOKED_AT - looked_at)
             if listed.named:
                 _check_entered(path)
         except OSError as error:
-            hidden |= _unlisted(path, inside, error)
+            names.hide(_unlisted(path, inside, error))
             continue
         looked_at += listed.entries
         for name, is_link in listed.named:
             inner = f"{inside}/{name}" if inside else name
             yield inner, False, is_link
-            if inner not in hidden and not is_link and os.path.isdir(f"{top}/{inner}"):
+            if inner not in names.hidden and not is_link and os.path.isdir(f"{top}/{inner}"):
                 waiting.append(f"{top}/{inner}")
         waiting.extend(listed.folders)
         _check_number(looked_at, folder)
 
 
-def _walk(folder: Path, hidden: set[str]) -> Iterator[tuple[str, bool, bool]]:
-    """Each path beneath ``folder``, itself first, outer ones first, but for what is beneath something ``hidden``;
+def _walk(folder: Path, names: _Names) -> Iterator[tuple[str, bool, bool]]:
+    """Each path beneath ``folder``, itself first, outer ones first, but for what is beneath something hidden;
     whether it is a folder, and whether a link."""
     mode = os.lstat(folder).st_mode
     yield "", stat.S_ISDIR(mode), False
@@ -202,13 +233,13 @@ def _walk(folder: Path, hidden: set[str]) -> Iterator[tuple[str, bool, bool]]:
     looked_at = 0
     while waiting:
         path = waiting.pop()
-        if path in hidden:
+        if path in names.hidden:
             continue
         try:
-            entries = _entries(folder / path)
+            entries = _entries(folder / path, _MOST_LOOKED_AT - looked_at)
             _check_entered(folder / path)
         except OSError as error:
-            hidden |= _unlisted(str(folder / path), path, error)
+            names.hide(_unlisted(str(folder / path), path, error))
             continue
         for entry in entries:
             inner = f"{path}/{entry.name}" if path else entry.name
@@ -229,20 +260,22 @@ def _check_number(looked_at: int, folder: Path) -> None:
         )
 
 
-def _check_fits(names: tuple[str, ...], folder: Path) -> None:
-    """Raises ``InvalidArgument`` where so many names cannot be laid over: it says which, and where most of them lie."""
+def _check_fits(names: tuple[str, ...], folder: Path, *, is_all: bool = True) -> None:
+    """Raises ``InvalidArgument`` where so many names cannot be laid over: it says which, and where most of them lie.
+    ``is_all``: False where more of them may lie there."""
     size = sum(len(os.fsencode(name)) + 8 for name in names)
     if len(names) <= _MOST_FOUND and size <= _MOST_BYTES:
         return
     most = f"{_MOST_FOUND} are the most, each of which takes a mount and an open file"
     if len(names) <= _MOST_FOUND:
         most = f"they are {size} bytes long, and {_MOST_BYTES} are the most, as many as one message to the wall has"
+    number = f"{len(names)} names" if is_all else f"at least {len(names)} names"
     some = ", ".join(ascii(name[:_LONGEST_TOLD]) for name in names[:_MOST_TOLD])
     inside, count = _where_most_lie(names)
     where = f"; {count} of them lie in {inside[:_LONGEST_TOLD]!a}" if inside else ""
     raise InvalidArgument(
         "workspace",
-        f"{len(names)} names in {str(folder)!r} are to be hidden or kept, which is too many: {most}. "
+        f"{number} in {str(folder)!r} are to be hidden or kept, which is too many: {most}. "
         f"They begin with {some}{where}",
         remediation="Remove those that nobody needs: a program that writes through may have made them. Or have the "
         "folder that they lie in hidden as a whole, by filesystem.denyRead of a policy, or give a smaller folder.",
@@ -267,9 +300,10 @@ def _check_entered(folder: str | Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
+    """What it holds; of more than ``most`` one more than that."""
     with os.scandir(folder) as found:
-        return list(found)
+        return list(islice(found, most + 1))
 
 
 def _unlisted(absolute: str, path: str, error: OSError) -> set[str]:

@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
+from itertools import islice
 
 _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "overlay"}
 _COARSE = 2 * 10**9  # nanoseconds: two of the seconds in which small inodes of ext3 count
@@ -85,11 +86,12 @@ class Walk:
         self._known: _Known | None = None
         self._count = 0
 
-    def listed(self, path: str) -> Listed:
-        """What the folder at ``path`` holds, without what is in folders that are looked for. Raises ``OSError``."""
+    def listed(self, path: str, most: int) -> Listed:
+        """What the folder at ``path`` holds, without what is in folders that are looked for; of more than ``most``
+        entries one more than that. Raises ``OSError``."""
         self._count += 1
         if self._count <= _FEW:
-            return self._list(path, ())
+            return self._list(path, (), most)
         if self._known is None:
             self._known = self._listings.known()
         began, kept = time.time_ns(), self._known.kept
@@ -98,17 +100,17 @@ class Walk:
         known = kept.get(path)
         if known is not None and known.stamp == stamp:
             return known
-        listed = self._list(path, stamp)
-        if status.st_dev in self._known.local and began - status.st_ctime_ns > _COARSE:
+        listed = self._list(path, stamp, most)
+        if listed.entries <= most and status.st_dev in self._known.local and began - status.st_ctime_ns > _COARSE:
             if len(kept) >= _MOST_KEPT:
                 kept.clear()
             kept[path] = listed
         return listed
 
-    def _list(self, path: str, stamp: tuple[int, ...]) -> Listed:
+    def _list(self, path: str, stamp: tuple[int, ...], most: int) -> Listed:
         folders, named, entries = [], [], 0
         with os.scandir(path) as found:
-            for entry in found:
+            for entry in islice(found, most + 1):
                 entries += 1
                 if entry.name in self._names:
                     named.append((entry.name, entry.is_symlink()))

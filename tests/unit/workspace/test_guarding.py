@@ -7,14 +7,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from casemate.errors import InvalidArgument
+from casemate.files.protected import PROTECTED
 from casemate.workspace import guarding, listing
 from casemate.workspace.guarding import HIDDEN, Guard
 from casemate.workspace.upper import ROOTS, USERS, covers
@@ -152,6 +155,109 @@ def test_more_than_can_be_hidden_is_an_error_that_says_where_most_lie_and_why_an
     assert found.hidden == ("deep/planted", "own0/.env", "own1/.env", "own2/.env")
     shutil.rmtree(tmp_path / "own1")
     assert len(Guard(usual=HIDDEN).find(tmp_path).hidden) == 400
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that were listed."""
+    found: list[str] = []
+    real = os.scandir
+
+    def scandir(path: str) -> Iterator[os.DirEntry[str]]:
+        found.append(str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    return found
+
+
+@pytest.mark.parametrize("hidden", [(), ("/nowhere",)])
+def test_nothing_is_looked_at_once_there_is_too_much_to_hide_however_much_there_is(
+    tmp_path: Path, listed: list[str], hidden: tuple[str, ...]
+) -> None:
+    planted(tmp_path, 1500, "deep/{}")
+    with pytest.raises(InvalidArgument) as raised:
+        Guard(usual=HIDDEN, hidden=hidden).find(tmp_path)
+    assert "at least 801 names" in str(raised.value)
+    assert "801 of them lie in 'deep'" in str(raised.value)
+    assert "Remove those" in raised.value.remediation
+    assert len(listed) < 900
+
+
+@pytest.mark.parametrize("hidden", [(), ("/nowhere",)])
+def test_folders_that_cannot_be_listed_are_no_way_to_have_more_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: tuple[str, ...]
+) -> None:
+    for number in range(1500):
+        (tmp_path / str(number)).mkdir()
+    tried, real = [], os.scandir
+
+    def refused(path: str) -> Iterator[os.DirEntry[str]]:
+        tried.append(path)
+        if str(path) != str(tmp_path):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(InvalidArgument, match="at least 801 names"):
+        Guard(usual=HIDDEN, hidden=hidden).find(tmp_path)
+    assert len(tried) < 900
+
+
+def test_names_that_are_to_be_kept_are_counted_likewise(tmp_path: Path, listed: list[str]) -> None:
+    for number in range(1500):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / ".envrc").touch()
+    with pytest.raises(InvalidArgument, match="at least 801 names"):
+        Guard(protection=PROTECTED).find(tmp_path)
+    assert len(listed) < 900
+
+
+@pytest.mark.parametrize("hidden", [(), ("/nowhere",)])
+def test_names_beneath_what_turns_out_to_be_hidden_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: tuple[str, ...]
+) -> None:
+    """A folder with one in it that cannot even be looked at is hidden as a whole, after names in it were found."""
+    for outer in "xyz":
+        planted(tmp_path / outer, 300)
+        (tmp_path / outer / "last").mkdir()
+
+    def refusing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: str | Path) -> object:
+            if str(path).endswith("last"):
+                raise OSError(36, "File name too long")
+            return real(path)
+
+        return call
+
+    for name in ("scandir", "lstat"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+    assert Guard(usual=HIDDEN, hidden=hidden).find(tmp_path).hidden == ("x", "y", "z")
+
+
+@pytest.mark.parametrize("hidden", [(), ("/nowhere",)])
+def test_a_folder_with_more_in_it_than_is_looked_at_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(guarding, "_MOST_LOOKED_AT", 30)
+    for number in range(100):
+        (tmp_path / str(number)).mkdir()
+    read, real = [], os.scandir
+
+    @contextmanager
+    def scandir(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        def each() -> Iterator[os.DirEntry[str]]:
+            for entry in found:
+                read.append(entry.name)
+                yield entry
+
+        with real(path) as found:
+            yield each()
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(InvalidArgument, match="too many to look through"):
+        Guard(usual=HIDDEN, hidden=hidden).find(tmp_path)
+    assert len(read) == 31
 
 
 def test_names_that_are_too_long_together_are_an_error_that_shows_them_escaped_and_cut(tmp_path: Path) -> None:
