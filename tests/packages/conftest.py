@@ -29,6 +29,14 @@ def index() -> Iterator[Index]:
 
 
 @pytest.fixture
+def other() -> Iterator[Index]:
+    """Another index."""
+    one = Index()
+    yield one
+    one.close()
+
+
+@pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """A registry of npm's on loopback, which the operator's npm is set to."""
     one = Registry()

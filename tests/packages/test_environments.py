@@ -46,6 +46,53 @@ async def test_the_second_time_it_comes_from_the_cache_and_is_asked_about_all_th
         assert not (await sandbox.run("import beta")).ok
 
 
+def set_pip(monkeypatch: pytest.MonkeyPatch, index: Index) -> None:
+    """The operator's pip has ``index``, and nothing else is said to it."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", index.url)
+
+
+@pytest.mark.parametrize("whose", ["the operator's pip has", "is given"])
+async def test_one_that_was_made_from_another_index_is_not_used(
+    opened: Opened, index: Index, other: Index, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    index.add(wheel("alpha", "1.0"))
+    other.add(wheel("alpha", "2.0"))
+    for asked, version in ((index, "1.0"), (other, "2.0"), (index, "1.0")):
+        set_pip(monkeypatch, asked)
+        indexes = [asked.url] if whose == "is given" else []
+        async with opened(environment=["alpha"], package_indexes=indexes) as sandbox:
+            assert (await sandbox.run("import alpha; print(alpha.VERSION)")).stdout == f"{version}\n"
+    assert len([path for path in other.paths() if path.endswith("/alpha/")]) == 1
+    assert len([path for path in index.paths() if path.endswith("/alpha/")]) == 1
+
+
+async def test_the_order_of_indexes_counts(opened: Opened, index: Index, other: Index) -> None:
+    index.add(wheel("alpha", "1.0"))
+    other.add(wheel("alpha", "2.0"))
+    for first, second, version in ((index, other, "1.0"), (other, index, "2.0")):
+        async with opened(environment=["alpha"], package_indexes=[first.url, second.url]) as sandbox:
+            assert (await sandbox.run("import alpha; print(alpha.VERSION)")).stdout == f"{version}\n"
+
+
+async def test_the_password_of_an_index_is_no_part_of_what_is_kept(
+    opened: Opened, index: Index, tmp_path: Path, asked: list[ApprovalRequest]
+) -> None:
+    index.add(wheel("alpha"))
+    for index.password in ("f1rst-pass", "sec0nd-pass"):
+        async with opened(environment=["alpha"]) as sandbox:
+            assert (await sandbox.run("import alpha")).ok
+    assert len([path for path in index.paths() if path.endswith("/alpha/")]) == 1
+    assert len(asked) == 2
+    files = list((tmp_path / "cache").rglob("*"))
+    assert [path for path in files if path.name == "packages.json"]
+    for path in files:
+        assert "-pass" not in path.name
+        assert not path.is_file() or b"-pass" not in path.read_bytes()
+
+
 async def test_hashes_hold_for_the_names_that_they_are_given_for_also_where_an_environment_is_kept(
     opened: Opened, index: Index
 ) -> None:

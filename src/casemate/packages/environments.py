@@ -72,8 +72,9 @@ class Environments:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def key_of(*facts: str) -> str:
-    """The name of the environment that is the same whenever these are."""
+def key_of(*facts: Sequence[str]) -> str:
+    """The name of the environment that is the same whenever these are, which are lists in their order. It is a digest,
+    so none of them can be read from it; addresses in them have no credentials all the same."""
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 

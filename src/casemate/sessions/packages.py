@@ -183,7 +183,8 @@ class Packages:
         python = self._house.runtime_for("python").launch(self._house.environment, "main.py", ())
         executable = await asyncio.to_thread(os.path.realpath, python.argv[0])
         hashes = sorted(f"{wanted.name} {one}" for wanted in self._wanted for one in wanted.hashes)
-        key = key_of(python.version, executable, *sorted(texts), *hashes, *(one.url for one in self._given))
+        indexes = [one.url for one in (await self._python_indexes()).indexes]
+        key = key_of([python.version, executable], sorted(texts), hashes, indexes)
         found = await asyncio.to_thread(kept.find, key)
         if found is None:
             made = await self._asked(self._wanted, None, Terms(False, False, self._house.limits.wall))
@@ -253,15 +254,19 @@ class Packages:
         from casemate.execution.install_python import PythonInstaller
 
         if isinstance(layer, Layer):
-            if self._given or self._known is None:
-                self._known = Indexes(self._given) if self._given else await asyncio.to_thread(operators, self._env)
-            return PythonInstaller(layer, _uv(self._env)), self._known
+            return PythonInstaller(layer, _uv(self._env)), await self._python_indexes()
         node = self._house.runtime_for("node")
         program = await asyncio.to_thread(lambda: node.launch(None, node.default_name, ()).argv[0])
         npm = await asyncio.to_thread(npm_of, program)
         if self._registries is None:
             self._registries = await asyncio.to_thread(npm_operators, (program, str(npm)), self._env)
         return NodeInstaller(layer, npm), self._registries
+
+    async def _python_indexes(self) -> Indexes:
+        """Those that were given, else the operator's. Raises ``Unavailable``."""
+        if self._known is None:
+            self._known = Indexes(self._given) if self._given else await asyncio.to_thread(operators, self._env)
+        return self._known
 
     async def _layer(self, language: str, session: str) -> Layer | NodeLayer:
         """That of a session begins with what all cells had when it was first installed into."""

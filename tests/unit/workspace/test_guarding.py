@@ -242,7 +242,8 @@ def test_a_folder_with_more_in_it_than_is_looked_at_is_not_read_to_its_end(
     monkeypatch.setattr(guarding, "_MOST_LOOKED_AT", 30)
     for number in range(100):
         (tmp_path / str(number)).mkdir()
-    read, real = [], os.scandir
+    read: list[str] = []
+    real = os.scandir
 
     @contextmanager
     def scandir(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
