@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
 from casemate.model.isolation import IsolationReport
 from casemate.model.warmth import ZygoteState
 from casemate.sandbox import Sandbox
-from casemate.surfaces.cli import documents
+from casemate.surfaces.cli import documents, interrupts
 from casemate.surfaces.cli.answers import aligned, print_json
 from casemate.surfaces.cli.terminal.inert import inert, visible
 
@@ -32,7 +31,7 @@ class Section:
 
 def doctor(output: str) -> int:
     """Examine this machine and print what was found; 0 when a wall can be had."""
-    diagnosis = asyncio.run(_examine())
+    diagnosis = interrupts.run(_examine())
     if output == "json":
         print_json(documents.diagnosis_document(diagnosis))
     elif sys.stdout.isatty():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from casemate.operations.wire import document
 from casemate.packages.environments import Environments
 from casemate.packages.store import default_folder
 from casemate.sandbox import Sandbox
+from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.given import configured
 from casemate.surfaces.cli.parameters import Flag, Name, Output
@@ -65,7 +65,7 @@ def install(
         async with Sandbox(**{**said, **given, "environment": list(names), "approve": approve}) as sandbox:
             return await sandbox.packages.prepare()
 
-    packages = asyncio.run(prepare())
+    packages = interrupts.run(prepare())
     if output == "json":
         print_json(document(Installed("installed", packages)))
     else:

@@ -16,6 +16,7 @@ from casemate.remote.client import attached
 from casemate.remote.places import LOG, places_of
 from casemate.service.tokens import Token, Tokens
 from casemate.service.unit import container, unit
+from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.parameters import Output
 from casemate.surfaces.cli.terminal.words import say
@@ -104,7 +105,7 @@ def status(*, output: Output = "text") -> int:
     output
         text (unless given), or json.
     """
-    said = asyncio.run(_health())
+    said = interrupts.run(_health())
     if output == "json":
         print_json(said)
         return 0
@@ -118,7 +119,7 @@ def status(*, output: Output = "text") -> int:
 @app.command
 def stop() -> int:
     """End your service: it takes no new work, runs have some time to end, and what they came to is kept."""
-    asyncio.run(_stopped())
+    interrupts.run(_stopped())
     return 0
 
 

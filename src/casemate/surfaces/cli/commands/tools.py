@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -14,6 +13,7 @@ from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.sandbox import Sandbox
+from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.given import users_vault
 from casemate.surfaces.cli.over_service.connection import tell_service
@@ -339,7 +339,7 @@ def _with_servers(file: File, work: Callable[[Sandbox], Awaitable[T]], only: tup
         async with Sandbox(tools=kept, vault=users_vault()) as sandbox:
             return await work(sandbox)
 
-    return asyncio.run(run())
+    return interrupts.run(run())
 
 
 def _file(given: File) -> Path:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from casemate.errors import InvalidArgument
 from casemate.sandbox import Sandbox
+from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.given import program_in
 from casemate.surfaces.cli.parameters import Flag, Name, Output
@@ -39,7 +39,7 @@ def validate(
     spoken = language or ("python" if script == "-" else Sandbox.language_of(script))
     if spoken is None:
         raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
-    found = asyncio.run(_validated(code, spoken, fix=fix))
+    found = interrupts.run(_validated(code, spoken, fix=fix))
     if output == "json":
         from casemate.operations.wire import document
 

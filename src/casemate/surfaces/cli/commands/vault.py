@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Coroutine
@@ -13,6 +12,7 @@ from cyclopts import App
 from casemate.errors import InvalidArgument
 from casemate.policy.inject import Inject
 from casemate.sandbox import Sandbox
+from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.given import configured
 from casemate.surfaces.cli.parameters import Name, Output
@@ -53,7 +53,7 @@ def set_secret(
     """
     inject = _inject(inject_host, header, format)
     sandbox = _opened(namespace)
-    asyncio.run(_closing(sandbox, sandbox.vault.set(name, _value(name), inject=inject)))
+    interrupts.run(_closing(sandbox, sandbox.vault.set(name, _value(name), inject=inject)))
     return 0
 
 
@@ -69,7 +69,7 @@ def list_secrets(*, output: Output = "text", namespace: str | None = None) -> in
         Whose; as configured, or default, unless given.
     """
     sandbox = _opened(namespace)
-    found = asyncio.run(_closing(sandbox, sandbox.vault.injects()))
+    found = interrupts.run(_closing(sandbox, sandbox.vault.injects()))
     if output == "json":
         from casemate.operations.wire import document
 
@@ -92,7 +92,7 @@ def delete_secret(name: Name, /, *, namespace: str | None = None) -> int:
         Whose it is; as configured, or default, unless given.
     """
     sandbox = _opened(namespace)
-    asyncio.run(_closing(sandbox, sandbox.vault.delete(name)))
+    interrupts.run(_closing(sandbox, sandbox.vault.delete(name)))
     return 0
 
 

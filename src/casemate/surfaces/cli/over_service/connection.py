@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cyclopts import Parameter
 
+from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.parameters import Output
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def served(work: Work[T], asked: Asked = PLAIN, *, runs: bool = False) -> T:
         finally:
             await remote.close()
 
-    return asyncio.run(connected())
+    return interrupts.run(connected())
 
 
 def ask(asked: Asked, operation: str, **arguments: Any) -> Any:
@@ -87,4 +87,4 @@ def tell_service(operation: str, **arguments: Any) -> None:
             await remote.close()
 
     with contextlib.suppress(Unavailable):
-        asyncio.run(told())
+        interrupts.run(told())

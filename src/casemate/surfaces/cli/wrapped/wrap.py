@@ -14,7 +14,7 @@ from casemate.errors import CasemateError
 from casemate.execution.redact import redaction_of
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
-from casemate.surfaces.cli import failures
+from casemate.surfaces.cli import failures, interrupts
 from casemate.surfaces.cli.given import env_beginning, env_of, users_vault
 from casemate.surfaces.cli.terminal.inert import visible
 from casemate.surfaces.cli.terminal.words import say
@@ -63,7 +63,7 @@ def wrap(options: WrapOptions) -> int:
     if wrapping.read_only:
         say(f"{wrapping.read_only}: allowWrite names no folder, so that the command can write in none of yours")
     if options.explain:
-        return asyncio.run(_explain(wrapping))
+        return interrupts.run(_explain(wrapping))
     wrapping.warm_up()
     gc.enable()
     return asyncio.run(_Run(wrapping, options).run())
