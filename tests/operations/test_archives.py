@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
+import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import AsyncGenerator, Mapping
@@ -15,7 +18,6 @@ from tests.operations.conftest import AGENT
 
 from casemate import Sandbox
 from casemate.errors import InvalidArgument, NotFound, Unavailable
-from casemate.files.temporary import TemporaryFolder
 from casemate.operations import uploads
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke
@@ -64,12 +66,13 @@ async def test_what_a_killed_process_has_left_is_gone_before_the_next_takes_anyt
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left = TemporaryFolder("uploads")
-    (left.path / "upload").write_bytes(b"x")
-    os.close(left._lock)  # as the end of its process does
-    left._lock = -1
+    program = "from casemate.files.temporary import TemporaryFolder; print(TemporaryFolder('uploads').path)"
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], env=env, stdout=subprocess.PIPE)
+    left = Path(ended.stdout.decode().strip())
+    (left / "upload").write_bytes(b"x")
     async with Desk(sandbox) as desk:
-        assert not left.path.exists()
+        assert not left.exists()
         handle = await sent(desk, {"a": b"A"})
         async with Desk(sandbox) as another:
             await sent(another, {"a": b"B"})

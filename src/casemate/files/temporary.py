@@ -2,7 +2,9 @@
 
 Each has a file that its process holds locked (flock(2)), which ends with the process, however that ends. One whose lock
 can be had is nobody's any more, provided that it was made on this machine: not every shared file system tells another
-machine of a lock. Process ids would not do: other containers' processes have others here, or none.
+machine of a lock. A process that closes all of its descriptors has lost its lock, too, and lives. So the file also says
+which process has made it, and it must be gone: its id would not do, for it may be another's by now, or have been given
+in another namespace (pid_namespaces(7)), whose processes are not seen from here and so may live.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from pathlib import Path
 PREFIX = "casemate-"  # of their names
 _HELD = ".held"
 _MOST_MARK = 400  # bytes of what a lock's file says
+_STATE, _THREADS, _BEGAN = 0, 17, 19  # in proc_pid_stat(5), behind the name
+_ENDED = (b"Z", b"X")  # but of one with other threads only the first has ended
 
 
 class TemporaryFolder:
@@ -89,7 +93,7 @@ def _locked(path: Path) -> int:
         return file  # a file system without locks, on which nobody has one, and nothing is swept
     try:
         if os.fstat(file).st_nlink:
-            os.pwrite(file, b" ".join(_machine()), 0)
+            os.pwrite(file, b" ".join(_machine()) + b"\n" + _maker(), 0)
             return file
     except BaseException:
         os.close(file)
@@ -118,6 +122,46 @@ def _is_of_this_machine(mark: bytes) -> bool:
     return (boot != b"" and boot == here[0]) or (machine != b"" and machine == here[1])
 
 
+def _maker() -> bytes:
+    """This process: its id, when it has begun, and the namespace of its id; empty where that cannot be told."""
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return b""  # what is mounted there is of another namespace
+        began = _status(os.getpid())[_BEGAN]
+        return b"%d %s %d" % (os.getpid(), began, os.stat("/proc/self/ns/pid").st_ino)
+    except (OSError, IndexError):
+        return b""
+
+
+def _may_live(boot: bytes, maker: bytes) -> bool:
+    """Whether the process that ``maker`` says, as of :func:`_maker`, may live: unless it certainly does not. ``boot``:
+    the start of the machine on which that was said. An empty one leaves it to the lock alone."""
+    here = _machine()[0]
+    if not maker or (boot and here and boot != here):
+        return False
+    own = _maker().split()
+    try:
+        process, began, namespace = maker.split()
+        if not own or namespace != own[2]:
+            return True
+        os.kill(int(process), 0)
+        status = _status(int(process))
+    except ProcessLookupError:
+        return False
+    except (OSError, ValueError):
+        return True  # it is there, and nothing more is told of it; or the mark cannot be read
+    if len(status) <= _BEGAN:
+        return True
+    if status[_BEGAN] != began:
+        return False
+    return status[_STATE] not in _ENDED or int(status[_THREADS]) > 1
+
+
+def _status(process: int) -> list[bytes]:
+    """What proc_pid_stat(5) has behind the name. Raises ``OSError``."""
+    return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+
+
 def _remove_left(place: int, name: str) -> None:
     """Remove the folder where it is nobody's. Raises ``OSError``."""
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
@@ -128,7 +172,8 @@ def _remove_left(place: int, name: str) -> None:
             if not stat.S_ISREG(status.st_mode) or {status.st_uid, os.fstat(folder).st_uid} != {os.geteuid()}:
                 return
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_of_this_machine(os.pread(lock, _MOST_MARK, 0)):
+            machine, _, maker = os.pread(lock, _MOST_MARK, 0).partition(b"\n")
+            if not _is_of_this_machine(machine) or _may_live(machine.partition(b" ")[0], maker):
                 return
             _empty(folder)
             os.rmdir(name, dir_fd=place)

@@ -27,6 +27,21 @@ folder = TemporaryFolder("test", Path(sys.argv[1]))
 print(folder.path, flush=True)
 sys.stdin.read()
 """
+LEAVES = """
+import sys
+from pathlib import Path
+from casemate.files.temporary import TemporaryFolder
+print(TemporaryFolder("test", Path(sys.argv[1])).path)
+"""
+CLOSES = """
+import os, sys
+from pathlib import Path
+from casemate.files.temporary import TemporaryFolder
+folder = TemporaryFolder("test", Path(sys.argv[1]))
+os.closerange(3, 1024)
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
 FORKS = """
 import os, sys
 from pathlib import Path
@@ -107,10 +122,66 @@ def test_another_folder_of_the_same_process_is_not_swept(tmp_path: Path) -> None
 
 def _left(folder: Path) -> Path:
     """A folder such as a killed process leaves."""
-    made = TemporaryFolder("test", folder)
-    os.close(made._lock)
-    made._lock = -1
-    return made.path
+    done = subprocess.run([sys.executable, "-c", LEAVES, str(folder)], capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip())
+
+
+def test_a_folder_is_not_swept_while_its_process_lives_also_where_that_has_closed_all_descriptors(
+    tmp_path: Path,
+) -> None:
+    with living(CLOSES, str(tmp_path)) as made:
+        with open(Path(made) / temporary._HELD, "r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody has it
+        sweep(tmp_path)
+        assert Path(made).exists()
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_process_has_left_that_nobody_has_waited_for_is_swept(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", LEAVES, str(tmp_path)], stdout=subprocess.DEVNULL) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert len(list(tmp_path.iterdir())) == 1
+        sweep(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+
+
+def said_by(left: Path, maker: str) -> None:
+    """Have the mark of a folder say that this process has made it, with what ``maker`` changes of that."""
+    mark = left / temporary._HELD
+    machine = mark.read_bytes().partition(b"\n")[0]
+    process, began, namespace = temporary._maker().decode().split()
+    mark.write_bytes(machine + b"\n" + maker.format(process=process, began=began, namespace=namespace).encode())
+
+
+@pytest.mark.parametrize(
+    ("maker", "stays"),
+    [
+        pytest.param("{process} {began} {namespace}", True, id="this-process"),
+        pytest.param("{process} {began}1 {namespace}", False, id="an-id-that-is-anothers-now"),
+        pytest.param("4194304 {began} {namespace}", False, id="an-id-that-nobody-has"),
+        pytest.param("4194304 {began} {namespace}1", True, id="another-namespace"),
+        pytest.param("{process} {began}", True, id="not-whole"),
+        pytest.param("x {began} {namespace}", True, id="no-id"),
+        pytest.param("", False, id="of-nobody"),
+    ],
+)
+def test_it_is_swept_where_whoever_made_it_is_certainly_gone(tmp_path: Path, maker: str, stays: bool) -> None:
+    left = _left(tmp_path)
+    said_by(left, maker)
+    sweep(tmp_path)
+    assert left.exists() == stays
+
+
+@pytest.mark.parametrize(("boot", "stays"), [(b"this", True), (b"another", False)])
+def test_no_process_lives_on_when_the_machine_is_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: bytes, stays: bool
+) -> None:
+    monkeypatch.setattr(temporary, "_machine", lambda: (b"this", b"machine,name"))
+    left = _left(tmp_path)
+    (left / temporary._HELD).write_bytes(boot + b" machine,name\n" + temporary._maker())
+    sweep(tmp_path)
+    assert left.exists() == stays
 
 
 def _of_another_machine(left: Path, _folder: Path) -> None:
