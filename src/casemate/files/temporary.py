@@ -3,8 +3,8 @@
 Each has a file that its process holds locked (flock(2)), which ends with the process, however that ends. One whose lock
 can be had is nobody's any more, provided that it was made on this machine: not every shared file system tells another
 machine of a lock. A process that closes all of its descriptors has lost its lock, too, and lives. So the file also says
-which process has made it, and it must be gone: its id would not do, for it may be another's by now, or have been given
-in another namespace (pid_namespaces(7)), whose processes are not seen from here and so may live.
+which process has made it, and it must be gone: its id would not do, for it may be another's by now. Where it was given
+in another namespace (pid_namespaces(7)), whose processes are not seen from here, the lock alone counts.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def _maker() -> bytes:
 
 
 def _may_live(boot: bytes, maker: bytes) -> bool:
-    """Whether the process that ``maker`` says, as of :func:`_maker`, may live: unless it certainly does not. ``boot``:
-    the start of the machine on which that was said. An empty one leaves it to the lock alone."""
+    """Whether the process that ``maker`` says, as of :func:`_maker`, may live. ``boot``: the start of
+    the machine on which that was said. An empty one, and one of another namespace, leave it to the lock alone."""
     here = _machine()[0]
     if not maker or (boot and here and boot != here):
         return False
@@ -143,7 +143,7 @@ def _may_live(boot: bytes, maker: bytes) -> bool:
     try:
         process, began, namespace = maker.split()
         if not own or namespace != own[2]:
-            return True
+            return False
         os.kill(int(process), 0)
         status = _status(int(process))
     except ProcessLookupError:
