@@ -105,7 +105,7 @@ class Sandbox(Oversight, Connecting):
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **arguments: Any) -> Self:
         """With the arguments and the policy in a file; ``arguments`` narrow it. Raises as the class."""
-        return cls(**{**arguments_of_file(path, os.environ), **arguments})
+        return cls(**arguments_of_file(path, os.environ, arguments))
 
     @classmethod
     def from_env(cls, **arguments: Any) -> Self:

@@ -228,6 +228,15 @@ def test_an_unknown_key_of_a_file_is_named_with_its_line(tmp_path: Path) -> None
         Sandbox.from_file(tmp_path / "c.toml")
 
 
+def test_a_file_of_arguments_is_the_policy_and_no_other_takes_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('network = "none"\n')
+    for other in ({"network": "public"}, tmp_path / "other.yaml"):
+        with pytest.raises(InvalidArgument, match="only narrow"):
+            Sandbox.from_file(file, policy=other)
+    Sandbox.from_file(file, policy=None)  # as if it were not given
+
+
 def test_ports_of_the_hosts_loopback_are_narrowed_and_never_widened() -> None:
     assert hosts(in_force(None, allow_local=[80, 81])).local_ports == (80, 81)
     assert hosts(in_force({"allow_local": [80, 81]}, allow_local=[81])).local_ports == (81,)
