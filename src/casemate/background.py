@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,30 +14,36 @@ if TYPE_CHECKING:
     from casemate.rooms import Rooms
 
 
-def begin(request: Request, rooms: Rooms) -> Run:
-    """Begin ``request`` in a fresh cell, and give the run, which ends with the sandbox at the latest.
+def begin(request: Request, rooms: Rooms, work: Callable[[Emitter], Awaitable[object]] | None = None) -> Run:
+    """Begin ``request`` in a fresh cell, and give the run, which ends with the sandbox at the latest. ``work``: what is
+    done instead, to the same end: an execution with the id of ``request``, of which the emitter is told.
 
     Raises ``QueueFull``.
     """
     rooms.slot().check_room()
     emitters: list[Emitter] = []
+    doing = work or partial(_execute, request, rooms)
 
-    async def work(emitter: Emitter) -> None:
-        from casemate.execution import pipeline
-
+    async def noted(emitter: Emitter) -> None:
         emitters.append(emitter)
-        async with rooms.slot():
-            rooms.check_open()
-            await pipeline.execute(request, rooms.house, emitter)
+        await doing(emitter)
 
     run = Run(
         request.id,
-        work,
+        noted,
         partial(_end_cell, emitters),
         lambda asked: rooms.approvals.answerer(asked),  # noqa: PLW0108 - made when something is asked
     )
     rooms.background.add(run)
     return run
+
+
+async def _execute(request: Request, rooms: Rooms, emitter: Emitter) -> None:
+    from casemate.execution import pipeline
+
+    async with rooms.slot():
+        rooms.check_open()
+        await pipeline.execute(request, rooms.house, emitter)
 
 
 def _end_cell(emitters: list[Emitter]) -> bool:

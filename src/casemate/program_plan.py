@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from casemate.approvals.asker import Of
+from casemate.background import begin
 from casemate.errors import PlanDenied
 from casemate.execution import pipeline
+from casemate.execution.asking import asking
 from casemate.execution.request import new_id
 from casemate.model.approval import Question
 from casemate.tools.broker import Broker
 from casemate.tools.calls import Foreseen
 
 if TYPE_CHECKING:
+    from casemate.execution.emitter import Emitter
+    from casemate.execution.house import House
     from casemate.model.execution import Execution
+    from casemate.model.limits import Limits
     from casemate.model.request import Request
     from casemate.rooms import Rooms
+    from casemate.sessions.long_run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +57,34 @@ class ProgramPlan:
 
         Raises :class:`PlanDenied` where it is not allowed, and as ``Sandbox.run``.
         """
-        request = replace(self._request, id=new_id())
-        await self._be_allowed(request)
+        return await self._done(replace(self._request, id=new_id()))
+
+    async def _done(self, request: Request, emitter: Emitter | None = None) -> Execution:
+        await self._be_allowed(request, emitter)
         own = [replace(question, namespace=request.namespace, run=request.id) for question in self._questions]
-        self._rooms.approvals.grant(own, "plan")
         async with self._rooms.slot():
             self._rooms.check_open()
-            return await pipeline.execute(request, self._rooms.house)
+            self._rooms.approvals.grant(own, "plan")
+            return await pipeline.execute(request, self._rooms.house, emitter)
 
-    async def _be_allowed(self, request: Request) -> None:
+    async def _be_allowed(self, request: Request, emitter: Emitter | None) -> None:
         """Raises :class:`PlanDenied`."""
-        asker = self._rooms.approvals.asker(Of(request.namespace, None, request.id), None)
         calls = [{"server": call.server, "tool": call.tool, "arguments": call.arguments} for call in self.calls]
         summary = f"run a program that makes {len(calls)} calls of tools"
-        try:
-            question = Question("plan", summary, {"program": _described(request), "calls": calls})
+        question = Question("plan", summary, {"program": _described(request), "calls": calls})
+        async with asking(self._rooms.house, request, emitter) as asker:
             verdict = await asyncio.wrap_future(asker.decide(question))
-        finally:
-            await asker.end()
         if not verdict.allow:
             raise PlanDenied(verdict.reason or f"nobody allowed it ({verdict.by})")
+
+
+class Trial(NamedTuple):
+    """A program that is tried out as a run that goes on by itself. ``plan``: what there is to be planned, given the
+    outcome of that; ``size``: about how many bytes it holds until then and as long as it is kept."""
+
+    run: Run
+    plan: Callable[[Execution], ProgramPlan]
+    size: int
 
 
 def _described(request: Request) -> dict[str, Any]:
@@ -86,16 +101,44 @@ def _described(request: Request) -> dict[str, Any]:
 async def foresee(request: Request, rooms: Rooms) -> ProgramPlan:
     """What ``request``'s program would call. Raises as ``Sandbox.run``."""
     foreseen = Foreseen()
-    house = rooms.house
+    return _planned(request, rooms, foreseen, await _tried(request, rooms, foreseen))
+
+
+def begin_trial(request: Request, rooms: Rooms) -> Trial:
+    """The same, going on by itself. Raises ``QueueFull``."""
+    foreseen = Foreseen()
+    run = begin(request, rooms, partial(_tried, request, rooms, foreseen))
+    files = sum(len(content) for content in request.files.values() if isinstance(content, bytes))
+    size = len(request.code) + len(request.stdin) + files
+    return Trial(run, partial(_planned, request, rooms, foreseen), size)
+
+
+def begin_planned(plan: ProgramPlan, within: Limits | None) -> Run:
+    """What :meth:`ProgramPlan.run` does, going on by itself. ``within``: limits that narrow those of the plan, None for
+    no more than these. Raises ``QueueFull``."""
+    asked = plan._request.limits
+    narrow = within if asked is None else asked.narrowed(within)
+    request = replace(plan._request, id=new_id(), limits=narrow)
+    return begin(request, plan._rooms, partial(plan._done, request))
+
+
+async def _tried(request: Request, rooms: Rooms, foreseen: Foreseen, emitter: Emitter | None = None) -> Execution:
+    async with rooms.slot():
+        rooms.check_open()
+        return await pipeline.execute(request, _throwaway(rooms.house, foreseen), emitter)
+
+
+def _throwaway(house: House, foreseen: Foreseen) -> House:
+    """One in which nobody is asked, calls are only foreseen, and nothing is kept."""
     offers = tuple(
         replace(offer, foreseen=foreseen) if isinstance(offer, Broker) else offer for offer in house.offers()
     )
     workspace_mode = "overlay" if house.workspace else house.workspace_mode
-    throwaway = replace(
+    return replace(
         house, offers=lambda: offers, asks=False, keeps=False, workspace_mode=workspace_mode, output_dir=None
     )
-    async with rooms.slot():
-        rooms.check_open()
-        execution = await pipeline.execute(request, throwaway)
+
+
+def _planned(request: Request, rooms: Rooms, foreseen: Foreseen, execution: Execution) -> ProgramPlan:
     calls = tuple(PlannedCall(one.server, one.tool, dict(one.arguments)) for one in foreseen.calls)
     return ProgramPlan(calls, execution, request, foreseen.calls, rooms)

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from casemate.connecting import Connecting
-from casemate.errors import Unavailable
 from casemate.execution.given import check_files, checked_cwd, checked_folder
 from casemate.execution.request import Content, check_timeout, make_request
 from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.oversight import Oversight
+from casemate.planning import Planning
 from casemate.rooms import Rooms
 from casemate.runtimes.catalogue import examples, language_of, runtime_for
 from casemate.settings.arguments import arguments_of_environment, arguments_of_file
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from casemate.model.events import Event
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
-    from casemate.model.plan import Plan
     from casemate.model.request import Request
     from casemate.policy.policy import Policy
-    from casemate.program_plan import ProgramPlan
     from casemate.runtimes.runtime import Environment
     from casemate.sessions.long_run import Run
     from casemate.sessions.packages import Packages
@@ -43,7 +41,7 @@ _NOTHING_MORE: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Sandbox(Oversight, Connecting):
+class Sandbox(Planning, Oversight, Connecting):
     """Runs code that nobody has read, each program in a cell of its own.
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Use one sandbox in one
@@ -214,64 +212,6 @@ class Sandbox(Oversight, Connecting):
             program_name=program_name, arguments=arguments,
         )  # fmt: skip
         return begin(request, self._rooms)
-
-    async def plan(
-        self,
-        code: str | bytes,
-        *,
-        language: str = "python",
-        timeout: float | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
-        limits: Limits | None = None,
-        allowed_domains: Sequence[str] | None = None,
-        secrets: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        files: Mapping[str, Content] | None = None,
-        stdin: str | bytes | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        program_name: str | None = None,
-        arguments: Sequence[str] = (),
-        session: Session | None = None,
-    ) -> ProgramPlan:
-        """What a program would call: it is run in a throwaway cell in which only calls that a rule allows are made, and
-        all others are noted down instead of asking anybody. ``await plan.run()`` has the list decided at once, and runs
-        the program with exactly those calls. The arguments are those of :meth:`run`, and so is what it raises;
-        ``Unavailable`` for a ``session``, whose state a throwaway cell would not have.
-        """
-        if session is not None:
-            raise Unavailable(
-                "session: the state of a session that lives cannot be copied, so nothing can be tried out in it",
-                remediation="Leave session out, and give the program what it needs as files.",
-            )
-        request = self._request(
-            code, language=language, timeout=timeout, limits=limits, allowed_domains=allowed_domains,
-            secrets=await self._held(secrets), env=env, files=files, stdin=stdin, metadata=metadata,
-            program_name=program_name, arguments=arguments,
-        )  # fmt: skip
-        from casemate.program_plan import foresee
-
-        return await foresee(request, self._rooms)
-
-    async def explain(
-        self,
-        code: str | bytes,
-        *,
-        language: str = "python",
-        timeout: float | None = 60.0,  # noqa: ASYNC109
-        limits: Limits | None = None,
-        secrets: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        files: Mapping[str, Content] | None = None,
-        stdin: str | bytes | None = None,
-        program_name: str | None = None,
-        arguments: Sequence[str] = (),
-    ) -> Plan:
-        """The plan of a run with these arguments of :meth:`run`, as data. Nothing is started."""
-        given = {"timeout": timeout, "limits": limits, "env": env, "files": files, "stdin": stdin}
-        named = {"language": language, "program_name": program_name, "arguments": arguments}
-        request = self._request(code, **{**_NOTHING_MORE, **given, **named, "secrets": await self._held(secrets)})
-        from casemate.execution import pipeline
-
-        return pipeline.explain(request, self._rooms.house)
 
     def session(
         self,

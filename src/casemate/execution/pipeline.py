@@ -90,7 +90,9 @@ def report_for(plan: Plan, house: House, report: IsolationReport, ending: Ending
     return replace(report, notes=notes, start=ending.start, start_reason=ending.start_reason)
 
 
-def explain(request: Request, house: House) -> Plan:
-    """The plan of ``request``, without running anything."""
+def explain(request: Request, house: House, hidden: tuple[str, ...] | None = None) -> Plan:
+    """The plan of ``request``, without running anything. ``hidden``: of a caller's folder, which is looked at now
+    unless that was done."""
     admitted = house.admit(request, stream=False)
-    return make_plan(admitted, house, house.outside.intercepted(admitted), hidden=guarding.look(house))
+    seen = guarding.look(house) if hidden is None else hidden
+    return make_plan(admitted, house, house.outside.intercepted(admitted), hidden=seen)

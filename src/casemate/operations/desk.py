@@ -17,6 +17,7 @@ from casemate.operations.approvals import Approvals
 from casemate.operations.archives import Archives
 from casemate.operations.audit import Audit
 from casemate.operations.egress import Egress
+from casemate.operations.explained import CellPlan, explained
 from casemate.operations.files import Artifacts, Files
 from casemate.operations.kept import KeptRuns
 from casemate.operations.packages import Packages
@@ -109,6 +110,38 @@ class Desk:
             arguments=arguments, principal=principal,
         )  # fmt: skip
         return await self.runs.outcome(begun.run, principal)
+
+    @operation()
+    async def explain(
+        self,
+        code: Code,
+        *,
+        language: Language = "python",
+        files: terms.Files | None = None,
+        env: Variables | None = None,
+        secrets: Names = (),
+        stdin: Text | None = None,
+        timeout: Seconds | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
+        limits: Limits | None = None,
+        program_name: Name | None = None,
+        arguments: Names = (),
+        principal: Principal,
+    ) -> CellPlan:
+        """The plan of a run with these arguments: all that is decided before its cell starts. Nothing is started.
+
+        It names paths of the machine that casemate runs on. Values of secrets are not in it, nor what was given: the
+        program, contents of files, standard input.
+
+        ``code``: the program. ``language``: that it is written in. ``files``: put into the workspace first, by name.
+        ``env``: variables of the program. ``secrets``: names in the vault, whose values it gets as variables.
+        ``stdin``: what it reads as standard input. ``timeout``: seconds that it may take. ``limits``: narrow those in
+        force. ``program_name``: the file name that tracebacks show. ``arguments``: its command line.
+        """
+        plan = await self.sandbox.explain(
+            code, language=language, files=files, env=env, secrets=secrets, stdin=stdin, timeout=timeout,
+            limits=self.limits_for(principal, limits), program_name=program_name, arguments=arguments,
+        )  # fmt: skip
+        return explained(plan)
 
     @operation()
     async def doctor(self) -> Diagnosis:

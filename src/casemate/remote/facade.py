@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
+    from casemate.model.plan import Plan
 
 
 class ConnectedSandbox:
@@ -55,11 +56,14 @@ class ConnectedSandbox:
         files: Mapping[str, Content] | None = None,
         stdin: str | bytes | None = None,
         metadata: Mapping[str, Any] | None = None,
+        program_name: str | None = None,
+        arguments: Sequence[str] = (),
     ) -> Execution:
         """See :meth:`casemate.Sandbox.run`. Cancelling ends the cell."""
         given = {
             "code": code, "language": language, "limits": limits, "allowed_domains": allowed_domains,
-            "secrets": secrets, "env": env, "stdin": stdin, "metadata": metadata,
+            "secrets": secrets, "env": env, "stdin": stdin, "metadata": metadata, "program_name": program_name,
+            "arguments": arguments,
         }  # fmt: skip
         return await run_to_end(partial(self._begin, plain(given), timeout, files))
 
@@ -127,9 +131,24 @@ class ConnectedSandbox:
         """Not to be had of a service. Raises ``Unavailable``."""
         raise _not_here("plan")
 
-    async def explain(self, *_code: object, **_arguments: object) -> Any:
-        """Not to be had of a service. Raises ``Unavailable``."""
-        raise _not_here("explain")
+    async def explain(
+        self,
+        code: str | bytes,
+        *,
+        files: Mapping[str, Content] | None = None,
+        stdin: str | bytes | None = None,
+        timeout: float | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
+        **arguments: Any,
+    ) -> Plan:
+        """See :meth:`casemate.Sandbox.explain`: paths in it are of the service's machine, so it is for operators alone.
+        Values of secrets are masked, and the order of its ``waiting`` is empty."""
+        from casemate.remote.explained import plan_from
+
+        given = plain({"code": code, "stdin": stdin, **arguments})
+        sent = await uploaded(self.invoke, files)
+        more = {"files": sent} if sent is not None else {}
+        told = await self.invoke("explain", {**given, **more, "timeout": timeout})
+        return plan_from(told, code, files, stdin)
 
     async def close(self) -> None:
         """Close the connection; what lives in the service goes on. Harmless when repeated."""

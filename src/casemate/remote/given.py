@@ -46,7 +46,7 @@ def plain(given: Mapping[str, Any]) -> dict[str, Any]:
             told[name] = text_of(name, told[name])
     if "limits" in told:
         told["limits"] = limits_of(told["limits"])
-    for name in ("secrets", "allowed_domains"):
+    for name in ("secrets", "allowed_domains", "arguments"):
         if isinstance(told.get(name), str):
             raise InvalidArgument(name, f"{told[name]!r} is one text; give a list of them")
         if isinstance(told.get(name), Sequence | frozenset | set):

@@ -32,9 +32,11 @@ def revived(kind: Any, told: Any) -> Any:
 
 
 def _choice(kinds: Sequence[Any], told: Any) -> Any:
-    """Which of these a document is of: the first dataclass or mapping for a mapping, list or tuple for a list."""
+    """Which of these a document is of: for a mapping the first dataclass all whose fields it has, else the first
+    dataclass or mapping; list or tuple for a list."""
     if isinstance(told, Mapping):
         fits = [one for one in kinds if is_dataclass(one) or get_origin(one) in (dict, Mapping)]
+        fits.sort(key=lambda one: not (is_dataclass(one) and all(field.name in told for field in fields(one))))
     elif isinstance(told, list):
         fits = [one for one in kinds if get_origin(one) in (list, tuple, Sequence)]
     else:

@@ -1,0 +1,59 @@
+"""The plan of a cell of a service, as the object that a sandbox of this process gives."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from casemate.execution.request import code_of, stdin_of
+from casemate.model.plan import Listener, Plan, Waiting, Workspace
+from casemate.model.secrets import Secrets
+from casemate.operations.explained import CellPlan, CellWait
+from casemate.remote.revived import revived
+from casemate.sessions.inspection import MASK
+
+if TYPE_CHECKING:
+    from casemate.execution.request import Content
+
+
+def plan_from(
+    told: Mapping[str, Any], code: str | bytes, files: Mapping[str, Content] | None, stdin: str | bytes | None
+) -> Plan:
+    """``told`` by the service about a run of ``code`` with ``files`` and ``stdin``, which it does not tell again. Each
+    secret's value is a mask, and the order of ``waiting`` empty."""
+    cell: CellPlan = revived(CellPlan, told)
+    as_they_are = {field.name: getattr(cell, field.name) for field in fields(Plan) if field.name in told}
+    return Plan(
+        **{
+            **as_they_are,
+            "workspace": Workspace(*_values(cell.workspace)),
+            "deadline": math.inf if cell.deadline is None else cell.deadline,
+            "listeners": tuple(Listener(*_values(one)) for one in cell.listeners),
+            "waiting": _waiting(cell.waiting),
+            "secrets": Secrets(dict.fromkeys(cell.secrets, MASK)),
+            "code": code_of(code),
+            "files": {name: _content(content) for name, content in (files or {}).items()},
+            "stdin": stdin_of(stdin),
+        }
+    )
+
+
+def _waiting(cell: CellWait | str) -> Waiting | str:
+    if isinstance(cell, str):
+        return cell
+    return Waiting(**{field.name: getattr(cell, field.name) for field in fields(cell)}, order=b"")
+
+
+def _values(told: Any) -> tuple[Any, ...]:
+    """Of a dataclass, in order."""
+    return tuple(getattr(told, field.name) for field in fields(told))
+
+
+def _content(content: Content) -> bytes | Path:
+    if isinstance(content, os.PathLike):
+        return Path(content)
+    return os.fsencode(content) if isinstance(content, str) else bytes(content)
