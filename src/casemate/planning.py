@@ -51,11 +51,7 @@ class Planning:
         the program with exactly those calls. The arguments are those of :meth:`run`, and so is what it raises;
         ``Unavailable`` for a ``session``, whose state a throwaway cell would not have.
         """
-        if session is not None:
-            raise Unavailable(
-                "session: the state of a session that lives cannot be copied, so nothing can be tried out in it",
-                remediation="Leave session out, and give the program what it needs as files.",
-            )
+        check_no_session(session)
         request = self._request(
             code, language=language, timeout=timeout, limits=limits, allowed_domains=allowed_domains,
             secrets=await self._held(secrets), env=env, files=files, stdin=stdin, metadata=metadata,
@@ -88,6 +84,15 @@ class Planning:
 
         house = self._rooms.house
         return pipeline.explain(request, house, await guarding.hidden_in(house))
+
+
+def check_no_session(session: object) -> None:
+    """Raises ``Unavailable`` for one."""
+    if session is not None:
+        raise Unavailable(
+            "session: the state of a session that lives cannot be copied, so nothing can be tried out in it",
+            remediation="Leave session out, and give the program what it needs as files.",
+        )
 
 
 def try_out(sandbox: Planning, code: str | bytes, *, secrets: Secrets, **given: Any) -> Trial:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from casemate.background import begin
 from casemate.errors import PlanDenied
@@ -20,7 +20,6 @@ from casemate.tools.calls import Foreseen
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
-    from casemate.execution.house import House
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
     from casemate.model.request import Request
@@ -47,9 +46,7 @@ class ProgramPlan:
 
     calls: tuple[PlannedCall, ...]
     execution: Execution
-    _request: Request = field(repr=False)
-    _questions: tuple[Question, ...] = field(repr=False)
-    _rooms: Rooms = field(repr=False)
+    _run: Callable[[], Awaitable[Execution]] = field(repr=False)
 
     async def run(self) -> Execution:
         """Have the whole list decided once (a request of kind "plan"), and run the program with exactly these calls
@@ -57,33 +54,60 @@ class ProgramPlan:
 
         Raises :class:`PlanDenied` where it is not allowed, and as ``Sandbox.run``.
         """
-        return await self._done(replace(self._request, id=new_id()))
+        return await self._run()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A program with what it would call: all that is needed to have that decided, and to run it."""
+
+    request: Request
+    questions: tuple[Question, ...]
+    rooms: Rooms = field(repr=False)
+
+    @property
+    def calls(self) -> tuple[PlannedCall, ...]:
+        """As they are told."""
+        return tuple(PlannedCall(one.server, one.tool, dict(one.arguments)) for one in self.questions)
+
+    async def run(self) -> Execution:
+        """See :meth:`ProgramPlan.run`."""
+        return await self._done(replace(self.request, id=new_id()))
+
+    def begin(self, within: Limits | None) -> Run:
+        """The same, going on by itself. ``within``: limits that narrow those of the request, None for no more than
+        these. Raises ``QueueFull``."""
+        limits = self.request.limits
+        narrow = within if limits is None else limits.narrowed(within)
+        request = replace(self.request, id=new_id(), limits=narrow)
+        return begin(request, self.rooms, partial(self._done, request))
 
     async def _done(self, request: Request, emitter: Emitter | None = None) -> Execution:
         await self._be_allowed(request, emitter)
-        own = [replace(question, namespace=request.namespace, run=request.id) for question in self._questions]
-        async with self._rooms.slot():
-            self._rooms.check_open()
-            self._rooms.approvals.grant(own, "plan")
-            return await pipeline.execute(request, self._rooms.house, emitter)
+        own = [replace(question, namespace=request.namespace, run=request.id) for question in self.questions]
+        async with self.rooms.slot():
+            self.rooms.check_open()
+            self.rooms.approvals.grant(own, "plan")
+            return await pipeline.execute(request, self.rooms.house, emitter)
 
     async def _be_allowed(self, request: Request, emitter: Emitter | None) -> None:
         """Raises :class:`PlanDenied`."""
         calls = [{"server": call.server, "tool": call.tool, "arguments": call.arguments} for call in self.calls]
         summary = f"run a program that makes {len(calls)} calls of tools"
         question = Question("plan", summary, {"program": _described(request), "calls": calls})
-        async with asking(self._rooms.house, request, emitter) as asker:
+        async with asking(self.rooms.house, request, emitter) as asker:
             verdict = await asyncio.wrap_future(asker.decide(question))
         if not verdict.allow:
             raise PlanDenied(verdict.reason or f"nobody allowed it ({verdict.by})")
 
 
-class Trial(NamedTuple):
-    """A program that is tried out as a run that goes on by itself. ``plan``: what there is to be planned, given the
-    outcome of that; ``size``: about how many bytes it holds until then and as long as it is kept."""
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A program that is tried out as ``run``, which goes on by itself. ``listed``: what there is to be planned, once
+    that has come to its end. ``size``: bytes that were given, and are held as long as it is."""
 
     run: Run
-    plan: Callable[[Execution], ProgramPlan]
+    listed: Callable[[], Listed | None]
     size: int
 
 
@@ -100,45 +124,34 @@ def _described(request: Request) -> dict[str, Any]:
 
 async def foresee(request: Request, rooms: Rooms) -> ProgramPlan:
     """What ``request``'s program would call. Raises as ``Sandbox.run``."""
-    foreseen = Foreseen()
-    return _planned(request, rooms, foreseen, await _tried(request, rooms, foreseen))
+    execution, listed = await _tried(request, rooms)
+    return ProgramPlan(listed.calls, execution, listed.run)
 
 
 def begin_trial(request: Request, rooms: Rooms) -> Trial:
     """The same, going on by itself. Raises ``QueueFull``."""
-    foreseen = Foreseen()
-    run = begin(request, rooms, partial(_tried, request, rooms, foreseen))
-    files = sum(len(content) for content in request.files.values() if isinstance(content, bytes))
-    size = len(request.code) + len(request.stdin) + files
-    return Trial(run, partial(_planned, request, rooms, foreseen), size)
+    found: list[Listed] = []
+
+    async def try_it(emitter: Emitter) -> None:
+        _, listed = await _tried(request, rooms, emitter)
+        found.append(listed)
+
+    given = (request.code, request.stdin, *request.files.values())
+    size = sum(len(content) for content in given if isinstance(content, bytes))
+    return Trial(begin(request, rooms, try_it), lambda: found[0] if found else None, size)
 
 
-def begin_planned(plan: ProgramPlan, within: Limits | None) -> Run:
-    """What :meth:`ProgramPlan.run` does, going on by itself. ``within``: limits that narrow those of the plan, None for
-    no more than these. Raises ``QueueFull``."""
-    asked = plan._request.limits
-    narrow = within if asked is None else asked.narrowed(within)
-    request = replace(plan._request, id=new_id(), limits=narrow)
-    return begin(request, plan._rooms, partial(plan._done, request))
-
-
-async def _tried(request: Request, rooms: Rooms, foreseen: Foreseen, emitter: Emitter | None = None) -> Execution:
-    async with rooms.slot():
-        rooms.check_open()
-        return await pipeline.execute(request, _throwaway(rooms.house, foreseen), emitter)
-
-
-def _throwaway(house: House, foreseen: Foreseen) -> House:
-    """One in which nobody is asked, calls are only foreseen, and nothing is kept."""
+async def _tried(request: Request, rooms: Rooms, emitter: Emitter | None = None) -> tuple[Execution, Listed]:
+    """In a house in which nobody is asked, calls are only foreseen, and nothing is kept."""
+    foreseen, house = Foreseen(), rooms.house
     offers = tuple(
         replace(offer, foreseen=foreseen) if isinstance(offer, Broker) else offer for offer in house.offers()
     )
     workspace_mode = "overlay" if house.workspace else house.workspace_mode
-    return replace(
+    throwaway = replace(
         house, offers=lambda: offers, asks=False, keeps=False, workspace_mode=workspace_mode, output_dir=None
     )
-
-
-def _planned(request: Request, rooms: Rooms, foreseen: Foreseen, execution: Execution) -> ProgramPlan:
-    calls = tuple(PlannedCall(one.server, one.tool, dict(one.arguments)) for one in foreseen.calls)
-    return ProgramPlan(calls, execution, request, foreseen.calls, rooms)
+    async with rooms.slot():
+        rooms.check_open()
+        execution = await pipeline.execute(request, throwaway, emitter)
+    return execution, Listed(request, foreseen.calls, rooms)

@@ -26,10 +26,11 @@ OPERATIONS = sorted(catalogue())
 AGENTS = {
     "archives.drop", "archives.pack", "archives.unpack", "artifacts.list", "artifacts.read", "audit.tail",
     "egress.request", "files.info", "files.list", "files.read", "files.remove", "files.write", "inspect",
-    "packages.install", "packages.list", "run", "runs.cancel", "runs.get", "runs.list", "runs.read", "runs.start",
-    "runs.stream", "runs.wait", "runtimes", "sessions.bridge", "sessions.close", "sessions.get", "sessions.interrupt",
-    "sessions.list", "sessions.open", "sessions.reset", "sessions.set", "sessions.variables", "set_limits", "stats",
-    "tools.describe", "tools.list", "tools.problems", "tools.register", "tools.search", "validate",
+    "packages.install", "packages.list", "plans.get", "plans.run", "plans.start", "run", "runs.cancel", "runs.get",
+    "runs.list", "runs.read", "runs.start", "runs.stream", "runs.wait", "runtimes", "sessions.bridge", "sessions.close",
+    "sessions.get", "sessions.interrupt", "sessions.list", "sessions.open", "sessions.reset", "sessions.set",
+    "sessions.variables", "set_limits", "stats", "tools.describe", "tools.list", "tools.problems", "tools.register",
+    "tools.search", "validate",
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from casemate.operations.desk import Desk
 from casemate.operations.egress import Egress
 from casemate.operations.files import Artifacts, Files
 from casemate.operations.packages import Packages
+from casemate.operations.plans import Plans
 from casemate.operations.runs import Runs
 from casemate.operations.schemas import event_type, given_type, names, result_type
 from casemate.operations.sessions import Sessions
@@ -46,6 +47,7 @@ _ROOMS: tuple[tuple[str, str, type], ...] = (
     ("audit", "audit", Audit),
     ("egress", "egress", Egress),
     ("packages", "packages", Packages),
+    ("plans", "plans", Plans),
     ("tools", "tools", Tools),
     ("vault", "vault", Vault),
     ("", "sandbox", Sandbox),

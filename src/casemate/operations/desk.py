@@ -21,6 +21,7 @@ from casemate.operations.explained import CellPlan, explained
 from casemate.operations.files import Artifacts, Files
 from casemate.operations.kept import KeptRuns
 from casemate.operations.packages import Packages
+from casemate.operations.plans import Plans
 from casemate.operations.runs import Runs
 from casemate.operations.sessions import Sessions
 from casemate.operations.store import Store, TemporaryStore
@@ -65,6 +66,7 @@ class Desk:
         self.audit = Audit(self)
         self.egress = Egress(self)
         self.packages = Packages(self)
+        self.plans = Plans(self)
         self.tools = Tools(self)
         self.vault = Vault(self)
         self._limits: dict[str, dict[str, Limits]] = {}  # by account, and by name
@@ -201,6 +203,7 @@ class Desk:
         self.kept.shut()
         await self.sessions.close_all()
         await self.kept.close()
+        self.plans.close()
         await self.uploads.close()
         self._holding.close()
 

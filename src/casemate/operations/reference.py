@@ -16,7 +16,7 @@ Everything that can be asked of casemate, by name: in a service as `POST /v1/` w
 line, by MCP and from Python. Arguments and results are JSON. An argument that is not listed is refused, and so is a
 value out of bounds, before anything is done. Those marked *agent* are for agents and operators, the others for
 operators alone; *approver* are also for agents through which a person approves. An agent sees only its own sessions,
-runs and uploads. What *events* comes back from is a stream of them.
+runs and uploads; a plan is its caller's alone, whoever else asks. What *events* comes back from is a stream of them.
 
 Files are given as `{"text": ...}`, `{"base64": ...}` or `{"handle": ...}` of an upload; they are read by name, of a
 session or of a run. This page is generated: `python -m casemate.operations` writes it, and `operations.lock.json`.

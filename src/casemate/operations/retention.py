@@ -39,6 +39,11 @@ class Retention:
             gone |= self._forgotten(next(iter(own.sizes)))
         return gone
 
+    def forget(self, run: str) -> None:
+        """It is not kept any more, for another reason. Harmless where it was not."""
+        if run in self._account_of:
+            self._forgotten(run)
+
     def _forgotten(self, run: str) -> dict[str, int]:
         account = self._account_of.pop(run)
         own = self._accounts[account]

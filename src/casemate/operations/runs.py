@@ -31,7 +31,7 @@ from casemate.operations.terms import (
     Variables,
     Wait,
 )
-from casemate.operations.wire import Document, document
+from casemate.operations.wire import Document, document, known
 
 if TYPE_CHECKING:
     from casemate.execution.request import Content
@@ -58,11 +58,19 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run has no outcome: ``kind`` and ``message`` of the error, and what would help."""
+    """Why a run has no outcome: ``kind``, ``type`` (its class) and ``message`` of the error, what would help, and what
+    the error names besides, where it does."""
 
     kind: str
     message: str
     remediation: str
+    type: str = ""
+    argument: str = ""
+    problem: str = ""
+    reason: str = ""
+    language: str = ""
+    server: str = ""
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +327,7 @@ class Runs:
             cursor=kept.log.chars if kept.log else head["chars"],
             language=head["language"], owner=kept.owner, started=head["started"], ended=head["ended"],
             outcome=head["outcome"],
-            error=Failure(**{name: head["error"][name] for name in ("kind", "message", "remediation")})
-            if head["error"] else None,
+            error=Failure(**known(Failure, head["error"])) if head["error"] else None,
         )  # fmt: skip
 
     def _status(self, kept: Kept) -> Status:

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from casemate.errors import Unavailable
 from casemate.model.limits import Limits
 from casemate.remote.blocking import Blocking
 from casemate.remote.client import Remote, connect
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from casemate.model.events import Event
     from casemate.model.execution import Execution
     from casemate.model.plan import Plan
+    from casemate.program_plan import ProgramPlan
 
 
 class ConnectedSandbox:
@@ -127,9 +127,23 @@ class ConnectedSandbox:
         kind = type_named("casemate.model.diagnosis:Diagnosis")
         return revived(kind, await self._ways.call("doctor"))  # type: ignore[no-any-return]
 
-    async def plan(self, *_code: object, **_arguments: object) -> Any:
-        """Not to be had of a service. Raises ``Unavailable``."""
-        raise _not_here("plan")
+    async def plan(
+        self,
+        code: str | bytes,
+        *,
+        files: Mapping[str, Content] | None = None,
+        timeout: float | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
+        session: object = None,
+        **arguments: Any,
+    ) -> ProgramPlan:
+        """See :meth:`casemate.Sandbox.plan`. The plan is held in the service, for this caller alone: for an hour after
+        its last use, the last 50 of them; ``run`` of one that is held no more raises ``NotFound``."""
+        from casemate.planning import check_no_session
+        from casemate.remote.planned import planned
+
+        check_no_session(session)
+        given = plain({"code": code, **arguments})
+        return await planned(self._ways, partial(self._begin, given, timeout, files, "plans.start"))
 
     async def explain(
         self,
@@ -160,10 +174,16 @@ class ConnectedSandbox:
     async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
-    async def _begin(self, given: Mapping[str, Any], within: float | None, files: Mapping[str, Content] | None) -> Run:
+    async def _begin(
+        self,
+        given: Mapping[str, Any],
+        within: float | None,
+        files: Mapping[str, Content] | None,
+        operation: str = "runs.start",
+    ) -> Run:
         sent = await uploaded(self.invoke, files)
         more = {"files": sent} if sent is not None else {}
-        told = await self.invoke("runs.start", {**given, **more, "timeout": within})
+        told = await self.invoke(operation, {**given, **more, "timeout": within})
         return Run(told["run"], self._ways)
 
 
@@ -171,9 +191,3 @@ async def connected_sandbox(url: str | None, token: str | None, **given: Any) ->
     """A sandbox of the service at ``url``, or of the user's own. The arguments and errors are those of
     :func:`casemate.remote.client.connect`."""
     return ConnectedSandbox(await connect(url, token, **given))
-
-
-def _not_here(method: str) -> Unavailable:
-    return Unavailable(
-        f"{method}: a service does not give plans of cells", remediation="Use a sandbox of this process: Sandbox()."
-    )

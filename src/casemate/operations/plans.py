@@ -1,0 +1,175 @@
+"""``plans``: what programs would call, found out before anybody allows it, by handle, each its caller's alone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import InvalidArgument, NotFound
+from casemate.model.caller import called_by
+from casemate.model.limits import Limits
+from casemate.model.operation import Audience, Principal, operation
+from casemate.operations.retention import Retention
+from casemate.operations.runs import RunState
+from casemate.operations.terms import Code, Files, Language, Metadata, Name, Names, Seconds, Text, Variables, Wait
+from casemate.planning import try_out
+
+if TYPE_CHECKING:
+    from casemate.operations.desk import Desk
+    from casemate.operations.kept import Kept
+    from casemate.program_plan import Listed, PlannedCall, Trial
+    from casemate.sessions.long_run import Run
+
+MOST_KEPT = 50  # plans of one caller
+MOST_KEPT_BYTES = 64 << 20  # of what their programs were given, and of their lists
+_MOST_ALL = 500  # plans of all callers
+_LIST = 1 << 19  # bytes that a list of calls may have
+SECONDS = 3600.0  # that one is kept after its last use
+
+
+@dataclass(frozen=True, slots=True)
+class PlanState:
+    """What a program would call, in order, besides the calls that a rule allows. ``plan``: its handle; ``seconds``: for
+    how long it is kept unless it is used."""
+
+    plan: str
+    calls: tuple[PlannedCall, ...]
+    seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """``trying``: the run that tries it out, until that is over; ``files``: the uploads that it needs."""
+
+    owner: str
+    trial: Trial
+    trying: Kept | None
+    files: contextlib.ExitStack
+    until: float
+
+
+class Plans:
+    """The plans of a desk, by the handle of the run in which each was tried out. The last ones are kept, in memory."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._held: dict[str, _Held] = {}
+        self._retention = Retention()
+
+    @operation(audience=Audience.AGENT)
+    async def start(
+        self,
+        code: Code,
+        *,
+        language: Language = "python",
+        files: Files | None = None,
+        env: Variables | None = None,
+        secrets: Names = (),
+        stdin: Text | None = None,
+        timeout: Seconds | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
+        limits: Limits | None = None,
+        allowed_domains: Names | None = None,
+        metadata: Metadata | None = None,
+        program_name: Name | None = None,
+        arguments: Names = (),
+        wait: Wait = 0.0,
+        principal: Principal,
+    ) -> RunState:
+        """Begin to find out what a program would call: a run in a throwaway cell in which only calls of tools that a
+        rule allows are made, and all others are noted down instead of asking anybody. Its handle is the plan's.
+
+        ``code``: the program. ``language``: that it is written in. ``files``: put into the workspace first, by name.
+        ``env``: variables of the program. ``secrets``: names in the vault, whose values it gets as variables.
+        ``stdin``: what it reads as standard input. ``timeout``: seconds that it may take. ``limits``: narrow those in
+        force. ``allowed_domains``: hosts that it may reach, of those that are allowed at all. ``metadata``: carried
+        along, and kept on record. ``program_name``: the file name that tracebacks show. ``arguments``: its command
+        line. ``wait``: seconds to wait for its end before this answers.
+
+        What it changes in files is thrown away; what it has left is had by the run's handle, as of any other.
+        """
+        desk = self._desk
+        given: dict[str, Any] = {
+            "files": files, "env": env, "stdin": stdin, "timeout": timeout, "allowed_domains": allowed_domains,
+            "metadata": metadata, "program_name": program_name, "arguments": arguments,
+            "limits": desk.limits_for(principal, limits), "secrets": await desk.sandbox.vault.resolved(secrets),
+        }  # fmt: skip
+        trials: list[Trial] = []
+
+        def begin() -> Run:
+            trials.append(try_out(desk.sandbox, code, language=language, **given))
+            return trials[0].run
+
+        with contextlib.ExitStack() as needed, called_by(principal.name):
+            for content in (files or {}).values():
+                if isinstance(content, Path):
+                    needed.enter_context(desk.uploads.using(content.name, principal))
+            trying = await desk.kept.add(begin, principal, None, language)
+            held = _Held(principal.name, trials[0], trying, needed.pop_all(), time.monotonic() + SECONDS)
+        self._keep(trying.run, held, principal)
+        return await desk.runs.wait(trying.run, seconds=wait, principal=principal)
+
+    @operation(audience=Audience.AGENT)
+    async def get(self, plan: Name, *, principal: Principal) -> PlanState:
+        """What a program would call, once it has been tried out. ``plan``: its handle."""
+        return PlanState(plan, self._listed(plan, principal).calls, SECONDS)
+
+    @operation(audience=Audience.AGENT)
+    async def run(self, plan: Name, *, wait: Wait = 0.0, principal: Principal) -> RunState:
+        """Have the whole list of calls of a plan decided at once (a request of kind "plan"), and run its program with
+        exactly these calls allowed, each as often as it is in the list; any other asks, as ever. The answer names its
+        run, which goes on by itself until it ends, with an error where the plan is not allowed.
+
+        ``plan``: its handle. ``wait``: seconds to wait for its end, or until it waits for an approval, before this
+        answers.
+        """
+        listed, desk = self._listed(plan, principal), self._desk
+        within = desk.limits_for(principal, None)
+        with called_by(principal.name):
+            kept = await desk.kept.add(lambda: listed.begin(within), principal, None, listed.request.language)
+        return await desk.runs.wait(kept.run, seconds=wait, principal=principal)
+
+    def _listed(self, plan: str, principal: Principal) -> Listed:
+        """What was found out, which is used now. Raises ``NotFound``, also for another's, and ``InvalidArgument``."""
+        self._sweep()
+        held = self._held.get(plan)
+        if held is None or held.owner != principal.name:
+            raise NotFound(
+                "plan",
+                f"there is no plan {plan[:100]!r}, or it is no longer kept: an hour after its last use it expires, and "
+                f"of each caller the last {MOST_KEPT} are kept, as long as casemate runs",
+                remediation="Make the plan again.",
+            )
+        if held.trying is not None:
+            raise InvalidArgument("plan", "is still being tried out", remediation="Wait until that run is over.")
+        if (listed := held.trial.listed()) is None:
+            raise InvalidArgument("plan", "came to nothing, as its run says", remediation="Make the plan again.")
+        held.until = time.monotonic() + SECONDS
+        return listed
+
+    def _keep(self, plan: str, held: _Held, principal: Principal) -> None:
+        """And forget what is beyond the bounds."""
+        self._sweep()
+        self._held[plan] = held
+        self._retention.add(plan, principal.payer, held.trial.size + _LIST)
+        gone = self._retention.beyond(principal.payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
+        for one in gone:
+            self._held.pop(one).files.close()
+
+    def _sweep(self) -> None:
+        """Forget those whose time is over, which begins when they have been tried out."""
+        now = time.monotonic()
+        for plan, held in list(self._held.items()):
+            if held.trying is not None and held.trying.is_done:
+                held.trying, held.until = None, now + SECONDS
+            if held.trying is None and held.until < now:
+                self._retention.forget(plan)
+                self._held.pop(plan).files.close()
+
+    def close(self) -> None:
+        """Forget all of them."""
+        for held in self._held.values():
+            held.files.close()
+        self._held.clear()

@@ -1,0 +1,162 @@
+"""Plans of programs by handle: held for their callers alone, so many and so long."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operations.conftest import AGENT, OPERATOR, Checked
+from tests.operations.test_runs import SLOW, ended, until_begun
+
+from casemate import Sandbox
+from casemate.errors import InvalidArgument, NotFound
+from casemate.operations import plans
+from casemate.operations.desk import Desk
+from casemate.operations.invoke import Invoke, local
+from casemate.operations.retention import Retention
+
+CODE = "import os\nprint(sorted(os.listdir()))"
+
+
+async def made(invoke: Invoke, **given: Any) -> str:
+    """The handle of a plan that was tried out."""
+    state = await invoke("plans.start", {"code": CODE, "wait": 60, **given})
+    assert (state["status"], state["outcome"], state["error"]) == ("done", "ok", None)
+    return str(state["run"])
+
+
+async def uploaded(desk: Desk) -> str:
+    async def data() -> AsyncIterator[bytes]:
+        yield b"content"
+
+    return await desk.uploads.put(data(), AGENT)
+
+
+async def test_a_plan_is_its_callers_alone(agent: Invoke, other: Invoke, operator: Invoke) -> None:
+    plan = await made(agent)
+    assert await agent("plans.get", {"plan": plan}) == {"plan": plan, "calls": [], "seconds": 3600.0}
+    assert (await operator("runs.get", {"run": plan}))["owner"] == AGENT.name  # as any run
+    for invoke in (other, operator):
+        for operation in ("plans.get", "plans.run"):
+            with pytest.raises(NotFound) as refused:
+                await invoke(operation, {"plan": plan})
+            assert refused.value.argument == "plan"
+
+
+async def test_a_plan_that_is_still_tried_out_is_not_run(agent: Invoke) -> None:
+    plan = (await agent("plans.start", {"code": SLOW}))["run"]
+    await until_begun(agent, plan)
+    for operation in ("plans.get", "plans.run"):
+        with pytest.raises(InvalidArgument, match="still being tried out"):
+            await agent(operation, {"plan": plan})
+    await agent("runs.cancel", {"run": plan})
+    assert (await agent("plans.get", {"plan": plan}))["calls"] == []
+
+
+async def test_the_last_plans_of_a_caller_are_kept(
+    agent: Invoke, other: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = await made(other)
+    monkeypatch.setattr(plans, "MOST_KEPT", 2)
+    first, second, third = [await made(agent) for _ in range(3)]
+    with pytest.raises(NotFound, match="no longer kept"):
+        await agent("plans.run", {"plan": first})
+    for plan in (second, third):
+        assert (await agent("plans.get", {"plan": plan}))["plan"] == plan
+    assert (await other("plans.get", {"plan": theirs}))["plan"] == theirs
+
+
+async def test_large_plans_are_kept_up_to_a_size_and_the_last_one_always(
+    agent: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "MOST_KEPT_BYTES", 1 << 20)
+    first, second = [await made(agent, files={"a": {"text": "x" * 700_000}}) for _ in range(2)]
+    with pytest.raises(NotFound):
+        await agent("plans.get", {"plan": first})
+    assert (await agent("plans.get", {"plan": second}))["plan"] == second
+
+
+async def test_a_plan_expires_when_it_is_not_used(agent: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = await made(agent)
+    assert (await agent("plans.get", {"plan": plan}))["plan"] == plan
+    monkeypatch.setattr(plans, "SECONDS", -1.0)
+    await agent("plans.get", {"plan": plan})  # its last use, after which it is kept no longer
+    with pytest.raises(NotFound, match="expires"):
+        await agent("plans.run", {"plan": plan})
+
+
+async def test_files_that_were_sent_ahead_are_there_as_long_as_the_plan_is(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Desk(sandbox) as desk:
+        agent, operator = Checked(local(desk, AGENT)), Checked(local(desk, OPERATOR))
+        handle = await uploaded(desk)
+        plan = await made(agent, files={"sent": {"handle": handle}})
+        await agent("archives.drop", {"handle": handle})
+        state = await agent("plans.run", {"plan": plan, "wait": 60})
+        (asked,) = state["approvals"]
+        assert (asked["kind"], asked["arguments"]["program"]["files"]) == ("plan", ["sent"])
+        assert await operator("approvals.decide", {"request": asked["id"], "allow": True})
+        assert "'sent'" in (await ended(agent, state["run"]))["execution"]["text"]
+        monkeypatch.setattr(plans, "MOST_KEPT", 1)
+        await made(agent)
+        await agent("archives.drop", {"handle": handle})
+        with pytest.raises(NotFound):
+            await made(agent, files={"sent": {"handle": handle}})
+
+
+async def test_a_run_of_a_plan_waits_for_its_decision_and_has_an_error_when_it_is_denied(
+    agent: Invoke, operator: Invoke
+) -> None:
+    plan = await made(agent)
+    state = await agent("plans.run", {"plan": plan, "wait": 60})
+    (asked,) = state["approvals"]
+    assert (state["status"], asked["kind"]) == ("waiting", "plan")
+    (pending,) = [one for one in await operator("approvals.pending") if one["id"] == asked["id"]]
+    assert (pending["run"], pending["caller"]) == (state["run"], AGENT.name)
+    await operator("approvals.decide", {"request": asked["id"], "allow": False, "reason": "not now"})
+    state = await ended(agent, state["run"])
+    assert (state["execution"], state["outcome"]) == (None, None)
+    assert (state["error"]["type"], state["error"]["kind"], state["error"]["reason"]) == (
+        "PlanDenied",
+        "denied",
+        "not now",
+    )
+
+
+async def test_a_run_of_a_plan_that_is_cancelled_takes_its_question_along(agent: Invoke, operator: Invoke) -> None:
+    plan = await made(agent)
+    state = await agent("plans.run", {"plan": plan, "wait": 60})
+    (asked,) = state["approvals"]
+    state = await agent("runs.cancel", {"run": state["run"]})
+    assert (state["status"], state["execution"], state["error"]["kind"]) == ("done", None, "closed")
+    assert asked["id"] not in {one["id"] for one in await operator("approvals.pending")}
+    assert not await operator("approvals.decide", {"request": asked["id"], "allow": True})
+
+
+async def test_a_trial_that_could_not_run_leaves_no_plan_and_its_run_says_why(tmp_path: Path) -> None:
+    async with Sandbox(network="none", audit=tmp_path / "audit.db") as closed, Desk(closed) as desk:
+        inside = Checked(local(desk, AGENT))
+        state = await inside("plans.start", {"code": CODE, "allowed_domains": ["example.test"], "wait": 60})
+        assert (state["error"]["type"], state["error"]["argument"]) == ("InvalidArgument", "allowed_domains")
+        with pytest.raises(InvalidArgument, match="came to nothing"):
+            await inside("plans.run", {"plan": state["run"]})
+
+
+async def test_an_upload_of_another_is_not_planned_with(desk: Desk, other: Invoke) -> None:
+    handle = await uploaded(desk)
+    with pytest.raises(NotFound):
+        await other("plans.start", {"code": CODE, "files": {"a": {"handle": handle}}})
+
+
+def test_what_is_forgotten_for_another_reason_counts_for_nobody() -> None:
+    kept = Retention()
+    for run in ("1", "2"):
+        kept.add(run, "a", 10)
+    kept.forget("1")
+    kept.forget("1")
+    kept.add("3", "a", 10)
+    assert kept.beyond("a", runs=2, size=20, all_runs=2) == {}
+    assert kept.beyond("a", runs=1, size=20, all_runs=2) == {"2": 10}

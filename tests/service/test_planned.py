@@ -1,0 +1,229 @@
+"""What a program would call, found out and run in a service: as in a sandbox of this process, for its caller alone."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.brokered.conftest import Witness
+from tests.brokered.test_calls import RAW, told
+from tests.brokered.test_plans import THREE
+from tests.service.daemon import PATIENCE, Daemon, serving
+from tests.service.test_connected import KINDS, opened, until
+
+from casemate import ApprovalRequest, Limits, PlanDenied, PlannedCall, ProgramPlan, Unavailable
+from casemate.errors import NotFound
+from casemate.remote.facade import ConnectedSandbox
+
+BOTH = pytest.mark.parametrize("kind", KINDS)
+CALLS = tuple(PlannedCall("w", "note", {"text": str(number)}) for number in range(3))
+Offering = Callable[[str], AbstractAsyncContextManager[Any]]
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Witness:
+    return Witness(tmp_path / "calls")
+
+
+@pytest.fixture
+def offering(witness: Witness, shared: Daemon, tmp_path: Path) -> Offering:
+    """Opens a sandbox of a kind that has the server as ``w``."""
+
+    @asynccontextmanager
+    async def open_one(kind: str) -> AsyncIterator[Any]:
+        async with opened(kind, shared, tmp_path) as sandbox:
+            await sandbox.tools.add("w", witness.definition)
+            try:
+                yield sandbox
+            finally:
+                await sandbox.tools.remove("w")
+
+    return open_one
+
+
+async def answered(sandbox: Any, running: asyncio.Future[Any], *answers: bool) -> list[ApprovalRequest]:
+    """Give these answers to what ``running`` asks, one after the other; what that was."""
+    seen: list[ApprovalRequest] = []
+    for answer in answers:
+        request = await until(lambda: next(iter(sandbox.approvals.pending()), None))
+        assert not running.done()
+        seen.append(request)
+        assert sandbox.approvals.decide(request.id, answer, reason="" if answer else "not these")
+    return seen
+
+
+@BOTH
+async def test_a_plan_is_told_without_a_call_and_run_with_exactly_its_calls(
+    kind: str, offering: Offering, witness: Witness
+) -> None:
+    code = RAW + (
+        "said = [call(text=str(number)) for number in range(2)]\n"
+        "if said[0]['content']:\n"  # which there is when it is truly called
+        "    said.append(call(text='more'))\n"
+        "print(json.dumps([one['ok'] for one in said]))"
+    )
+    async with offering(kind) as sandbox:
+        plan = await sandbox.plan(code, metadata={"a": 1})
+        assert type(plan) is ProgramPlan
+        assert (plan.calls, told(plan.execution), plan.execution.metadata) == (CALLS[:2], [True, True], {"a": 1})
+        assert (witness.calls, sandbox.approvals.pending()) == ([], [])
+        for count in (1, 2):
+            running = asyncio.ensure_future(plan.run())
+            (asked, beyond) = await answered(sandbox, running, True, False)
+            execution = await running
+            assert told(execution) == [True, True, False]
+            assert execution.id != plan.execution.id
+            assert (asked.kind, asked.run, beyond.kind, beyond.run) == ("plan", execution.id, "tool", execution.id)
+            assert [one["arguments"] for one in asked.arguments["calls"]] == [{"text": "0"}, {"text": "1"}]
+            assert witness.calls == [("note", {"text": "0"}), ("note", {"text": "1"})] * count
+
+
+@BOTH
+async def test_a_plan_that_somebody_denies_is_not_run_and_says_why(
+    kind: str, offering: Offering, witness: Witness
+) -> None:
+    async with offering(kind) as sandbox:
+        plan = await sandbox.plan(THREE)
+        running = asyncio.ensure_future(plan.run())
+        await answered(sandbox, running, False)
+        with pytest.raises(PlanDenied) as denied:
+            await running
+        assert denied.value.reason == "not these"
+        assert "approver" in denied.value.remediation
+        assert witness.calls == []
+
+
+@BOTH
+async def test_what_a_plan_was_given_is_there_when_it_is_tried_and_when_it_is_run(
+    kind: str, offering: Offering, tmp_path: Path
+) -> None:
+    (tmp_path / "large.bin").write_bytes(bytes(range(256)) * 1200)
+    code = (
+        "import os, sys\n"
+        "print(len(open('large.bin', 'rb').read()), open('a').read(), input(), os.environ['TOKEN'], sys.argv[1:])\n"
+        "open('left', 'w').write('left')"
+    )
+    async with offering(kind) as sandbox:
+        await sandbox.vault.set("TOKEN", "a-secret-value")
+        plan = await sandbox.plan(
+            code, files={"large.bin": tmp_path / "large.bin", "a": "text"}, stdin="line\n", secrets=["TOKEN"],
+            arguments=["x"], limits=Limits(memory="256MiB"),
+        )  # fmt: skip
+        running = asyncio.ensure_future(plan.run())
+        (asked,) = await answered(sandbox, running, True)
+        assert asked.arguments["program"]["files"] == ["a", "large.bin"]
+        assert asked.arguments["program"]["secrets"] == ["TOKEN"]
+        for execution in (plan.execution, await running):
+            assert execution.stdout == "307200 text line [secret:TOKEN] ['x']\n"
+            assert [one.read_bytes() for one in execution.artifacts if one.name == "left"] == [b"left"]
+
+
+@BOTH
+async def test_whoever_waits_for_a_plan_no_longer_takes_its_question_along(kind: str, offering: Offering) -> None:
+    async with offering(kind) as sandbox:
+        plan = await sandbox.plan(THREE)
+        running = asyncio.ensure_future(plan.run())
+        await until(sandbox.approvals.pending)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await until(lambda: not sandbox.approvals.pending())
+
+
+@BOTH
+async def test_limits_that_are_narrowed_later_hold_for_a_plan_that_was_made_before(
+    kind: str, shared: Daemon, tmp_path: Path
+) -> None:
+    folder = tmp_path / "local"
+    folder.mkdir()
+    async with opened("connected", shared, tmp_path) as operator:
+        if kind == "connected":
+            async with ConnectedSandbox(await shared.connect(agent="later")) as sandbox:
+                await narrowed_later(sandbox, operator)
+        else:
+            async with opened(kind, shared, folder) as sandbox:
+                await narrowed_later(sandbox, sandbox)
+
+
+async def narrowed_later(sandbox: Any, approver: Any) -> None:
+    plan = await sandbox.plan("print('x' * 5000)")
+    assert not plan.execution.truncated
+    await sandbox.set_limits(output=1000)
+    running = asyncio.ensure_future(plan.run())
+    await answered(approver, running, True)
+    assert (await running).truncated
+
+
+@BOTH
+async def test_a_session_has_no_plan(kind: str, shared: Daemon, tmp_path: Path) -> None:
+    async with opened(kind, shared, tmp_path) as sandbox:
+        with pytest.raises(Unavailable, match="cannot be copied"):
+            await sandbox.plan(THREE, session=object())
+
+
+async def test_a_plan_of_an_agent_is_nobody_elses(shared: Daemon) -> None:
+    async with ConnectedSandbox(await shared.connect(agent="planner")) as agent:
+        plan = await agent.plan("print(1)")
+        whose = plan.execution.id
+        assert (await agent.invoke("plans.get", {"plan": whose}))["calls"] == []
+        for others in ({"agent": "another"}, {}):
+            async with ConnectedSandbox(await shared.connect(**others)) as other:
+                for operation in ("plans.get", "plans.run"):
+                    with pytest.raises(NotFound):
+                        await other.invoke(operation, {"plan": whose})
+
+
+async def test_a_plan_that_the_service_has_forgotten_says_so(env: dict[str, str]) -> None:
+    with serving(env) as daemon:
+        sandbox = ConnectedSandbox(await daemon.connect())
+        plan = await sandbox.plan("print(1)")
+        await sandbox.close()  # connections of its own to what ends now
+        assert daemon.stop() == 0
+        daemon.start()
+        try:
+            with pytest.raises(NotFound, match="no longer kept") as gone:
+                await plan.run()
+            assert gone.value.argument == "plan"
+            assert gone.value.remediation == "Make the plan again."
+        finally:
+            await sandbox.close()
+
+
+def test_the_blocking_facade_plans_too(shared: Daemon, witness: Witness) -> None:
+    program = f"""
+import threading
+from casemate import PlanDenied
+from casemate.sync import Sandbox
+
+def answer(allow):
+    while not (pending := sandbox.approvals.pending()):
+        over.wait(0.01)
+    sandbox.approvals.decide(pending[0].id, allow)
+
+over = threading.Event()
+with Sandbox.connect(start=False) as sandbox:
+    sandbox.tools.add("w", {witness.definition!r})
+    plan = sandbox.plan({THREE!r})
+    print(type(plan).__module__, plan.execution.ok, [call.arguments["text"] for call in plan.calls])
+    for allow in (True, False):
+        answering = threading.Thread(target=answer, args=(allow,))
+        answering.start()
+        try:
+            print(plan.run().stdout, end="")
+        except PlanDenied as denied:
+            print("denied")
+        answering.join()
+    sandbox.tools.remove("w")
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=shared.env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert ran.stderr == ""
+    assert ran.stdout == "casemate.sync.rooms True ['0', '1', '2']\n[true, true, true]\ndenied\n"
+    assert witness.calls == [("note", call.arguments) for call in CALLS]
