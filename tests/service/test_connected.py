@@ -182,6 +182,20 @@ async def test_files_of_a_session_go_both_ways(kind: str, shared: Daemon, tmp_pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_a_session_and_a_run_are_begun_with_files_of_any_size(kind: str, shared: Daemon, tmp_path: Path) -> None:
+    large = os.urandom(3 << 20)
+    (tmp_path / "large.bin").write_bytes(large)
+    files = {"large.bin": tmp_path / "large.bin", **{f"{n}.txt": "x" * 100_000 for n in range(20)}}
+    code = "import os\nprint(sorted((one, os.path.getsize(one)) for one in os.listdir() if '.' in one))"
+    async with opened(kind, shared, tmp_path) as sandbox:
+        expected = repr(sorted([("large.bin", 3 << 20), *((f"{n}.txt", 100_000) for n in range(20))]))
+        async with sandbox.session(files=files) as session:
+            assert (await session.run(code)).text == expected
+            assert await session.files.read_bytes("large.bin") == large
+        assert (await sandbox.start(code, files=files).wait()).text == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_what_of_a_copied_folder_is_at_fault_is_told(kind: str, shared: Daemon, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere" / "all.tar"
     async with opened(kind, shared, tmp_path) as sandbox, sandbox.session() as session:

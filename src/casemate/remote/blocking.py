@@ -45,6 +45,13 @@ class Blocking:
             answer = self._sent(connection, "POST", path, body)
             return json.loads(self._whole(answer))
 
+    def upload(self, content: bytes) -> str:
+        """A handle for ``content``, which arguments may name for a short while. Raises as :meth:`call`."""
+        with closing(self._connection()) as connection:
+            answer = self._sent(connection, "PUT", "/v1/uploads", content)
+            handle: str = json.loads(self._whole(answer))["handle"]
+            return handle
+
     def download(self, parts: tuple[str, ...]) -> bytes:
         """All bytes of a file. Raises as :meth:`call`."""
         with closing(self._connection()) as connection:

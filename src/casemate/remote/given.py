@@ -15,6 +15,7 @@ from casemate.errors import InvalidArgument
 if TYPE_CHECKING:
     from casemate.execution.request import Content
     from casemate.model.limits import Limits
+    from casemate.remote.blocking import Blocking
     from casemate.remote.client import Remote
 
 _INLINE = 128 * 1024  # bytes of a file that travel with the arguments; larger ones are uploaded
@@ -70,18 +71,20 @@ async def uploaded(remote: Remote, files: Mapping[str, Content] | None) -> dict[
     return told
 
 
-def inline(files: Mapping[str, Content] | None) -> dict[str, Any] | None:
-    """The same where nothing can be sent ahead. Raises ``InvalidArgument``, also for what is too much for that."""
+def sent(blocking: Blocking, files: Mapping[str, Content] | None) -> dict[str, Any] | None:
+    """The same for methods that are not awaited: blocks. Raises as that does."""
     if files is None:
         return None
-    read = {name: _bytes_of(name, content) for name, content in files.items()}
-    if sum(len(data) for data in read.values()) > _INLINE_ALL:
-        raise InvalidArgument(
-            "files",
-            f"are more than {_INLINE_ALL} bytes, which a session of a service is not opened with",
-            remediation="Write them once it is open: await session.files.upload(path).",
-        )
-    return {name: _inline(files[name], data) for name, data in read.items()}
+    told: dict[str, Any] = {}
+    left = _INLINE_ALL
+    for name, content in files.items():
+        data = _bytes_of(name, content)
+        if len(data) <= min(_INLINE, left):
+            left -= len(data)
+            told[name] = _inline(content, data)
+        else:
+            told[name] = {"handle": blocking.upload(data)}
+    return told
 
 
 def _inline(content: Content, data: bytes) -> dict[str, str]:
