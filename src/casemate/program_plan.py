@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from casemate.background import begin
 from casemate.errors import PlanDenied
 from casemate.execution import pipeline
 from casemate.execution.asking import asking
+from casemate.execution.redact import prepared, redaction_of
 from casemate.execution.request import new_id
 from casemate.model.approval import Question
 from casemate.tools.broker import Broker
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
     from casemate.model.request import Request
+    from casemate.redaction.redaction import Redaction
     from casemate.rooms import Rooms
     from casemate.sessions.long_run import Run
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call of a tool that was not made. ``arguments``: exactly those that it would have had."""
+    """A call of a tool that was not made. ``arguments``: those that it would have had, without values of secrets."""
 
     server: str
     tool: str
@@ -59,16 +61,13 @@ class ProgramPlan:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A program with what it would call: all that is needed to have that decided, and to run it."""
+    """A program with what it would call: all that is needed to have that decided, and to run it. ``calls``: as they are
+    told, ``questions`` as they would be made."""
 
+    calls: tuple[PlannedCall, ...]
     request: Request
-    questions: tuple[Question, ...]
+    questions: tuple[Question, ...] = field(repr=False)
     rooms: Rooms = field(repr=False)
-
-    @property
-    def calls(self) -> tuple[PlannedCall, ...]:
-        """As they are told."""
-        return tuple(PlannedCall(one.server, one.tool, dict(one.arguments)) for one in self.questions)
 
     async def run(self) -> Execution:
         """See :meth:`ProgramPlan.run`."""
@@ -83,6 +82,8 @@ class Listed:
         return begin(request, self.rooms, partial(self._done, request))
 
     async def _done(self, request: Request, emitter: Emitter | None = None) -> Execution:
+        if request.secrets:  # as they are now: one may be another, or none any more
+            request = replace(request, secrets=await self.rooms.vault.resolved(request.secrets.names))
         await self._be_allowed(request, emitter)
         own = [replace(question, namespace=request.namespace, run=request.id) for question in self.questions]
         async with self.rooms.slot():
@@ -92,10 +93,11 @@ class Listed:
 
     async def _be_allowed(self, request: Request, emitter: Emitter | None) -> None:
         """Raises :class:`PlanDenied`."""
-        calls = [{"server": call.server, "tool": call.tool, "arguments": call.arguments} for call in self.calls]
+        calls = [{"server": one.server, "tool": one.tool, "arguments": one.arguments} for one in self.questions]
         summary = f"run a program that makes {len(calls)} calls of tools"
         question = Question("plan", summary, {"program": _described(request), "calls": calls})
-        async with asking(self.rooms.house, request, emitter) as asker:
+        redaction = await prepared(redaction_of(self.request.secrets))  # of those that the calls may hold
+        async with asking(self.rooms.house, request, emitter, redaction) as asker:
             verdict = await asyncio.wrap_future(asker.decide(question))
         if not verdict.allow:
             raise PlanDenied(verdict.reason or f"nobody allowed it ({verdict.by})")
@@ -154,4 +156,11 @@ async def _tried(request: Request, rooms: Rooms, emitter: Emitter | None = None)
     async with rooms.slot():
         rooms.check_open()
         execution = await pipeline.execute(request, throwaway, emitter)
-    return execution, Listed(request, foreseen.calls, rooms)
+    calls = await asyncio.to_thread(_told, foreseen.calls, redaction_of(request.secrets))
+    return execution, Listed(calls, request, foreseen.calls, rooms)
+
+
+def _told(questions: Sequence[Question], redaction: Redaction | None) -> tuple[PlannedCall, ...]:
+    """Calls without secrets."""
+    shown: Callable[[dict[str, Any]], Any] = dict if redaction is None else redaction.value
+    return tuple(PlannedCall(one.server, one.tool, shown(dict(one.arguments))) for one in questions)

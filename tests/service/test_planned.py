@@ -17,7 +17,7 @@ from tests.brokered.test_plans import THREE
 from tests.service.daemon import PATIENCE, Daemon, serving
 from tests.service.test_connected import KINDS, opened, until
 
-from casemate import ApprovalRequest, Limits, PlanDenied, PlannedCall, ProgramPlan, Unavailable
+from casemate import ApprovalRequest, InvalidArgument, Limits, PlanDenied, PlannedCall, ProgramPlan, Unavailable
 from casemate.errors import NotFound
 from casemate.remote.facade import ConnectedSandbox
 
@@ -122,6 +122,38 @@ async def test_what_a_plan_was_given_is_there_when_it_is_tried_and_when_it_is_ru
         for execution in (plan.execution, await running):
             assert execution.stdout == "307200 text line [secret:TOKEN] ['x']\n"
             assert [one.read_bytes() for one in execution.artifacts if one.name == "left"] == [b"left"]
+
+
+@BOTH
+async def test_a_secret_in_a_call_is_in_nothing_that_is_told_of_a_plan_and_in_the_call(
+    kind: str, offering: Offering, witness: Witness
+) -> None:
+    code = RAW + "import os\ncall(text=f'with {os.environ[\"TOKEN\"]}')"
+    async with offering(kind) as sandbox:
+        await sandbox.vault.set("TOKEN", "a-secret-value")
+        plan = await sandbox.plan(code, secrets=["TOKEN"])
+        assert plan.calls == (PlannedCall("w", "note", {"text": "with [secret:TOKEN]"}),)
+        running = asyncio.ensure_future(plan.run())
+        (asked,) = await answered(sandbox, running, True)
+        assert asked.arguments["calls"] == [
+            {"server": "w", "tool": "note", "arguments": {"text": "with [secret:TOKEN]"}}
+        ]
+        execution = await running
+        assert witness.calls == [("note", {"text": "with a-secret-value"})]
+        for run in (execution.id, plan.execution.id):
+            assert "a-secret-value" not in repr(await sandbox.audit.tail(50, run=run))
+
+
+@BOTH
+async def test_a_secret_that_is_gone_is_not_given_to_a_plan_that_was_made_before(kind: str, offering: Offering) -> None:
+    async with offering(kind) as sandbox:
+        await sandbox.vault.set("GONE", "a-secret-value")
+        plan = await sandbox.plan("print(1)", secrets=["GONE"])
+        await sandbox.vault.delete("GONE")
+        with pytest.raises(InvalidArgument) as refused:
+            await plan.run()
+        assert refused.value.argument == "secrets"
+        assert sandbox.approvals.pending() == []
 
 
 @BOTH
