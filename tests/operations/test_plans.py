@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from casemate.operations import plans
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.retention import Retention
+from casemate.sessions import registry
+from casemate.sessions.long_run import Run
 
 CODE = "import os\nprint(sorted(os.listdir()))"
 
@@ -76,6 +80,23 @@ async def test_large_plans_are_kept_up_to_a_size_and_the_last_one_always(
     with pytest.raises(NotFound):
         await agent("plans.get", {"plan": first})
     assert (await agent("plans.get", {"plan": second}))["plan"] == second
+
+
+async def test_what_a_program_said_while_it_was_tried_out_is_not_held_with_its_plan(
+    agent: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_RUNS_KEPT", 1)
+    first, _, _ = [await made(agent) for _ in range(3)]
+    assert (await agent("plans.get", {"plan": first}))["plan"] == first
+    async with asyncio.timeout(60):
+        while first in held_runs():
+            await asyncio.sleep(0.05)
+
+
+def held_runs() -> set[str]:
+    """The ids of the runs that something in this process still has."""
+    gc.collect()
+    return {one.id for one in gc.get_objects() if isinstance(one, Run)}
 
 
 async def test_a_plan_expires_when_it_is_not_used(agent: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

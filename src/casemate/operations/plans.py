@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,10 +43,11 @@ class PlanState:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """``trying``: the run that tries it out, until that is over; ``files``: the uploads that it needs."""
+    """``listed``: what there is to be planned; ``trying``: the run that tries it out, until that is over; ``files``:
+    the uploads that it needs."""
 
     owner: str
-    trial: Trial
+    listed: Callable[[], Listed | None]
     trying: Kept | None
     files: contextlib.ExitStack
     until: float
@@ -107,8 +109,9 @@ class Plans:
                 if isinstance(content, Path):
                     needed.enter_context(desk.uploads.using(content.name, principal))
             trying = await desk.kept.add(begin, principal, None, language)
-            held = _Held(principal.name, trials[0], trying, needed.pop_all(), time.monotonic() + SECONDS)
-        self._keep(trying.run, held, principal)
+            trial = trials[0]
+            held = _Held(principal.name, trial.listed, trying, needed.pop_all(), time.monotonic() + SECONDS)
+        self._keep(trying.run, held, trial.size, principal)
         return await desk.runs.wait(trying.run, seconds=wait, principal=principal)
 
     @operation(audience=Audience.AGENT)
@@ -144,16 +147,16 @@ class Plans:
             )
         if held.trying is not None:
             raise InvalidArgument("plan", "is still being tried out", remediation="Wait until that run is over.")
-        if (listed := held.trial.listed()) is None:
+        if (listed := held.listed()) is None:
             raise InvalidArgument("plan", "came to nothing, as its run says", remediation="Make the plan again.")
         held.until = time.monotonic() + SECONDS
         return listed
 
-    def _keep(self, plan: str, held: _Held, principal: Principal) -> None:
-        """And forget what is beyond the bounds."""
+    def _keep(self, plan: str, held: _Held, size: int, principal: Principal) -> None:
+        """And forget what is beyond the bounds. ``size``: bytes that its program was given."""
         self._sweep()
         self._held[plan] = held
-        self._retention.add(plan, principal.payer, held.trial.size + _LIST)
+        self._retention.add(plan, principal.payer, size + _LIST)
         gone = self._retention.beyond(principal.payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
         for one in gone:
             self._held.pop(one).files.close()
