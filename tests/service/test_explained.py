@@ -39,7 +39,7 @@ async def test_what_a_service_plans_is_what_a_sandbox_plans(
             await sandbox.vault.set("TOKEN", "a-secret-value")
             files = {"large": tmp_path / "given", **given.get("files", {})}
             plans.append(await sandbox.explain("print(1)  # ü", **{**given, "files": files}))
-    local, connected = (replace(one, id="", secrets=local_secrets(one)) for one in plans)
+    local, connected = (replace(one, id="", secrets=names_of_secrets(one)) for one in plans)
     assert plans[0].secrets.names == plans[1].secrets.names == tuple(given.get("secrets", ()))
     if isinstance(local.waiting, Waiting):
         local = replace(local, waiting=replace(local.waiting, order=b""))
@@ -48,8 +48,8 @@ async def test_what_a_service_plans_is_what_a_sandbox_plans(
     alike(local, connected, "plan")
 
 
-def local_secrets(plan: Plan) -> Any:
-    """What cannot be compared by its values."""
+def names_of_secrets(plan: Plan) -> Any:
+    """In place of its secrets, whose values a service does not tell."""
     return plan.secrets.names
 
 

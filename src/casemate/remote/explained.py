@@ -30,9 +30,9 @@ def plan_from(
     return Plan(
         **{
             **as_they_are,
-            "workspace": Workspace(*_values(cell.workspace)),
+            "workspace": Workspace(**_named(cell.workspace)),
             "deadline": math.inf if cell.deadline is None else cell.deadline,
-            "listeners": tuple(Listener(*_values(one)) for one in cell.listeners),
+            "listeners": tuple(Listener(**_named(one)) for one in cell.listeners),
             "waiting": _waiting(cell.waiting),
             "secrets": Secrets(dict.fromkeys(cell.secrets, MASK)),
             "code": code_of(code),
@@ -45,12 +45,12 @@ def plan_from(
 def _waiting(cell: CellWait | str) -> Waiting | str:
     if isinstance(cell, str):
         return cell
-    return Waiting(**{field.name: getattr(cell, field.name) for field in fields(cell)}, order=b"")
+    return Waiting(**_named(cell), order=b"")
 
 
-def _values(told: Any) -> tuple[Any, ...]:
-    """Of a dataclass, in order."""
-    return tuple(getattr(told, field.name) for field in fields(told))
+def _named(told: Any) -> dict[str, Any]:
+    """The values of a dataclass by its fields, not looked into."""
+    return {field.name: getattr(told, field.name) for field in fields(told)}
 
 
 def _content(content: Content) -> bytes | Path:

@@ -159,10 +159,7 @@ class ConnectedSandbox:
         from casemate.remote.explained import plan_from
 
         given = plain({"code": code, "stdin": stdin, **arguments})
-        ahead = await uploaded(self.invoke, files)
-        more = {"files": ahead} if ahead is not None else {}
-        told = await self.invoke("explain", {**given, **more, "timeout": timeout})
-        return plan_from(told, code, files, stdin)
+        return plan_from(await self._asked("explain", given, timeout, files), code, files, stdin)
 
     async def close(self) -> None:
         """Close the connection; what lives in the service goes on. Harmless when repeated."""
@@ -181,10 +178,16 @@ class ConnectedSandbox:
         files: Mapping[str, Content] | None,
         operation: str = "runs.start",
     ) -> Run:
+        told = await self._asked(operation, given, within, files)
+        return Run(told["run"], self._ways)
+
+    async def _asked(
+        self, operation: str, given: Mapping[str, Any], within: float | None, files: Mapping[str, Content] | None
+    ) -> Any:
+        """What ``operation`` answers about a program with ``files``, which are sent ahead where they are large."""
         ahead = await uploaded(self.invoke, files)
         more = {"files": ahead} if ahead is not None else {}
-        told = await self.invoke(operation, {**given, **more, "timeout": within})
-        return Run(told["run"], self._ways)
+        return await self.invoke(operation, {**given, **more, "timeout": within})
 
 
 async def connected_sandbox(url: str | None, token: str | None, **given: Any) -> ConnectedSandbox:
