@@ -9,17 +9,20 @@ import socket
 
 from casemate.policy.networks import is_in
 
+# Of clouds' machines, where they are told their credentials: refused whatever network a rule names.
+_METADATA = tuple(
+    (ipaddress.IPv4Network(network), what)
+    for network, what in (("100.100.100.200/32", "Alibaba's metadata"), ("168.63.129.16/32", "Azure's metadata"))
+)
 # IANA's special-purpose registry (RFC 6890 and its successors) and multicast, spelled out because ``is_global`` differs
-# from one Python to the next, and addresses of clouds' metadata.
+# from one Python to the next.
 _REFUSED = tuple(
     (ipaddress.IPv4Network(network), what)
     for network, what in (
         ("0.0.0.0/8", "this network"),
         ("10.0.0.0/8", "private"),
-        ("100.100.100.200/32", "Alibaba's metadata"),
         ("100.64.0.0/10", "shared by a provider's customers"),
         ("127.0.0.0/8", "loopback"),
-        ("168.63.129.16/32", "Azure's metadata"),
         ("169.254.0.0/16", "link-local, cloud metadata"),
         ("172.16.0.0/12", "private"),
         ("192.0.0.0/24", "for protocols"),
@@ -36,7 +39,6 @@ _REFUSED = tuple(
         ("240.0.0.0/4", "reserved, or broadcast"),
     )
 )
-_METADATA = tuple(network for network, what in _REFUSED if "metadata" in what)  # whatever network a rule names
 _NOBODYS = "192.0.2.1"  # for documentation (RFC 5737): no interface has it
 
 
@@ -50,7 +52,10 @@ def why_refused(address: str, only: tuple[ipaddress.IPv4Network, ...] = ()) -> s
         number = ipaddress.IPv4Address(address)
     except ValueError:
         return "not an IPv4 address"
-    if only and not any(number in network for network in _METADATA):
+    for network, what in _METADATA:
+        if number in network:
+            return what
+    if only:
         return None if is_in(number, only) else "not where the rule says"
     for network, what in _REFUSED:
         if number in network:

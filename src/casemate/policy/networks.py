@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
-__all__ = ["IPv4Network", "is_in", "private_networks"]
-
 # Private use (RFC 1918), and shared address space (RFC 6598), which clouds and overlay networks use alike.
 _NAMEABLE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 _MOST = 32  # networks of one rule
@@ -32,7 +30,7 @@ def _network(text: Any) -> IPv4Network:
     except ValueError as error:
         raise ValueError(f"{text[:_LONGEST_TOLD]!r} is no IPv4 network: {str(error)[-_LONGEST_TOLD:]}") from None
     if found is None:
-        raise ValueError(f"{text!r:.50} is no text such as '10.20.0.0/16'")
+        raise ValueError(f"{text!r:.{_LONGEST_TOLD}} is no text such as '10.20.0.0/16'")
     if not any(found.subnet_of(one) for one in _NAMEABLE):
         raise ValueError(
             f"'{found}' is not in a private network ({', '.join(map(str, _NAMEABLE))}); public addresses need no "

@@ -44,7 +44,7 @@ _FOR_PERSONS = ("plan", "elicitation")
 _NO_ANY = ("files", "shell", "server")  # any file, any line, any way to start it: not by one word
 _ANYWHERE = ("namespace", "reason")
 _BUDGET = ("uses", "lasts", "expires")
-_ALWAYS = (*_BUDGET, "namespace")  # what a rule with addresses must not say: they are looked at where names are dialled
+_AT_TIMES = (*_BUDGET, "namespace")  # not of a rule with addresses: they are looked at where names are dialled
 _LASTS = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<unit>s|m|h|d)\Z")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SCHEMA = re.compile(r"[0-9a-f]{64}\Z")
@@ -123,7 +123,7 @@ def _check_keys(given: Mapping[str, Any], effect: Effect, kind: Kind, where: str
             )
         if key == "addresses" and effect != "allow":
             raise InvalidArgument("policy", f"{where}: {key}: only a rule that allows a host says where it is")
-        if key in _ALWAYS and "addresses" in given:
+        if key in _AT_TIMES and "addresses" in given:
             raise InvalidArgument("policy", f"{where}: {key}: a rule with addresses holds always, and for all")
     if effect != "allow":
         if kind == "egress" and "host" not in given and effect == "deny":
