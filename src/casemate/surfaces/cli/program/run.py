@@ -187,15 +187,13 @@ def _tell(execution: Execution, options: Options) -> None:
 
 
 def _explain(sandbox: Sandbox, options: Options, language: str) -> int:
-    import asyncio
-
-    from casemate.surfaces.cli import answers, documents, explain
+    from casemate.surfaces.cli import answers, documents, explain, interrupts
 
     async def plan() -> Plan:
         async with sandbox:
             return await sandbox.explain(**run_arguments(options, language))
 
-    document = documents.plan_document(asyncio.run(plan()))
+    document = documents.plan_document(interrupts.run(plan()))
     _print(answers.json_of(document) if options.format == "json" else explain.text_of(document))
     return 0
 
