@@ -20,7 +20,7 @@ from casemate.audit.log import AuditLog
 GET = """
 import urllib.request, urllib.error
 try:
-    print(urllib.request.urlopen("http://{}/x", timeout=20).read().decode())
+    print(urllib.request.urlopen("http://{}/x", timeout=60).read().decode())
 except OSError as error:
     print("refused")
 """

@@ -98,8 +98,8 @@ PROXY = ("198.18.0.1", 3128)
 def said(way, *lines):
     answers = []
     try:
-        with socket.create_connection(way, 30) as s:
-            s.settimeout(30)
+        with socket.create_connection(way, 60) as s:
+            s.settimeout(60)
             for line in lines:
                 s.sendall(line)
                 answers.append(s.recv(300))

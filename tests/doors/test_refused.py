@@ -14,8 +14,8 @@ TRY = """
 import socket
 {}
 try:
-    s = socket.create_connection(({!r}, {}), 10)
-    s.settimeout(10)
+    s = socket.create_connection(({!r}, {}), 60)
+    s.settimeout(60)
     s.sendall(b"GET / HTTP/1.1\\r\\nHost: {}\\r\\n\\r\\n")
     print("answered", s.recv(100))
 except OSError as error:
