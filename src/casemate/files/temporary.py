@@ -134,8 +134,8 @@ def _maker() -> bytes:
 
 
 def _may_live(boot: bytes, maker: bytes) -> bool:
-    """Whether the process that ``maker`` says, as of :func:`_maker`, may live. ``boot``: the start of
-    the machine on which that was said. An empty one, and one of another namespace, leave it to the lock alone."""
+    """Whether the process that ``maker`` says, as of :func:`_maker`, may live. ``boot``: the start of the machine in
+    which that was said. An empty ``maker``, and one of another namespace, leave it to the lock alone."""
     here = _machine()[0]
     if not maker or (boot and here and boot != here):
         return False
@@ -148,7 +148,7 @@ def _may_live(boot: bytes, maker: bytes) -> bool:
         status = _status(int(process))
     except ProcessLookupError:
         return False
-    except (OSError, ValueError):
+    except (OSError, ValueError, OverflowError):
         return True  # it is there, and nothing more is told of it; or the mark cannot be read
     if len(status) <= _BEGAN:
         return True

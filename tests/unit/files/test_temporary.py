@@ -163,6 +163,7 @@ def said_by(left: Path, maker: str) -> None:
         pytest.param("4194304 {began} {namespace}1", False, id="another-namespace"),
         pytest.param("{process} {began}", True, id="not-whole"),
         pytest.param("x {began} {namespace}", True, id="no-id"),
+        pytest.param("99999999999999999999 {began} {namespace}", True, id="no-id-that-there-can-be"),
         pytest.param("", False, id="of-nobody"),
     ],
 )
