@@ -54,8 +54,7 @@ def test_eg_05_nothing_is_reached_where_the_rule_does_not_say(
 ) -> None:
     visits = world.visits()
     execution = attempt(audit, name, *rules)
-    assert "answered HTTP/1.1 403" in execution.stdout.replace("b'", "") or "answered" not in execution.stdout
-    assert "hello" not in execution.stdout
+    assert "answered b'HTTP/1.1 200" not in execution.stdout
     assert new_visits(world, visits) == []
     assert [(one.host, one.decision) for one in execution.crossings] == [(name, "denied")]
 
