@@ -1,4 +1,4 @@
-"""Which addresses are never dialled, whatever name resolves to them."""
+"""Which addresses are not dialled, whatever name resolves to them, and which are where a rule names them."""
 
 from __future__ import annotations
 
