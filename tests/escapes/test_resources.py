@@ -29,7 +29,7 @@ def _take(sandbox: sync.Sandbox, what: str, many: int, limits: Limits, *, keep: 
     """``keep``: it stays with what it took; a limit that the host looks at cannot end what is over before a look."""
     it = Attack("resources")
     env = {"WHAT": what, "MANY": str(many), **({"HOLD": "1"} if keep else {})}
-    return sandbox.run(it.code, env=env, files=it.files, limits=limits, timeout=30)
+    return sandbox.run(it.code, env=env, files=it.files, limits=limits, timeout=60)
 
 
 def _taken(execution: Execution) -> int:

@@ -68,7 +68,9 @@ async def test_what_a_killed_process_has_left_is_gone_before_the_next_takes_anyt
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     program = "from casemate.files.temporary import TemporaryFolder; print(TemporaryFolder('uploads').path)"
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    ended = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], env=env, stdout=subprocess.PIPE)
+    ended = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, check=True
+    )
     left = Path(ended.stdout.decode().strip())
     (left / "upload").write_bytes(b"x")
     async with Desk(sandbox) as desk:
