@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.packages.indexes import PYPI, Index, index, operators, settings_in
+from casemate.packages import indexes
+from casemate.packages.indexes import PYPI, Index, files_of_pip, index, operators, settings_in
 
 
 def env(folder: Path, **more: str) -> dict[str, str]:
@@ -24,6 +28,46 @@ def test_a_variable_of_the_operators_is_followed_and_its_password_is_taken_apart
     assert found.indexes == (Index("https://index.test:8443/root/simple/", "me", "s@cret"),)
     assert found.cert == "/c.pem"
     assert "cret" not in repr(found)
+
+
+@pytest.mark.parametrize("more", [{}, {"XDG_CONFIG_HOME": "{}/own"}, {"XDG_CONFIG_DIRS": "{0}/first:{0}/second"}])
+def test_pip_itself_looks_for_its_configuration_nowhere_else(tmp_path: Path, more: dict[str, str]) -> None:
+    given = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    given |= {name: value.format(tmp_path) for name, value in more.items()}
+    command = [sys.executable, "-P", "-m", "pip", "config", "debug"]
+    told = subprocess.run(command, cwd="/", env=given, capture_output=True, text=True, timeout=60, check=True).stdout
+    found = re.findall(r"^  (/.*), exists: ", told, re.MULTILINE)
+    assert len(found) >= 4, "it told its places"
+    assert set(found) <= set(files_of_pip(given))
+
+
+@pytest.mark.parametrize(
+    ("variable", "place"),
+    [
+        ("HOME", ".pip/pip.conf"),
+        ("HOME", ".config/pip/pip.conf"),
+        ("XDG_CONFIG_HOME", "pip/pip.conf"),
+        ("XDG_CONFIG_DIRS", "pip/pip.conf"),
+    ],
+)
+def test_a_file_of_the_operators_is_followed_wherever_it_lies(tmp_path: Path, variable: str, place: str) -> None:
+    for name in ("home", "folder"):
+        (tmp_path / name).mkdir()
+    file = tmp_path / "folder" / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("[install]\nindex-url = https://index.test/simple\nextra-index-url =\nfind-links =\n")
+    found = operators({"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), variable: str(tmp_path / "folder")})
+    assert found.indexes == (Index("https://index.test/simple/"),)
+
+
+def test_where_nothing_is_set_pip_is_not_even_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    monkeypatch.setattr(indexes, "files_of_pip", lambda _: [str(tmp_path / "pip.conf")])
+    plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    assert operators(plain).indexes == (Index(PYPI),)
+    (tmp_path / "pip.conf").symlink_to("nowhere")
+    with pytest.raises(Unavailable):
+        operators(plain)
 
 
 def test_a_folder_in_which_the_process_happens_to_be_changes_nothing(
