@@ -13,7 +13,7 @@ from tests.brokered.test_calls import RAW, told
 from casemate.approvals.asker import Asker
 from casemate.model.approval import Question
 
-PATIENCE = 40.0  # seconds
+PATIENCE = 60.0  # seconds
 ALLOWED = ("note", "fail", "steps")
 RULES = {"rules": [{"allow": "tool", "server": "w", "tool": one, "arguments": "any"} for one in ALLOWED]}
 

@@ -20,7 +20,7 @@ from casemate.model.plan import Listener
 ADDRESS = ("127.0.0.1", 8801)
 CLIENT = f"""
 import socket
-with socket.create_connection({ADDRESS!r}, timeout=20) as client:
+with socket.create_connection({ADDRESS!r}, timeout=60) as client:
     client.sendall(b"from the cell")
     print(client.recv(100).decode())
 """
@@ -44,7 +44,7 @@ class Kept:
 
 def answer(descriptor: int) -> bytes:
     with socket.socket(fileno=descriptor) as listener:
-        listener.settimeout(20)
+        listener.settimeout(60)
         client, _ = listener.accept()
         with client:
             heard = client.recv(100)

@@ -111,7 +111,7 @@ def test_what_was_allowed_while_somebody_looked_holds_after_they_have_gone(world
             while not (pending := sandbox.approvals.pending()):
                 time.sleep(0.01)
             assert pending[0].approve(scope="session")
-            asking.join(20)
+            asking.join(60)
         assert answers[0].allowed
         assert sandbox.run(get("evil.test")).stdout == HELLO
         assert sandbox.run(get("other.test")).stdout == REFUSED

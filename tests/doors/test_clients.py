@@ -15,15 +15,15 @@ from casemate import sync
 _TRUSTING = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO")
 TRUST = dict.fromkeys(_TRUSTING, "/workspace/ca.pem")
 PROXY = "http://198.18.0.1:3128"
-URLLIB = "import urllib.request as u; print(u.urlopen('{}', timeout=20).read().decode())"
+URLLIB = "import urllib.request as u; print(u.urlopen('{}', timeout=60).read().decode())"
 TRIES = """
 import contextlib, urllib.request
 for address in ("http://gone.test", "https://gone.test", "https://gone.test"):
     with contextlib.suppress(OSError):
-        urllib.request.urlopen(address, timeout=20)
-print(urllib.request.urlopen("http://good.test/x", timeout=20).read().decode())
+        urllib.request.urlopen(address, timeout=60)
+print(urllib.request.urlopen("http://good.test/x", timeout=60).read().decode())
 """
-REQUESTS = "import requests; print(requests.get('{}', timeout=20).text)"
+REQUESTS = "import requests; print(requests.get('{}', timeout=60).text)"
 FETCH = "fetch('{}').then(r => r.text()).then(t => console.log(t))"
 CURL = "curl -sS -m 20 {}"
 WGET = "wget -q -T 20 --ca-certificate=/workspace/ca.pem -O - {}; echo"  # of GnuTLS, which reads no variable

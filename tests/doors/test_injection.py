@@ -31,7 +31,7 @@ def ask(method, url, fields={}, body=None, **more):
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     context = {"context": unverified} if parts.scheme == "https" else {}
-    one = kind(parts.hostname, parts.port, timeout=20, **context)
+    one = kind(parts.hostname, parts.port, timeout=60, **context)
     one.request(method, parts.path + ("?" + parts.query if parts.query else ""), body, fields, **more)
     answer = one.getresponse()
     return answer.status, answer.getheaders(), answer.read()
@@ -42,7 +42,7 @@ def tell(answer):
 HTTPX = """
 import httpx, os, re
 KEY = os.environ["KEY"]
-with httpx.Client(http2=True, timeout=20) as client:
+with httpx.Client(http2=True, timeout=60) as client:
     for number in range(3):
         answer = client.{method}("https://{server}/echo", headers={{"X-Key": KEY}}{more})
         said = repr(answer.headers) + answer.text
@@ -177,7 +177,7 @@ def test_va_15_anywhere_else_in_http_2_a_placeholder_arrives(world: World, sandb
     }
     program = (
         f"import httpx, os, sys\nKEY, SERVER = os.environ['KEY'], {SERVER!r}\nprint(KEY, file=sys.stderr)\n"
-        f"with httpx.Client(http2=True, timeout=20) as client: print({asking[where]}.http_version)"
+        f"with httpx.Client(http2=True, timeout=60) as client: print({asking[where]}.http_version)"
     )
     execution = sandbox.run(program, secrets=["KEY"])
     assert execution.stdout == "HTTP/2\n", (execution.stderr, execution.crossings)

@@ -48,9 +48,9 @@ def command(*words: str) -> str:
     return f"import os; os.execvp({words[0]!r}, {list(words)!r})"
 
 
-URLLIB = "import urllib.request as u; print(u.urlopen('{}', timeout=20).read().decode())"
-REQUESTS = "import requests; print(requests.get('{}', timeout=20).text)"
-HTTPX = "import httpx; print(httpx.get('{}', timeout=20).text)"
+URLLIB = "import urllib.request as u; print(u.urlopen('{}', timeout=60).read().decode())"
+REQUESTS = "import requests; print(requests.get('{}', timeout=60).text)"
+HTTPX = "import httpx; print(httpx.get('{}', timeout=60).text)"
 AIOHTTP = """
 import asyncio, aiohttp
 async def main():

@@ -16,7 +16,7 @@ from casemate import InvalidArgument, sync
 TRY = """
 import urllib.request as u, urllib.error
 try:
-    print(u.urlopen(u.Request({!r}, {!r}, method={!r}), timeout=20).read().decode())
+    print(u.urlopen(u.Request({!r}, {!r}, method={!r}), timeout=60).read().decode())
 except urllib.error.HTTPError as error:
     print(error.code, error.read().decode())
 except OSError as error:
@@ -96,7 +96,7 @@ def test_httpx_speaks_http_2_with_many_streams_at_once(world: World, sandbox: sy
     program = f"""
 import asyncio, httpx
 async def main():
-    async with httpx.AsyncClient(http2=True, timeout=20) as client:
+    async with httpx.AsyncClient(http2=True, timeout=60) as client:
         answers = await asyncio.gather(*(client.get("{BOTH}/%d" % n) for n in range(40)))
         expected = ["hello from GET /%d" % n for n in range(40)]
         print({{a.http_version for a in answers}}, [a.text for a in answers] == expected)
@@ -109,9 +109,9 @@ asyncio.run(main())
 def test_an_event_arrives_when_it_is_sent_and_not_when_the_answer_is_over(sandbox: sync.Sandbox) -> None:
     program = """
 import urllib.request as u
-with u.urlopen("https://good.test/events", timeout=20) as answer:
+with u.urlopen("https://good.test/events", timeout=60) as answer:
     print(answer.readline().decode().strip(), answer.readline())
-    u.urlopen("https://good.test/got", timeout=20).read()
+    u.urlopen("https://good.test/got", timeout=60).read()
     print(answer.read().decode().strip())
 """
     execution = sandbox.run(program)

@@ -144,7 +144,7 @@ async def test_writers_go_on_while_the_record_is_read(path: Path, monkeypatch: p
     def slowly(rows: Any, good: Any, head: Any = None) -> Any:
         for row in rows:
             reading_now.set()
-            assert go_on.wait(30)
+            assert go_on.wait(60)
             return verified([row, *rows], good, head)
         return verified((), good, head)
 

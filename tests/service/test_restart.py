@@ -260,9 +260,9 @@ def test_a_stream_of_a_service_that_ends_tells_the_outcome_first(env: dict[str, 
     with serving(env, "--drain", "0.1") as daemon:
         thread = threading.Thread(target=lambda: asyncio.run(follow(daemon)))
         thread.start()
-        assert begun.wait(30)
+        assert begun.wait(60)
         daemon.stop()
-        thread.join(30)
+        thread.join(60)
     assert [event["event"] for event in events] == ["output", "done"]
     assert events[1]["execution"]["cause"]["code"] == "service_stopped"
 

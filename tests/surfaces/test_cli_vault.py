@@ -70,7 +70,7 @@ def test_va_13_a_secret_that_is_typed_is_not_shown(environ: dict[str, str], case
     except OSError:
         pass  # the other end is closed
     os.close(ours)
-    assert child.wait(30) == 0
+    assert child.wait(60) == 0
     assert S.encode() not in seen
     assert casemate("vault", "list").stdout == "TOKEN\n"
 

@@ -7,7 +7,7 @@ import threading
 
 from casemate.tools.calls import Turns
 
-_SECONDS = 30
+_SECONDS = 60
 
 
 async def _others_step_is_done(waiting: threading.Event, *, is_taken_back: bool) -> list[str]:

@@ -15,7 +15,7 @@ from casemate.approvals.channels import StreamChannel
 from casemate.model.approval import Effect, Question, Verdict
 from casemate.policy.rules import Rulebook, Rules
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def question(path: str = "a", **others: Any) -> Question:

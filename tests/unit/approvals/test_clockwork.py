@@ -11,7 +11,7 @@ import pytest
 
 from casemate.approvals.clockwork import Clockwork
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

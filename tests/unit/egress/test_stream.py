@@ -11,7 +11,7 @@ import pytest
 
 from casemate.egress.stream import Stream
 
-_SECONDS = 20
+_SECONDS = 60
 _MOST = 100
 
 
