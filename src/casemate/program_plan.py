@@ -16,6 +16,7 @@ from casemate.execution.asking import asking
 from casemate.execution.redact import prepared, redaction_of
 from casemate.execution.request import new_id
 from casemate.model.approval import Question
+from casemate.model.sizes import held_by
 from casemate.tools.broker import Broker
 from casemate.tools.calls import Foreseen
 
@@ -62,11 +63,12 @@ class ProgramPlan:
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A program with what it would call: all that is needed to have that decided, and to run it. ``calls``: as they are
-    told, ``questions`` as they would be made."""
+    told, ``questions`` as they would be made; ``size``: bytes of memory that both take, about."""
 
     calls: tuple[PlannedCall, ...]
     request: Request
     questions: tuple[Question, ...] = field(repr=False)
+    size: int
     rooms: Rooms = field(repr=False)
 
     async def run(self) -> Execution:
@@ -140,6 +142,7 @@ def begin_trial(request: Request, rooms: Rooms) -> Trial:
 
     given = (request.code, request.stdin, *request.files.values())
     size = sum(len(content) for content in given if isinstance(content, bytes))
+    size += held_by([request.arguments, request.env, request.metadata, request.allowed_domains, list(request.files)])
     return Trial(begin(request, rooms, try_it), lambda: found[0] if found else None, size)
 
 
@@ -156,11 +159,12 @@ async def _tried(request: Request, rooms: Rooms, emitter: Emitter | None = None)
     async with rooms.slot():
         rooms.check_open()
         execution = await pipeline.execute(request, throwaway, emitter)
-    calls = await asyncio.to_thread(_told, foreseen.calls, redaction_of(request.secrets))
-    return execution, Listed(calls, request, foreseen.calls, rooms)
+    calls, size = await asyncio.to_thread(_told, foreseen.calls, redaction_of(request.secrets))
+    return execution, Listed(calls, request, foreseen.calls, size, rooms)
 
 
-def _told(questions: Sequence[Question], redaction: Redaction | None) -> tuple[PlannedCall, ...]:
-    """Calls without secrets."""
+def _told(questions: Sequence[Question], redaction: Redaction | None) -> tuple[tuple[PlannedCall, ...], int]:
+    """Calls without secrets, and the bytes that they take together with ``questions``."""
     shown: Callable[[dict[str, Any]], Any] = dict if redaction is None else redaction.value
-    return tuple(PlannedCall(one.server, one.tool, shown(dict(one.arguments))) for one in questions)
+    calls = tuple(PlannedCall(one.server, one.tool, shown(dict(one.arguments))) for one in questions)
+    return calls, held_by([(one.summary, one.arguments) for one in questions], [one.arguments for one in calls])

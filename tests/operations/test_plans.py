@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.brokered.conftest import Witness
+from tests.brokered.test_calls import RAW
 from tests.operations.conftest import AGENT, OPERATOR, Checked
 from tests.operations.test_runs import SLOW, ended, until_begun
 
@@ -22,6 +24,11 @@ from casemate.sessions import registry
 from casemate.sessions.long_run import Run
 
 CODE = "import os\nprint(sorted(os.listdir()))"
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Witness:
+    return Witness(tmp_path / "calls")
 
 
 async def made(invoke: Invoke, **given: Any) -> str:
@@ -181,3 +188,45 @@ def test_what_is_forgotten_for_another_reason_counts_for_nobody() -> None:
     kept.add("3", "a", 10)
     assert kept.beyond("a", runs=2, size=20, all_runs=2) == {}
     assert kept.beyond("a", runs=1, size=20, all_runs=2) == {"2": 10}
+
+
+async def test_a_plan_counts_with_what_its_calls_hold(
+    sandbox: Sandbox, witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Desk(sandbox) as desk:
+        agent, operator = Checked(local(desk, AGENT)), Checked(local(desk, OPERATOR))
+        await operator("tools.add", {"name": "w", "definition": witness.definition})
+        try:
+            monkeypatch.setattr(plans, "MOST_KEPT_BYTES", 1_100_000)
+            small = await made(agent)
+            many = RAW + "for _ in range(2):\n    call('table', text=[[] for _ in range(9_000)])"  # 53 KiB of JSON
+            large = await made(agent, code=many)
+            state = await agent("plans.get", {"plan": large})
+            assert [len(one["arguments"]["text"]) for one in state["calls"]] == [9_000, 9_000]
+            with pytest.raises(NotFound, match="no longer kept"):
+                await agent("plans.get", {"plan": small})
+        finally:
+            await operator("tools.remove", {"name": "w"})
+
+
+async def test_a_plan_that_is_forgotten_leaves_files_to_its_runs_that_go_on(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Desk(sandbox) as desk:
+        agent, operator = Checked(local(desk, AGENT)), Checked(local(desk, OPERATOR))
+        handle = await uploaded(desk)
+        plan = await made(agent, files={"sent": {"handle": handle}})
+        states = [await agent("plans.run", {"plan": plan, "wait": 60}) for _ in range(2)]
+        monkeypatch.setattr(plans, "MOST_KEPT", 1)
+        await made(agent)
+        with pytest.raises(NotFound):
+            await agent("plans.get", {"plan": plan})
+        for state in states:
+            await agent("archives.drop", {"handle": handle})
+            (asked,) = state["approvals"]
+            assert await operator("approvals.decide", {"request": asked["id"], "allow": True})
+            assert "'sent'" in (await ended(agent, state["run"]))["execution"]["text"]
+        await made(agent)  # meanwhile the last of them is over for everybody
+        await agent("archives.drop", {"handle": handle})
+        with pytest.raises(NotFound):
+            await made(agent, files={"sent": {"handle": handle}})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+
 _FACTORS = {
     "": 1,
     "b": 1,
@@ -46,3 +49,21 @@ def format_size(size: int) -> str:
             break
         value /= 1024
     return f"{size} bytes" if unit == "bytes" else f"{value:.4g} {unit}"
+
+
+def held_by(*values: object) -> int:
+    """Bytes of memory that JSON values take together, each object once; what other objects hold is not counted."""
+    seen: set[int] = set()
+    waiting, size = list(values), 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        size += sys.getsizeof(one)
+        if isinstance(one, Mapping):
+            waiting.extend(one)
+            waiting.extend(one.values())
+        elif isinstance(one, list | tuple):
+            waiting.extend(one)
+    return size

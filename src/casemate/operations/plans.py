@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 MOST_KEPT = 50  # plans of one caller
 MOST_KEPT_BYTES = 64 << 20  # of what their programs were given, and of their lists
 _MOST_ALL = 500  # plans of all callers
-_LIST = 1 << 19  # bytes that a list of calls may have
 SECONDS = 3600.0  # that one is kept after its last use
 
 
@@ -43,14 +42,31 @@ class PlanState:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """``listed``: what there is to be planned; ``trying``: the run that tries it out, until that is over; ``files``:
-    the uploads that it needs."""
+    """``listed``: what was found out; ``size``: bytes that are held of it; ``files``: the uploads that it needs.
+
+    ``trying``: the run that tries it out, until that is over, whose outcome is not held; ``users``: how many runs go on
+    that need the files, also when the plan is forgotten (``is_gone``).
+    """
 
     owner: str
+    payer: str
     listed: Callable[[], Listed | None]
-    trying: Kept | None
+    size: int
     files: contextlib.ExitStack
-    until: float
+    trying: Kept | None
+    until: float = 0.0
+    users: int = 0
+    is_gone: bool = False
+
+    def forget(self) -> None:
+        """It is no longer kept."""
+        self.is_gone = True
+        self.release()
+
+    def release(self) -> None:
+        """Let go of its files, unless they are needed."""
+        if self.is_gone and not self.users:
+            self.files.close()
 
 
 class Plans:
@@ -98,26 +114,27 @@ class Plans:
             "metadata": metadata, "program_name": program_name, "arguments": arguments,
             "limits": desk.limits_for(principal, limits), "secrets": await desk.sandbox.vault.resolved(secrets),
         }  # fmt: skip
-        trials: list[Trial] = []
-
-        def begin() -> Run:
-            trials.append(try_out(desk.sandbox, code, language=language, **given))
-            return trials[0].run
-
         with contextlib.ExitStack() as needed, called_by(principal.name):
             for content in (files or {}).values():
                 if isinstance(content, Path):
                     needed.enter_context(desk.uploads.using(content.name, principal))
+            trials: list[Trial] = []
+
+            def begin() -> Run:
+                trials.append(try_out(desk.sandbox, code, language=language, **given))
+                return trials[0].run
+
             trying = await desk.kept.add(begin, principal, None, language)
-            trial = trials[0]
-            held = _Held(principal.name, trial.listed, trying, needed.pop_all(), time.monotonic() + SECONDS)
-        self._keep(trying.run, held, trial.size, principal)
+            (trial,) = trials
+            held = _Held(principal.name, principal.payer, trial.listed, trial.size, needed.pop_all(), trying)
+        self._used_by(held, trying)
+        self._keep(trying.run, held)
         return await desk.runs.wait(trying.run, seconds=wait, principal=principal)
 
     @operation(audience=Audience.AGENT)
     async def get(self, plan: Name, *, principal: Principal) -> PlanState:
         """What a program would call, once it has been tried out. ``plan``: its handle."""
-        return PlanState(plan, self._listed(plan, principal).calls, SECONDS)
+        return PlanState(plan, self._found(plan, principal)[1].calls, SECONDS)
 
     @operation(audience=Audience.AGENT)
     async def run(self, plan: Name, *, wait: Wait = 0.0, principal: Principal) -> RunState:
@@ -128,13 +145,14 @@ class Plans:
         ``plan``: its handle. ``wait``: seconds to wait for its end, or until it waits for an approval, before this
         answers.
         """
-        listed, desk = self._listed(plan, principal), self._desk
+        (held, listed), desk = self._found(plan, principal), self._desk
         within = desk.limits_for(principal, None)
-        with called_by(principal.name):
+        with called_by(principal.name), self._needed(held):
             kept = await desk.kept.add(lambda: listed.begin(within), principal, None, listed.request.language)
+            self._used_by(held, kept)
         return await desk.runs.wait(kept.run, seconds=wait, principal=principal)
 
-    def _listed(self, plan: str, principal: Principal) -> Listed:
+    def _found(self, plan: str, principal: Principal) -> tuple[_Held, Listed]:
         """What was found out, which is used now. Raises ``NotFound``, also for another's, and ``InvalidArgument``."""
         self._sweep()
         held = self._held.get(plan)
@@ -150,29 +168,60 @@ class Plans:
         if (listed := held.listed()) is None:
             raise InvalidArgument("plan", "came to nothing, as its run says", remediation="Make the plan again.")
         held.until = time.monotonic() + SECONDS
-        return listed
+        return held, listed
 
-    def _keep(self, plan: str, held: _Held, size: int, principal: Principal) -> None:
-        """And forget what is beyond the bounds. ``size``: bytes that its program was given."""
-        self._sweep()
+    def _keep(self, plan: str, held: _Held) -> None:
+        """And forget what is beyond the bounds."""
         self._held[plan] = held
-        self._retention.add(plan, principal.payer, size + _LIST)
-        gone = self._retention.beyond(principal.payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
+        self._retention.add(plan, held.payer, held.size)
+        self._sweep()
+        self._bound(held.payer)
+
+    def _bound(self, payer: str) -> None:
+        gone = self._retention.beyond(payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
         for one in gone:
-            self._held.pop(one).files.close()
+            self._held.pop(one).forget()
+
+    def _used_by(self, held: _Held, run: Kept) -> None:
+        """Hold its files until ``run`` is over."""
+        assert run.follower is not None
+        needed = contextlib.ExitStack()
+        needed.enter_context(self._needed(held))
+
+        def is_over(_: object) -> None:
+            needed.close()
+            self._sweep()
+
+        run.follower.add_done_callback(is_over)
+
+    @contextlib.contextmanager
+    def _needed(self, held: _Held) -> Iterator[None]:
+        held.users += 1
+        try:
+            yield
+        finally:
+            held.users -= 1
+            held.release()
+
+    def _tried(self, plan: str, held: _Held) -> None:
+        """Its trial is over: it counts with what was found out, and its time begins."""
+        held.trying, held.until = None, time.monotonic() + SECONDS
+        if (listed := held.listed()) is not None:
+            held.size += listed.size
+            self._retention.resize(plan, held.size)
+            self._bound(held.payer)
 
     def _sweep(self) -> None:
-        """Forget those whose time is over, which begins when they have been tried out."""
-        now = time.monotonic()
+        """See which have been tried out, and forget those whose time is over."""
         for plan, held in list(self._held.items()):
-            if held.trying is not None and held.trying.is_done:
-                held.trying, held.until = None, now + SECONDS
-            if held.trying is None and held.until < now:
+            if not held.is_gone and held.trying is not None and held.trying.is_done:
+                self._tried(plan, held)
+            if not held.is_gone and held.trying is None and held.until < time.monotonic():
                 self._retention.forget(plan)
-                self._held.pop(plan).files.close()
+                self._held.pop(plan).forget()
 
     def close(self) -> None:
         """Forget all of them."""
         for held in self._held.values():
-            held.files.close()
+            held.forget()
         self._held.clear()

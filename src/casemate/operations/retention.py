@@ -39,6 +39,13 @@ class Retention:
             gone |= self._forgotten(next(iter(own.sizes)))
         return gone
 
+    def resize(self, run: str, size: int) -> None:
+        """Of a run ``size`` bytes are kept now. Harmless where it is forgotten."""
+        if run in self._account_of:
+            own = self._accounts[self._account_of[run]]
+            own.bytes += size - own.sizes[run]
+            own.sizes[run] = size
+
     def forget(self, run: str) -> None:
         """It is not kept any more, for another reason. Harmless where it was not."""
         if run in self._account_of:
