@@ -102,6 +102,10 @@ def test_an_operation_that_is_misspelt_is_not_there_and_the_nearest_is_told(
         (b'{"code": "1", "session": "new", "stdin": "", "wait": -1}', "wait", "greater", "Seconds to wait"),
         (b"[]", "body", "no JSON object", "JSON object"),
         (b"nothing", "body", "is not JSON", "JSON object"),
+        ('{"code": "1"}'.encode("utf-16"), "body", "is not JSON: 'utf-8'", "in UTF-8"),
+        # whose lists would lie in a text where they are counted: in UTF-16 a quotation mark is a part of this sign
+        ('{"\u2200": [[], []]}'.encode("utf-16-le"), "body", "is not JSON", "in UTF-8"),
+        (b"\xef\xbb\xbf{}", "code", "Field required", "code of runs.start: The program."),
     ],
 )
 def test_a_wrong_argument_is_told_with_what_to_do_about_it(

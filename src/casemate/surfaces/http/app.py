@@ -186,9 +186,9 @@ def _nothing_at(exchange: Exchange) -> Exception:
 
 
 def _arguments(body: bytes) -> dict[str, Any]:
-    """The arguments in a body; none in an empty one."""
+    """The arguments in a body; none in an empty one. It is read as what `check_shape` has counted: UTF-8 alone."""
     try:
-        found = json.loads(body or b"{}", parse_constant=_no_number)
+        found = json.loads(body.decode("utf-8-sig") or "{}", parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise InvalidArgument("body", f"is not JSON: {error}", remediation=_A_BODY_IS) from None
     if not isinstance(found, dict):
