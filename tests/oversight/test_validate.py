@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from casemate.execution import validate as looking
 from casemate.runtimes.checkers import ruff_path
 
 NODE = pytest.mark.needs("node")
+GUEST = Path(looking.__file__).parents[1] / "guest"
 
 
 def codes(validation: Validation, severity: str) -> set[str]:
@@ -139,6 +143,22 @@ async def test_hostile_text_is_rejected_and_harms_nobody(
     assert codes(validation, "error")
     assert all(len(issue.message) <= 500 and issue.message.isprintable() for issue in validation.issues)
     assert (await sandbox.validate("1 + 1\n")).verdict == "pass"
+
+
+LIMITED = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_DATA, (600 << 20, 600 << 20))
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("code", "expected"), [("x=1\n" * 2_000_000, "too-much"), ("-" * 1_000_000 + "1", "too-deep")])
+def test_a_text_that_takes_all_memory_is_told_from_one_that_is_nested_too_deeply(code: str, expected: str) -> None:
+    """Python raises the same for both. In a cell the memory is looked at as well, and may end the process first."""
+    program = str(GUEST / "check_python.py")
+    asked = json.dumps({"session": False, "ruff": False}).encode() + b"\n" + code.encode()
+    done = subprocess.run([sys.executable, "-c", LIMITED, program], input=asked, capture_output=True, check=True)
+    assert [one["code"] for one in json.loads(done.stdout)["issues"]] == [expected]
 
 
 async def test_what_takes_too_long_to_read_is_rejected(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import ast
 import json
 import os
 import re
+import resource
 import sys
 import warnings
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MOST = 100  # issues of each kind
+_MUCH = 128 << 10  # KiB that a text has taken; what is nested too deeply is given up long before
 _LONGEST = 300  # characters of a message
 _RUFF_WITHIN = 6
 _IN_SESSIONS = "F401,F403,F405,F704,F811,F821"  # names of other steps
@@ -52,6 +54,7 @@ def main() -> None:
 def parsed(code: bytes, is_step: bool, said: "dict[str, Any]") -> "ast.Module | None":
     """The tree of a program that compiles, else None and why in ``said``."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if is_step else 0
+    before = most_memory()
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always")
         try:
@@ -62,8 +65,11 @@ def parsed(code: bytes, is_step: bool, said: "dict[str, Any]") -> "ast.Module | 
             place = error.lineno or 0, error.offset or 0
             said["issues"].append(issue(*place, error.msg or "invalid syntax", "error", "syntax"))
             return None
-        except (RecursionError, MemoryError):
-            said["issues"].append(issue(0, 0, "it is nested too deeply to be read", "error", "too-deep"))
+        except (RecursionError, MemoryError):  # the second is raised for both
+            if most_memory() - before > _MUCH:
+                said["issues"].append(issue(0, 0, "it takes more memory to read than it may", "error", "too-much"))
+            else:
+                said["issues"].append(issue(0, 0, "it is nested too deeply to be read", "error", "too-deep"))
             return None
         except (ValueError, UnicodeError, OverflowError) as error:
             said["issues"].append(issue(0, 0, str(error), "error", "syntax"))
@@ -72,6 +78,11 @@ def parsed(code: bytes, is_step: bool, said: "dict[str, Any]") -> "ast.Module | 
         if issubclass(doubt.category, SyntaxWarning | DeprecationWarning):
             said["issues"].append(issue(doubt.lineno, 0, str(doubt.message), "warning", "syntax-warning"))
     return tree
+
+
+def most_memory() -> int:
+    """The most that this process has had in memory, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def as_step(code: bytes, said: "dict[str, Any]") -> str:
