@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MOST = 100  # issues of each kind
-_MUCH = 128 << 10  # KiB that a text has taken; what is nested too deeply is given up long before
+_MUCH = 384 << 10  # KiB that reading a text took: near the most that it may (validate), and far from what depth takes
 _LONGEST = 300  # characters of a message
 _RUFF_WITHIN = 6
 _IN_SESSIONS = "F401,F403,F405,F704,F811,F821"  # names of other steps
