@@ -87,10 +87,9 @@ class ApprovalRequest:
     ``kind``: tool, egress, package, shell, host, files, server, plan or elicitation; ``server``, ``tool``: of tool
     calls. ``session``: None for a run of its own; ``run``: the run or the step that asks. ``hash``: SHA-256 of exactly
     what is shown (kind, server, tool, its definition, arguments), and of the lists of hosts that it is beyond; a
-    decision binds to it. ``caller``: who has begun
-    what asks, where a surface knows that. ``state``: ``"asked"`` while something waits for the answer, ``"withdrawn"``
-    where what asked is gone: an answer is then for the next time that the same caller asks for exactly the same.
-    """
+    decision binds to it. ``caller``: who has begun what asks, where a surface knows that. ``state``: ``"asked"`` while
+    something waits for the answer, ``"withdrawn"`` where what asked is gone: an answer is then for the next time that
+    the same caller asks for exactly the same."""
 
     id: str
     kind: str

@@ -75,8 +75,8 @@ def index(url: object) -> Index:
 
 def operators(env: Mapping[str, str]) -> Indexes:
     """What the operator's pip has been told: in its files, and in ``env``, this process's variables. Where there are
-    any of these pip is started, which takes 0.3 s, away from any workspace. Raises ``Unavailable`` for what cannot be
-    used here, and says what would help."""
+    any of these pip is started, away from any workspace. Raises ``Unavailable`` for what cannot be used here, and says
+    what would help."""
     settings = _settings(env) if _has_been_told(env) else {}
     for name in ("extra-index-url", "find-links"):
         if settings.get(name, "").strip():

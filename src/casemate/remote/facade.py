@@ -10,7 +10,7 @@ from casemate.model.limits import Limits
 from casemate.remote.blocking import Blocking
 from casemate.remote.client import Remote, connect
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
-from casemate.remote.given import limits_of, plain, sent, uploaded
+from casemate.remote.given import limits_of, plain, uploaded, uploaded_blocking
 from casemate.remote.revived import revived, type_named
 from casemate.remote.rooms import Approvals, Artifacts, Audit, Egress, Packages, Sessions, Tools, Vault
 from casemate.remote.session import Session
@@ -80,7 +80,10 @@ class ConnectedSandbox:
 
     def start(self, code: str | bytes, **arguments: Any) -> Run:
         """See :meth:`casemate.Sandbox.start`: a run that goes on in the service when the caller goes away."""
-        timeout, files = arguments.pop("timeout", 60.0), sent(self._ways.blocking, arguments.pop("files", None))
+        timeout, files = (
+            arguments.pop("timeout", 60.0),
+            uploaded_blocking(self._ways.blocking, arguments.pop("files", None)),
+        )
         given = plain({"code": code, **arguments, "files": files})
         told = self._ways.blocking.call("runs.start", {**given, "timeout": timeout})
         return Run(told["run"], self._ways)
@@ -94,7 +97,7 @@ class ConnectedSandbox:
         self, language: str = "python", *, files: Mapping[str, Content] | None = None, **arguments: Any
     ) -> Session:
         """See :meth:`casemate.Sandbox.session`. It is open when this returns."""
-        given = plain({"language": language, **arguments, "files": sent(self._ways.blocking, files)})
+        given = plain({"language": language, **arguments, "files": uploaded_blocking(self._ways.blocking, files)})
         return Session(self._ways.blocking.call("sessions.open", given), self._ways)
 
     async def validate(self, code: str | bytes, language: str = "python", fix: bool = False, **given: Any) -> Any:

@@ -59,32 +59,36 @@ async def uploaded(remote: Remote, files: Mapping[str, Content] | None) -> dict[
     """Files as the service takes them: small ones as they are, others sent ahead. Raises ``InvalidArgument``."""
     if files is None:
         return None
-    told: dict[str, Any] = {}
-    left = _INLINE_ALL
+    travels, told = _Travels(), {}
     for name, content in files.items():
         data = await asyncio.to_thread(_bytes_of, name, content)
-        if len(data) <= min(_INLINE, left):
-            left -= len(data)
-            told[name] = _inline(content, data)
-        else:
-            told[name] = {"handle": await remote.upload(data)}
+        told[name] = travels.inline(content, data) or {"handle": await remote.upload(data)}
     return told
 
 
-def sent(blocking: Blocking, files: Mapping[str, Content] | None) -> dict[str, Any] | None:
+def uploaded_blocking(blocking: Blocking, files: Mapping[str, Content] | None) -> dict[str, Any] | None:
     """The same for methods that are not awaited: blocks. Raises as that does."""
     if files is None:
         return None
-    told: dict[str, Any] = {}
-    left = _INLINE_ALL
+    travels, told = _Travels(), {}
     for name, content in files.items():
         data = _bytes_of(name, content)
-        if len(data) <= min(_INLINE, left):
-            left -= len(data)
-            told[name] = _inline(content, data)
-        else:
-            told[name] = {"handle": blocking.upload(data)}
+        told[name] = travels.inline(content, data) or {"handle": blocking.upload(data)}
     return told
+
+
+class _Travels:
+    """What may still travel with the arguments of one call."""
+
+    def __init__(self) -> None:
+        self._left = _INLINE_ALL
+
+    def inline(self, content: Content, data: bytes) -> dict[str, str] | None:
+        """A file as it travels with the arguments; None for one that is too large for that."""
+        if len(data) > min(_INLINE, self._left):
+            return None
+        self._left -= len(data)
+        return _inline(content, data)
 
 
 def _inline(content: Content, data: bytes) -> dict[str, str]:

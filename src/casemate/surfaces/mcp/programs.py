@@ -34,7 +34,8 @@ async def execute_code(call: Call) -> CallToolResult | InputRequiredResult:
     session, domains = given.get("session"), given.get("allowed_domains")
     if call.resumed is None and session == "new":
         terms = {} if domains is None else {"allowed_domains": domains}
-        session, domains = await opened(call, {"language": given.get("language", "python"), **terms}), None
+        session = await opened(call, {"language": given.get("language", "python"), **terms})
+        domains = None  # they are the session's now
     order = {
         "code": given["code"],
         "language": given.get("language"),
