@@ -9,9 +9,9 @@ from typing import Any
 
 from casemate import Sandbox
 from casemate.execution import pipeline
-from casemate.isolation.native.wall import NativeSession
-from casemate.isolation.wall import SessionSink
 from casemate.model.plan import Plan
+from casemate.walls.native.wall import NativeSession
+from casemate.walls.wall import SessionSink
 
 WARM = ("pool", "zygote")  # `execution.isolation.start` of a program that began in a cell which was ready
 _PATIENCE = 60.0  # seconds until everything is ready, on a machine under heavy load

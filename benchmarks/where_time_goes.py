@@ -33,7 +33,7 @@ from casemate.audit.log import AuditLog
 from casemate.execution import collect as collecting
 from casemate.execution import pipeline
 from casemate.execution import seal as sealing
-from casemate.isolation.native import link, wall, warm
+from casemate.walls.native import link, wall, warm
 
 Step = tuple[Moment, str]  # a moment, and what came to its end then
 

@@ -14,8 +14,8 @@ from unittest import mock
 import pytest
 
 from casemate.execution import pipeline
-from casemate.isolation.native.warm import Warm
 from casemate.model.plan import Plan, Waiting
+from casemate.walls.native.warm import Warm
 
 STARTS = ("exec", "warm")
 _PATIENCE = 60.0  # seconds a zygote has to be ready, on a machine under heavy load

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
+    from casemate.api.call_plan import PlannedCall, ProgramPlan
+    from casemate.api.sandbox import Sandbox
     from casemate.audit.chain import Verdict
     from casemate.audit.events import AuditEvent
     from casemate.audit.reading import AuditRow
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     from casemate.model.result import Image, ProgramError, Result
     from casemate.model.validation import Fix, Issue, Validation
     from casemate.policy.inject import Inject
-    from casemate.program_plan import PlannedCall, ProgramPlan
-    from casemate.sandbox import Sandbox
     from casemate.sessions.files import FileInfo
     from casemate.sessions.long_run import Run
     from casemate.sessions.session import Session
@@ -73,8 +73,8 @@ _HOME = {
     "casemate.execution.egress_request": "EgressAnswer",
     "casemate.model.overview": "Inspection InUse RuntimeInfo Stats Totals VariableInfo",
     "casemate.policy.inject": "Inject",
-    "casemate.program_plan": "PlannedCall ProgramPlan",
-    "casemate.sandbox": "Sandbox",
+    "casemate.api.call_plan": "PlannedCall ProgramPlan",
+    "casemate.api.sandbox": "Sandbox",
     "casemate.sessions.files": "FileInfo",
     "casemate.sessions.long_run": "Run",
     "casemate.sessions.session": "Session",

@@ -9,7 +9,7 @@ import pytest
 from tests.contract import programs
 
 from casemate import sync
-from casemate.runtimes.runtime import THREAD_COUNTS
+from casemate.languages.runtime import THREAD_COUNTS
 
 BYTES = bytes(range(256)) * 4096  # 1 MiB, more than any pipe holds
 

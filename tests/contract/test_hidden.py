@@ -270,7 +270,7 @@ def test_through_an_overlay_a_file_that_is_replaced_stays_hidden(folder: Path, t
 def test_a_file_that_vanishes_while_a_run_is_prepared_is_an_error_in_words(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from casemate.isolation.native import launch
+    from casemate.walls.native import launch
 
     def request(*arguments: object) -> object:
         (folder / ".env").unlink(missing_ok=True)

@@ -13,9 +13,9 @@ from unittest import mock
 from tests.contract import witness
 
 from casemate import Fault, Sandbox, sync
-from casemate.isolation.native.running import RunningCell
-from casemate.isolation.wall import Stream
 from casemate.model.plan import Listener
+from casemate.walls.native.running import RunningCell
+from casemate.walls.wall import Stream
 
 ADDRESS = ("127.0.0.1", 8801)
 CLIENT = f"""

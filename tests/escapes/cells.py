@@ -20,10 +20,10 @@ from casemate import Execution, sync
 from casemate.execution import pipeline
 from casemate.execution.admit import Admitted
 from casemate.execution.house import House
-from casemate.isolation.native import launch
 from casemate.model.events import Done, Output
 from casemate.model.plan import Bind, Plan, Waiting
 from casemate.sessions import lives
+from casemate.walls.native import launch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -20,7 +20,7 @@ from tests.escapes.cells import ROOT, Attack, attack, held
 from tests.warm.ready import settle
 
 from casemate import Execution, Limits, sync
-from casemate.isolation.native import pool
+from casemate.walls.native import pool
 
 MIB = 1 << 20
 

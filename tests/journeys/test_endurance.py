@@ -15,7 +15,7 @@ import pytest
 from tests.contract import witness
 
 from casemate import Execution, Limits, Sandbox, sync
-from casemate.isolation.native import pool
+from casemate.walls.native import pool
 
 PROGRAMS: dict[str, tuple[str, str]] = {  # language, code: each ends in another way, and some leave much
     "ok": ("python", "open('output/x', 'w').write('y' * 1000); print('fine')"),

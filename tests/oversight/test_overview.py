@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from casemate import InvalidArgument, Limits, Sandbox, SandboxClosed, WallUnavailable
-from casemate.isolation.native.wall import NativeWall
-from casemate.runtimes import node as node_runtime
-from casemate.runtimes import shell as shell_runtime
-from casemate.runtimes.shell import ShellRuntime
+from casemate.languages import node as node_runtime
+from casemate.languages import shell as shell_runtime
+from casemate.languages.shell import ShellRuntime
+from casemate.walls.native.wall import NativeWall
 
 _HOLD = "import os, time\nopen('began', 'w')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 

@@ -12,7 +12,7 @@ import pytest
 
 from casemate import InvalidArgument, Sandbox, Validation
 from casemate.execution import validate as looking
-from casemate.runtimes.checkers import ruff_path
+from casemate.languages.checkers import ruff_path
 
 NODE = pytest.mark.needs("node")
 GUEST = Path(looking.__file__).parents[1] / "guest"

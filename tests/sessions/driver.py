@@ -17,11 +17,11 @@ from tests.contract import witness
 from tests.warmth import starting as starting_runs
 
 from casemate import Display, Done, Event, Execution, Output
-from casemate.isolation.native.wall import NativeWall
-from casemate.isolation.native.warm import Warm
-from casemate.isolation.wall import SessionCell, SessionSink
 from casemate.model.plan import Plan, Waiting
 from casemate.sessions.session import Session
+from casemate.walls.native.wall import NativeWall
+from casemate.walls.native.warm import Warm
+from casemate.walls.wall import SessionCell, SessionSink
 
 Open = Callable[..., Session]
 LANGUAGES = (

@@ -16,9 +16,9 @@ from tests.contract import witness
 from tests.sessions.driver import PROMPT, Open, every_language, said, starting, until, until_there
 
 from casemate import Fault, InvalidArgument, Limits, Sandbox, SandboxClosed
-from casemate.isolation.native.running import RunningSession
-from casemate.isolation.native.wall import NativeWall
 from casemate.sessions import interpreter_cell
+from casemate.walls.native.running import RunningSession
+from casemate.walls.native.wall import NativeWall
 
 
 async def test_the_death_of_the_supervisor_between_steps_is_told_once_and_costs_no_session(audit: Path) -> None:

@@ -28,18 +28,18 @@ def strict(number: str) -> float:
 
 # A run is to cost no more than a dozen starts of an interpreter, and each of these takes a noticeable part of one.
 _NEVER = {
-    "casemate.execution.frames", "casemate.isolation.native.warm", "casemate.model.warmth", "casemate.model.shown",
-    "casemate.runtimes.node", "casemate.runtimes.shell", "casemate.policy.rules", "casemate.egress.door", "cyclopts",
+    "casemate.execution.frames", "casemate.walls.native.warm", "casemate.model.warmth", "casemate.model.shown",
+    "casemate.languages.node", "casemate.languages.shell", "casemate.policy.rules", "casemate.egress.door", "cyclopts",
     "importlib.metadata", "pydantic", "rich", "shutil", "tempfile", "yaml",
 }  # fmt: skip
 _LATER = {
     "casemate.artifacts.collect", "casemate.execution.collect", "casemate.execution.diagnose",
-    "casemate.execution.gather", "casemate.execution.seal", "casemate.files.walk", "casemate.isolation.ending",
+    "casemate.execution.gather", "casemate.execution.seal", "casemate.files.walk", "casemate.walls.ending",
     "casemate.model.approval", "casemate.model.events", "casemate.model.execution", "casemate.workspace.apply",
 }  # fmt: skip
 _TELLS_WHAT_IS_LOADED = """
 import sys
-from casemate.isolation.native.link import Link
+from casemate.walls.native.link import Link
 from casemate.surfaces.cli import command
 
 launch = Link.launch

@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "casemate"
 FILES = sorted(SOURCE.rglob("*.py"))
 GUEST_SUFFIXES = (".py", ".cjs", ".mjs", ".js", ".sh")
 
-MOST_FILE_LINES = 400
+MOST_FILE_LINES = 500
 MOST_FUNCTION_LINES = 60
 BROAD_EXCEPTS_PER_THOUSAND_LINES = 1
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
@@ -28,18 +28,18 @@ VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "com
 # What may be used in some rooms only: dotted name -> (rooms or folders of them, reason).
 PLACES = {
     "subprocess": (
-        {"isolation", "runtimes", "tools/connections", "packages"},
+        {"walls", "languages", "tools/connections", "packages"},
         "code runs behind a wall; only walls, searches for interpreters, MCP servers and a question to pip start any",
     ),
     "os.environ": (
-        {"surfaces", "sandbox", "rooms", "isolation", "runtimes", "tools/connections", "remote"},
+        {"surfaces", "api", "walls", "languages", "tools/connections", "remote"},
         "what a run depends on is read once, where it is configured, and handed on as a value; a server's keeper "
         "passes its own on",
     ),
-    "os.getenv": ({"surfaces", "sandbox", "rooms", "isolation", "runtimes"}, "as os.environ"),
+    "os.getenv": ({"surfaces", "api", "walls", "languages"}, "as os.environ"),
     "os.fork": ({"supervisor"}, "the host process has threads: it starts others by exec only"),
     "ctypes": (
-        {"supervisor", "isolation", "tools/connections"},
+        {"supervisor", "walls", "tools/connections"},
         "system calls are made where cells are made, and where an MCP server's processes are kept together",
     ),
     "sqlite3": ({"audit", "service"}, "the record has one writer, and so has what outlives the service"),

@@ -19,8 +19,8 @@ from tests.contract import witness
 from tests.warm.ready import PATIENCE, all_ready, ready_inits, settle, start_of, until, warmth, zygote_of, zygotes
 
 from casemate import CasemateError, Execution, Fault, Sandbox, sync
-from casemate.isolation.native.link import Link
-from casemate.isolation.native.running import RunningCell
+from casemate.walls.native.link import Link
+from casemate.walls.native.running import RunningCell
 
 LANGUAGES = (pytest.param("python"), pytest.param("node", marks=pytest.mark.needs("node")), pytest.param("shell"))
 HELLO = {"python": "print('hello')", "node": "console.log('hello')", "shell": "echo hello"}

@@ -30,8 +30,8 @@ from tests.warm.ready import (
 
 import casemate
 from casemate import Execution, Sandbox, sync
-from casemate.isolation.native import pool
 from casemate.model.plan import Listener
+from casemate.walls.native import pool
 
 SOURCE = str(Path(casemate.__file__).parents[1])
 LANGUAGES = (pytest.param("python"), pytest.param("node", marks=pytest.mark.needs("node")), pytest.param("shell"))

@@ -14,13 +14,13 @@ from casemate.execution.transcript import Stream, Transcript
 if TYPE_CHECKING:
     from casemate.artifacts.content import Spool
     from casemate.execution.emitter import Emitter
-    from casemate.isolation.wall import Reason
     from casemate.model.artifact import Artifact
     from casemate.model.events import Event
     from casemate.model.execution import SkippedFile
     from casemate.model.limits import Limits
     from casemate.model.result import ProgramError, Result
     from casemate.redaction.redaction import Redaction
+    from casemate.walls.wall import Reason
 
 _MAX_RESULTS = 1000
 _PART_COST = 100  # bytes of the host's memory that one value in a frame may take

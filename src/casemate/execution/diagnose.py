@@ -11,9 +11,9 @@ from casemate.model.execution import Cause, Status
 from casemate.model.sizes import format_size
 
 if TYPE_CHECKING:
-    from casemate.isolation.ending import Ending
     from casemate.model.limits import Limits
     from casemate.model.result import ProgramError
+    from casemate.walls.ending import Ending
 
 # Signals by which runtimes end themselves when memory is refused: V8 traps or aborts, C code aborts or faults.
 _SELF_ENDED = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL}

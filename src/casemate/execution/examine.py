@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from casemate import __version__
 from casemate.errors import CasemateError, WallUnavailable
-from casemate.isolation.wall import Wall
+from casemate.languages.catalogue import runtimes
 from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
 from casemate.model.warmth import Warmth
-from casemate.runtimes.catalogue import runtimes
+from casemate.walls.wall import Wall
 
 _LOOK_AGAIN = 0.01
 _SETTLED_WITHIN = 15.0  # seconds a zygote may take to load everything

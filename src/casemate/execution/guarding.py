@@ -11,8 +11,8 @@ from casemate.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from casemate.execution.house import House
-    from casemate.isolation.wall import Reason
     from casemate.model.plan import Workspace
+    from casemate.walls.wall import Reason
     from casemate.workspace.guarding import Watched
 
 LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read

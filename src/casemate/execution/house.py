@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.approvals.asker import Asker
     from casemate.execution.network import Doorway, Offer, Outside
-    from casemate.isolation.wall import Wall
+    from casemate.languages.runtime import Environment, Runtime
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
     from casemate.model.request import Request
     from casemate.policy.hosts import HostRules
-    from casemate.runtimes.runtime import Environment, Runtime
+    from casemate.walls.wall import Wall
     from casemate.workspace.guarding import Guard
 
 

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.execution.install_node import NodeInstaller
     from casemate.execution.install_python import PythonInstaller
-    from casemate.isolation.wall import Cell
     from casemate.model.plan import Plan
     from casemate.model.request import Request
+    from casemate.walls.wall import Cell
 
 _PORT = 80
 _BOUNDS = Bounds(files=100_000, file_bytes=1 << 30, total_bytes=4 << 30, depth=64, entries=200_000, reports=20)

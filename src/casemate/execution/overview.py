@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from casemate.errors import WallUnavailable
+from casemate.languages import catalogue
 from casemate.model.overview import RuntimeInfo, Stats, Totals
-from casemate.runtimes import catalogue
 
 if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.execution.tally import Tally
-    from casemate.isolation.wall import Wall
+    from casemate.languages.installed import Installed
     from casemate.model.isolation import Proof
-    from casemate.runtimes.installed import Installed
+    from casemate.walls.wall import Wall
 
 
 async def runtimes(house: House) -> list[RuntimeInfo]:

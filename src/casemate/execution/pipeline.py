@@ -20,11 +20,11 @@ from casemate.model.plan import Plan, Waiting
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
     from casemate.execution.house import House
-    from casemate.isolation.ending import Ending
-    from casemate.isolation.wall import SessionCell
     from casemate.model.execution import Execution
     from casemate.model.isolation import IsolationReport
     from casemate.model.request import Request
+    from casemate.walls.ending import Ending
+    from casemate.walls.wall import SessionCell
 
 
 async def execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:

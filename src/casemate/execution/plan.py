@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, merged_env
+from casemate.languages.waiting import Asked
 from casemate.model.plan import (
     DOOR_SOCKETS,
     GUEST,
@@ -22,8 +24,6 @@ from casemate.model.plan import (
     Plan,
     Workspace,
 )
-from casemate.runtimes.runtime import CELL_PATH, THREAD_COUNTS, merged_env
-from casemate.runtimes.waiting import Asked
 
 if TYPE_CHECKING:
     from casemate.execution.admit import Admitted

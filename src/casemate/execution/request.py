@@ -18,7 +18,7 @@ from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.model.sizes import format_size
 
 if TYPE_CHECKING:
-    from casemate.runtimes.runtime import Runtime
+    from casemate.languages.runtime import Runtime
 
 MAX_CODE = 8 << 20  # bytes of one program; larger data belongs into files
 _MAX_STDIN = 256 << 20

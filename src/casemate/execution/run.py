@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from casemate.approvals.asker import Asker
     from casemate.execution.emitter import Emitter
     from casemate.execution.network import Doorway
-    from casemate.isolation.ending import Ending
-    from casemate.isolation.wall import Cell, Sink
     from casemate.model.crossing import Crossing
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
+    from casemate.walls.ending import Ending
+    from casemate.walls.wall import Cell, Sink
 
 _END_TIMEOUT = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
 

@@ -17,10 +17,10 @@ from casemate.model.execution import Execution, SkippedFile, Usage
 if TYPE_CHECKING:
     from casemate.execution.capture import Capture
     from casemate.execution.collect import Collected
-    from casemate.isolation.ending import Ending
     from casemate.model.artifact import Artifact
     from casemate.model.isolation import IsolationReport
     from casemate.model.request import Request
+    from casemate.walls.ending import Ending
 
 
 class Sealed(NamedTuple):

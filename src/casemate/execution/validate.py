@@ -20,17 +20,17 @@ from casemate.execution import pipeline
 from casemate.execution.hints import hints_of
 from casemate.execution.repairs import LONGEST_REPAIRED, repaired
 from casemate.execution.request import MAX_CODE, make_request
+from casemate.languages.catalogue import runtime_for
+from casemate.languages.checkers import ruff_path
 from casemate.model.limits import Limits
 from casemate.model.plan import GUEST, Bind
 from casemate.model.sizes import format_size
 from casemate.model.validation import Fix, Issue, Severity, Validation
-from casemate.runtimes.catalogue import runtime_for
-from casemate.runtimes.checkers import ruff_path
 
 if TYPE_CHECKING:
     from casemate.execution.house import House
+    from casemate.languages.runtime import Runtime
     from casemate.model.execution import Execution
-    from casemate.runtimes.runtime import Runtime
 
 SECONDS = 10.0  # of a cell that looks at a program
 _LIMITS = Limits(memory="512MiB", wall=SECONDS, output="1MiB", full_output="1MiB", disk="64MiB")

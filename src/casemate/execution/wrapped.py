@@ -21,11 +21,11 @@ from casemate.execution.record import recording
 from casemate.execution.redact import redaction_of
 from casemate.execution.run import Doors, Finished, run
 from casemate.execution.seal import seal
-from casemate.isolation.wall import Cell, Sink, Standard
 from casemate.model.execution import Execution
 from casemate.model.plan import DOOR_SOCKETS, WORKSPACE, Entry, Plan, Workspace
 from casemate.model.request import Request
 from casemate.model.shown import Shown
+from casemate.walls.wall import Cell, Sink, Standard
 
 LANGUAGE = "command"  # what the record has in the place of a language
 _PROGRAM = "command"  # the name of the file that a program without text leaves in /program

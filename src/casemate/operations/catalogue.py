@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
+from casemate.api.sandbox import Sandbox
 from casemate.model.operation import Audience, Mark, Principal, mark_of
 from casemate.operations.approvals import Approvals
 from casemate.operations.archives import Archives
@@ -29,7 +30,6 @@ from casemate.operations.schemas import event_type, given_type, names, result_ty
 from casemate.operations.sessions import Sessions
 from casemate.operations.tools import Tools
 from casemate.operations.vault import Vault
-from casemate.sandbox import Sandbox
 
 _FILLED_IN = ("self", "principal", "desk")
 _NAMED = re.compile(r"``(\w+)``:\s")

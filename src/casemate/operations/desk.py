@@ -31,7 +31,7 @@ from casemate.operations.uploads import Uploads
 from casemate.operations.vault import Vault
 
 if TYPE_CHECKING:
-    from casemate.sandbox import Sandbox
+    from casemate.api.sandbox import Sandbox
 
 _MOST_CALLERS = 1000  # of one account, whose limits are known
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from casemate.api.planning import try_out
 from casemate.errors import InvalidArgument, NotFound
 from casemate.model.caller import called_by
 from casemate.model.limits import Limits
@@ -16,12 +17,11 @@ from casemate.model.operation import Audience, Principal, operation
 from casemate.operations.retention import Retention
 from casemate.operations.runs import RunState
 from casemate.operations.terms import Code, Files, Language, Metadata, Name, Names, Seconds, Text, Variables, Wait
-from casemate.planning import try_out
 
 if TYPE_CHECKING:
+    from casemate.api.call_plan import Listed, PlannedCall, Trial
     from casemate.operations.desk import Desk
     from casemate.operations.kept import Kept
-    from casemate.program_plan import Listed, PlannedCall, Trial
     from casemate.sessions.long_run import Run
 
 MOST_KEPT = 50  # plans of one caller

@@ -16,12 +16,12 @@ from casemate.remote.rooms import Approvals, Artifacts, Audit, Egress, Packages,
 from casemate.remote.session import Session
 
 if TYPE_CHECKING:
+    from casemate.api.call_plan import ProgramPlan
     from casemate.execution.request import Content
     from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
     from casemate.model.plan import Plan
-    from casemate.program_plan import ProgramPlan
 
 
 class ConnectedSandbox:
@@ -141,7 +141,7 @@ class ConnectedSandbox:
     ) -> ProgramPlan:
         """See :meth:`casemate.Sandbox.plan`. The plan is held in the service, for this caller alone: for an hour after
         its last use, the last 50 of them; ``run`` of one that is held no more raises ``NotFound``."""
-        from casemate.planning import check_no_session
+        from casemate.api.planning import check_no_session
         from casemate.remote.planned import planned
 
         check_no_session(session)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from casemate.api.settings.finding import users_file
 from casemate.errors import InvalidArgument
 from casemate.remote.environment import own_variables
-from casemate.settings.finding import users_file
 
 _FILE = "the configuration file"
 _MOST = 1 << 20  # bytes of it

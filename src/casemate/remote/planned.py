@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from casemate.program_plan import PlannedCall, ProgramPlan
+from casemate.api.call_plan import PlannedCall, ProgramPlan
 from casemate.remote.following import Run, Ways, run_to_end
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from casemate.service.kept_requests import KeptRequests
 from casemate.service.results import Results
 
 if TYPE_CHECKING:
-    from casemate.sandbox import Sandbox
+    from casemate.api.sandbox import Sandbox
 
 MOST_NAMESPACES = 64  # at once
 _ENDED_WITHIN = 10.0  # seconds that runs have to end when they are told to; a step may ignore that for two

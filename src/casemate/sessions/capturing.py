@@ -9,10 +9,10 @@ from casemate.sessions.interpreter_cell import GRACE
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
-    from casemate.isolation.wall import Reason
     from casemate.model.limits import Limits
     from casemate.redaction.redaction import Redaction
     from casemate.sessions.interpreter_cell import InterpreterCell
+    from casemate.walls.wall import Reason
 
 
 def capture_of(life: InterpreterCell, limits: Limits, emitter: Emitter | None, redaction: Redaction | None) -> Capture:

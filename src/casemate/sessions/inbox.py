@@ -15,9 +15,9 @@ from casemate.sessions.protocol import Asked, Cleared, Displayed, Finished, Mark
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
-    from casemate.isolation.ending import StepUsage
-    from casemate.isolation.wall import SessionCell, Stream
     from casemate.redaction.redaction import Redaction
+    from casemate.walls.ending import StepUsage
+    from casemate.walls.wall import SessionCell, Stream
 
 _MOST_BACKGROUND = 1 << 16  # bytes of text from the background that wait for a step to tell of them
 _LAST_WORDS = 1 << 16  # bytes of an error or an end, which is still heard when a step has said too much

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import CasemateError, Fault
 from casemate.execution.guarding import Watch
 from casemate.execution.network import Doorway
-from casemate.isolation.ending import Ending
-from casemate.isolation.wall import CellMissed
 from casemate.sessions.inbox import Heard, Inbox
 from casemate.sessions.interpreters import StepRequest
+from casemate.walls.ending import Ending
+from casemate.walls.wall import CellMissed
 
 if TYPE_CHECKING:
-    from casemate.isolation.ending import StepUsage
-    from casemate.isolation.wall import SessionCell, Wall
     from casemate.model.crossing import Crossing
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
     from casemate.sessions.interpreters import Interpreter
     from casemate.sessions.protocol import Reply
+    from casemate.walls.ending import StepUsage
+    from casemate.walls.wall import SessionCell, Wall
 
 GRACE = 2.0  # seconds that a step has after an interrupt, before its cell is ended
 _READY_WITHIN = 60.0  # seconds that an interpreter has to start, on a machine under heavy load

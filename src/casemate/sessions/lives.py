@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from casemate.execution.admit import Admitted
     from casemate.execution.house import House
     from casemate.execution.interception import Intercepted
-    from casemate.isolation.ending import Ending
-    from casemate.isolation.wall import SessionCell
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
+    from casemate.walls.ending import Ending
+    from casemate.walls.wall import SessionCell
 
 _MISSED = "the cell that was ready had ended"
 _FOREVER = float("inf")  # steps have deadlines, the cell has none

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from casemate.sessions.protocol import Said
 
 if TYPE_CHECKING:
-    from casemate.isolation.wall import Stream
+    from casemate.walls.wall import Stream
 
 Text = tuple["Stream", bytes]
 

@@ -9,7 +9,6 @@ from typing import Literal
 from casemate.execution import seal
 from casemate.execution.capture import Capture
 from casemate.execution.diagnose import Evidence, Verdict, diagnose
-from casemate.isolation.ending import Ending, StepUsage
 from casemate.model import approval
 from casemate.model.artifact import Artifact
 from casemate.model.execution import Cause, Execution, SkippedFile
@@ -17,6 +16,7 @@ from casemate.model.isolation import IsolationReport
 from casemate.model.limits import Limits
 from casemate.model.request import Request
 from casemate.sessions.protocol import Finished
+from casemate.walls.ending import Ending, StepUsage
 
 _CLOSED = Cause("cancelled", "Its session was closed.")
 _INTERRUPTED = Cause("cancelled", "It was interrupted.", retryable=True)

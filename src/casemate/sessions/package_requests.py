@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.lines import Client, line_of, read_line, read_object, while_there
+from casemate.files.lines import Client, line_of, read_line, read_object, while_there
 
 if TYPE_CHECKING:
     from casemate.approvals.asker import Asker

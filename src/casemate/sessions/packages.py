@@ -16,6 +16,8 @@ from casemate.approvals.asker import Of
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_timeout
+from casemate.languages.node import npm_of
+from casemate.languages.runtime import SYSTEM_PATH
 from casemate.model.packages import Installed, InstalledPackage, Terms
 from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.packages.environments import Environments, key_of, own_folder
@@ -25,8 +27,6 @@ from casemate.packages.names import hashes_of, node_requirements, normalized, re
 from casemate.packages.node_layers import NodeLayer, modules
 from casemate.packages.npm_config import npm_operators
 from casemate.packages.store import Store, default_folder
-from casemate.runtimes.node import npm_of
-from casemate.runtimes.runtime import SYSTEM_PATH
 from casemate.sessions.package_requests import PackageRequests
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from casemate import sandbox as asynchronous
-from casemate.connecting import connected_aside
+from casemate.api import sandbox as asynchronous
+from casemate.api.connect import connected_aside
 from casemate.errors import SandboxClosed
 from casemate.model.diagnosis import Diagnosis
 from casemate.model.events import Event

@@ -12,8 +12,8 @@ from casemate.errors import SandboxClosed
 from casemate.model import approval as asynchronous_request
 
 if TYPE_CHECKING:
-    from casemate import program_plan as asynchronous_plan
-    from casemate import sandbox as asynchronous
+    from casemate.api import call_plan as asynchronous_plan
+    from casemate.api import sandbox as asynchronous
     from casemate.approvals import approvals as asynchronous_approvals
     from casemate.model.execution import Execution
     from casemate.policy.inject import Inject

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.lines import Client, Crowded, Room, Share, line_of, read_line, while_there
+from casemate.files.lines import Client, Crowded, Room, Share, line_of, read_line, while_there
 from casemate.tools import shell
 from casemate.tools.calls import SMALL, Asker, Calls, Foreseen, Note, Refused, Turns, is_large, kind_of
 from casemate.tools.progress import telling

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from casemate.lines import Client, line_of
+from casemate.files.lines import Client, line_of
 from casemate.tools.connections.answers import Progress
 
 _PAUSE = 0.1  # seconds between two lines: as often as people can read them

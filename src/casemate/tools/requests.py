@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from casemate.errors import InvalidArgument
-from casemate.lines import read_object
+from casemate.files.lines import read_object
 
 Detail = Literal["names", "brief", "full"]
 _MOST_NAME = 256  # characters of a server's, tool's or module's name

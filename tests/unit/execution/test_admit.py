@@ -7,9 +7,9 @@ import pytest
 from casemate import Limits
 from casemate.execution.admit import Bounds, admit
 from casemate.execution.request import make_request
+from casemate.languages.catalogue import runtime_for
 from casemate.model.request import Request
 from casemate.policy.hosts import HostRules
-from casemate.runtimes.catalogue import runtime_for
 
 
 def request(timeout: float | None, limits: Limits | None) -> Request:

@@ -9,13 +9,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument
 from casemate.model.approval import ApprovalRequest
 from casemate.model.packages import Installed, InstalledPackage
 from casemate.operations.wire import document
 from casemate.packages.environments import Environments
 from casemate.packages.store import default_folder
-from casemate.sandbox import Sandbox
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.given import configured

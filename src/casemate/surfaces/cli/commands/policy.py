@@ -9,13 +9,13 @@ from typing import Any
 
 from cyclopts import App
 
-from casemate.config import policy_in
+from casemate.api.config import policy_in
+from casemate.api.settings.settings import settings_of
 from casemate.model.approval import Kind
 from casemate.model.limits import Limits
 from casemate.model.sizes import format_size
 from casemate.policy.policy import Policy
 from casemate.policy.rules import DEFAULTS, Rule, Rules
-from casemate.settings.settings import settings_of
 from casemate.surfaces.cli.answers import print_json, print_sound
 from casemate.surfaces.cli.parameters import AsJson, Output
 

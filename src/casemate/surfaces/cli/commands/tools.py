@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import App, Parameter
 
+from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument
-from casemate.sandbox import Sandbox
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.given import users_vault

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument
-from casemate.sandbox import Sandbox
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.given import program_in

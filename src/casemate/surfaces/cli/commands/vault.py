@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from cyclopts import App
 
+from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument
 from casemate.policy.inject import Inject
-from casemate.sandbox import Sandbox
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.given import configured

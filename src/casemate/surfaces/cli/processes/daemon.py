@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.operations.catalogue import catalogue
 from casemate.remote.address import is_loopback
 from casemate.remote.fingerprints import fingerprints
 from casemate.remote.places import places_of
-from casemate.sandbox import Sandbox
 from casemate.service.few_at_once import new_loop
 from casemate.service.holding import Held
 from casemate.service.living import live
@@ -97,7 +97,7 @@ def _load() -> None:
 def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> Sandbox:
     """The sandbox of a namespace, as the user has configured it, with the user's secrets and MCP servers; ``arguments``
     come before what is configured. Raises as the class."""
-    from casemate.settings.settings import settings_of
+    from casemate.api.settings.settings import settings_of
     from casemate.vault.opening import users_store
 
     configured = settings_of(environ).sandbox_arguments(environ)

@@ -8,8 +8,8 @@ import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from casemate.api.sandbox import Sandbox
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.sandbox import Sandbox
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.program.options import Options, run_arguments, sandbox_arguments, with_configuration
 from casemate.surfaces.cli.terminal.words import say
@@ -94,7 +94,7 @@ def _language_of(script: str) -> str:
 
 def _check_environment(environment: str, language: str) -> None:
     """Raises ``InvalidArgument`` where the program is none that would run in it."""
-    from casemate.runtimes.catalogue import runtime_for
+    from casemate.languages.catalogue import runtime_for
 
     if (known := runtime_for(language).language) != "python":
         raise InvalidArgument(

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from casemate.isolation.wall import Standard
+from casemate.walls.wall import Standard
 
 _PIECE = 1 << 16  # bytes; a pipe's usual capacity
 _ENDED = select.POLLERR | select.POLLHUP | select.POLLNVAL

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from casemate.api.wrapping import Asked, Wrapping
 from casemate.errors import CasemateError
 from casemate.execution.redact import redaction_of
 from casemate.model.execution import Execution
@@ -19,12 +20,11 @@ from casemate.surfaces.cli.given import env_beginning, env_of, users_vault
 from casemate.surfaces.cli.terminal.inert import visible
 from casemate.surfaces.cli.terminal.words import say
 from casemate.surfaces.cli.wrapped.pass_through import Cleaning, PassThrough
-from casemate.wrapping import Asked, Wrapping
 
 if TYPE_CHECKING:
-    from casemate.isolation.wall import Cell
     from casemate.model.secrets import Secrets
     from casemate.redaction.redaction import RedactedStream
+    from casemate.walls.wall import Cell
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _OF_PROGRAMS = ("wall", "output", "full_output")  # limits that a command does not have
@@ -70,7 +70,7 @@ def wrap(options: WrapOptions) -> int:
 
 
 def _asked(options: WrapOptions) -> Asked:
-    from casemate.config import policy_from
+    from casemate.api.config import policy_from
 
     policy = policy_from(options.policy)
     for warning in policy.warnings:

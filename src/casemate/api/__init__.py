@@ -1,0 +1,1 @@
+"""The facade: what an application holds, and where its parts are put together."""

@@ -1,0 +1,170 @@
+"""What a program would call, found out before anybody allows it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from casemate.api.background import begin
+from casemate.errors import PlanDenied
+from casemate.execution import pipeline
+from casemate.execution.asking import asking
+from casemate.execution.redact import prepared, redaction_of
+from casemate.execution.request import new_id
+from casemate.model.approval import Question
+from casemate.model.sizes import held_by
+from casemate.tools.broker import Broker
+from casemate.tools.calls import Foreseen
+
+if TYPE_CHECKING:
+    from casemate.api.wiring import Rooms
+    from casemate.execution.emitter import Emitter
+    from casemate.model.execution import Execution
+    from casemate.model.limits import Limits
+    from casemate.model.request import Request
+    from casemate.redaction.redaction import Redaction
+    from casemate.sessions.long_run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call of a tool that was not made. ``arguments``: those that it would have had, without values of secrets."""
+
+    server: str
+    tool: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlan:
+    """What a program did in a throwaway cell in which only calls that a rule allows were made.
+
+    ``calls``: those that it would have made besides, in order; each gave it an empty answer, so what it did after the
+    first may differ from what it will do. ``execution``: the outcome of that; what it changed in files is thrown away.
+    """
+
+    calls: tuple[PlannedCall, ...]
+    execution: Execution
+    _run: Callable[[], Awaitable[Execution]] = field(repr=False)
+
+    async def run(self) -> Execution:
+        """Have the whole list decided once (a request of kind "plan"), and run the program with exactly these calls
+        allowed, each as often as it is in the list; any other asks, as ever.
+
+        Raises :class:`PlanDenied` where it is not allowed, and as ``Sandbox.run``.
+        """
+        return await self._run()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A program with what it would call: all that is needed to have that decided, and to run it. ``calls``: as they are
+    told, ``questions`` as they would be made; ``size``: bytes of memory that both take, about."""
+
+    calls: tuple[PlannedCall, ...]
+    request: Request
+    questions: tuple[Question, ...] = field(repr=False)
+    size: int
+    rooms: Rooms = field(repr=False)
+
+    async def run(self) -> Execution:
+        """See :meth:`ProgramPlan.run`."""
+        return await self._done(replace(self.request, id=new_id()))
+
+    def begin(self, within: Limits | None) -> Run:
+        """The same, going on by itself. ``within``: limits that narrow those of the request, None for no more than
+        these. Raises ``QueueFull``."""
+        limits = self.request.limits
+        narrow = within if limits is None else limits.narrowed(within)
+        request = replace(self.request, id=new_id(), limits=narrow)
+        return begin(request, self.rooms, partial(self._done, request))
+
+    async def _done(self, request: Request, emitter: Emitter | None = None) -> Execution:
+        if request.secrets:  # as they are now: one may be another, or none any more
+            request = replace(request, secrets=await self.rooms.vault.resolved(request.secrets.names))
+        await self._be_allowed(request, emitter)
+        own = [replace(question, namespace=request.namespace, run=request.id) for question in self.questions]
+        async with self.rooms.slot():
+            self.rooms.check_open()
+            self.rooms.approvals.grant(own, "plan")
+            return await pipeline.execute(request, self.rooms.house, emitter)
+
+    async def _be_allowed(self, request: Request, emitter: Emitter | None) -> None:
+        """Raises :class:`PlanDenied`."""
+        calls = [{"server": one.server, "tool": one.tool, "arguments": one.arguments} for one in self.questions]
+        summary = f"run a program that makes {len(calls)} calls of tools"
+        question = Question("plan", summary, {"program": _described(request), "calls": calls})
+        redaction = await prepared(redaction_of(self.request.secrets))  # of those that the calls may hold
+        async with asking(self.rooms.house, request, emitter, redaction) as asker:
+            verdict = await asyncio.wrap_future(asker.decide(question))
+        if not verdict.allow:
+            raise PlanDenied(verdict.reason or f"nobody allowed it ({verdict.by})")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A program that is tried out as ``run``, which goes on by itself. ``listed``: what there is to be planned, once
+    that has come to its end. ``size``: bytes that were given, and are held as long as it is."""
+
+    run: Run
+    listed: Callable[[], Listed | None]
+    size: int
+
+
+def _described(request: Request) -> dict[str, Any]:
+    """The program as it is shown: what it is, and what it is given besides."""
+    given = {
+        "files": sorted(request.files),
+        "secrets": sorted(request.secrets.names),
+        "allowed_domains": list(request.allowed_domains or ()),
+    }
+    code = {"language": request.language, "sha256": hashlib.sha256(request.code).hexdigest()}
+    return code | {name: one for name, one in given.items() if one}
+
+
+async def foresee(request: Request, rooms: Rooms) -> ProgramPlan:
+    """What ``request``'s program would call. Raises as ``Sandbox.run``."""
+    execution, listed = await _tried(request, rooms)
+    return ProgramPlan(listed.calls, execution, listed.run)
+
+
+def begin_trial(request: Request, rooms: Rooms) -> Trial:
+    """The same, going on by itself. Raises ``QueueFull``."""
+    found: list[Listed] = []
+
+    async def try_it(emitter: Emitter) -> None:
+        _, listed = await _tried(request, rooms, emitter)
+        found.append(listed)
+
+    given = (request.code, request.stdin, *request.files.values())
+    size = sum(len(content) for content in given if isinstance(content, bytes))
+    size += held_by([request.arguments, request.env, request.metadata, request.allowed_domains, list(request.files)])
+    return Trial(begin(request, rooms, try_it), lambda: found[0] if found else None, size)
+
+
+async def _tried(request: Request, rooms: Rooms, emitter: Emitter | None = None) -> tuple[Execution, Listed]:
+    """In a house in which nobody is asked, calls are only foreseen, and nothing is kept."""
+    foreseen, house = Foreseen(), rooms.house
+    offers = tuple(
+        replace(offer, foreseen=foreseen) if isinstance(offer, Broker) else offer for offer in house.offers()
+    )
+    workspace_mode = "overlay" if house.workspace else house.workspace_mode
+    throwaway = replace(
+        house, offers=lambda: offers, asks=False, keeps=False, workspace_mode=workspace_mode, output_dir=None
+    )
+    async with rooms.slot():
+        rooms.check_open()
+        execution = await pipeline.execute(request, throwaway, emitter)
+    calls, size = await asyncio.to_thread(_told, foreseen.calls, redaction_of(request.secrets))
+    return execution, Listed(calls, request, foreseen.calls, size, rooms)
+
+
+def _told(questions: Sequence[Question], redaction: Redaction | None) -> tuple[tuple[PlannedCall, ...], int]:
+    """Calls without secrets, and the bytes that they take together with ``questions``."""
+    shown: Callable[[dict[str, Any]], Any] = dict if redaction is None else redaction.value
+    calls = tuple(PlannedCall(one.server, one.tool, shown(dict(one.arguments))) for one in questions)
+    return calls, held_by([(one.summary, one.arguments) for one in questions], [one.arguments for one in calls])

@@ -1,0 +1,276 @@
+"""Any command behind a wall: what ``casemate wrap`` is made of, and whoever starts a tool server that is not trusted.
+
+The rooms are put together here as they are in ``sandbox.py``. A command is not a program's text: it lives as long as it
+likes, is talked to through pipes, works in a folder that others work in too, and is found there by its own path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from casemate.api.config import bounded
+from casemate.audit.log import AuditLog, default_path
+from casemate.errors import InvalidArgument
+from casemate.execution import wrapped
+from casemate.execution.given import check_choice, check_namespace, checked_folder, opened_store
+from casemate.execution.house import House
+from casemate.execution.interception import Interceptions
+from casemate.execution.network import Outside
+from casemate.execution.request import make_command
+from casemate.files.protected import PROTECTED
+from casemate.languages import commands
+from casemate.languages.catalogue import launch_probe, runtime_for
+from casemate.languages.places import homes, is_inside, is_system, too_wide
+from casemate.model.limits import Limits
+from casemate.model.plan import HOME, Bind, Entry, Place, Plan, Workspace
+from casemate.model.secrets import NO_SECRETS, Secrets
+from casemate.model.shown import Shown
+from casemate.policy.globs import is_pattern
+from casemate.walls.native.wall import NativeWall
+from casemate.walls.wall import Cell, Standard
+from casemate.workspace.guarding import HIDDEN, Guard, Guarded, Watched, seen_through_layers
+
+if TYPE_CHECKING:
+    from casemate.approvals.approvals import Approvals
+    from casemate.execution.admit import Admitted
+    from casemate.model.execution import Execution
+
+_OF_THE_CELL = ("/proc", "/sys", "/dev", "/etc", "/program", "/run")  # nothing of the host's can be put there
+_ROOTS = ("/tmp", "/var/tmp", "/home", "/opt", "/var", "/home/user")  # nor at these themselves
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A command as asked for: ``command`` and its ``arguments``; ``policy``: a file or mapping, the most that there is;
+    ``workspace``: the folder that it works in, None for the policy's or ``cwd``, where the caller is; ``mode``: direct
+    unless given; ``shown``: files and folders that it may read besides, ``copied``: folders
+    that it may write to as well, without anything of that remaining; ``timeout``: seconds, None for no end;
+    ``path``: the folders in which commands are searched for; ``vault`` as of :class:`casemate.Sandbox`."""
+
+    command: str
+    arguments: tuple[str, ...] = ()
+    policy: Any = None
+    workspace: str | None = None
+    mode: Literal["overlay", "direct"] | None = None
+    shown: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
+    allowed_domains: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Sequence[str] = ()
+    namespace: str = "default"
+    limits: Limits | None = None
+    timeout: float | None = None
+    isolation: str = "auto"
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    vault: object = None
+    cwd: str = "/"
+
+
+class Wrapping:
+    """One command, ready to be started. Raises ``InvalidArgument`` for what was asked wrongly, and starts nothing."""
+
+    def __init__(self, asked: Asked) -> None:
+        network: Literal["none"] | None = None if asked.policy is not None or asked.allowed_domains else "none"
+        bound = bounded(
+            asked.policy, network=network, allowed_domains=asked.allowed_domains, allow_local=(), limits=asked.limits,
+            workspace=asked.workspace, workspace_mode=asked.mode, isolation=asked.isolation, wraps=True,
+        )  # fmt: skip
+        check_choice("isolation", bound.isolation, ("auto", "native"))
+        check_namespace(asked.namespace)
+        self._asked = asked
+        self._policy = bound.policy
+        self._longest: float | None = bound.policy.limits.get("wall")
+        self.folder = _folder(bound.workspace or asked.cwd)
+        self.mode = bound.workspace_mode
+        self.read_only = bound.policy.read_only
+        self._wall = NativeWall(launch_probe, 1)
+        self._log = AuditLog(default_path(asked.environ))
+        self._approvals: Approvals | None = None
+        self._house = House(
+            wall=self._wall, log=self._log, approvals=self._no_approvals, limits=bound.limits, runtime_for=runtime_for,
+            environment=None, preload=(), workspace=self.folder, workspace_mode=self.mode, output_dir=None,
+            outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)), hosts=bound.hosts,
+        )  # fmt: skip
+        self._copied = tuple(_readable(str(Path(asked.cwd, path)), "copy") for path in asked.copied)
+        named = (*(path for path, _ in bound.policy.shown), *(str(Path(asked.cwd, path)) for path in asked.shown))
+        self._guard = Guard(
+            hidden=tuple(path for path, _ in bound.policy.hidden),
+            unwritable=tuple(path for path, _ in bound.policy.unwritable),
+            protection=PROTECTED if self.mode == "direct" else None,
+            usual=HIDDEN,
+            seen=tuple(path for path in named if not is_pattern(path)),
+        )
+        self._named = named
+        self._found = Guarded()
+        self._held: Secrets | None = None
+        self._watched = Watched()
+
+    def warm_up(self) -> None:
+        """Start the supervisor without waiting for it. Raises ``Unavailable``."""
+        self._wall.warm_up()
+
+    def missing(self) -> list[str]:
+        """What is to be hidden or kept, is in the folder by the policy, and is not there: it is not guarded."""
+        return list(self._guard.missing(self.folder))
+
+    async def execute(self, standard: Standard, started: Callable[[Cell], None]) -> Execution:
+        """Run the command to its end; see :func:`casemate.execution.wrapped.execute`."""
+        made, within = self._made(await self.secrets())
+        self._watched.add(self.folder, made.workspace.hidden)
+        for one in made.shown:
+            self._watched.add(Path(one.source), one.hidden)
+        try:
+            return await wrapped.execute(made, within, self._house, standard, started)
+        except InvalidArgument as error:
+            if error.argument != "environment":
+                raise
+            why = error.problem.removeprefix("its interpreter ")
+            raise InvalidArgument("command", f"{made.request.program_name!r}: {why}") from None
+
+    async def explain(self) -> Plan:
+        """The plan, without starting anything."""
+        made, within = self._made(await self.secrets())
+        return wrapped.plan_of(made, within, self._house, self._house.outside.intercepted(within))
+
+    def uncovered(self) -> str:
+        """Something that was hidden and has been replaced since, so that it is not hidden any more; empty where none
+        is. To be asked again and again while the command runs, which must end then."""
+        return self._watched.replaced()
+
+    def appeared(self) -> list[str]:
+        """Names that tools read and act on, which were not there before a command that writes through: a mount cannot
+        protect what is not there."""
+        if self.mode != "direct" or self.read_only:
+            return []
+        return sorted({*self._guard.find(self.folder).kept} - {*self._found.kept})
+
+    async def close(self) -> None:
+        """End everything. Bounded; harmless when repeated."""
+        from casemate.execution.finishing import finishing
+
+        self._watched.close()
+        await finishing(self._house.outside.close)
+        await self._wall.close()
+        if self._approvals is not None:
+            await finishing(self._approvals.close)
+        self._log.close()
+
+    def _made(self, secrets: Secrets) -> tuple[wrapped.Wrapped, Admitted]:
+        asked = self._asked
+        command = commands.find(asked.command, asked.environ.get("PATH", ""), Path(asked.cwd), self.folder)
+        self._check_denied(command.entries)
+        self._found = self._guard.find(self.folder)
+        if self.mode == "overlay":
+            hidden, kept = (seen_through_layers(self.folder, one) for one in (self._found.hidden, self._found.kept))
+            self._found = Guarded(hidden, kept)
+        if self.read_only:
+            self._found = replace(self._found, kept=("",))
+        shown = tuple(self._shown(command.shown))
+        place = "" if self.folder.is_relative_to("/workspace") else str(self.folder)
+        workspace = Workspace(self.mode, str(self.folder), place, self._found.hidden, self._found.kept)
+        request = make_command(
+            str(command.program), asked.arguments, timeout=asked.timeout, env=asked.env, secrets=secrets,
+            namespace=asked.namespace,
+        )  # fmt: skip
+        made = wrapped.Wrapped(
+            request=request,
+            entries=(*command.entries, *_places(workspace, shown)),
+            shown=shown,
+            folders=command.folders,
+            workspace=workspace,
+            cwd=wrapped.cwd_in_cell(str(self.folder), place, os.path.realpath(asked.cwd)),
+            reserve=commands.RESERVE,
+            heap=command.is_node,
+        )
+        return made, wrapped.admitted(made, self._house, self._longest)
+
+    def _check_denied(self, entries: tuple[Entry, ...]) -> None:
+        """What an interpreter needs is shown whole. Raises ``InvalidArgument`` where a policy hides some of it."""
+        named = Guard(hidden=tuple(path for path, _ in self._policy.hidden))
+        for entry in entries if self._policy.hidden else ():
+            if isinstance(entry, Bind) and (found := named.find(Path(entry.source)).hidden):
+                path = os.path.join(entry.source, found[0])
+                raise InvalidArgument("policy", f"{path} cannot be hidden: the command's interpreter needs that folder")
+
+    def _shown(self, needed: tuple[Path, ...]) -> Iterator[Shown]:
+        """What is shown of the host besides the folder: each where it lies, and what is in the user's home folder
+        also where it would be in the cell's."""
+        outer = Path(os.path.realpath(self._policy.workspace or self.folder))
+        named = (path for path in self._named if not is_inside(Path(os.path.realpath(path)), outer))
+        wanted = [*self._copied, *needed, *(_readable(path, "read") for path in named)]
+        for path in dict.fromkeys(wanted):
+            others = (other for other in wanted if other != path)
+            if is_system(path) or is_inside(path, self.folder) or any(is_inside(path, other) for other in others):
+                continue
+            inside = [f"{HOME}/{path.relative_to(home)}" for home in homes() if is_inside(path, home)]
+            places = tuple(dict.fromkeys((str(path), *inside[:1])))
+            yield Shown(str(path), places, self._guard.find(path).hidden, copied=path in self._copied)
+
+    async def secrets(self) -> Secrets:
+        """Those that it gets: whoever passes on what it says takes them out. Raises ``CasemateError``."""
+        if self._held is None:
+            self._held = NO_SECRETS
+            if self._asked.secrets:
+                from casemate.vault.vault import Vault
+
+                store = opened_store(self._asked.vault, self._asked.environ)
+                self._held = await Vault(store, self._asked.namespace, self._log.note).resolved(self._asked.secrets)
+        return self._held
+
+    def _no_approvals(self) -> Approvals:
+        """Nobody is asked: standard input is the command's."""
+        from functools import partial
+
+        from casemate.api.config import rulebook
+        from casemate.approvals.approvals import Approvals
+
+        if self._approvals is None:
+            rules = partial(rulebook, self._policy)
+            self._approvals = Approvals(None, None, self._log.decision, rules, has_rules=False)
+        return self._approvals
+
+
+def _folder(given: str | os.PathLike[str]) -> Path:
+    """The folder that a command works in. Raises ``InvalidArgument`` for one that would show, or cover, too much."""
+    found = checked_folder("workspace", given)
+    assert found is not None
+    return _sound("workspace", found.resolve())
+
+
+def _readable(path: str, argument: str) -> Path:
+    if is_pattern(path):
+        raise InvalidArgument(argument, f"{path}: a pattern cannot be shown; name the file or folder")
+    found = Path(os.path.realpath(path))
+    if not found.exists():
+        raise InvalidArgument(argument, f"{path!r} is not there")
+    if argument == "copy" and not found.is_dir():
+        raise InvalidArgument(argument, f"{path!r} is no folder; a file can be shown with --read")
+    return _sound(argument, found)
+
+
+def _sound(argument: str, path: Path) -> Path:
+    reason = too_wide(path)
+    if not reason and (str(path) in _ROOTS or any(is_inside(path, one) for one in _OF_THE_CELL)):
+        reason = "a cell has one of its own there"
+    if not reason and argument == "workspace" and is_system(path):
+        reason = "it belongs to the system"
+    if reason:
+        raise InvalidArgument(
+            argument, f"{str(path)!r} cannot be shown to a command: {reason}", remediation="Name a folder within it."
+        )
+    return path
+
+
+def _places(workspace: Workspace, shown: tuple[Shown, ...]) -> Iterator[Entry]:
+    """Where folders are put that are no cell's own."""
+    own = ("/workspace/", "/tmp/", "/var/tmp/", "/dev/shm/", f"{HOME}/")
+    for one in shown:
+        for place in one.places:
+            if not place.startswith(own):
+                yield Place(place, folder=os.path.isdir(one.source))
+    if workspace.place and not workspace.place.startswith(own):
+        yield Place(workspace.place, folder=True)

@@ -1,0 +1,123 @@
+"""Questions about the host's files that every language asks before something of them is shown to a cell."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from casemate.languages.runtime import SYSTEM_FOLDERS
+from casemate.model.plan import Bind, Entry, Link
+
+# Systems that keep every program in a folder of its own there; a program needs many of them.
+_STORES = ("/nix/store", "/gnu/store")
+_LONGEST_CHAIN = 40
+
+
+def is_inside(path: str | Path, folder: str | Path) -> bool:
+    """Whether ``path`` is ``folder`` or lies in it, by name alone; both are absolute."""
+    inner, outer = _spelled(path), _spelled(folder)
+    return inner == outer or inner.startswith(f"{outer.rstrip('/')}/")
+
+
+def _spelled(path: str | Path) -> str:
+    """Without doubled or idle separators; comparing texts takes a tenth of the time that comparing paths does."""
+    return str(path if isinstance(path, Path) else Path(path))
+
+
+def is_system(path: str | Path) -> bool:
+    """Whether every cell has ``path`` already."""
+    return any(is_inside(path, folder) for folder in SYSTEM_FOLDERS)
+
+
+def homes() -> tuple[Path, ...]:
+    """The user's home folder, as the environment and as the user database have it."""
+    found = [Path(os.path.expanduser("~"))]
+    try:
+        found.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
+    except KeyError:
+        pass
+    return tuple(home.resolve() for home in found if home.is_absolute() and home != Path("/"))
+
+
+def too_wide(folder: Path) -> str:
+    """Why ``folder`` must not be shown to a cell as a whole; empty when it may be."""
+    real = folder.resolve()
+    if real == Path("/"):
+        return "it is the whole file system"
+    if any(is_inside(home, real) for home in homes()):
+        return "it contains a home folder"
+    return ""
+
+
+def is_program(path: Path) -> bool:
+    """Whether ``path`` is a compiled program that this user may start (no script, as a version manager's shim is)."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"\x7fELF" and os.access(path, os.X_OK)
+    except OSError:
+        return False
+
+
+def hops(path: Path) -> Iterator[Path]:
+    """``path``, then each file that it is a link to, as spelled; the last is no link. Folders' links are left alone."""
+    for _ in range(_LONGEST_CHAIN):
+        yield path
+        if not path.is_symlink():
+            return
+        path = Path(os.path.normpath(path.parent / os.readlink(path)))
+    raise OSError(f"{path} is a link to itself")
+
+
+def unreadable(paths: Iterable[Path]) -> Path | None:
+    """The first of ``paths`` that a program in a cell could not read, by its own permission bits.
+
+    Run by root, a cell has another user's rights; otherwise it has this user's. What lies above a path does not
+    matter, because a bind shows the path alone.
+    """
+    for path in paths:
+        try:
+            mode = path.stat().st_mode
+        except OSError:
+            return path
+        if os.geteuid() != 0:
+            readable = os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0))
+        else:
+            wanted = 0o005 if stat.S_ISDIR(mode) else 0o004
+            readable = mode & wanted == wanted
+        if not readable:
+            return path
+    return None
+
+
+def entries_for(trees: Iterable[Path], chain: Iterable[Path]) -> tuple[Entry, ...]:
+    """What must be bound so that each of ``trees`` is at its own path, and every link of ``chain`` leads on.
+
+    A tree whose path goes through linked folders is bound at the path as spelled and at its real one.
+    """
+    binds: dict[str, Bind] = {}
+    for tree in trees:
+        for source, target in ((tree.resolve(), tree), (tree.resolve(), tree.resolve())):
+            if not is_system(target):
+                store = next((store for store in _STORES if is_inside(target, store)), None)
+                bind = Bind(store, store) if store else Bind(str(source), str(target))
+                binds.setdefault(bind.target, bind)
+    outer = tuple(bind for bind in binds.values() if not _within_another(bind, binds.values()))
+    links = (Link(str(hop), os.readlink(hop)) for hop in chain if hop.is_symlink() and not _covered(hop, outer))
+    return (*outer, *links)
+
+
+def _within_another(bind: Bind, binds: Iterable[Bind]) -> bool:
+    """Whether another bind shows the same files at the same place already."""
+    for other in binds:
+        if other is not bind and is_inside(bind.target, other.target):
+            below = Path(bind.target).relative_to(other.target)
+            if Path(other.source, below).resolve() == Path(bind.source):
+                return True
+    return False
+
+
+def _covered(path: Path, binds: Iterable[Bind]) -> bool:
+    return is_system(path) or any(is_inside(path, bind.target) for bind in binds)

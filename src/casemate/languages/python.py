@@ -1,0 +1,220 @@
+"""Python programs: the interpreter and packages that casemate runs on, or those of another environment."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from casemate.errors import CasemateError
+from casemate.languages import interpreters
+from casemate.languages.places import entries_for, is_inside, is_system
+from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, Environment
+from casemate.languages.waiting import Asked, json_order, read_at_start, too_special
+from casemate.model.plan import GUEST, HOME, MODULES, PROGRAM, Bind, Entry, Launch, Waiting
+
+if TYPE_CHECKING:
+    from casemate.languages.installed import Installed
+    from casemate.languages.interpreters import Interpreter
+
+_HOOK = f"{GUEST}/python"
+# The first Python that knows -P: without it the program's folder comes before the workspace on sys.path.
+_SAFE_PATH = (3, 11)
+_OLDEST_ZYGOTE = (3, 11)
+# What most programs of agents import, where it is installed; sessions run on IPython.
+PRELOADED = ("IPython.core.interactiveshell", "numpy", "pandas", "matplotlib.pyplot")
+_SESSION = "_casemate.session_ready"  # makes IPython's shell when it is imported
+_WATCHED = ("IPython", "numpy", "pandas", "matplotlib")
+_COST, _COST_PRELOADED = 3 << 20, 8 << 20  # bytes that one that waits holds, its init included
+_LOOKS_A_SECOND = 10  # at an environment on the disk
+# Read when Python starts, or when what is preloaded is imported.
+_READ_AT_START = re.compile(
+    r"PYTHON|CASEMATE|MPL|NPY_|PANDAS|NUMEXPR|IPYTHON|JUPYTER|OMP_|OPENBLAS|MKL_|BLIS_|VECLIB|HOME\Z|XDG_"
+)
+
+
+class PythonRuntime:
+    """``python main.py``, with what guest/python/sitecustomize.py adds. Normal start: the environment's own .pth files
+    and sitecustomize run, because they run behind the wall."""
+
+    language = "python"
+    aliases = ("py", "python3")
+    extensions = (".py", ".pyw")
+    default_name = "main.py"
+    reports = True
+    reserve = 0
+
+    def launch(
+        self,
+        environment: Environment,
+        program_name: str,
+        arguments: tuple[str, ...],
+        *,
+        memory: int | None = None,  # noqa: ARG002 - only Node must be told
+        session: bool = False,  # noqa: ARG002
+    ) -> Launch:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        return launch_of(_found(environment), program_name, arguments)
+
+    def waiting(self, asked: Asked) -> Waiting | str:
+        """See :class:`casemate.languages.runtime.Runtime`: a program is forked from the zygote of its environment."""
+        why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START) or _unfit(asked)
+        if why:
+            return why
+        env = {name: value for name, value in asked.env.items() if name != "PYTHONPATH"}
+        if asked.env.get("PYTHONPATH", "").endswith(MODULES):
+            env["PYTHONPATH"] = MODULES  # for its children; it has its hook already
+        order = json_order(env, asked.arguments, session=asked.session)
+        if isinstance(order, str):
+            return order
+        preload = _preload(asked)
+        return Waiting(
+            argv=asked.launch.argv[: len(asked.launch.argv) - len(asked.arguments)],
+            env={**asked.base_env, **dict.fromkeys(THREAD_COUNTS, "1")},
+            order=order,
+            limits=asked.most,
+            cost=_COST_PRELOADED if preload else _COST,
+            preload=preload,
+            optional=asked.preload is None,
+            stamp=_stamp_of(asked.launch.entries, asked.launch.argv[0], asked.launch.version, _now()),
+            fuller=() if preload else _wanted(asked),
+            fuller_cost=_COST_PRELOADED,
+        )
+
+    def installed(self, environment: Environment = None) -> Installed:
+        """The interpreter that casemate runs on, or that of an environment."""
+        from casemate.languages.installed import Installed
+
+        try:
+            found = _found(environment)
+        except CasemateError as error:
+            return Installed(self.language, missing=error.message, remedy="python3 -m venv ~/casemate-python")
+        source = "casemate's own interpreter" if environment is None else "the sandbox's environment"
+        return Installed(self.language, version=found.version, path=str(found.executable), source=source)
+
+
+def _unfit(asked: Asked) -> str:
+    """Why its environment has no zygote; empty when it has."""
+    release = tuple(int(part) for part in asked.launch.version.split(".")[:2])
+    if release < _OLDEST_ZYGOTE:
+        return f"zygotes need Python {'.'.join(map(str, _OLDEST_ZYGOTE))} or newer"
+    if asked.folder is not None:
+        folder = asked.folder.resolve()
+        for tree in _trees(asked.launch):
+            if is_inside(tree, folder) or is_inside(folder, tree):
+                return f"its environment ({tree}) lies where cells write"
+    return ""
+
+
+def _preload(asked: Asked) -> tuple[str, ...]:
+    """The modules that the program will find loaded: those of the sandbox when it may want any of them, else none.
+
+    A wrong guess costs time and nothing else: a cell with them takes several times as long to make, and a program
+    that imports one that is not loaded waits for it as in plain Python.
+    """
+    names = _wanted(asked)
+    if asked.session:
+        return (*names, _SESSION)
+    if asked.folder is not None:
+        return names  # what its own modules import is not known
+    texts = [asked.code, *(content for name, content in asked.files.items() if name.endswith(".py"))]
+    roots = {name.partition(".")[0].encode() for name in names}
+    named = any(not isinstance(text, bytes) or any(root in text for root in roots) for text in texts)
+    return names if named else ()
+
+
+def _wanted(asked: Asked) -> tuple[str, ...]:
+    return PRELOADED if asked.preload is None else asked.preload
+
+
+def _trees(launch: Launch) -> list[Path]:
+    return [Path(entry.source) for entry in launch.entries if isinstance(entry, Bind)]
+
+
+@functools.lru_cache(maxsize=64)
+def _packages_of(entries: tuple[Entry, ...], executable: str, version: str) -> tuple[str, ...]:
+    """Files and folders whose times of change tell that an environment is another: packages come and go in them."""
+    name = f"python{'.'.join(version.split('.')[:2])}"
+    sources = [entry.source for entry in entries if isinstance(entry, Bind)]
+    prefixes = [executable.rpartition("/bin/")[0], *sources, *(source.rpartition("/lib")[0] for source in sources)]
+    places = [f"{prefix}/{lib}/{name}/{kind}" for prefix in dict.fromkeys(prefixes) for lib in ("lib", "lib64")
+              for kind in ("site-packages", "dist-packages")]  # fmt: skip
+    folders = [place for place in (*places, "/usr/lib/python3/dist-packages", *sources) if os.path.isdir(place)]
+    modules = [f"{folder}/{root}" for folder in folders for root in _WATCHED if os.path.isdir(f"{folder}/{root}")]
+    return (executable, *dict.fromkeys((*folders, *modules)))
+
+
+@functools.lru_cache(maxsize=8)
+def _stamp_of(entries: tuple[Entry, ...], executable: str, version: str, now: int) -> tuple[int, ...]:  # noqa: ARG001
+    return tuple(_stamp(path, True) for path in _packages_of(entries, executable, version))
+
+
+@functools.lru_cache(maxsize=64)
+def launch_of(found: Interpreter, program_name: str, arguments: tuple[str, ...]) -> Launch:
+    """How ``found`` starts a program: decided from what is known of it alone."""
+    flags = ("-P",) if found.release >= _SAFE_PATH else ()
+    return Launch(
+        language=PythonRuntime.language,
+        version=found.version,
+        entries=_entries(found),
+        argv=(str(found.executable), *flags, f"{PROGRAM}/{program_name}", *arguments),
+        env=_env_of(found),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _entries(found: Interpreter) -> tuple[Entry, ...]:
+    binds = entries_for(found.trees, (*found.chain, *found.links))
+    if found.user_packages is not None:
+        major, minor = found.release
+        target = f"{HOME}/.local/lib/python{major}.{minor}/site-packages"
+        binds = (*binds, Bind(str(found.user_packages), target))
+    return binds
+
+
+@functools.lru_cache(maxsize=64)
+def _env_of(found: Interpreter) -> dict[str, str]:
+    """The hook is found by PYTHONPATH (and removes it); no __pycache__ is left among the program's files; ``python``
+    means this interpreter for the program's children too."""
+    env = {"PYTHONPATH": f"{_HOOK}:{MODULES}", "PYTHONDONTWRITEBYTECODE": "1"}
+    folder = str(found.executable.parent)
+    if not is_system(folder):
+        env["PATH"] = f"{folder}:{CELL_PATH}"
+    return env
+
+
+def _now() -> int:
+    """Changes a few times a second: for how long an environment's packages are not looked at again."""
+    return int(time.monotonic() * _LOOKS_A_SECOND)
+
+
+def _found(environment: Environment) -> Interpreter:
+    if isinstance(environment, str | os.PathLike):
+        path = os.path.abspath(os.path.expanduser(os.fspath(environment)))
+        return _remembered(path, _stamps(path))
+    if environment is None:
+        return _remembered(None, _stamps(sys.executable))
+    return interpreters.find(environment)
+
+
+@functools.lru_cache(maxsize=64)
+def _remembered(path: str | None, stamps: tuple[int, ...]) -> Interpreter:  # noqa: ARG001 - the stamps are the key
+    return interpreters.find(path)
+
+
+def _stamps(path: str) -> tuple[int, ...]:
+    """Changes when what is there is replaced: the interpreter itself, its link, or the environment's settings."""
+    home = os.path.dirname(os.path.dirname(path))
+    files = (path, f"{path}/bin/python", f"{path}/pyvenv.cfg", f"{home}/pyvenv.cfg")
+    return tuple(stamp for file in files for stamp in (_stamp(file, True), _stamp(file, False)))
+
+
+def _stamp(file: str, follow: bool) -> int:
+    try:
+        return os.stat(file, follow_symlinks=follow).st_mtime_ns
+    except OSError:
+        return 0

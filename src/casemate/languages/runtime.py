@@ -1,0 +1,95 @@
+"""The interface that every language has, and the few facts that all of them share.
+
+Above it is planning, which turns a :class:`casemate.model.plan.Launch` into a cell; below it is nothing: a runtime
+looks at the file system and decides, and starts nothing of the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Protocol
+
+from casemate.model.plan import PROGRAMS, Launch, Waiting
+
+if TYPE_CHECKING:
+    from casemate.languages.installed import Installed
+    from casemate.languages.waiting import Asked
+
+# Bound in every cell as they are on the host.
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+CELL_PATH = f"{SYSTEM_PATH}:{PROGRAMS}"
+
+# Libraries that start a thread for each core of the host, whatever the cell may use.
+THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+Environment = str | PathLike[str] | Sequence[str] | None
+
+
+class Runtime(Protocol):
+    """One language.
+
+    ``language`` is its public name, ``aliases`` other names that people use, ``extensions`` the endings of its
+    programs' names, the usual one first, ``default_name`` a program's name when the caller gave none;
+    ``reports``: whether its guest hook speaks on the control pipe (when not, the program must not hold it);
+    ``reserve``: bytes that its interpreter reserves at start and never touches, to be added to RLIMIT_DATA.
+    """
+
+    @property
+    def language(self) -> str: ...
+
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+    @property
+    def extensions(self) -> tuple[str, ...]: ...
+
+    @property
+    def default_name(self) -> str: ...
+
+    @property
+    def reports(self) -> bool: ...
+
+    @property
+    def reserve(self) -> int: ...
+
+    def launch(
+        self,
+        environment: Environment,
+        program_name: str,
+        arguments: tuple[str, ...],
+        *,
+        memory: int | None = None,
+        session: bool = False,
+    ) -> Launch:
+        """How to start the program ``program_name`` in a cell that may use ``memory`` bytes.
+
+        ``session``: the program is an interpreter that takes steps.
+
+        Raises :class:`casemate.InvalidArgument` for an ``environment`` that cannot be used,
+        :class:`casemate.RuntimeMissing` when there is no interpreter, and :class:`casemate.Unavailable` for
+        what this version cannot do.
+        """
+        ...
+
+    def waiting(self, asked: Asked) -> Waiting | str:
+        """How a process of this language waits for such a program, or why it could not be begun in one."""
+        ...
+
+    def installed(self, environment: Environment = None) -> Installed:
+        """What there is, found out without starting it each time. Raises nothing."""
+        ...
+
+
+def merged_env(base: Mapping[str, str], launch: Launch, asked: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a program: ``base``, then the runtime's, then what the caller ``asked`` for.
+
+    A caller's PYTHONPATH comes after ours: a Python program's hook, which takes itself away again, and what children
+    of any program may import.
+    """
+    before = {**base, **launch.env}
+    merged = {**before, **asked}
+    if "PYTHONPATH" in before and asked.get("PYTHONPATH"):
+        merged["PYTHONPATH"] = f"{before['PYTHONPATH']}:{asked['PYTHONPATH']}"
+    return merged

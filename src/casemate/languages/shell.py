@@ -1,0 +1,114 @@
+"""Shell programs: bash, or sh where there is no bash."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+from casemate.errors import RuntimeMissing
+from casemate.languages.installed import Installed
+from casemate.languages.places import entries_for, hops
+from casemate.languages.runtime import SYSTEM_PATH, Environment
+from casemate.languages.waiting import Asked, bounded, read_at_start, too_special
+from casemate.model.plan import GUEST, PROGRAM, Launch, Waiting
+
+_REMEDY = "apt-get install bash"
+_WAIT = f"{GUEST}/shell_wait.sh"
+_COST = 3 << 20  # bytes that one that waits holds, its init included
+# Bash sets these itself, or reads them when it starts.
+_READ_AT_START = re.compile(
+    r"BASH|SHELLOPTS|SHLVL|POSIXLY_CORRECT|PS\d|IFS|PWD|OLDPWD|_\Z|ENV\Z|HOSTNAME|HOSTTYPE|MACHTYPE|OSTYPE|"
+    r"E?UID\Z|PPID|GROUPS|DIRSTACK|FUNCNAME|LINENO|RANDOM|SRANDOM|SECONDS|EPOCH|OPT|HIST|MAIL|COLUMNS|LINES|"
+    r"TERM|TMOUT|COPROC|COMP|PIPESTATUS|REPLY|GLOBIGNORE|EXECIGNORE|FIGNORE|IGNOREEOF|INPUTRC|TIMEFORMAT"
+)
+
+
+class ShellRuntime:
+    """Plain ``bash main.sh``: no hook, so nothing of it speaks on the control pipe."""
+
+    language = "shell"
+    aliases = ("bash", "sh")
+    extensions = (".sh", ".bash")
+    default_name = "main.sh"
+    reports = False
+    reserve = 0
+
+    def launch(
+        self,
+        environment: Environment,  # noqa: ARG002 - only Python has any
+        program_name: str,
+        arguments: tuple[str, ...],
+        *,
+        memory: int | None = None,  # noqa: ARG002 - only Node must be told
+        session: bool = False,  # noqa: ARG002
+    ) -> Launch:
+        """See :class:`casemate.languages.runtime.Runtime`; ``environment`` is about Python alone."""
+        shell = _find()
+        if shell is None:
+            raise RuntimeMissing("shell", "neither bash nor sh was found", remediation=f"Install one: {_REMEDY}")
+        return Launch(
+            language=self.language,
+            version=_version(shell),
+            entries=entries_for([shell], hops(shell)),
+            argv=(str(shell), f"{PROGRAM}/{program_name}", *arguments),
+        )
+
+    def waiting(self, asked: Asked) -> Waiting | str:
+        """See :class:`casemate.languages.runtime.Runtime`: bash reads ``BASH_ENV`` before it opens its program."""
+        why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
+        if why:
+            return why
+        program, *rest = asked.launch.argv
+        if os.path.basename(program) != "bash":
+            return f"{program} cannot wait for a program"
+        if asked.arguments:
+            return "its program has arguments"
+        head = b"# session\n" if asked.session else b""  # see shell_wait.sh
+        order = bounded(head + _exports(asked) + b"\0")
+        if isinstance(order, str):
+            return order
+        env = {**asked.base_env, "BASH_ENV": _WAIT}
+        return Waiting((program, *rest), env, order, asked.most, _COST)
+
+    def installed(self, environment: Environment = None) -> Installed:  # noqa: ARG002 - only Python has any
+        """The shell that is used."""
+        shell = _find()
+        if shell is None:
+            return Installed(self.language, missing="neither bash nor sh was found", remedy=_REMEDY)
+        return Installed(self.language, version=_version(shell), path=str(shell), source="the system's")
+
+
+def _exports(asked: Asked) -> bytes:
+    """What of the program's environment is not that of the process that waits, as shell text."""
+    changed = (item for item in asked.env.items() if asked.base_env.get(item[0]) != item[1])
+    return os.fsencode("".join(f"export {name}={shlex.quote(value)}\n" for name, value in changed))
+
+
+def _find() -> Path | None:
+    for name in ("bash", "sh"):
+        found = shutil.which(name, path=f"{SYSTEM_PATH}:{os.defpath}:/run/current-system/sw/bin")
+        if found:
+            return Path(found)
+    return None
+
+
+def _version(shell: Path) -> str:
+    try:
+        status = shell.stat()
+    except OSError:
+        return ""
+    return _version_in(shell, status.st_ino, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _version_in(shell: Path, inode: int, changed: int) -> str:  # noqa: ARG001 - they are part of the key
+    """Read from the program file: a shell is not worth starting for its version. Empty when it does not say."""
+    try:
+        match = re.search(rb"version (\d+\.\d+\.\d+)", shell.read_bytes())
+    except OSError:
+        return ""
+    return match[1].decode() if match else ""

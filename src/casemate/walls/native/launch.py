@@ -1,0 +1,247 @@
+"""A plan as the supervisor's launch request, and the descriptors that go with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import InvalidArgument, Unavailable
+from casemate.model.plan import WORKSPACE, Bind, Entry, Link, Place, Plan, Waiting, Workspace
+from casemate.model.sizes import format_size
+from casemate.supervisor import wire
+from casemate.walls.native.memory import memory_file, seal
+
+if TYPE_CHECKING:
+    from casemate.model.limits import Limits
+    from casemate.model.shown import Shown
+
+_IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more go through a file without a name
+_READABLE_IN_EVERY_CELL = ("/etc", "/opt", "/packages", "/proc", "/program", "/dev")
+_OWN_PLACES = tuple(wire.OWN_PLACES)
+_STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
+_STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit
+
+
+def root_entries(entries: tuple[Entry, ...]) -> list[dict[str, Any]]:
+    """The entries of the shared, read-only root tree, as the supervisor takes them."""
+    return [_entry(entry) for entry in entries if not _is_late(entry)]
+
+
+def _is_late(entry: Entry) -> bool:
+    """Whether the entry lies where every cell has something of its own, so that it must be put over that."""
+    return entry.target.startswith(_OWN_PLACES)
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    if isinstance(entry, Bind):
+        return {"kind": "bind", "source": entry.source, "target": entry.target, "device": entry.device}
+    if isinstance(entry, Link):
+        return {"kind": "link", "target": entry.target, "points_to": entry.points_to}
+    if isinstance(entry, Place):
+        return {"kind": "place", "target": entry.target, "folder": entry.folder}
+    return {"kind": "text", "target": entry.target, "content": entry.content}
+
+
+def request(plan: Plan, root: str) -> dict[str, Any]:
+    """The launch request for ``plan`` over the root tree ``root``; pure but for the workspace's identity."""
+    limits = plan.limits
+    return {
+        "op": "launch",
+        "id": plan.id,
+        "root": root,
+        "program": {"name": plan.program_name, "size": len(plan.code)},
+        "cwd": plan.cwd,
+        "forked": "",
+        "order": False,
+        "session": plan.session,
+        "continues": plan.continues,
+        "workspace": _workspace(plan.workspace),
+        "deadline": plan.deadline,
+        "layers": list(plan.layers),
+        "control": plan.control,
+        "readable": _readable(plan.entries, plan.shown),
+        "writable": [place for one in plan.shown if one.copied for place in one.places],
+        "shown": [_shown(one) for one in plan.shown],
+        "limits": _counted(limits),
+        "rlimits": rlimits(limits, plan.reserve),
+        "late": late_entries(plan.entries),
+        "listeners": [list(listener) for listener in plan.listeners],
+    }
+
+
+def _shown(one: Shown) -> dict[str, Any]:
+    return {"source": one.source, "places": one.places, "hidden": one.hidden, "kept": [], "copied": one.copied}
+
+
+def _readable(entries: tuple[Entry, ...], shown: tuple[Shown, ...]) -> list[str]:
+    """The folders that Landlock lets a cell read: the cell's own, and what is bound outside of them."""
+    targets = {entry.target for entry in entries if isinstance(entry, Bind) and not entry.device}
+    targets |= {place for one in shown for place in one.places}
+    covered = ("/usr/", *(f"{folder}/" for folder in _READABLE_IN_EVERY_CELL), *_OWN_PLACES)
+    return [*_READABLE_IN_EVERY_CELL, *sorted(target for target in targets if not target.startswith(covered))]
+
+
+def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
+    """``RLIMIT_*`` by name. RLIMIT_DATA refuses memory to each process alone; ``reserve`` bytes stay untouched."""
+    return {
+        "NPROC": limits.processes + 1,  # init is a task too
+        "NOFILE": limits.open_files,
+        "DATA": limits.memory + _STACKS_UNCOUNTED * _STACK + reserve,
+        # Beyond the limit, which is of all processes together and kept by looks: the kernel's clock runs ahead.
+        "CPU": None if limits.cpu_time is None else 1 - int(-limits.cpu_time // 1),
+        "CORE": 0,
+    }
+
+
+def _workspace(workspace: Workspace) -> dict[str, Any]:
+    places = [WORKSPACE, *([workspace.place] if workspace.place else [])]
+    guarded = {"places": places, "hidden": workspace.hidden, "kept": workspace.kept}
+    if workspace.folder is None:
+        return {"kind": workspace.kind, **guarded}
+    return {"kind": workspace.kind, "folder": workspace.folder, "inode": list(inode(workspace)), **guarded}
+
+
+def inode(workspace: Workspace) -> tuple[int, ...]:
+    """Which folder a caller's workspace is now: another may take its name. Raises ``OSError``."""
+    if workspace.folder is None:
+        return ()
+    status = os.stat(workspace.folder)
+    return status.st_dev, status.st_ino
+
+
+def identity(workspace: Workspace) -> tuple[object, ...]:
+    """Which folder it is now, and which files are hidden in it: a cell that waits hides those that were there when it
+    was made. With the times of their last change, since the number of a file that has gone is given to another.
+    Raises ``OSError``."""
+    found = [os.lstat(f"{workspace.folder}/{path}") for path in workspace.hidden]
+    return (*inode(workspace), *((one.st_dev, one.st_ino, one.st_ctime_ns) for one in found))
+
+
+def late_entries(entries: tuple[Entry, ...]) -> list[dict[str, Any]]:
+    """The entries that lie where every cell has something of its own, as the supervisor takes them."""
+    return [_entry(entry) for entry in entries if _is_late(entry)]
+
+
+def _counted(limits: Limits) -> dict[str, Any]:
+    """The limits that are no ``RLIMIT_*``, or are more than that."""
+    names = ("memory", "disk", "inodes", "cpus", "cpu_time")
+    return {name: getattr(limits, name) for name in names}
+
+
+def waiting_request(plan: Plan, waiting: Waiting, root: str) -> dict[str, Any]:
+    """The request for a cell that waits for a program such as that of ``plan``: the same for all of the kind."""
+    asked = request(replace(plan, limits=waiting.limits), root)
+    del asked["id"]
+    return {
+        **asked,
+        "program": None,
+        "deadline": 0.0,
+        "listeners": [],
+        "order": True,
+        "forked": "" if waiting.preload is None else waiting.argv[0],
+    }
+
+
+def begin_request(plan: Plan, waiting: Waiting) -> dict[str, Any]:
+    """What turns a cell that waits into that of ``plan``; of the order, which is in `unread`, its length alone."""
+    program = {"name": plan.program_name, "size": len(plan.code)}
+    return {
+        "op": "begin",
+        "deadline": plan.deadline,
+        "narrow": plan.limits != waiting.limits,
+        "limits": _counted(plan.limits),
+        "rlimits": rlimits(plan.limits, plan.reserve),
+        "program": None if plan.continues else program,
+        "order": len(waiting.order),
+        "listeners": [list(listener) for listener in plan.listeners],
+    }
+
+
+def unread(plan: Plan, waiting: Waiting) -> int:
+    """What the supervisor passes on to a cell that waits and does not read, in a descriptor: the order, which may hold
+    secrets, and the program after it. The supervisor's memory is every later cell's, copy-on-write."""
+    return memory_file(waiting.order + (b"" if plan.continues else plan.code))
+
+
+def payload(argv: tuple[str, ...], env: Mapping[str, str], cwd: str) -> int:
+    """The command of a cell in a descriptor that only the program's own process reads."""
+    return memory_file(wire.encode({"argv": list(argv), "env": dict(env), "cwd": cwd}))
+
+
+def standard_input(data: bytes) -> int:
+    """A descriptor of standard input that holds ``data``. Raises ``OSError``."""
+    if not data:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    fd = memory_file(data)
+    seal(fd)
+    return fd
+
+
+def files_of(plan: Plan) -> dict[str, int]:
+    """The given files as descriptors. Raises ``OSError`` and ``InvalidArgument``."""
+    if not plan.files:
+        return {}
+    inputs, index = pack(plan.files, plan.limits.disk)
+    return {"inputs": inputs, "index": index}
+
+
+def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, int]:
+    """All given files in one descriptor, and in another where each lies: name, offset, length.
+
+    Raises ``InvalidArgument`` for a file that cannot be read, or when all together exceed ``bound`` bytes.
+    """
+    total = sum(len(content) if isinstance(content, bytes) else _size(name, content) for name, content in files.items())
+    if total > bound:
+        raise InvalidArgument(
+            "files",
+            f"{format_size(total)} in all, but limits.disk is {format_size(bound)}; give less or raise the limit",
+        )
+    if total <= _IN_MEMORY:
+        fd = os.memfd_create("casemate", os.MFD_CLOEXEC)
+    else:
+        import tempfile
+
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        return fd, memory_file(wire.encode(_copy(files, fd)))
+    except OSError as error:
+        os.close(fd)
+        raise Unavailable(
+            f"the given files could not be put together: {error.strerror}",
+            remediation="Make room in the folder for temporary files, or name another with TMPDIR.",
+        ) from None
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _size(name: str, path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise InvalidArgument("files", f"{name!r}: cannot read {str(path)!r}: {error.strerror}") from None
+
+
+def _copy(files: Mapping[str, bytes | Path], fd: int) -> list[tuple[str, int, int]]:
+    import shutil
+
+    index = []
+    with os.fdopen(os.dup(fd), "wb") as packed:
+        for name, content in files.items():
+            start = packed.tell()
+            if isinstance(content, bytes):
+                packed.write(content)
+            else:
+                try:
+                    with content.open("rb") as source:
+                        shutil.copyfileobj(source, packed)
+                except OSError as error:
+                    raise InvalidArgument(
+                        "files", f"{name!r}: cannot read {str(content)!r}: {error.strerror}"
+                    ) from None
+            index.append((name, start, packed.tell() - start))
+    return index

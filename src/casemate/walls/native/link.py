@@ -1,0 +1,400 @@
+"""The link to one supervisor: its process, its socket, and a thread that pumps what cells say.
+
+The thread is the only reader of the socket and of every pipe, so pumping does not depend on
+the application's event loop. Nothing waits for the end of a pipe: a cell is over when the
+supervisor says so, and then what its pipes still hold is read without waiting.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+from casemate.errors import Fault
+from casemate.supervisor import wire
+from casemate.walls.native import spawn
+from casemate.walls.native.carrying import PIPE, Outbox, close_all, what_is_in
+from casemate.walls.native.frames import FrameError
+from casemate.walls.native.keeping import Keeper
+from casemate.walls.native.memory import seal
+from casemate.walls.native.running import (
+    RunningCell,
+    RunningSession,
+    StepPipe,
+    Unlaunched,
+    ending_of,
+    open_pipes,
+    open_requests,
+    open_ways_in,
+)
+from casemate.walls.native.session_pipes import SessionPipes
+from casemate.walls.native.unlaunched import why_lost
+from casemate.walls.wall import SessionSink, Sink, Stream
+
+_STOP_GRACE = 2.0  # seconds the pump has to see the end
+
+
+class Link:
+    """One running supervisor."""
+
+    def __init__(self) -> None:
+        self.keeper: Keeper | None = None
+        self.hello: Future[dict[str, Any]] = Future()
+        self._supervisor = spawn.take()
+        self._socket = self._supervisor.socket
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._calls: deque[tuple[Any, tuple[Any, ...]]] = deque()
+        self._outbox = Outbox(self._socket)
+        self._cells: dict[str, RunningCell] = {}
+        self.readers: dict[int, RunningCell] = {}
+        self.sessions = SessionPipes(self)
+        self.epoll = select.epoll()
+        self._lock = threading.Lock()
+        self._closing = False
+        self.alive = True
+        self._thread = threading.Thread(target=self._pump, name="casemate-native", daemon=True)
+        self._thread.start()
+        let_go = weakref.WeakMethod(self._let_go)
+        # A forked child of the application must not keep the cells alive after the application is gone.
+        os.register_at_fork(after_in_child=lambda: (method := let_go()) and method())
+
+    # -- from any thread
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Send a message; takes over ``fds`` and closes them once they are on their way."""
+        data = wire.encode(message)
+        if len(data) > wire.MAX_MESSAGE:
+            close_all(fds or [])
+            raise Fault(f"a message of {len(data)} bytes is too long for the supervisor")
+        with self._lock:
+            if not self.alive:
+                close_all(fds or [])
+                return
+            self._outbox.put(data, fds or [])
+            self._flush()
+            if self._outbox.waits:
+                os.eventfd_write(self._wake, 1)
+
+    def is_up(self) -> bool:
+        """Whether the supervisor is there, also when the pump has not noticed its end yet."""
+        with self._lock:
+            if not self.alive:
+                return False
+            poll = select.poll()
+            poll.register(self._socket, select.POLLHUP)
+            return not poll.poll(0)
+
+    def cells(self) -> tuple[int, list[RunningCell]]:
+        """The supervisor's process id, 0 where it is gone, and the cells that there are."""
+        with self._lock:
+            return (self._supervisor.pid if self.alive else 0), list(self._cells.values())
+
+    def call(self, function: Any, *arguments: Any) -> None:
+        """Have the pump thread call ``function``."""
+        self._calls.append((function, arguments))
+        with self._lock:
+            if self.alive:
+                os.eventfd_write(self._wake, 1)
+
+    def launch(self, request: dict[str, Any], fds: dict[str, int], sink: Sink) -> RunningCell:
+        """Launch a cell with ``fds`` (given away) and fresh pipes for its output."""
+        cell = RunningCell(self, request["id"], sink, open_pipes(fds))
+        self._launch(cell, request, fds)
+        return cell
+
+    def _launch(self, cell: RunningCell, request: dict[str, Any], fds: dict[str, int]) -> None:
+        if self._enter(cell, fds):
+            self.call(self.watch, cell)
+            self.send({**request, "op": "launch", "fds": list(fds)}, list(fds.values()))
+
+    def open(self, request: dict[str, Any], fds: dict[str, int], sink: SessionSink) -> RunningSession:
+        """Launch a session's cell, whose interpreter is executed, with ``fds`` (given away). Raises ``OSError``."""
+        requests = open_requests(fds)
+        cell = RunningSession(self, request["id"], sink, open_pipes(fds, requests), requests)
+        self._launch(cell, request, fds)
+        return cell
+
+    def prepare(self, request: dict[str, Any], payload: int) -> RunningCell:
+        """Launch a cell that waits for its program, with ``payload`` (given away). Raises ``OSError``."""
+        fds = {"payload": payload}
+        way_in, order = open_ways_in(fds)
+        kind = RunningSession if request["session"] else RunningCell
+        cell = kind(self, os.urandom(8).hex(), None, open_pipes(fds, way_in, order))
+        cell.stdin, cell.order = way_in, order
+        if self._enter(cell, fds):
+            self.send({**request, "op": "launch", "id": cell.id, "fds": list(fds)}, list(fds.values()))
+        return cell
+
+    def begin(
+        self,
+        cell: RunningCell,
+        message: dict[str, Any],
+        fds: dict[str, int],
+        stdin: bytes,
+        sink: Sink | SessionSink,
+    ) -> bool:
+        """Give a cell that waits its program: ``message``, with ``fds``, and its standard input.
+
+        Takes ``fds`` over and gives True; or gives False when the cell has ended meanwhile, and nothing has begun.
+        Raises ``OSError`` when there is no memory for ``stdin``; then the cell ends.
+        """
+        with self._lock:
+            if not self.alive or cell.is_over:
+                return False
+            if isinstance(cell, RunningSession):
+                cell.requests = os.dup(cell.order)
+                cell.hears = sink  # type: ignore[assignment]
+            order, way_in = cell.order, cell.stdin
+            cell.order = cell.stdin = -1
+            if not isinstance(cell, RunningSession):
+                cell.sink = sink  # type: ignore[assignment]
+        self.call(self.watch, cell)
+        try:
+            seal(way_in, stdin)
+        except OSError:
+            os.close(order)  # which ends it
+            raise
+        finally:
+            os.close(way_in)
+        fds["order"] = order
+        self.send({**message, "id": cell.id, "fds": list(fds)}, list(fds.values()))
+        return True
+
+    def _enter(self, cell: RunningCell, fds: dict[str, int]) -> bool:
+        with self._lock:
+            alive = self.alive
+            if alive:
+                self._cells[cell.id] = cell
+        if not alive:
+            close_all([*fds.values()])
+            cell.lose(why_lost("", closing=self._closing))
+        return alive
+
+    def close(self) -> None:
+        """End the supervisor and with it every cell. Returns when all is gone; bounded."""
+        with self._lock:
+            self._closing = True
+            if self.alive:
+                self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(_STOP_GRACE)
+        self._supervisor.reap()
+
+    def _let_go(self) -> None:
+        """In a forked child of the application: it is its parent's."""
+        if self.alive:
+            self.alive = False
+            self._socket.close()
+
+    # -- in the pump thread
+
+    def _pump(self) -> None:
+        self.epoll.register(self._socket.fileno(), select.EPOLLIN)
+        self.epoll.register(self._wake, select.EPOLLIN)
+        try:
+            while self._turn():
+                pass
+        finally:
+            self._lost()
+
+    def _turn(self) -> bool:
+        when = self.keeper.next_time() if self.keeper else None
+        for fd, events in self.epoll.poll(None if when is None else max(0.0, when - time.monotonic())):
+            if fd == self._socket.fileno():
+                if events & ~select.EPOLLOUT and not self._receive():
+                    return False
+                if events & select.EPOLLOUT:
+                    self._send_on()
+            elif fd == self._wake:
+                os.eventfd_read(self._wake)
+                self._send_on()
+                self._catch_up()
+            elif fd in self.readers:
+                self._read(fd, self.readers[fd])
+            elif fd in self.sessions.writers:
+                self.sessions.send_on(fd)
+        if self.keeper:
+            self.keeper.on_time()
+        return True
+
+    def _send_on(self) -> None:
+        """Send what waits as far as it goes, and be woken when more of it can."""
+        with self._lock:
+            self._flush()
+            waiting = self._outbox.waits
+        self.epoll.modify(self._socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if waiting else 0))
+
+    def _catch_up(self) -> None:
+        while self._calls:
+            function, arguments = self._calls.popleft()
+            function(*arguments)
+
+    def _flush(self) -> None:
+        """Send what waits, as far as it goes. Under the lock."""
+        for data, error in self._outbox.flush():
+            message = {**wire.decode(data), "op": "unlaunched", "stage": "descriptors", "errno": error.errno}
+            self._calls.append((self._finish, ({**message, "detail": str(error)}, [])))
+            os.eventfd_write(self._wake, 1)
+
+    def watch(self, cell: RunningCell) -> None:
+        """Read the cell's pipes from now on."""
+        for fd in cell.pipes:
+            self.readers[fd] = cell
+            self.epoll.register(fd, select.EPOLLIN)
+
+    def resume(self, cell: RunningCell) -> None:
+        """Read on where the sink had been full."""
+        while cell.paused:
+            self.epoll.register(cell.paused.pop(), select.EPOLLIN)
+
+    def _read(self, fd: int, cell: RunningCell) -> None:
+        try:
+            data = os.read(fd, PIPE)
+        except BlockingIOError:
+            return
+        if not data:
+            self.close_pipe(fd, cell)
+            return
+        if isinstance(cell, RunningSession) and cell.pipes[fd] is not None:
+            self.sessions.read_control(cell)  # what was said before this was written comes before it
+        if fd in cell.pipes:
+            self.deliver(fd, cell, data)
+        if isinstance(cell, RunningSession):
+            self.sessions.settle(cell)
+        if fd in cell.pipes and self._is_full(fd, cell):
+            self.epoll.unregister(fd)
+            cell.paused.add(fd)
+
+    def _is_full(self, fd: int, cell: RunningCell) -> bool:
+        place = cell.pipes[fd]
+        if isinstance(cell, RunningSession):
+            step = place.step if isinstance(place, StepPipe) else None if place is None else 0
+            return cell.hears is not None and cell.hears.is_full(step)
+        return cell.sink is not None and cell.sink.is_full()
+
+    def deliver(self, fd: int, cell: RunningCell, data: bytes) -> None:
+        """Hand on what came through a pipe of the cell's."""
+        try:
+            self._hand_on(cell, cell.pipes[fd], data)
+        except FrameError:
+            self.close_pipe(fd, cell)
+        except Exception:  # noqa: BLE001 - whatever one cell's data does, the other cells' pump goes on
+            self.close_pipe(fd, cell)
+            self._calls.append((cell.kill, ("killed",)))
+            os.eventfd_write(self._wake, 1)
+
+    def _hand_on(self, cell: RunningCell, place: Stream | StepPipe | None, data: bytes) -> None:
+        if isinstance(cell, RunningSession):
+            self.sessions.hand_on(cell, place, data)
+            return
+        assert cell.sink is not None
+        stream: Any = place
+        if stream is not None:
+            cell.sink.output(stream, data)
+            return
+        for frame in cell.frames.feed(data):
+            cell.sink.frame(frame)
+
+    def close_pipe(self, fd: int, cell: RunningCell) -> None:
+        """Nothing more is wanted of this pipe, or will come."""
+        if fd not in cell.paused:
+            self.epoll.unregister(fd)
+        cell.paused.discard(fd)
+        place = cell.pipes.pop(fd)
+        del self.readers[fd]
+        os.close(fd)
+        if place is None and isinstance(cell, RunningSession):
+            self.sessions.deaf(cell)
+
+    def drain(self, cell: RunningCell) -> None:
+        """Read what a dead cell's pipes still hold, and close them."""
+        for fd in list(cell.pipes):
+            self.read_out(fd, cell)
+            if fd in cell.pipes:
+                self.close_pipe(fd, cell)
+
+    def read_out(self, fd: int, cell: RunningCell) -> None:
+        """Everything that is in a pipe now."""
+        for data in what_is_in(fd):
+            if data:
+                self.deliver(fd, cell, data)
+            else:
+                self.close_pipe(fd, cell)
+            if fd not in cell.pipes:
+                return
+
+    def _receive(self) -> bool:
+        try:
+            data, fds, flags, _ = socket.recv_fds(
+                self._socket, wire.MAX_MESSAGE, wire.MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+        except OSError:
+            return False
+        if not data:
+            return False
+        message = wire.decode(data)
+        if message["op"] in ("ready", "refused"):
+            self.hello.set_result(message)
+        elif message["op"] == "listening":
+            cell = self._cells.get(message["id"])
+            if cell is None or not cell.take_listeners(message, fds):
+                close_all(fds)
+        elif message["op"] in ("zygote", "zygote ended"):
+            if self.keeper:
+                self.keeper.hear(message)
+        elif message["op"] in ("opened", "pipes", "step over", "frozen", "thawed", "shown"):
+            self.sessions.hear(self._cells.get(message["id"]), message, fds)
+        elif flags & socket.MSG_CTRUNC:
+            lost = {"op": "unlaunched", "stage": "descriptors", "errno": errno.EMFILE}
+            self._finish({**message, **lost, "detail": "no descriptor is left"}, fds)
+        else:
+            self._finish(message, fds)
+        return True
+
+    def _finish(self, message: dict[str, Any], fds: list[int]) -> None:
+        cell = self._cells.get(message["id"])
+        if cell is None:
+            close_all(fds)
+            return
+        with self._lock:
+            cell.is_over = True  # before its descriptors are closed: nothing begins in it any more
+        if isinstance(cell, RunningSession):
+            self.sessions.end(cell)
+        elif cell.sink is None:
+            close_all(list(cell.pipes))
+            cell.close_ways_in()
+        else:
+            if cell.pipes and next(iter(cell.pipes)) not in self.readers:
+                self.watch(cell)  # it ended before we came to watch it
+            self.drain(cell)
+        cell.end_listening()
+        with self._lock:
+            del self._cells[cell.id]
+        if message["op"] == "ended":
+            cell.future.set_result(ending_of(message, fds[0]))
+        else:
+            close_all(fds)
+            cell.future.set_exception(Unlaunched(message["stage"], message["errno"], message["detail"]))
+
+    def _lost(self) -> None:
+        with self._lock:
+            self.alive = False
+            cells = list(self._cells.values())
+            self._outbox.clear()
+        error = why_lost(self._supervisor.last_words(), closing=self._closing)
+        for cell in cells:
+            cell.lose(error)
+        if not self.hello.done():
+            self.hello.set_exception(error)
+        self.epoll.close()
+        self._socket.close()
+        os.close(self._wake)
+        os.close(self._supervisor.log)
+        self._supervisor.reap()

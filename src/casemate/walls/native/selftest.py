@@ -1,0 +1,255 @@
+"""The self-test: a wall is offered only after throwaway cells have tried to get out of it, and failed.
+
+The outcome is kept for this boot, kernel, user and version; a cell never sees the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from casemate import __version__
+from casemate.errors import WallUnavailable
+from casemate.model.isolation import IsolationReport, Proof
+from casemate.model.limits import Limits
+from casemate.model.plan import WORKSPACE, Launch, Plan, Workspace
+from casemate.walls.native import report
+from casemate.walls.wall import Cell, Sink, Stream
+
+if TYPE_CHECKING:
+    from casemate.walls.ending import Ending
+
+_GUEST = Path(__file__).parents[2] / "guest"
+_DEADLINE = 20.0  # seconds; the test takes about a tenth of one, more on a machine under heavy load
+_MAX_OUTPUT = 1 << 16
+_MIB = 1 << 20
+_LIMITS = Limits(memory=256 * _MIB, processes=20, disk=4 * _MIB, open_files=100, wall=_DEADLINE)
+_MEMORY_LIMITS = Limits(memory=64 * _MIB, processes=20, disk=4 * _MIB, wall=_DEADLINE)
+_NO_VICTIM = 1 << 22  # beyond the kernel's largest process id
+_SLACK = 1 * _MIB  # of the disk limit: folders, and the program itself
+
+Start = Callable[[Plan, Sink], Cell]
+LaunchProgram = Callable[[str, tuple[str, ...]], Launch]
+
+
+class _Listener:
+    """A sink that keeps the first output of a throwaway cell."""
+
+    def __init__(self) -> None:
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        kept = self.stdout if stream == "stdout" else self.stderr
+        kept += data[: _MAX_OUTPUT - len(kept)]
+
+    def frame(self, frame: bytes) -> None:
+        """The self-test sends none."""
+
+    def is_full(self) -> bool:
+        return False
+
+
+class Bench(NamedTuple):
+    """What the self-test needs: the host's ``facts``, how to ``start`` a cell, and how Python programs are launched."""
+
+    facts: dict[str, Any]
+    start: Start
+    system_entries: tuple[Any, ...]
+    launch: LaunchProgram
+
+
+async def proved(bench: Bench) -> IsolationReport:
+    """The report of a wall that holds, from the cache or by testing it. Raises ``WallUnavailable``."""
+    key = _key(bench.facts)
+    cached = _read_cache(key)
+    if cached is not None:
+        return report.make(bench.facts, *cached)
+    proofs, at = await _test(bench), time.time()
+    failed = [f"{proof.case} ({proof.detail})" for proof in proofs if not proof.held]
+    if failed:
+        raise WallUnavailable(
+            f"The native wall does not hold on this machine; its self-test failed at: {'; '.join(failed)}",
+            reason="self_test",
+            remediation="Nothing is run behind a wall that leaks. Please report it with the output of casemate doctor.",
+        )
+    _write_cache(key, proofs, at)
+    return report.make(bench.facts, proofs, at)
+
+
+async def _test(bench: Bench) -> tuple[Proof, ...]:
+    return (*await _try_escapes(bench), await _try_memory(bench))
+
+
+async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
+    from casemate.files.temporary import TemporaryFolder
+
+    with ExitStack() as stack:
+        folder = TemporaryFolder("selftest")
+        stack.callback(folder.remove)
+        canary = folder.path / "canary"
+        secret = os.urandom(16).hex()
+        canary.write_text(secret)
+        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        name = f"casemate-{secret[:12]}"
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        abstract.bind(f"\0{name}")
+        abstract.listen()
+        arguments = (str(canary), str(tcp.getsockname()[1]), name, str(_victim()))
+        ending, said = await _run(bench, "selftest.py", arguments, _LIMITS)
+        try:
+            owner = os.stat("workspace/fill", dir_fd=ending.tree_fd, follow_symlinks=False).st_uid
+        except OSError:
+            owner = 0
+        finally:
+            os.close(ending.tree_fd)
+        reached = [_has_visitor(tcp), _has_visitor(abstract)]
+        return _judge(said, secret, canary.read_text() == secret, reached, owner)
+
+
+async def _try_memory(bench: Bench) -> Proof:
+    ending, _ = await _run(bench, "selftest_memory.py", (), _MEMORY_LIMITS)
+    os.close(ending.tree_fd)
+    held = ending.reason == "memory" or ending.oom
+    seen = (
+        f"ended by {ending.reason or 'the kernel' if held else ending.reason} at {ending.peak_memory >> 20} MiB of 64"
+    )
+    return Proof("memory of many processes together is limited", held, seen)
+
+
+async def _run(bench: Bench, name: str, arguments: tuple[str, ...], limits: Limits) -> tuple[Ending, _Listener]:
+    launched = bench.launch(name, arguments)
+    plan = Plan(
+        id=os.urandom(8).hex(),
+        wall="native",
+        language="python",
+        entries=(*bench.system_entries, *launched.entries),
+        argv=launched.argv,
+        env={"PATH": "/usr/bin:/bin", **launched.env},
+        cwd=WORKSPACE,
+        program_name=name,
+        code=(_GUEST / name).read_bytes(),
+        workspace=Workspace("private"),
+        files={},
+        stdin=b"",
+        limits=limits,
+        deadline=_DEADLINE,
+    )
+    listener = _Listener()
+    return await bench.start(plan, listener).ended(), listener
+
+
+def _is_root(owner: int) -> bool:
+    """Whether a user id as seen here is the machine's root: inside a user namespace 0 may be anybody."""
+    inside, outside, _ = map(int, Path("/proc/self/uid_map").read_text().splitlines()[0].split())
+    return owner == 0 and not (inside == 0 and outside != 0)
+
+
+def _victim() -> int:
+    """A process of the host with a number that cannot be one of the cell's own few."""
+    return max((int(name) for name in os.listdir("/proc") if name.isdigit()), default=_NO_VICTIM)
+
+
+def _has_visitor(server: socket.socket) -> bool:
+    server.setblocking(False)
+    try:
+        server.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _judge(said: _Listener, secret: str, untouched: bool, reached: list[bool], owner: int) -> tuple[Proof, ...]:
+    try:
+        told: dict[str, Any] = json.loads(said.stdout)
+    except ValueError:
+        words = (bytes(said.stderr) or bytes(said.stdout)).decode("utf-8", "replace")[-300:]
+        return (Proof("the self-test runs", False, words.strip() or "it printed nothing"),)
+    state = told["status"]
+    empty = {"0" * 16}
+    rules: list[tuple[str, bool, object]] = [
+        ("a file of the host's is not readable", secret.encode() not in said.stdout + said.stderr, told["read"]),
+        ("nothing outside is writable", untouched and "written" not in told["write"], told["write"]),
+        ("the host's loopback is not reachable", not reached[0], told["loopback"]),
+        ("the host's abstract sockets are not reachable", not reached[1], told["abstract"]),
+        ("processes of the host are not visible", told["processes_seen"] <= 3, told["processes_seen"]),
+        ("processes of the host cannot be signalled", told["signal"].startswith("refused"), told["signal"]),
+        ("no namespace can be made", told["nesting"].startswith("refused"), told["nesting"]),
+        ("system settings cannot be written", told["sysctl"].startswith("refused"), told["sysctl"]),
+        ("the cell's init cannot be traced", told["trace_init"].startswith("refused"), told["trace_init"]),
+        ("there are no capabilities", {state["CapEff"], state["CapPrm"], state["CapBnd"]} == empty, state["CapBnd"]),
+        ("no new privileges can be gained", state["NoNewPrivs"] == "1", state["NoNewPrivs"]),
+        ("system calls are filtered", state["Seccomp"] == "2", state["Seccomp"]),
+        ("the cell is not root on the host", not _is_root(owner), owner),
+        ("the number of processes is limited", told["forks"] < _LIMITS.processes, told["forks"]),
+        ("the number of open files is limited", told["open_files"] < _LIMITS.open_files, told["open_files"]),
+        ("the disk is limited", 0 < told["filled"] <= _LIMITS.disk + _SLACK, told["filled"]),
+    ]
+    return tuple(Proof(case, held, str(detail)[:200]) for case, held, detail in rules)
+
+
+# -- the cache
+
+
+def _key(facts: dict[str, Any]) -> dict[str, Any]:
+    here = Path(__file__).parents[2]
+    trees = (tree for folder in ("supervisor", "guest") for tree in os.walk(here / folder))
+    code = (os.path.join(folder, name) for folder, _, names in trees for name in names if name.endswith(".py"))
+    newest = max(os.stat(path).st_mtime_ns for path in code)
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return {
+        "boot": boot.read_text().strip() if boot.exists() else "",
+        "kernel": os.uname().release,
+        "version": __version__,
+        "code": [str(here), newest],
+        "user": os.geteuid(),
+        "facts": {name: value for name, value in facts.items() if name != "op"},
+    }
+
+
+def _cache_path() -> Path | None:
+    base = os.environ.get("XDG_CACHE_HOME") or (Path(os.environ["HOME"], ".cache") if os.environ.get("HOME") else None)
+    installation = hashlib.sha256(str(Path(__file__).parent).encode()).hexdigest()[:12]
+    return None if base is None else Path(base) / "casemate" / f"selftest-{os.geteuid()}-{installation}.json"
+
+
+def _read_cache(key: dict[str, Any]) -> tuple[tuple[Proof, ...], float] | None:
+    path = _cache_path()
+    if path is None:
+        return None
+    try:
+        with path.open() as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return None
+            kept = json.load(file)
+        if kept["key"] != key:
+            return None
+        return tuple(Proof(**proof) for proof in kept["proofs"]), float(kept["at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_cache(key: dict[str, Any], proofs: tuple[Proof, ...], at: float) -> None:
+    path = _cache_path()
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        import tempfile
+
+        descriptor, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"key": key, "proofs": [asdict(proof) for proof in proofs], "at": at}, file)
+        os.replace(name, path)
+    except OSError:
+        return  # without a cache the test is run again; that is slower and just as safe

@@ -1,0 +1,390 @@
+"""The native wall: one supervisor, started when first needed, proved before it is offered."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from casemate.errors import Fault, SandboxClosed
+from casemate.supervisor import wire
+from casemate.walls.native import launch, refusal, tree
+from casemate.walls.native.carrying import close_all
+from casemate.walls.native.link import Link
+from casemate.walls.native.memory import memory_file
+from casemate.walls.native.piped import Silent, copies_of
+from casemate.walls.native.running import RunningCell, RunningSession, Unlaunched, outcome
+from casemate.walls.native.unlaunched import explained, why_unlaunched
+from casemate.walls.wall import CellMissed, Reason, SessionSink, Sink, Standard
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from casemate.model.isolation import IsolationReport
+    from casemate.model.overview import InUse
+    from casemate.model.plan import Entry, Listener, Plan, Waiting
+    from casemate.model.warmth import Warmth
+    from casemate.walls.ending import Ending
+    from casemate.walls.native.selftest import LaunchProgram
+    from casemate.walls.native.warm import Turn, Warm
+
+S = TypeVar("S", Sink, SessionSink)
+
+_GONE = "the cell that was ready had ended"
+# Stages at which a cell that was ready, or was to be forked, has not begun its program. Its workspace may be one that
+# was removed since, of whose number there is another.
+_MISSED = ("zygote", "waiting", "workspace")
+_HELLO_TIMEOUT = 20.0  # seconds a supervisor has to start, on a machine under heavy load
+
+
+class NativeWall:
+    """Cells out of Linux namespaces, mounts, Landlock, seccomp and limits. See ``docs/walls.md``."""
+
+    name = "native"
+
+    def __init__(self, launch_probe: LaunchProgram, concurrency: int) -> None:
+        """``launch_probe`` says how the self-test's programs, which are Python, are started; ``concurrency``: the most
+        cells at once, for which others may be kept ready."""
+        self._launch_probe = launch_probe
+        self._concurrency = concurrency
+        self._link: Link | None = None
+        self._warm: Warm | None = None
+        self._roots: dict[tuple[Entry, ...], str] = {}
+        self._system: tuple[Entry, ...] | None = None
+        self._report: IsolationReport | None = None
+        self._lock = threading.Lock()
+        self._proving: asyncio.Lock | None = None
+        self._closed = False
+
+    def warm_up(self) -> None:
+        """Start the supervisor without waiting for it, so that other work can go on meanwhile."""
+        with self._lock:
+            self._open()
+
+    def system_entries(self) -> tuple[Entry, ...]:
+        if self._system is None:
+            self._system = tree.system_entries()
+        return self._system
+
+    async def prove(self) -> IsolationReport:
+        """The self-test's outcome: from this wall's life, else the cache, else by running it now.
+
+        Raises ``WallUnavailable`` with the reason and the remedy where the machine refuses,
+        or where an escape of the self-test succeeded.
+        """
+        import asyncio  # not before: it loads while the supervisor starts
+
+        from casemate.walls.native import selftest
+
+        self._proving = self._proving or asyncio.Lock()
+        async with self._proving:
+            if self._report is None:
+                facts = await self._facts()
+                bench = selftest.Bench(facts, self.start, self.system_entries(), self._launch_probe)
+                self._report = await selftest.proved(bench)
+            return self._report
+
+    def start(self, plan: Plan, sink: Sink) -> NativeCell:
+        cell, turn, why_exec = self._cell_for(plan, sink, Link.launch)
+        return NativeCell(self, plan, sink, cell, turn, why_exec)
+
+    def start_piped(self, plan: Plan, standard: Standard) -> NativeCell:
+        link, _, root = self._ready(plan)
+        with explained():
+            cell = link.launch(*self._prepared(root, plan, copies_of(standard)), Silent())
+        return NativeCell(self, plan, Silent(), cell, None, "its standard streams are its caller's")
+
+    def _cell_for(
+        self, plan: Plan, sink: S, make: Callable[[Link, dict[str, Any], dict[str, int], S], RunningCell]
+    ) -> tuple[RunningCell, Turn | None, str]:
+        """A cell that has the program of ``plan``, whose turn it is, and why it is not one that was ready.
+
+        ``make`` makes one where none is ready.
+        """
+        link, warm, root = self._ready(plan)
+        with explained():
+            files = launch.files_of(plan)
+            if warm is None or isinstance(plan.waiting, str):
+                return make(link, *self._prepared(root, plan, files), sink), None, str(plan.waiting)
+            try:
+                turn = warm.take(plan, plan.waiting, root)
+            except BaseException:
+                close_all(files.values())
+                raise
+            try:
+                cell = self._begin(link, turn, plan, plan.waiting, files, sink)
+                if cell is not None:
+                    return cell, turn, ""
+                return make(link, *self._prepared(root, plan, files), sink), turn, turn.why or _GONE
+            except BaseException:
+                turn.end()
+                raise
+
+    def relaunch(self, plan: Plan, sink: Sink) -> RunningCell:
+        """Start a cell for ``plan`` that need not be ready: one that was ended before its program began."""
+        link, _, root = self._ready(plan)
+        with explained():
+            return link.launch(*self._prepared(root, plan, launch.files_of(plan)), sink)
+
+    def open(self, plan: Plan, sink: SessionSink) -> NativeSession:
+        cell, turn, why_exec = self._cell_for(plan, sink, Link.open)
+        if turn:
+            turn.end()  # it has been given out; how long it lives says nothing of when the next is wanted
+        assert isinstance(cell, RunningSession)
+        return NativeSession(cell, turn.how if turn and not why_exec else "exec", why_exec)
+
+    def keep_ready(self, plan: Plan) -> None:
+        if not isinstance(plan.waiting, str):
+            _, warm, root = self._ready(plan)
+            assert warm is not None
+            with explained():
+                warm.start(plan, plan.waiting, root)
+
+    def warmth(self) -> Warmth:
+        from casemate.model.warmth import Warmth
+
+        return self._warm.states() if self._warm else Warmth()
+
+    def in_use(self) -> InUse:
+        from casemate.walls.native.in_use import used_by
+
+        with self._lock:
+            link = self._link
+        return used_by(link)
+
+    def _prepared(self, root: str, plan: Plan, files: dict[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
+        """The request for a cell of its own for ``plan``, and its descriptors; ``files`` are given away."""
+        fds = dict(files)
+        try:
+            if "stdin" not in fds:
+                fds["stdin"] = launch.standard_input(plan.stdin)
+            fds["payload"] = launch.payload(plan.argv, {**plan.env, **plan.secrets.revealed()}, plan.cwd)
+            fds["program"] = memory_file(plan.code)
+            request = launch.request(plan, root)
+        except OSError:
+            close_all(fds.values())
+            raise
+        return request, fds
+
+    def _begin(
+        self,
+        link: Link,
+        turn: Turn,
+        plan: Plan,
+        waiting: Waiting,
+        files: dict[str, int],
+        sink: Sink | SessionSink,
+    ) -> RunningCell | None:
+        """The cell that is ready, with the program in it and ``files`` taken over; None when there is none any more."""
+        if turn.cell is None:
+            return None
+        message = launch.begin_request(plan, waiting)
+        fds = dict(files)
+        try:
+            fds["unread"] = launch.unread(plan, waiting)
+            begun = link.begin(turn.cell, message, fds, plan.stdin, sink)
+        except OSError:
+            turn.cell.discard()
+            close_all(fds.values())
+            raise
+        if begun:
+            return turn.cell
+        close_all(fd for name, fd in fds.items() if name not in files)
+        return None
+
+    async def close(self) -> None:
+        import asyncio
+
+        with self._lock:
+            self._closed = True
+            link, self._link = self._link, None
+        if link is not None:
+            await asyncio.to_thread(link.close)
+
+    # -- the supervisor
+
+    def _open(self) -> Link:
+        """The running supervisor's link; a new one when there is none or it died."""
+        if self._closed:
+            raise SandboxClosed("the sandbox was closed")
+        if self._link is None or not self._link.is_up():
+            refused = refusal.too_old_or_foreign(refusal.facts())
+            if refused:
+                raise refused.error()
+            self._roots.clear()
+            self._warm = None
+            try:
+                self._link = Link()
+            except OSError as error:
+                why = refusal.explain(
+                    "supervisor", error.errno or 0, f"starting the supervisor: {error}", refusal.facts()
+                )
+                raise why.error() from None
+        return self._link
+
+    async def _facts(self) -> dict[str, Any]:
+        import asyncio
+
+        with self._lock:
+            link = self._open()
+        try:
+            async with asyncio.timeout(_HELLO_TIMEOUT):  # wait_for would lose a cancellation that comes with the hello
+                hello = await outcome(link.hello)
+        except TimeoutError:
+            raise Fault(f"the supervisor did not start within {_HELLO_TIMEOUT:g} s") from None
+        if hello["op"] == "refused":
+            raise refusal.explain(hello["stage"], hello["errno"], hello["detail"], refusal.facts()).error()
+        return hello
+
+    def _ready(self, plan: Plan) -> tuple[Link, Warm | None, str]:
+        """The link, what it keeps ready where ``plan`` may be begun in such a cell, and the key of the root tree of its
+        entries, which the supervisor knows."""
+        entries = plan.entries
+        with self._lock:
+            link = self._open()
+            key = self._roots.get(entries)
+            if key is None:
+                described = launch.root_entries(entries)
+                key = hashlib.sha256(wire.encode(described)).hexdigest()[:24]
+                link.send({"op": "root", "key": key, "entries": described})
+                self._roots[entries] = key
+            return link, None if isinstance(plan.waiting, str) else self._warmed(link), key
+
+    def _warmed(self, link: Link) -> Warm:
+        """What ``link`` keeps ready, which is there from the first program on that may have it. Under the lock."""
+        from casemate.walls.native.warm import Warm
+
+        if self._warm is None:
+            self._warm = link.keeper = Warm(link, self._concurrency)
+        return self._warm
+
+
+class NativeCell:
+    """A running cell of the native wall."""
+
+    def __init__(
+        self, wall: NativeWall, plan: Plan, sink: Sink, cell: RunningCell, turn: Turn | None, why_exec: str
+    ) -> None:
+        self._wall = wall
+        self._plan = plan
+        self._sink = sink
+        self._cell = cell
+        self._turn = turn
+        self.signal = cell.signal
+        self._how = turn.how if turn and not why_exec else "exec"
+        self._why = why_exec
+        self._killed: Reason | None = None
+        self._listening: Future[list[int]] = Future()
+        self._hand_on_listeners()
+
+    def kill(self, reason: Reason) -> None:
+        self._killed = reason
+        self._cell.kill(reason)
+
+    def resume(self) -> None:
+        self._cell.resume()
+
+    def pause(self) -> None:
+        self._cell.pause()
+
+    def go_on(self) -> None:
+        self._cell.go_on()
+
+    def listeners(self) -> Future[list[int]]:
+        return self._listening
+
+    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+        return self._cell.listen(sockets)
+
+    def _hand_on_listeners(self) -> None:
+        """Of whichever cell the program runs in: where one was missed, the next one's."""
+
+        def hand_on(made: Future[list[int]]) -> None:
+            if made.cancelled():
+                return
+            is_wanted, error = self._listening.set_running_or_notify_cancel(), made.exception()
+            if is_wanted and error is not None:
+                self._listening.set_exception(error)
+            elif is_wanted:
+                self._listening.set_result(made.result())
+            elif error is None:
+                close_all(made.result())
+
+        self._cell.listening.add_done_callback(hand_on)
+
+    async def ended(self) -> Ending:
+        import asyncio
+
+        try:
+            ending = await self._ended()
+        except asyncio.CancelledError:
+            raise  # only the waiting is over
+        except BaseException as error:
+            self._end_turn()
+            if isinstance(error, Unlaunched):
+                raise why_unlaunched(error) from None
+            raise
+        self._end_turn()
+        return replace(ending, start=self._how, start_reason=self._why)
+
+    def _end_turn(self) -> None:
+        self._listening.cancel()  # where nobody has them yet, there is nothing to listen to
+        if self._turn:
+            self._turn.end()
+
+    async def _ended(self) -> Ending:
+        """The end, of a second cell where the first ended before its program began: nobody is to notice."""
+        try:
+            return await self._cell.ended()
+        except Unlaunched as error:
+            if self._how == "exec" or error.stage not in _MISSED or self._listening.done():
+                raise  # and not once more where a door has been opened for it
+            self._why = f"{_GONE}: {error.detail}"
+        self._how = "exec"
+        self._cell = self._wall.relaunch(self._plan, self._sink)
+        self._hand_on_listeners()
+        if self._killed:
+            self._cell.kill(self._killed)
+        return await self._cell.ended()
+
+
+class NativeSession:
+    """A session's cell of the native wall."""
+
+    def __init__(self, cell: RunningSession, how: str, why: str) -> None:
+        self.id = cell.id
+        self.send = cell.send
+        self.prepare_step = cell.prepare_step
+        self.begin_step = cell.begin_step
+        self.end_step = cell.end_step
+        self.interrupt = cell.interrupt
+        self.pause = cell.pause
+        self.go_on = cell.go_on
+        self.freeze = cell.freeze
+        self.thaw = cell.thaw
+        self.has_stood_still = cell.has_stood_still
+        self.kill = cell.kill
+        self.resume = cell.resume
+        self.forget = cell.forget
+        self.listen = cell.listen
+        self.show = cell.show
+        self._cell = cell
+        self.start, self.start_reason = how, why
+
+    async def opened(self) -> tuple[int, int]:
+        return await self._cell.opened()
+
+    def listeners(self) -> Future[list[int]]:
+        return self._cell.listening
+
+    async def ended(self) -> Ending:
+        try:
+            ending = await self._cell.ended()
+        except Unlaunched as error:
+            if self.start != "exec" and error.stage in _MISSED:
+                raise CellMissed(f"{_GONE}: {error.detail}") from None
+            raise why_unlaunched(error) from None
+        return replace(ending, start=self.start, start_reason=self.start_reason)

@@ -1,0 +1,264 @@
+"""What every wall offers: prove itself, and run one planned cell.
+
+Above: `casemate.execution`, which knows walls only by this. Below: `native`.
+A wall reports what happened as values; it raises only `casemate.CasemateError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from casemate.errors import Fault
+
+if TYPE_CHECKING:
+    from casemate.model.isolation import IsolationReport
+    from casemate.model.overview import InUse
+    from casemate.model.plan import Entry, Listener, Plan
+    from casemate.model.warmth import Warmth
+    from casemate.walls.ending import Ending, StepUsage
+
+Stream = Literal["stdout", "stderr"]
+
+# Why casemate, and not the program, ended a cell.
+Reason = Literal[
+    "timeout", "memory", "cpu", "output", "cancelled", "killed", "closed", "silent", "deaf", "pipes", "uncovered"
+]
+
+
+class Sink(Protocol):
+    """Takes what a cell says, in a thread of the wall's; must not block."""
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        """Some bytes that the program wrote."""
+        ...
+
+    def frame(self, frame: bytes) -> None:
+        """One control frame from inside the cell: hostile, bounded in size."""
+        ...
+
+    def is_full(self) -> bool:
+        """Whether the wall should stop reading until the cell is resumed."""
+        ...
+
+
+class CellMissed(Fault):
+    """A cell that was ready had ended before its program began, which so never did: begin it in another."""
+
+
+class SessionSink(Protocol):
+    """Takes what a session's cell says, in a thread of the wall's; must not block."""
+
+    def output(self, step: int | None, stream: Stream, data: bytes) -> None:
+        """Some bytes from the pipes of ``step``, or from the cell's own."""
+        ...
+
+    def frame(self, frame: bytes) -> bool:
+        """One control frame, hostile; whether text that was written before it is still to come from the pipes."""
+        ...
+
+    def heard(self) -> int:
+        """How many frames of the step that runs have come."""
+        ...
+
+    def settle(self, upto: int = ...) -> None:
+        """The pipes have been emptied since the first ``upto`` frames came: no text will come any more that was written
+        before those."""
+        ...
+
+    def step_ready(self, step: int) -> None:
+        """The pipes of ``step`` are there."""
+        ...
+
+    def step_over(self, step: int, usage: StepUsage) -> None:
+        """What was used up to the end of ``step``."""
+        ...
+
+    def is_full(self, step: int | None) -> bool:
+        """Whether the wall should stop reading this step's pipes until the cell is resumed; 0 is for the cell's own
+        pipes, and None for the one that frames come through."""
+        ...
+
+    def deaf(self) -> None:
+        """The interpreter does not speak or listen any more: its end of a pipe is closed."""
+        ...
+
+
+class Standard(NamedTuple):
+    """A program's standard streams: descriptors, of which a wall takes copies. Pipes of the caller's making, whose
+    other ends the program does not have: with a terminal it could type for its user (TIOCSTI, ioctl_tty(2)), and a file
+    would be its to read and write at any place."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+class Cell(Protocol):
+    """A living cell."""
+
+    def kill(self, reason: Reason) -> None:
+        """End everything in the cell. Harmless when it has ended. From any thread."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send the program, and what it runs in its foreground, a signal. Where it has not begun the cell is ended.
+        From any thread."""
+        ...
+
+    def resume(self) -> None:
+        """Read on after the sink was full. From any thread."""
+        ...
+
+    def pause(self) -> None:
+        """Stop everything in it, and its clock, until `go_on`: it waits for somebody's answer and for nothing else. Not
+        when it has been interrupted, or when no step runs. Whatever runs all the same has the clock against it. From
+        any thread."""
+        ...
+
+    def go_on(self) -> None:
+        """Let it and its clock go on. Harmless when it was not paused. From any thread."""
+        ...
+
+    def listeners(self) -> Future[list[int]]:
+        """Descriptors of the plan's listeners, in its order, when they are made; the caller closes them. Cancelled when
+        the cell ended before."""
+        ...
+
+    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+        """Make more sockets in the cell's network: descriptors in that order, which the receiver closes. From any
+        thread. The future may hold an ``OSError``."""
+        ...
+
+    async def ended(self) -> Ending:
+        """Wait for the end; everything in the cell is dead then.
+
+        Raises ``Unavailable``, ``InvalidArgument`` or ``Fault`` for a cell that could not be made.
+        """
+        ...
+
+
+class SessionCell(Protocol):
+    """A living cell whose interpreter takes one step after the other (docs/session-protocol.md)."""
+
+    id: str
+    start: str  # how it was made, and why, as in `Ending`
+    start_reason: str
+
+    def send(self, request: bytes) -> None:
+        """Send the interpreter a request. From any thread; never blocks."""
+        ...
+
+    def prepare_step(self, step: int) -> None:
+        """Make the pipes of ``step``, the first of this cell; `SessionSink.step_ready` follows."""
+        ...
+
+    def begin_step(self, step: int, seconds: float, grace: float, repeat: float) -> None:
+        """The step has ``seconds``; then it is interrupted, again each ``repeat`` seconds, and the cell ends ``grace``
+        seconds later. `SessionSink.step_ready` follows for the next step."""
+        ...
+
+    def end_step(self, step: int) -> None:
+        """The step is over; `SessionSink.step_over` follows. From any thread."""
+        ...
+
+    def interrupt(self, grace: float) -> None:
+        """Interrupt what runs; the cell ends ``grace`` seconds later if that was of no use."""
+        ...
+
+    def pause(self) -> None:
+        """As of `Cell`."""
+        ...
+
+    def go_on(self) -> None:
+        """As of `Cell`."""
+        ...
+
+    async def freeze(self) -> bool:
+        """Stop everything in the cell; whether it stands still."""
+        ...
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        ...
+
+    async def has_stood_still(self) -> bool:
+        """Whether nothing in it has run between the last `freeze` and the last `thaw`."""
+        ...
+
+    def kill(self, reason: Reason) -> None:
+        """End everything in the cell; its files are kept for the next one unless the reason is "closed"."""
+        ...
+
+    def resume(self) -> None:
+        """Read on after the sink was full. From any thread."""
+        ...
+
+    async def opened(self) -> tuple[int, int]:
+        """Descriptors of the workspace as the cell sees it, and of the folder of everything it can write; the
+        receiver closes them. Raises as `ended` does where the cell could not be made."""
+        ...
+
+    def listeners(self) -> Future[list[int]]:
+        """As of `Cell`."""
+        ...
+
+    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+        """As of `Cell`."""
+        ...
+
+    def show(self, source: str, target: str) -> Future[None]:
+        """Show ``source``, a folder of the host, read-only at ``target``, a folder that every cell has empty. From any
+        thread; what is shown stays as long as the cell lives. The future may hold an ``OSError``."""
+        ...
+
+    async def ended(self) -> Ending:
+        """Wait for the end; everything in the cell is dead then. Raises as `Cell.ended` does, and ``CellMissed``."""
+        ...
+
+    def forget(self) -> None:
+        """The files that were kept of it are not wanted any more. Harmless when repeated."""
+        ...
+
+
+class Wall(Protocol):
+    """Something that holds cells."""
+
+    name: str
+
+    async def prove(self) -> IsolationReport:
+        """What this wall can do here, as its self-test showed. Raises ``WallUnavailable``."""
+        ...
+
+    def system_entries(self) -> tuple[Entry, ...]:
+        """What every cell can read of the host's system."""
+        ...
+
+    def start(self, plan: Plan, sink: Sink) -> Cell:
+        """Start a cell for ``plan``; what it says goes to ``sink``."""
+        ...
+
+    def start_piped(self, plan: Plan, standard: Standard) -> Cell:
+        """Start a cell for ``plan`` whose standard streams are the caller's; it is listened to by nobody else."""
+        ...
+
+    def open(self, plan: Plan, sink: SessionSink) -> SessionCell:
+        """Start a cell for the session ``plan``."""
+        ...
+
+    def keep_ready(self, plan: Plan) -> None:
+        """Keep cells ready for programs such as that of ``plan``, without waiting for it."""
+        ...
+
+    def warmth(self) -> Warmth:
+        """What is kept ready."""
+        ...
+
+    def in_use(self) -> InUse:
+        """What its cells use now. Blocks for a moment."""
+        ...
+
+    async def close(self) -> None:
+        """End every cell and everything of the wall. Bounded."""
+        ...

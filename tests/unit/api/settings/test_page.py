@@ -1,0 +1,34 @@
+"""docs/configuration.md says what the table says, and its example is a file that can be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from casemate.api.settings.page import other_words, tables
+from casemate.api.settings.settings import settings_in_file
+
+ROOT = Path(__file__).resolve().parents[4]
+PAGE = ROOT / "docs" / "configuration.md"
+
+
+@pytest.mark.parametrize(
+    ("mark", "expected"),
+    [
+        ("<!-- keys: casemate config reference -->\n", tables()),
+        ("<!-- aliases: casemate.api.settings.page -->\n", other_words()),
+    ],
+)
+def test_the_page_has_every_key_as_the_table_has_it(mark: str, expected: str) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text.count(mark) == 1
+    assert text.partition(mark)[2].partition("<!-- end -->")[0] == expected
+
+
+def test_the_example_on_the_page_is_a_file_that_is_sound() -> None:
+    example = ROOT / "examples" / "casemate.yaml"
+    assert f"```yaml\n{example.read_text(encoding='utf-8')}```\n" in PAGE.read_text(encoding="utf-8")
+    found = settings_in_file(example)
+    values = {key.name: one.value for key, one in found.in_force()}
+    assert (values["limits.wall"], values["timeout"], values["service.idle_stop"]) == (300, 120, 3600)

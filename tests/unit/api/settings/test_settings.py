@@ -1,0 +1,304 @@
+"""Defaults, file, variables and arguments together; and where each value came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from casemate import InvalidArgument, Limits, Sandbox, sync
+from casemate.api.settings import finding, settings, variables
+from casemate.api.settings.settings import ServeSettings, ServiceSettings, Settings, settings_of
+from casemate.api.settings.table import ALIASES, KEYS, LIMITS, SERVE, SERVICE, VARIABLES
+from casemate.policy.keys import SandboxKeys
+from casemate.vault.store import INJECT_PREFIX, SECRET_PREFIX
+
+FILE = """\
+allowed_domains: [pypi.org]
+limits:
+  memory: 1GiB
+  wall: 120
+namespace: of-the-file
+concurrency: 3
+approval_timeout: 9
+timeout: 20
+service:
+  idle_stop: 600
+serve: {toolset: full}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """The variables of a user without any configuration."""
+    (tmp_path / ".config" / "casemate").mkdir(parents=True)
+    return {"HOME": str(tmp_path)}
+
+
+def written(home: Mapping[str, str], text: str, name: str = "config.yaml") -> str:
+    path = Path(home["HOME"], ".config", "casemate", name)
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
+def in_force(found: Settings) -> dict[str, tuple[Any, str]]:
+    return {key.name: (one.value, one.where) for key, one in found.in_force()}
+
+
+def test_without_anything_everything_is_the_default(home: dict[str, str]) -> None:
+    assert not finding.is_configured(home)
+    found = settings_of(home)
+    assert (found.file, found.sandbox_arguments(home)) == (None, {})
+    assert {where for _, where in in_force(found).values()} == {"default"}
+    assert (found.service.idle_stop, found.serve.toolset, found.timeout) == (None, "default", 60.0)
+
+
+def test_later_wins_and_each_value_says_where_it_is_from(home: dict[str, str]) -> None:
+    file = written(home, FILE)
+    environ = {**home, "CASEMATE_NAMESPACE": "of-the-variable", "CASEMATE_CONCURRENCY": "4", "CASEMATE_TIMEOUT": "30"}
+    found = settings_of(environ, arguments={"concurrency": 5, "serve.port": 81, "namespace": None})
+    values = in_force(found)
+    assert values["approval_timeout"] == (9, f"{file}:7")
+    assert values["namespace"] == ("of-the-variable", "CASEMATE_NAMESPACE")
+    assert values["concurrency"] == (5, "argument")
+    assert values["allowed_domains"] == ("pypi.org", f"{file}:1")
+    assert values["limits.wall"] == (120, f"{file}:4")
+    assert values["limits.disk"] == (256 << 20, "default")
+    assert (found.timeout, found.serve.port, found.serve.toolset, found.service.idle_stop) == (30.0, 81, "full", 600)
+
+
+def test_what_is_permitted_is_narrowed_and_never_widened(home: dict[str, str]) -> None:
+    file = written(home, FILE)
+    found = settings_of({**home, "CASEMATE_LIMITS_MEMORY": "64MiB", "CASEMATE_LIMITS_WALL": "3600"})
+    assert in_force(found)["limits.memory"] == (64 << 20, "CASEMATE_LIMITS_MEMORY")
+    assert in_force(found)["limits.wall"] == (120, f"{file}:4")
+    with sync.Sandbox(**found.sandbox_arguments(home), audit=home["HOME"] + "/a.db") as sandbox:
+        limits = sandbox.explain("1", timeout=None).limits
+    assert (limits.memory, limits.wall) == (64 << 20, 120)
+    wider = settings_of({**home, "CASEMATE_NETWORK": "public"})
+    with pytest.raises(InvalidArgument, match="CASEMATE_NETWORK: 'public' is beyond the policy"):
+        list(wider.in_force())
+    with pytest.raises(InvalidArgument, match="beyond the policy"):
+        Sandbox(**wider.sandbox_arguments(home))
+
+
+def test_there_is_one_policy_the_last_that_is_named(home: dict[str, str], tmp_path: Path) -> None:
+    written(home, FILE)
+    (tmp_path / "p.yaml").write_text("limits: {wall: 7}\n")
+    found = settings_of({**home, "CASEMATE_POLICY": str(tmp_path / "p.yaml")})
+    values = in_force(found)
+    assert values["limits.wall"] == (7, "p.yaml:1")
+    assert values["limits.memory"] == (512 << 20, "default")
+    assert values["namespace"][0] == "of-the-file"
+    written(home, "policy: ../../p.yaml\nnamespace: a\n")
+    assert in_force(settings_of(home))["limits.wall"] == (7, "p.yaml:1")
+    written(home, "policy: ../../p.yaml\nlimits: {wall: 9}\n")
+    with pytest.raises(InvalidArgument, match=r"config\.yaml:2: limits: the policy is another file's"):
+        settings_of(home)
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("namespce: a\n", "1: namespce: is no key that casemate knows; did you mean namespace?"),
+    ("namespace: a\nmemory: 1\n", "2: memory: is no key that casemate knows; did you mean limits.memory?"),
+    ("limits:\n  memry: 1\n", "2: limits.memry: is no key that casemate knows; did you mean memory?"),
+    ("serve:\n  tool-set: a\n", "2: serve.tool-set: is no key that casemate knows; did you mean serve.toolset?"),
+    ("serve:\n  toolset: fll\n", "2: serve.toolset: 'fll' is not known; did you mean full?"),
+    ("serve:\n  port: 70000\n", "2: serve.port: 70000 is out of range; give 0 to 65535"),
+    ("serve:\n  port: '80'\n", "2: serve.port: '80' is no whole number"),
+    ("serve:\n  embedded: 1\n", "2: serve.embedded: 1 is neither true nor false"),
+    ("service: 3\n", "1: service: is no mapping"),
+    ("timeout: soon\n", "1: timeout: 'soon' is no number"),
+    ("limit:\n  wall: 1\n", "1: limit: is no key that casemate knows; did you mean limits?"),
+    ("limits: 5\n", "1: limits: 5: is no mapping of keys to values"),
+    ("limits:\n  wall: long\n", "2: limits.wall: 'long': input should be a valid integer or a valid number"),
+    ("limits:\n  memory: [1]\n", "2: limits.memory: 'list': input should be a valid string or a valid integer"),
+    ("limits:\n  wall: -1\n", "2: limits.wall: -1 is not a number"),
+    ("a: [\n", "2: is no YAML"),
+    ("timeout: 1\ntimeout: 2\n", "2: the key 'timeout' stands twice"),
+])  # fmt: skip
+def test_what_is_wrong_in_a_file_is_told_with_its_line_and_the_nearest_right_key(
+    home: dict[str, str], text: str, told: str
+) -> None:
+    file = written(home, text)
+    with pytest.raises(InvalidArgument) as raised:
+        settings_of(home)
+    assert raised.value.problem.startswith(f"{file}:{told}")
+
+
+def test_a_toml_file_is_read_too_and_two_files_are_one_too_many(home: dict[str, str]) -> None:
+    file = written(home, 'namespace = "a"\n\n[service]\nidle_stop = 5\n', "config.toml")
+    assert in_force(settings_of(home))["service.idle_stop"] == (5, f"{file}:4")
+    written(home, "namespace: b\n")
+    with pytest.raises(InvalidArgument, match="are both there"):
+        settings_of(home)
+
+
+def test_relative_paths_in_a_file_are_relative_to_it(home: dict[str, str]) -> None:
+    file = Path(written(home, "trust: ca.pem\nvault: ~/secrets\noutput_dir: out\n"))
+    found = settings_of(home)
+    assert found.policy.trust == str(file.parent / "ca.pem")
+    assert found.value("output_dir") == str(file.parent / "out")
+    assert found.value("vault") == os.path.expanduser("~/secrets")
+
+
+def test_the_file_is_the_one_that_is_named_and_never_one_of_the_working_folder(
+    home: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "casemate.yaml").write_text("namespace: planted\n")
+    (tmp_path / "config.yaml").write_text("namespace: planted\n")
+    assert settings_of(home).file is None
+    written(home, "namespace: mine\n")
+    other = tmp_path / "other.yaml"
+    other.write_text("namespace: other\n")
+    assert settings_of({**home, "CASEMATE_CONFIG": str(other)}).value("namespace") == "other"
+    assert settings_of({**home, "CASEMATE_CONFIG": "none"}).value("namespace") == "default"
+    assert settings_of({**home, "XDG_CONFIG_HOME": str(tmp_path)}).value("namespace") == "default"
+    with pytest.raises(InvalidArgument, match="cannot read"):
+        settings_of({**home, "CASEMATE_CONFIG": str(tmp_path / "none.yaml")})
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_file_that_others_may_write_says_nothing_here(home: dict[str, str], mode: int) -> None:
+    Path(written(home, FILE)).chmod(mode)
+    with pytest.raises(InvalidArgument, match="can be changed by others"):
+        settings_of(home)
+
+
+def test_variables_are_read_by_the_form_of_their_keys(tmp_path: Path) -> None:
+    found = variables.settings_in({
+        "CASEMATE_WORKSPACE": str(tmp_path), "CASEMATE_ALLOWED_DOMAINS": "a.test, b.test", "CASEMATE_CONCURRENCY": "3",
+        "CASEMATE_LIMITS_MEMORY": "64MiB", "CASEMATE_LIMITS_DISK": "1048576", "CASEMATE_LIMITS_CPU_TIME": "2.5",
+        "CASEMATE_SECRET_TOKEN": "x", "CASEMATE_PRELOAD": "", "CASEMATE_ALLOW_LOCAL": "80, 81", "HOME": "/",
+        "casemate_x": "y", "CASEMATE_CONFIG": "none", "CASEMATE_TOKEN": "t", "CASEMATE_SERVE_TOKEN": "t",
+    })  # fmt: skip
+    assert {name: one.value for name, one in found.items()} == {
+        "workspace": str(tmp_path), "allowed_domains": ["a.test", "b.test"], "concurrency": 3, "preload": [],
+        "limits.memory": "64MiB", "limits.disk": 1 << 20, "limits.cpu_time": 2.5, "allow_local": [80, 81],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("variable", "value"), [
+    ("CASEMATE_", "x"), ("CASEMATE_CONCURRENCY", "many"), ("CASEMATE_WORKSPACE", ""),
+    ("CASEMATE_LIMITS_RAM", "1"), ("CASEMATE_LIMITS_WALL", "soon"), ("CASEMATE_LIMITS_WALL", "-1"),
+    ("CASEMATE_LIMITS_MEMORY", "lots"), ("CASEMATE_ALLOW_LOCAL", "80,x"), ("CASEMATE_APPROVE", "x"),
+    ("CASEMATE_NETWORK", "privat"), ("CASEMATE_LIMITS_CPUS", "nan"), ("CASEMATE_SERVE_PORT", "1.5"),
+    ("CASEMATE_SERVE_EMBEDDED", "2"),
+    ("CASEMATE_AUDIT", "memory"), ("CASEMATE_POLICY", "/nowhere/p.yaml"), ("CASEMATE_CONFIG", ""),
+])  # fmt: skip
+def test_a_variable_that_is_wrong_or_unknown_is_named(home: dict[str, str], variable: str, value: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        settings_of({**home, variable: value})
+    assert raised.value.argument == variable
+
+
+def test_of_a_variable_that_is_unknown_the_nearest_is_told(home: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match=r"did you mean CASEMATE_WORKSPACE\?"):
+        settings_of({**home, "CASEMATE_WORKSPCE": "x"})
+
+
+@pytest.mark.parametrize(("variable", "value", "key", "expected"), [
+    ("CASEMATE_BACKEND", "process", "isolation", "native"),
+    ("CASEMATE_MAX_CONCURRENT", "4", "concurrency", 4),
+    ("CASEMATE_MAX_RAM_MB", "64", "limits.memory", 64 << 20),
+    ("CASEMATE_MAX_CPU_CORES", "0.5", "limits.cpus", 0.5),
+    ("CASEMATE_MAX_PROCESSES", "10", "limits.processes", 10),
+    ("CASEMATE_SQLITE_PATH", "/x/a.db", "audit", "/x/a.db"),
+    ("CASEMATE_AUDIT", "sqlite", "audit", None),
+    ("CASEMATE_VAULT", "env", "vault", "memory"),
+    ("CASEMATE_NETWORK", "none", "network", "none"),
+    ("CASEMATE_TIMEOUT", "5", "timeout", 5.0),
+    ("CASEMATE_SERVE_EMBEDDED", "yes", "serve.embedded", True),
+    ("CASEMATE_SERVICE_LISTEN", "127.0.0.1:8, [::1]:8", "service.listen", ["127.0.0.1:8", "[::1]:8"]),
+])  # fmt: skip
+def test_variables_of_sandboxmcp_and_of_every_form_mean_what_they_say(
+    home: dict[str, str], variable: str, value: str, key: str, expected: Any
+) -> None:
+    assert in_force(settings_of({**home, variable: value}))[key][0] == expected
+
+
+def test_two_variables_that_say_the_same_are_one_too_many(home: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match="says the same as CASEMATE_LIMITS_MEMORY"):
+        settings_of({**home, "CASEMATE_MAX_RAM_MB": "64", "CASEMATE_LIMITS_MEMORY": "64MiB"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"concurency": 1}, "concurency"),
+        ({"serve.port": "80"}, "serve.port"),
+        ({"limits.wall": 0.0}, "limits.wall"),
+    ],
+)
+def test_an_argument_that_is_wrong_is_named(home: dict[str, str], arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        settings_of(home, arguments=arguments)
+    assert raised.value.argument == named
+
+
+def test_a_sandbox_from_variables_has_the_file_that_one_names_and_not_the_users(
+    home: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(home, FILE)
+    for name in [name for name in os.environ if name.startswith("CASEMATE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", home["HOME"])
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("CASEMATE_AUDIT", home["HOME"] + "/audit.db")
+    monkeypatch.setenv("CASEMATE_LIMITS_DISK", "1MiB")
+    with sync.Sandbox.from_env() as sandbox:
+        limits = sandbox.explain("1", timeout=None).limits
+        assert (limits.wall, limits.disk) == (60, 1 << 20)
+    monkeypatch.setenv("CASEMATE_CONFIG", file)
+    with sync.Sandbox.from_env() as sandbox:
+        limits = sandbox.explain("1", timeout=None).limits
+        assert (limits.wall, limits.disk) == (120, 1 << 20)
+
+
+def test_a_sandbox_from_a_file_takes_sections_of_the_service_too(home: dict[str, str]) -> None:
+    with sync.Sandbox.from_file(written(home, FILE), audit=home["HOME"] + "/audit.db") as sandbox:
+        assert sandbox.explain("1", timeout=None).limits.wall == 120
+
+
+def test_the_table_has_every_key_of_a_file_and_every_limit_and_no_other() -> None:
+    of_files = {*SandboxKeys.model_fields} - {"limits"}
+    assert {name for name in KEYS if "." not in name} == of_files | {"policy", "vault", "timeout"}
+    assert [key.name for key in LIMITS] == [f"limits.{one.name}" for one in fields(Limits)]
+    for section, kind in ((SERVICE, ServiceSettings), (SERVE, ServeSettings)):
+        assert [key.name.partition(".")[2] for key in section] == [one.name for one in fields(kind)]
+    named = [*VARIABLES, *(alias.variable for alias in ALIASES if alias.variable not in VARIABLES)]
+    assert len(named) == len(set(named))
+    assert {SECRET_PREFIX, INJECT_PREFIX} < set(finding.LEFT_ALONE)
+
+
+def test_the_defaults_of_the_table_are_those_of_a_sandbox() -> None:
+    told = Sandbox.__init__.__kwdefaults__ or {}
+    for name in settings._ARGUMENTS:
+        if told.get(name) not in (None, ()):
+            assert KEYS[name].default == told[name]
+
+
+def test_nothing_secret_is_shown() -> None:
+    from casemate.api.settings.values import shown, without_secrets
+
+    addresses = ["https://user:hunter2@pypi.test:8080/simple/?x=hunter2", "https://[hunter2"]
+    servers = {"a": {"command": "x", "env": {"TOKEN": "hunter2"}}}
+    for key, value in (("package_indexes", addresses), ("tools", servers), ("tools", {"mcpServers": servers})):
+        assert "hunter2" not in shown(KEYS[key], value) + str(without_secrets(key, value))
+    assert shown(KEYS["tools"], servers) == "a"
+
+
+@pytest.mark.parametrize("text", [
+    "package_indexes: https://user:hunter2@pypi.test/\n", "package_indexes: [[hunter2]]\n", "tools: [hunter2]\n",
+    "tools: {a: {env: hunter2}}\n",
+])  # fmt: skip
+def test_nothing_secret_is_in_an_error(home: dict[str, str], text: str) -> None:
+    written(home, text)
+    with pytest.raises(InvalidArgument) as raised:
+        Sandbox(**settings_of(home).sandbox_arguments(home))
+    assert "hunter2" not in str(raised.value)
