@@ -1,0 +1,194 @@
+"""Figures of the structure of ``src``: ``python -m tests.structure`` prints them, with ``--list`` also where each is.
+
+They are measured from the text alone; nothing is imported. tests/unit/test_structure.py holds them to their bounds.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "casemate"
+# Words that look like participles and name a thing or an act.
+_NO_PARTICIPLES = frozenset(
+    "bed bleed breed embed exceed feed heed need proceed red seed shed shred speed succeed weed "
+    "open token screen seen_by garden kitchen pen ten listen happen children hidden_in strengthen lengthen "
+    "ring string thing king sing bring spring wing ping being during "
+    "family apply reply supply multiply only_once fly imply rely comply assembly".split()
+)
+_IRREGULAR = frozenset(
+    "begun born bound bought brought built caught chosen come done drawn driven fallen felt fit forgotten found frozen "
+    "given gone grown had heard held hidden kept known laid led left lent lost made meant met paid put read_by run_by said "
+    "seen sent shown shut sold spent spoken stood stuck struck sworn taken taught thought thrown told torn understood "
+    "woken won worn written woven "
+    "ago ahead apart aside away back elsewhere enough ever here meanwhile never now often once soon still then there "
+    "together too twice".split()
+)
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Every Python file of ``src``."""
+    return tuple(sorted(SOURCE.rglob("*.py")))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A file's syntax tree."""
+    return ast.parse(path.read_bytes(), filename=str(path))
+
+
+def lines_of(path: Path) -> int:
+    """All lines of a file."""
+    return len(path.read_bytes().splitlines())
+
+
+def code_lines_of(path: Path) -> int:
+    """Lines of a file without blanks, comments, docstrings and imports."""
+    left_out: set[int] = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        body = getattr(node, "body", None)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
+            first = body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                left_out.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    kept: set[int] = set()
+    nothing = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type not in nothing and token.type != tokenize.ENDMARKER:
+                kept.update(range(token.start[0], token.end[0] + 1))
+    return len(kept - left_out)
+
+
+def is_participle(name: str) -> bool:
+    """Whether a function's whole name is a participle or an adverb: such a name tells no act and no thing."""
+    word = name.strip("_")
+    if "_" in word or not word.isalpha() or word in _NO_PARTICIPLES:
+        return False
+    return word in _IRREGULAR or len(word) > 3 and word.endswith(("ed", "ing", "ly"))
+
+
+def participles() -> Iterator[str]:
+    """Functions and methods that are called so. Decorated ones (properties, overrides, fixtures) count, too."""
+    for path in files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_participle(node.name):
+                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+
+
+def classes_in_several_files() -> dict[str, list[str]]:
+    """Names of classes with the files that define them, where these are several; a leading underscore counts not."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for path in files():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                found[node.name.lstrip("_")].add(str(path.relative_to(SOURCE)))
+    return {name: sorted(places) for name, places in sorted(found.items()) if len(places) > 1}
+
+
+def module_of(path: Path) -> str:
+    """Its dotted name."""
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """For each module those of the project that it imports anywhere, also for types alone."""
+    known = {module_of(path) for path in files()}
+    found: dict[str, set[str]] = {}
+    for path in files():
+        name = module_of(path)
+        targets = found.setdefault(name, set())
+        package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Import):
+                targets.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+                whole = ".".join(part for part in (base, node.module or "") if part)
+                targets.update(f"{whole}.{alias.name}" if f"{whole}.{alias.name}" in known else whole for alias in node.names)
+        targets &= known - {name}
+    return found
+
+
+def circles() -> list[list[str]]:
+    """Groups of modules that import each other in a circle, the largest first (Tarjan 1972)."""
+    graph, index, low, stack, out = imports(), {}, {}, [], []  # type: ignore[var-annotated]
+    sys.setrecursionlimit(10_000)
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            circle = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(circle) > 1:
+                out.append(sorted(circle))
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return sorted(out, key=len, reverse=True)
+
+
+def naming(words: tuple[str, ...], outside: tuple[str, ...]) -> list[str]:
+    """Host files with one of ``words`` as a string or a part of a name, but for those in folders ``outside``."""
+    pattern = re.compile(rf"(?<![A-Za-z])({'|'.join(words)})(?![A-Za-z])")
+    found = []
+    for path in files():
+        place = path.relative_to(SOURCE).as_posix()
+        if place.startswith(outside):
+            continue
+        strings = {n.value for n in ast.walk(tree_of(path)) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        if any(one in words for one in strings):
+            found.append(place)
+    _ = pattern
+    return found
+
+
+def lines_of_tests() -> int:
+    """All lines of Python in ``tests``."""
+    return sum(lines_of(path) for path in (ROOT / "tests").rglob("*.py"))
+
+
+def main() -> None:
+    """Print the figures."""
+    lists = "--list" in sys.argv
+    names, twice, round_about = list(participles()), classes_in_several_files(), circles()
+    languages = naming(("node", "shell"), ("languages/", "guest/", "supervisor/"))
+    rows: list[tuple[str, object, list[str]]] = [
+        ("lines of Python in src", sum(map(lines_of, files())), []),
+        ("without docstrings, imports, comments and blanks", sum(map(code_lines_of, files())), []),
+        ("files", len(files()), []),
+        ("files of 40 lines or fewer", sum(lines_of(path) <= 40 for path in files()), []),
+        ("functions whose name is a participle or an adverb", len(names), names),
+        ("class names in more than one file", len(twice), [f"{name}: {', '.join(at)}" for name, at in twice.items()]),
+        ("import circles", len(round_about), [" ".join(one) for one in round_about]),
+        ("host files with the text node or shell, outside languages", len(languages), languages),
+        ("lines of tests", lines_of_tests(), []),
+    ]
+    for name, value, places in rows:
+        print(f"{value:>7}  {name}")
+        for place in places if lists else []:
+            print(f"           {place}")
+
+
+if __name__ == "__main__":
+    main()
