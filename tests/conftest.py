@@ -1,20 +1,29 @@
-"""What every test has: a time limit, markers that skip with a remedy, and a table of what was skipped."""
+"""What every test has: a time limit, markers that skip with a remedy, and a table of what was skipped.
+
+Without ``--all``, tests marked ``full`` are left out, and a test that runs in several languages and ways to start runs
+in each language and in each way once: which of both meet is spread over the tests of its file (see `tests.pairwise`).
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.pairwise import chosen
 
 SECONDS_PER_TEST = 120
+ONE_WORLD = ("tests/doors/",)  # folders whose tests run in one world of namespaces
 # How fast an example is says how busy the machine is, and nothing of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -56,9 +65,64 @@ USER_REMEDY = "run ./test as an ordinary user (as root, it does both)"
 _missing: Counter[tuple[str, str]] = Counter()
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of every test command."""
+    parser.addoption("--all", action="store_true", help="also what is marked full, and every crossing of parameters")
+    parser.addoption("--outcomes", metavar="FILE", help="write the outcome of each test there, a JSON object a line")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Let interrupts reach what tests start: a shell's background jobs, and some CI, start with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    file = config.getoption("--outcomes")
+    if file and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(Path(file)))
+
+
+class Outcomes:
+    """Writes down what became of each test and how long it took, for ./test."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        file.write_text("")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a line when a test is over, and one for whatever failed before or after it."""
+        self._seconds[report.nodeid] += report.duration
+        if report.failed or report.when == "teardown":
+            self._write(report.nodeid, "failed" if report.failed else "over", self._seconds[report.nodeid])
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Add a line for a file that cannot be read."""
+        if report.failed:
+            self._write(report.nodeid, "failed", 0.0)
+
+    def _write(self, test: str, outcome: str, seconds: float) -> None:
+        with self._file.open("a") as file:
+            file.write(json.dumps({"test": test, "outcome": outcome, "seconds": round(seconds, 3)}) + "\n")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only ``--all`` runs, unless a test is named."""
+    if not config.getoption("--all") and not any("::" in argument for argument in config.args):
+        keep = chosen([item for item in items if not item.get_closest_marker("full")])
+        config.hook.pytest_deselected(items=[item for item in items if item not in keep])
+        items[:] = [item for item in items if item in keep]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of a file stay together, since they share what is made for them; those of one world, too."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return next((folder for folder in ONE_WORLD if file.startswith(folder)), file)
+
+    return ByFile(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,4 +1,4 @@
-"""Every test of this folder runs in a world of the tests' own: the tests of a module once more, as a program in there.
+"""The tests of this folder run in a world of their own: all that were chosen once more, as one program in there.
 
 What that says is reported here as if they had run here. Inside, fixtures give the world and a sandbox.
 """
@@ -20,9 +20,9 @@ from casemate import sync
 
 _WORLD = "CASEMATE_TESTS_WORLD"
 _TOLD = "CASEMATE_TESTS_TOLD"
-_SECONDS = 900  # that one module may take, on a busy machine
+_SECONDS = 1800  # that all may take, on a busy machine
 _reports: dict[str, list[pytest.TestReport]] = {}
-_said: dict[Path, str] = {}
+_said: list[str] = []
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -30,18 +30,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     """Outside: report what happened inside."""
     if _WORLD in os.environ or item.path.parent != Path(__file__).parent:
         return None
-    if item.path not in _said:
-        _said[item.path] = _run_inside(item)
+    if not _said:
+        _said.append(_run_inside(item))
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in _reports.get(item.nodeid) or [_not_run(item, _said[item.path])]:
+    for report in _reports.get(item.nodeid) or [_not_run(item, _said[0])]:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 
 def _run_inside(item: pytest.Item) -> str:
-    """Run the tests of this module that were chosen; what was printed."""
-    chosen = [one.nodeid for one in item.session.items if one.path == item.path]
+    """Run the tests of this folder that were chosen; what was printed."""
+    chosen = [one.nodeid for one in item.session.items if one.path.parent == item.path.parent]
     folder = Path(item.config.rootpath, ".world")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

@@ -1,0 +1,289 @@
+"""What ./test does once .venv is there: prepares, runs every stage, and says what came of it.
+
+    ./test                 what CI runs: every promise once; as root also, as an ordinary user, what identity can change
+    ./test --all           every crossing of languages and ways to start, both users whole, conformance, wheels
+    ./test --quick         formatting, lint, types, layers and the unit tests that take no time
+    ./test ARGS...         the same checks, with ARGS given to pytest: ./test tests/escapes -k fork
+
+As root it also tests as an ordinary user, beside its own: from a copy in that user's home, installed there as a user
+would. A test that fails runs once more, alone, at the end; one that passes then is listed as flaky, and more than five
+of these fail the whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+USER = "casemate-test"
+USERS_PYTHON = "/usr/bin/python3"  # root's own may lie in a folder that nobody else may enter
+LOCK = "/run/lock/casemate-test"  # the ordinary user's copy serves one run at a time
+MOST_FLAKY = 5
+SLOWEST = 10
+# What may differ for an ordinary user; everything else is the same code whoever runs it.
+USERS_FOLDERS = ("escapes", "contract", "warm", "journeys", "wrap", "unit/supervisor")
+# Unit tests that start interpreters or wait for processes: not within --quick.
+SLOW_UNITS = ("guest", "supervisor", "walls", "sessions", "tools", "benchmarks")
+# Programs that tests are about: a Debian package for each.
+DEBIAN = {
+    "bwrap": "bubblewrap", "node": "nodejs", "npm": "npm", "curl": "curl", "git": "git", "ip": "iproute2",
+    "ssh": "openssh-client", "wget": "wget",
+}  # fmt: skip
+CHECKS = {
+    "ruff format": ["ruff", "format", "--check", "."],
+    "ruff": ["ruff", "check", "."],
+    "mypy": ["mypy"],
+    "import-linter": ["lint-imports"],
+}
+
+
+@dataclass
+class Outcome:
+    """What came of the whole: ``failed`` stages and tests, ``flaky`` tests, and how long stages and files took."""
+
+    failed: list[str] = field(default_factory=list)
+    flaky: list[str] = field(default_factory=list)
+    stages: dict[str, float] = field(default_factory=dict)
+    files: Counter[str] = field(default_factory=Counter)
+
+    def report(self) -> int:
+        """Print it; the exit code of the whole."""
+        say("time")
+        for name, seconds in self.stages.items():
+            print(f"{seconds:8.1f} s  {name}")
+        say(f"the {SLOWEST} slowest files")
+        for name, seconds in self.files.most_common(SLOWEST):
+            print(f"{seconds:8.1f} s  {name}")
+        if self.flaky:
+            say("flaky: failed, and passed alone")
+            print("\n".join(self.flaky))
+        if len(self.flaky) > MOST_FLAKY:
+            self.failed.append(f"{len(self.flaky)} flaky tests are more than {MOST_FLAKY}")
+        say("failed:\n" + "\n".join(self.failed) if self.failed else "passed")
+        return int(bool(self.failed))
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A run of pytest: as whom, where, and with what."""
+
+    name: str
+    arguments: Sequence[str]
+    folder: Path = ROOT
+    user: str | None = None
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """pytest with these arguments, as that user."""
+        command = [str(self.folder / ".venv" / "bin" / "python"), "-m", "pytest", *arguments]
+        if self.user is None:
+            return command
+        home = pwd.getpwnam(self.user).pw_dir
+        path = f"{self.folder}/.venv/bin:/usr/bin:/bin"
+        expected = os.environ["CASEMATE_TESTS_EXPECT"]
+        variables = [
+            f"HOME={home}",
+            f"USER={self.user}",
+            f"PATH={path}",
+            "LANG=C.UTF-8",
+            f"CASEMATE_TESTS_EXPECT={expected}",
+        ]
+        return ["runuser", "-u", self.user, "--", "env", "-i", *variables, *command]
+
+
+def main(arguments: list[str]) -> int:
+    """Run what ``arguments`` ask for; 0 where everything passed."""
+    if "--help" in arguments or "-h" in arguments:
+        print(__doc__)
+        return 0
+    is_quick, is_all = "--quick" in arguments, "--all" in arguments
+    rest = [one for one in arguments if one not in ("--quick", "--all")]
+    as_root = os.geteuid() == 0 and not is_quick
+    os.environ["PATH"] = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
+    os.environ.setdefault("CASEMATE_TESTS_EXPECT", "bwrap,node,npm,data" if as_root else "")
+    outcome = Outcome()
+    with contextlib.ExitStack() as held, ThreadPoolExecutor() as threads:
+        if as_root:
+            held.enter_context(_lock())
+            timed(outcome, "Debian packages", install_debian_packages)
+        works: list[Future[None]] = [threads.submit(check, outcome)]
+        if as_root:
+            copying = threads.submit(timed, outcome, f"preparing {USER}", prepare_ordinary_user)
+            timed(outcome, "servers that tests talk to", install_peers, is_all)
+            copying.result()
+        suites = suites_for(is_quick, is_all, as_root, rest)
+        works.extend([threads.submit(run_suite, suite, outcome) for suite in suites])
+        for work in works:
+            work.result()
+    return outcome.report()
+
+
+def suites_for(is_quick: bool, is_all: bool, as_root: bool, rest: Sequence[str]) -> Iterator[Suite]:
+    """Which runs of pytest there are."""
+    spread = [] if any("::" in one or one.startswith("-k") for one in rest) else ["-n", "2"]
+    usual = ["-q", *(["--all"] if is_all else [])]
+    named = list(rest) or (["tests/unit", "tests/docs"] if is_quick else ["tests"])
+    left_out = [f"--ignore=tests/unit/{folder}" for folder in SLOW_UNITS] if is_quick and not rest else []
+    yield Suite(f"pytest as {pwd.getpwuid(os.geteuid()).pw_name}", [*usual, *spread, *named, *left_out])
+    if as_root:
+        folder = Path(pwd.getpwnam(USER).pw_dir, "casemate")
+        theirs = rest or (["tests"] if is_all else [f"tests/{one}" for one in USERS_FOLDERS])
+        yield Suite("pytest as an ordinary user", [*usual, *theirs], folder, USER)
+
+
+def run_suite(suite: Suite, outcome: Outcome) -> None:
+    """Run a suite; what failed once more, alone."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o777)
+        file = Path(place, "outcomes")
+        began = time.monotonic()
+        code, said = _run(suite, [*suite.arguments, f"--outcomes={file}"], is_live=suite.user is None)
+        rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        for row in rows:
+            outcome.files[f"{row['test'].split('::')[0]} ({suite.name.removeprefix('pytest as ')})"] += row["seconds"]
+        failed = list(dict.fromkeys(row["test"] for row in rows if row["outcome"] == "failed"))
+        outcome.stages[suite.name] = time.monotonic() - began
+        if said:
+            say(f"{suite.name}: {outcome.stages[suite.name]:.0f} s")
+            print(said, flush=True)
+        if code not in (0, 5) and not failed:
+            outcome.failed.append(f"{suite.name}: exit code {code}")
+        for test in failed:
+            again, said = _run(suite, ["-q", "--all", test])
+            name = f"{test} ({suite.name})"
+            if again == 0:
+                outcome.flaky.append(name)
+            else:
+                outcome.failed.append(name)
+                print(said, flush=True)
+
+
+def _run(suite: Suite, arguments: Sequence[str], *, is_live: bool = False) -> tuple[int, str]:
+    """Run pytest; its exit code and what it said, unless that is shown at once. Left early, it ends as a whole."""
+    process = subprocess.Popen(
+        suite.command(arguments), cwd=suite.folder, stdin=subprocess.DEVNULL,
+        stdout=None if is_live else subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate()
+        return process.returncode, said or ""
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def check(outcome: Outcome) -> None:
+    """Formatting, lint, types and layers."""
+    for name, command in CHECKS.items():
+        began = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        outcome.stages[name] = time.monotonic() - began
+        if done.returncode:
+            outcome.failed.append(name)
+            say(name)
+            print(done.stdout + done.stderr, flush=True)
+
+
+def install_debian_packages() -> None:
+    """Programs that some tests are about. Without them these tests are skipped, and say so."""
+    if shutil.which("apt-get") is None:
+        return
+    path = f"{os.environ['PATH']}:/usr/sbin"
+    missing = [package for program, package in DEBIAN.items() if shutil.which(program, path=path) is None]
+    if subprocess.run([USERS_PYTHON, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode:
+        missing += ["python3", "python3-venv"]
+    if not missing:
+        return
+    quietly = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
+    for command in (["apt-get", "update", "-qq"], install):
+        subprocess.run(command, env=quietly, stdout=subprocess.DEVNULL, check=True)
+
+
+def install_peers(is_all: bool) -> None:
+    """MCP servers that others wrote and, for everything, the programs that judge ours."""
+    from tests.mcp_server import packages
+    from tests.tools.connections import peers
+
+    peers.install()
+    if is_all:
+        packages.install()
+
+
+def prepare_ordinary_user() -> None:
+    """Copy the tree to the ordinary user's home and install it there as a user would: not editable."""
+    try:
+        home = Path(pwd.getpwnam(USER).pw_dir)
+    except KeyError:
+        subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", USER], check=True)
+        home = Path(pwd.getpwnam(USER).pw_dir)
+    copy = home / "casemate"
+    copy.mkdir(exist_ok=True)
+    for one in copy.iterdir():
+        if one.name != ".venv":
+            shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
+    left_out = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", ".world", ".hypothesis")
+    shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True, dirs_exist_ok=True)
+    make_venv(copy)
+    subprocess.run(["chown", "-R", f"{USER}:", str(copy)], check=True)
+
+
+def make_venv(folder: Path) -> None:
+    """Have the folder's ``.venv``, made once and brought up to date when pyproject.toml changes."""
+    venv, text = folder / ".venv", (ROOT / "pyproject.toml").read_bytes()
+    stamp = venv / ".stamp"
+    current = hashlib.sha256(text).hexdigest()
+    uv = [str(ROOT / ".venv" / "bin" / "uv"), "--quiet"]
+    # Copies, not links: the user's files are the user's own, and may be changed without changing anybody else's.
+    install = [*uv, "pip", "install", "--python", str(venv / "bin" / "python"), "--link-mode=copy"]
+    if not stamp.exists() or stamp.read_text() != current:
+        shutil.rmtree(venv, ignore_errors=True)
+        subprocess.run([*uv, "venv", "--seed", "--python", USERS_PYTHON, str(venv)], check=True)
+        subprocess.run([*install, ".[test]"], cwd=folder, check=True)
+        stamp.write_text(current)
+    subprocess.run([*install, "--reinstall", "--no-deps", "."], cwd=folder, check=True)
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    with open(LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def timed(outcome: Outcome, name: str, work: Callable[..., object], *arguments: object) -> None:
+    """Do it, and note how long it took."""
+    began = time.monotonic()
+    work(*arguments)
+    outcome.stages[name] = time.monotonic() - began
+
+
+_printing = threading.Lock()
+
+
+def say(text: str) -> None:
+    """A heading."""
+    with _printing:
+        print(f"\n== {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
