@@ -8,25 +8,24 @@ from itertools import combinations
 
 import pytest
 
-# Parameters whose values are ways to try the same thing; others are what a test is about, and all of them are tried.
-AXES = ("language", "start", "wall", "session", "way", "installer")
-Pair = tuple[tuple[str, str], tuple[str, str]]
+Pair = tuple[str, ...]
 
 
 def chosen(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """So many of ``items`` that in each file each test has met each value of each axis, and these have met each other.
+    """So many of ``items`` that every two values of a test's parameters have met.
 
-    Greedy, in order of definition, so that the choice is the same each time.
+    How a cell is started is an exception: each test has each way once, and in each file each language has, but not
+    each test with each of its values. Greedy, in the order of definition, so that the choice is the same each time.
     """
     keep: set[pytest.Item] = set()
-    files: defaultdict[object, list[pytest.Item]] = defaultdict(list)
+    files: defaultdict[object, dict[pytest.Item, frozenset[Pair]]] = defaultdict(dict)
     for item in items:
-        if _axes_of(item):
-            files[item.path].append(item)
+        if hasattr(item, "callspec"):
+            files[item.path][item] = frozenset(_pairs_of(item))
         else:
             keep.add(item)
-    for crossed in files.values():
-        keep.update(_covering({item: frozenset(_pairs_of(item)) for item in crossed}))
+    for pairs in files.values():
+        keep.update(_covering(pairs))
     return keep
 
 
@@ -39,16 +38,12 @@ def _covering(pairs: dict[pytest.Item, frozenset[Pair]]) -> Iterator[pytest.Item
         yield best
 
 
-def _axes_of(item: pytest.Item) -> dict[str, str]:
-    callspec = getattr(item, "callspec", None)
-    if callspec is None:
-        return {}
-    return {name: str(callspec.indices[name]) for name in AXES if name in callspec.params}
-
-
 def _pairs_of(item: pytest.Item) -> Iterator[Pair]:
-    """Every two of: the test with what it is about, and its value of each axis."""
     callspec = item.callspec  # type: ignore[attr-defined]
-    about = {name: place for name, place in callspec.indices.items() if name not in AXES}
-    factors = {"test": f"{item.originalname}{sorted(about.items())}", **_axes_of(item)}  # type: ignore[attr-defined]
-    yield from combinations(sorted(factors.items()), 2)
+    test = item.originalname  # type: ignore[attr-defined]
+    start = str(callspec.params.get("start", ""))
+    others = [f"{name} {value!r}" for name, value in callspec.params.items() if name != "start"]
+    yield (test, start)
+    yield (str(callspec.params.get("language", "")), start)
+    yield from ((test, one) for one in others)
+    yield from ((test, *two) for two in combinations(others, 2))
