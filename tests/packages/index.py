@@ -176,7 +176,7 @@ def _handler(index: Index) -> type[BaseHTTPRequestHandler]:
                 self.answer(401, b"who are you?")
             elif self.path.startswith("/simple/") and self.path.split("/")[2] in index.projects:
                 media_type, body = index.page(self.path.split("/")[2])
-                self.answer(200, gzip.compress(body), media_type, packed=True)
+                self.answer(200, gzip.compress(body, mtime=0), media_type, packed=True)
             elif self.path.startswith("/files/") and (content := index.content(self.path)) is not None:
                 self.answer(200, content)
             else:
