@@ -77,7 +77,7 @@ class Unavailable(CasemateError):
 
 
 class WallUnavailable(Unavailable):
-    """A wall cannot be had here; ``reason`` is a stable code (see docs/walls.md)."""
+    """A wall cannot be had here; ``reason`` is a stable code (see docs/explanation/walls.md)."""
 
     def __init__(self, message: str, *, reason: str, remediation: str = "") -> None:
         super().__init__(message, remediation=remediation)
@@ -93,7 +93,7 @@ class RuntimeMissing(Unavailable):
 
 
 class VaultUnavailable(Unavailable):
-    """The vault cannot be read or written, or is not as it was left; ``reason`` is a stable code (docs/secrets.md)."""
+    """The vault cannot be read or written, or was changed; ``reason`` is a stable code (docs/how-to/secrets.md)."""
 
     def __init__(self, message: str, *, reason: str, remediation: str = "") -> None:
         super().__init__(message, remediation=remediation)
@@ -101,7 +101,7 @@ class VaultUnavailable(Unavailable):
 
 
 class ToolUnavailable(Unavailable):
-    """The MCP server ``server`` cannot be used, or did not answer; ``reason`` is a stable code (docs/servers.md)."""
+    """The MCP server ``server`` cannot be used or is silent; ``reason`` is a stable code (docs/how-to/servers.md)."""
 
     def __init__(self, server: str, message: str, *, reason: str, remediation: str = "") -> None:
         super().__init__(message, remediation=remediation)

@@ -76,5 +76,5 @@ def test_the_example_of_the_documents_does_what_they_say(tmp_path: Path) -> None
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(casemate.__file__).parents[1])}
     ran = subprocess.run([sys.executable, example], env=env, capture_output=True, text=True, check=False)
     shown = f"```python\n{example.read_text()}```\n\n```\n{ran.stdout}```\n"
-    for document in ("README.md", "docs/tools.md"):
+    for document in ("README.md", "docs/how-to/tools.md"):
         assert shown in (root / document).read_text(), ran.stderr

@@ -35,7 +35,11 @@ def test_the_source_archive_can_be_tested_and_built(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "server.json", "test", "packaging/mcpb/manifest.json"} <= names
-    assert {"tests/distribution/test_wheel.py", "src/casemate/guest/bin/tool", "docs/configuration.md"} <= names
+    assert {
+        "tests/distribution/test_wheel.py",
+        "src/casemate/guest/bin/tool",
+        "docs/reference/configuration.md",
+    } <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith((".git/", ".venv", ".peers"))]
 
 

@@ -1,4 +1,4 @@
-"""docs/clients.md names the places that casemate writes to, and its links hold the command that works."""
+"""docs/start/clients.md names the places that casemate writes to, and its links hold the command that works."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from casemate.surfaces.clients.known import CLIENTS, Client, file_of
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "start" / "clients.md").read_text(encoding="utf-8")
 ROWS = {
     row[1].strip("`"): row
     for row in (re.split(r"\s*\|\s*", line.strip("| \n")) for line in PAGE.splitlines())

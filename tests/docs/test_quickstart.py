@@ -1,4 +1,4 @@
-"""docs/quickstart.md: every command in it is run, every program is a file of examples/, and both print what it says; so
+"""docs/start/quickstart.md: every command in it runs, every program is a file of examples/, both print what it says; so
 do the commands that the README shows with their output."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 import casemate
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "start" / "quickstart.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 _SHOWN = re.compile(r"```sh\n(.*?)```\n\n```\n(.*?)```\n", re.DOTALL)
 COMMANDS = _SHOWN.findall(PAGE)

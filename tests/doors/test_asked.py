@@ -232,13 +232,13 @@ def test_the_record_of_a_step_whose_door_opened_says_so(audit: Path) -> None:
     assert rows == ["none", "listed"]
 
 
-def test_the_example_of_the_readme_does_what_it_says(world: World, tmp_path: Path) -> None:
+def test_the_example_of_the_page_does_what_it_says(world: World, tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
-    example, readme = root / "examples" / "network.py", (root / "README.md").read_text()
+    example, page = root / "examples" / "network.py", (root / "docs" / "how-to" / "network.md").read_text()
     before = world.visits(), world.queries()
     ran = subprocess.run(
         [sys.executable, example], env={**os.environ, "XDG_STATE_HOME": str(tmp_path)}, capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
-    assert f"```python\n{example.read_text()}```\n\n```\n{ran.stdout}```\n" in readme, ran.stderr
+    assert f"```python\n{example.read_text()}```\n\n```\n{ran.stdout}```\n" in page, ran.stderr
     assert (world.visits(), world.queries()) == before

@@ -1,4 +1,4 @@
-"""docs/mcp-server.md says what is so."""
+"""docs/how-to/mcp-server.md says what is so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.mcp_server.test_tools import DEFAULT
 from casemate.surfaces.mcp.toolsets import tools_of
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "mcp-server.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "how-to" / "mcp-server.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "examples" / "mcp_client.py"
 
 

@@ -326,7 +326,7 @@ def test_the_command_says_what_it_is_told_wrongly(env: dict[str, str]) -> None:
 def test_the_example_of_the_documentation_does_what_it_says(env: dict[str, str]) -> None:
     root = Path(__file__).resolve().parents[2]
     example = root / "examples" / "service.py"
-    assert f"```python\n{example.read_text()}```\n" in (root / "docs" / "service.md").read_text()
+    assert f"```python\n{example.read_text()}```\n" in (root / "docs" / "how-to" / "service.md").read_text()
     with on_demand(env):
         ran = subprocess.run(
             [sys.executable, example], env=env, capture_output=True, text=True, timeout=2 * PATIENCE, check=False

@@ -548,7 +548,7 @@ async def test_a_one_shot_that_waits_stands_still_too(audit: Path, monkeypatch: 
 def test_the_example_of_the_documentation_does_what_it_says(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     example = root / "examples" / "approvals.py"
-    assert f"```python\n{example.read_text()}```\n" in (root / "docs" / "approvals.md").read_text()
+    assert f"```python\n{example.read_text()}```\n" in (root / "docs" / "how-to" / "approvals.md").read_text()
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(casemate.__file__).parents[1])}
     ran = subprocess.run([sys.executable, example], env=env, capture_output=True, text=True, check=False)
     assert ran.stderr == ""

@@ -566,7 +566,7 @@ def test_help_names_the_commands_and_every_exit_code(cli: Cli) -> None:
 
 
 def test_every_option_and_exit_code_is_documented(cli: Cli) -> None:
-    manual = (ROOT / "docs" / "cli.md").read_text()
+    manual = (ROOT / "docs" / "reference" / "cli.md").read_text()
     options = {word.strip("│ ,") for word in cli("run", "--help").stdout.decode().split() if word.startswith("--")}
     assert len(options) > 20
     assert [option for option in sorted(options) if f"`{option}" not in manual] == []

@@ -263,11 +263,11 @@ def test_a_sandbox_is_there_before_asyncio_and_tls_are_loaded() -> None:
 @pytest.mark.parametrize("name", casemate.__all__)
 def test_every_public_name_can_be_had_and_is_documented(name: str) -> None:
     assert getattr(casemate, name) is not None
-    assert f"`{name}" in (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert f"`{name}" in (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 
 
 def test_every_reason_for_having_no_wall_is_documented() -> None:
-    walls = (ROOT / "docs" / "walls.md").read_text(encoding="utf-8")
+    walls = (ROOT / "docs" / "explanation" / "walls.md").read_text(encoding="utf-8")
     reasons: set[str] = set()
     for call in (node for path in FILES for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)):
         maker = ast.unparse(call.func).rpartition(".")[2]
@@ -311,7 +311,7 @@ def test_the_readme_shows_the_example_that_is_run() -> None:
 
 
 def test_every_cause_code_is_documented() -> None:
-    reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    reference = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     codes = re.findall(r"``([a-z_]+)``", (casemate.Cause.__doc__ or "").partition("``message``")[0])
     assert len(codes) > 5
     assert [code for code in codes if f"`{code}`" not in reference] == []

@@ -1,4 +1,4 @@
-"""What docs/parity.md promises is there: every test that it names, and every name of the systems that it speaks of."""
+"""Every test that docs/internals/parity.md names exists, and every name of the systems that it speaks of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "internals" / "parity.md").read_text(encoding="utf-8")
 TOOLS = (
     "execute_code", "install_package", "validate_code", "create_session", "terminate_session", "bridge_data",
     "list_runtimes", "set_resource_limits", "sandbox_stats", "inspect_state", "get_artifacts", "request_egress",

@@ -61,7 +61,7 @@ class Sandbox(Planning, Oversight, Connecting):
     answer, None for no bound. ``vault``: where secrets are kept. ``audit``: path of the record, by default in the
     user's state folder. ``namespace``: whose secrets, and on each row of the record. ``concurrency``: runs and steps of
     sessions at once. ``package_indexes``: where packages come from; none given is the operator's pip's.
-    ``tools``: MCP servers that there are from the start: names and definitions, or a file of them (docs/servers.md).
+    ``tools``: MCP servers from the start: names and definitions, or a file of them (docs/how-to/servers.md).
 
     Raises ``InvalidArgument`` naming the argument, and ``Unavailable`` for what this version or machine cannot do.
     """

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from casemate.approvals.clockwork import Clockwork
 
-QUIET = 0.1  # seconds in which the cell sent no request and no answer came (docs/approvals.md)
+QUIET = 0.1  # seconds in which the cell sent no request and no answer came (docs/how-to/approvals.md)
 
 
 class Pausable(Protocol):

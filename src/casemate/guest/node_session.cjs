@@ -1,5 +1,5 @@
 'use strict';
-// The interpreter of a Node session: what docs/session-protocol.md says, by the files of node/. They are loaded into a
+// The interpreter of a Node session: what docs/internals/session-protocol.md says, by the files of node/. They are loaded into a
 // realm of their own (what they know as `main` is the users' global object), so that code that breaks Array.prototype
 // or JSON breaks its own world and not the interpreter.
 

@@ -1,6 +1,6 @@
 'use strict';
 // `npm` in a session: the host installs, with an approval, from the operator's registry. The rest is the real npm's.
-// docs/packages.md says what of npm's command line there is.
+// docs/how-to/packages.md says what of npm's command line there is.
 
 const fs = require('node:fs');
 const path = require('node:path');

@@ -1,6 +1,6 @@
 """``pip`` in a session: the host installs, with an approval, from the operator's index. The rest is the real pip's.
 
-docs/packages.md says what of pip's command line there is.
+docs/how-to/packages.md says what of pip's command line there is.
 """
 
 import importlib

@@ -1,6 +1,6 @@
 if [[ ${__casemate_code+set} ]]; then \builtin eval "$__casemate_code"; \builtin return; fi
 # The interpreter of a Shell session, which the cell's program sources: one bash that runs step after step and keeps its
-# state. What it says to the host is in docs/session-protocol.md; requests are lines on descriptor 6:
+# state. What it says to the host is in docs/internals/session-protocol.md; requests are lines on descriptor 6:
 #
 #     run <step> <bytes of code> <bytes of cwd, or -> <bytes of stdin, or -> <out> <err>\n<code><cwd><stdin>
 #     variables <id>\n        get <id> <name>\n        set <id> <name> <bytes of value>\n<value>

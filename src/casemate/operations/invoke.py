@@ -140,7 +140,7 @@ def no_operation(name: str) -> NotFound:
     return NotFound(
         "operation",
         f"there is no operation {name[:100]!r}{meant(name, catalogue())}",
-        remediation="docs/operations.md names them all; of a service, GET /openapi.json.",
+        remediation="docs/reference/operations.md names them all; of a service, GET /openapi.json.",
     )
 
 

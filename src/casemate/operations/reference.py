@@ -9,7 +9,7 @@ from typing import Any
 
 from casemate.operations.catalogue import Operation, catalogue
 
-PAGE, LOCK = Path("docs", "operations.md"), Path("operations.lock.json")
+PAGE, LOCK = Path("docs", "reference", "operations.md"), Path("operations.lock.json")
 _BEGIN = """# Operations
 
 Everything that can be asked of casemate, by name: in a service as `POST /v1/` with dots as slashes, on the command

@@ -85,7 +85,7 @@ class Tools:
 
     async def add(self, name: str, definition: Mapping[str, Any]) -> None:
         """Add a server: ``{"command": ..., "args": [...], "env": {...}}`` or ``{"url": ..., "headers": {...}}``, as in
-        other programs' ``mcpServers`` (docs/servers.md). It is started when it is first needed.
+        other programs' ``mcpServers`` (docs/how-to/servers.md). It is started when it is first needed.
 
         Raises ``InvalidArgument`` for a definition that is none, and a name that is taken.
         """

@@ -68,13 +68,13 @@ class EncryptedFile:
             raise VaultUnavailable(
                 f"the vault {str(self.path)!r} is missing: its key has been used {key.counter} times",
                 reason="missing",
-                remediation="Put it back; or to begin anew, delete its key (docs/secrets.md says where it is).",
+                remediation="Put it back; or to begin anew, delete its key (docs/how-to/secrets.md says where it is).",
             )
         if sealed is not None and key is None:
             raise VaultUnavailable(
                 f"the vault {str(self.path)!r} is there, but its key is not",
                 reason="key",
-                remediation="Bring the key back (docs/secrets.md says where it is); without it nothing can be read.",
+                remediation="Bring the key back (see docs/how-to/secrets.md); without it nothing can be read.",
             )
         return keys, key, sealed
 

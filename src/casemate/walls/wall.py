@@ -140,7 +140,7 @@ class Cell(Protocol):
 
 
 class SessionCell(Protocol):
-    """A living cell whose interpreter takes one step after the other (docs/session-protocol.md)."""
+    """A living cell whose interpreter takes one step after the other (docs/internals/session-protocol.md)."""
 
     id: str
     start: str  # how it was made, and why, as in `Ending`

@@ -67,7 +67,11 @@ def test_a_redirect_within_the_origin_is_followed(connections: Made) -> None:
 @pytest.mark.parametrize(
     ("headers", "body", "why"),
     [
-        ([(b"content-encoding", b"gzip"), (b"content-type", b"application/json")], gzip.compress(b"{}", mtime=0), "compressed"),
+        (
+            [(b"content-encoding", b"gzip"), (b"content-type", b"application/json")],
+            gzip.compress(b"{}", mtime=0),
+            "compressed",
+        ),
         ([(b"content-type", b"application/json")], b" " * (65 << 20), "more than 64 MiB"),
         ([(b"content-type", b"text/html")], b"<p>hello", "Unexpected content type"),
     ],

@@ -1,6 +1,6 @@
 """Plays the host of a session: real pipes and FIFOs to an interpreter that runs as a plain process, without walls.
 
-What the host must do by docs/session-protocol.md and nothing of the interpreter's language is known here.
+What the host must do by docs/internals/session-protocol.md and nothing of the interpreter's language is known here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 60
-ONCE_MORE = 1  # seconds, by docs/session-protocol.md
+ONCE_MORE = 1  # seconds, by docs/internals/session-protocol.md
 _PIECE = 1 << 16
 
 

@@ -1,4 +1,4 @@
-"""Drives the Node interpreter of a session by real pipes and FIFOs, as docs/session-protocol.md says, without walls."""
+"""Drives the Node interpreter of a session by pipes and FIFOs (docs/internals/session-protocol.md), without walls."""
 
 from __future__ import annotations
 

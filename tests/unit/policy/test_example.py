@@ -15,7 +15,7 @@ EXAMPLE = ROOT / "examples" / "policy.yaml"
 
 
 def test_the_document_shows_the_example_that_is_read() -> None:
-    assert f"```yaml\n{EXAMPLE.read_text()}```\n" in (ROOT / "docs" / "policy.md").read_text()
+    assert f"```yaml\n{EXAMPLE.read_text()}```\n" in (ROOT / "docs" / "how-to" / "policy.md").read_text()
 
 
 @pytest.mark.parametrize(("asked", "expected"), [

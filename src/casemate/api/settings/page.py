@@ -1,4 +1,4 @@
-"""The table of keys as Markdown, for docs/configuration.md. Pure."""
+"""The table of keys as Markdown, for docs/reference/configuration.md. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TITLES = {
 _FORMS: dict[Form, str] = {
     "text": "text", "path": "path", "whole": "whole number", "number": "number", "seconds": "seconds",
     "size": "size", "flag": "`true` or `false`", "texts": "list", "ports": "list of ports",
-    "in file": "see [policy.md](policy.md)",
+    "in file": "see [policy.md](../how-to/policy.md)",
 }  # fmt: skip
 
 

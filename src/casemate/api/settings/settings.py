@@ -34,7 +34,7 @@ _BOUND = (
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """How ``casemate service`` runs, as docs/configuration.md has it; ``idle_stop`` and ``drain`` are seconds."""
+    """How ``casemate service`` runs (docs/reference/configuration.md); ``idle_stop`` and ``drain`` are seconds."""
 
     idle_stop: float | None
     drain: float
@@ -48,7 +48,7 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """How ``casemate serve`` runs, as docs/configuration.md has it."""
+    """How ``casemate serve`` runs, as docs/reference/configuration.md has it."""
 
     toolset: str
     transport: str

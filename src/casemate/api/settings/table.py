@@ -1,7 +1,7 @@
 """Every key that can be configured: its form, bounds, default and what it means. Pure.
 
 The one table: files and variables are checked by it, errors suggest from it, ``casemate config`` prints by it, and
-docs/configuration.md is written from it.
+docs/reference/configuration.md is written from it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ POLICY = (
     Key("isolation", "text", "the wall; auto is the strongest that proves itself here", "auto"),
     Key("rules", "in file", "what is allowed, asked about or denied"),
     Key(
-        "defaults", "in file", "what holds for a kind of request that no rule is about", unset="as docs/policy.md says"
+        "defaults",
+        "in file",
+        "what holds for a kind of request that no rule is about",
+        unset="as docs/how-to/policy.md says",
     ),
 )
 

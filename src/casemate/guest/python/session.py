@@ -1,6 +1,6 @@
 """The Python interpreter of a session: takes steps from the host and runs them, one at a time, in one namespace.
 
-docs/session-protocol.md says what is said on which pipe. Around this file: session_shell runs code, session_steps
+docs/internals/session-protocol.md describes the pipes. Around this file: session_shell runs code, session_steps
 knows whose output is whose, session_streams and session_input are the standard streams, session_interrupts is SIGINT.
 Their code uses nothing that user code can replace: neither the builtins, nor modules it would have to look up.
 """

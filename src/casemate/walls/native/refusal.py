@@ -116,12 +116,12 @@ def explain(stage: str, number: int, detail: str, known: Facts) -> Refusal:
             "container_seccomp" if known.in_container else "seccomp",
             f"A seccomp filter around this process forbids namespaces ({detail}); Docker's default profile does.",
             "In Docker or Podman: --security-opt seccomp=unconfined --security-opt systempaths=unconfined. "
-            "This widens what the container itself may do; see docs/walls.md.",
+            "This widens what the container itself may do; see docs/explanation/walls.md.",
         )
     return Refusal(
         "refused",
         f"The kernel refused a step that the native wall needs: {detail}",
-        "casemate doctor shows what this machine offers; docs/walls.md lists known reasons.",
+        "casemate doctor shows what this machine offers; docs/explanation/walls.md lists known reasons.",
     )
 
 

@@ -41,7 +41,7 @@ _HELLO_TIMEOUT = 20.0  # seconds a supervisor has to start, on a machine under h
 
 
 class NativeWall:
-    """Cells out of Linux namespaces, mounts, Landlock, seccomp and limits. See ``docs/walls.md``."""
+    """Cells out of Linux namespaces, mounts, Landlock, seccomp and limits. See ``docs/explanation/walls.md``."""
 
     name = "native"
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the table says, and its example is a file that can be used."""
+"""docs/reference/configuration.md says what the table says, and its example is a file that can be used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from casemate.api.settings.page import other_words, tables
 from casemate.api.settings.settings import settings_in_file
 
 ROOT = Path(__file__).resolve().parents[4]
-PAGE = ROOT / "docs" / "configuration.md"
+PAGE = ROOT / "docs" / "reference" / "configuration.md"
 
 
 @pytest.mark.parametrize(

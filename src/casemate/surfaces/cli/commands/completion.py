@@ -27,7 +27,7 @@ fi
 
 
 def completion(shell: Shell, /) -> int:
-    """Print what makes a shell complete casemate's commands and options; docs/cli.md says where it goes.
+    """Print what makes a shell complete casemate's commands and options; docs/reference/cli.md says where it goes.
 
     casemate completion bash > ~/.local/share/bash-completion/completions/casemate
 
