@@ -127,6 +127,7 @@ def main(arguments: list[str]) -> int:
             copying = threads.submit(timed, outcome, f"preparing {USER}", prepare_ordinary_user)
             timed(outcome, "servers that tests talk to", install_peers, is_all)
             copying.result()
+            copy_peers()
         suites = suites_for(is_quick, is_all, as_root, rest)
         works.extend([threads.submit(run_suite, suite, outcome) for suite in suites])
         for work in works:
@@ -240,9 +241,15 @@ def prepare_ordinary_user() -> None:
     for one in copy.iterdir():
         if one.name != ".venv":
             shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
-    left_out = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", ".world", ".hypothesis")
+    left_out = shutil.ignore_patterns(".git", ".venv", ".peers", ".*_cache", "__pycache__", ".world", ".hypothesis")
     shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True, dirs_exist_ok=True)
     make_venv(copy)
+
+
+def copy_peers() -> None:
+    """Give the ordinary user what was installed, who need not reach a registry; and all of the copy."""
+    copy = Path(pwd.getpwnam(USER).pw_dir, "casemate")
+    shutil.copytree(ROOT / ".peers", copy / ".peers", symlinks=True)
     subprocess.run(["chown", "-R", f"{USER}:", str(copy)], check=True)
 
 
