@@ -20,7 +20,7 @@ from benchmarks import measure
 from benchmarks.looking import below, private_bytes
 from benchmarks.measure import Goal, Series
 from casemate import ApprovalRequest, Output, Sandbox
-from casemate.approvals.asker import Of
+from casemate.approvals.requester import Origin
 from casemate.model.approval import Question
 from casemate.sessions.session import Session
 
@@ -63,7 +63,7 @@ async def _measure(run: measure.Run, folder: str) -> None:
 async def _have_others_wait(sandbox: Sandbox) -> None:
     """Requests of other runs: sixteen of each are shown, the rest wait for that."""
     for number in range(_OTHERS):
-        asker = sandbox.approvals.asker(Of("default", f"session {number % 20}", f"run {number % 20}"), None)
+        asker = sandbox.approvals.requester(Origin("default", f"session {number % 20}", f"run {number % 20}"), None)
         asker.decide(Question("tool", "read a file", {"path": f"/a/file/{number}"}, server="files", tool="read"))
     while len(sandbox.approvals.pending()) < 16 * 20:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(_PAUSE)

@@ -10,7 +10,7 @@ import pytest
 from tests.brokered.conftest import Opened, Witness
 from tests.brokered.test_calls import RAW, told
 
-from casemate.approvals.asker import Asker
+from casemate.approvals.requester import Requester
 from casemate.model.approval import Question
 
 PATIENCE = 60.0  # seconds
@@ -83,20 +83,20 @@ async def test_what_is_large_is_looked_through_in_other_threads(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large: dict[str, set[str]] = {"redacted": set(), "decide": set()}
-    redacted, decide = Asker.redacted, Asker.decide
+    redact, decide = Requester.redact, Requester.decide
 
-    def noting(asker: Asker, value: Any) -> Any:
+    def noting(asker: Requester, value: Any) -> Any:
         if len(str(value)) > 100_000:
             large["redacted"].add(threading.current_thread().name)
-        return redacted(asker, value)
+        return redact(asker, value)
 
-    def deciding(asker: Asker, question: Question, *, here: bool = False) -> Any:
+    def deciding(asker: Requester, question: Question, *, inline: bool = False) -> Any:
         if len(str(question.arguments)) > 100_000:
             large["decide"].add(threading.current_thread().name)
-        return decide(asker, question, here=here)
+        return decide(asker, question, inline=inline)
 
-    monkeypatch.setattr(Asker, "redacted", noting)
-    monkeypatch.setattr(Asker, "decide", deciding)
+    monkeypatch.setattr(Requester, "redact", noting)
+    monkeypatch.setattr(Requester, "decide", deciding)
     async with opened(policy=RULES) as sandbox:
         execution = await sandbox.run(RAW + LARGE)
     assert told(execution) == ["tool", 1, "denied"]

@@ -511,19 +511,19 @@ async def test_code_that_wakes_itself_has_the_clock_against_it(audit: Path) -> N
 
 async def test_a_one_shot_that_waits_stands_still_too(audit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no door for one-shots yet, so the test is one: it asks as a door would."""
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.model.approval import Question
 
     begun = threading.Event()
-    askers: list[Asker] = []
-    real = Asker.attach
+    askers: list[Requester] = []
+    real = Requester.attach
 
-    def attach(asker: Asker, cell: Any) -> None:
+    def attach(asker: Requester, cell: Any) -> None:
         real(asker, cell)
         askers.append(asker)
         begun.set()
 
-    monkeypatch.setattr(Asker, "attach", attach)
+    monkeypatch.setattr(Requester, "attach", attach)
     async with Sandbox(audit=audit) as sandbox:
         with sandbox.approvals.open():
             before = set(witness.cells())
@@ -573,13 +573,13 @@ async def test_an_answer_is_for_the_command_itself_and_not_for_how_its_secrets_a
 
 
 async def test_questions_beyond_the_most_are_denied_and_not_looked_at(audit: Path) -> None:
-    from casemate.approvals.asker import Of
-    from casemate.approvals.states import MOST_ASKED
+    from casemate.approvals.requester import Origin
+    from casemate.approvals.requests import MOST_ASKED
     from casemate.model.approval import Question
 
     async with Sandbox(audit=audit, approve=lambda _: True) as sandbox:
-        asker = sandbox.approvals.asker(Of("default", None, "run"), None)
-        asker.asked = MOST_ASKED
+        asker = sandbox.approvals.requester(Origin("default", None, "run"), None)
+        asker.asked_count = MOST_ASKED
         verdict = asker.decide(Question("egress", "connect", {"host": "a.test", "port": 80})).result(0)
         assert (verdict.allow, verdict.by) == (False, "limit")
         await asker.end()

@@ -12,7 +12,7 @@ import pytest
 from casemate import Sandbox
 
 if TYPE_CHECKING:
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.egress.stream import Stream
 
 ASK = """
@@ -27,7 +27,7 @@ def ask():
 class Who:
     """Tells each client for which run it works."""
 
-    whose: Callable[[], Asker | None]
+    whose: Callable[[], Requester | None]
     name: str = "who.casemate.internal"
     port: int = 7
 
@@ -37,7 +37,7 @@ class Who:
 
 
 class Offers:
-    def begin(self, whose: Callable[[], Asker | None]) -> Who:
+    def begin(self, whose: Callable[[], Requester | None]) -> Who:
         return Who(whose)
 
 

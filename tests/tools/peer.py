@@ -19,7 +19,7 @@ from casemate.tools.tool import Tool
 from casemate.tools.words import BadWords, answer_text, arguments_of, command_of
 
 if TYPE_CHECKING:
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.egress.stream import Stream
 
 # An import that waits for the peer, in the same process, holds up the peer's own.
@@ -180,7 +180,7 @@ class Tools:
     name: str = "tools.casemate.internal"
     port: int = 7
 
-    def begin(self, whose: Callable[[], Asker | None]) -> Tools:
+    def begin(self, whose: Callable[[], Requester | None]) -> Tools:
         return self
 
     async def serve(self, client: Stream) -> None:

@@ -32,7 +32,7 @@ def begin(request: Request, rooms: Rooms, work: Callable[[Emitter], Awaitable[ob
         request.id,
         noted,
         partial(_end_cell, emitters),
-        lambda asked: rooms.approvals.answerer(asked),  # noqa: PLW0108 - made when something is asked
+        lambda asked: rooms.approvals.answer_function(asked),  # noqa: PLW0108 - made when something is asked
     )
     rooms.background.add(run)
     return run

@@ -152,7 +152,7 @@ class Rooms:
                 policy = self._policy
                 given = (self._approve, self._approval_timeout, self.log.decision, partial(rulebook, policy))
                 self._approvals = Approvals(
-                    *given, has_rules=policy.written is not None, asked=self.log.asked,
+                    *given, has_rules=policy.written is not None, record_request=self.log.asked,
                     record_now=partial(self.log.decision, wait=False),
                 )  # fmt: skip
             return self._approvals
@@ -293,7 +293,7 @@ class Rooms:
 
         slots = self.slot()
         sessions = 0 if self._sessions is None else len(await self._sessions.list())
-        approvals = 0 if self._approvals is None else self._approvals.waiting
+        approvals = 0 if self._approvals is None else self._approvals.pending_count
         return Load(slots.running, slots.waiting, self._concurrency, sessions, approvals, self._tally)
 
     async def packages_of(self, session: Session) -> tuple[InstalledPackage, ...]:

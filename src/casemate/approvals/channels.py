@@ -1,4 +1,4 @@
-"""Through whom somebody is asked: what each channel is to the plane, and the two that need no more than a list."""
+"""Through whom somebody is asked: what a channel is to the broker, and the channels that need no more than a list."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ if TYPE_CHECKING:
 
     Emit = Callable[[ApprovalRequest, int], None]
 
-# Whether somebody looks at a request from now on, so that its time begins; will when its turn comes; or never.
-Held = Literal["taken", "waits", "gone"]
+# Whether somebody looks at a request from now on, so that its time begins; will later; or never.
+Receipt = Literal["shown", "queued", "unavailable"]
 
 
 class Channel(Protocol):
-    """Somebody who can be asked. ``name`` is on record as who has answered. Called in the plane's thread."""
+    """Somebody who can be asked. ``name`` is on record as who has answered. Called in the broker's thread."""
 
     name: str
 
     @property
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         """Whether anybody can be asked now."""
         ...
 
-    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Held:
+    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Receipt:
         """Show a request whose arguments take ``size`` bytes. ``loop``: in which the run was begun."""
         ...
 
     def withdraw(self, request: str) -> None:
-        """It needs no answer any more. Harmless for one that was never shown."""
+        """The request needs no answer any more. Harmless for one that was never shown."""
         ...
 
-    async def ended(self, requests: set[str], seconds: float) -> None:
-        """Wait, at most so long, until nobody is at ``requests`` any more, which are over. From any event loop."""
+    async def wait_closed(self, requests: set[str], seconds: float) -> None:
+        """Wait, at most so long, until nobody looks at ``requests`` any more, which are over. From any event loop."""
         ...
 
 
-class Keeper(Channel, Protocol):
-    """A channel that holds requests also when what asked is gone, and what was answered then."""
+class RequestStore(Channel, Protocol):
+    """A channel that keeps requests also when what asked is gone, and what was answered then."""
 
-    def open(self) -> list[ApprovalRequest]:
+    def list_withdrawn(self) -> list[ApprovalRequest]:
         """Requests whose cells are gone, and that can be answered."""
         ...
 
@@ -51,24 +51,24 @@ class Keeper(Channel, Protocol):
         """Answer one of these; False where there is none."""
         ...
 
-    def connect(self, desk: Desk) -> None:
-        """Whom it tells of answers that were given beforehand."""
+    def connect(self, sink: AnswerSink) -> None:
+        """``sink`` takes answers that were given beforehand."""
         ...
 
 
-class Desk(Protocol):
-    """What a channel tells the plane. From any thread."""
+class AnswerSink(Protocol):
+    """What a channel tells the broker. From any thread."""
 
-    def taken(self, request: str) -> bool:
-        """Somebody looks at it from now on; False when that is no longer needed."""
+    def start_timeout(self, request: str) -> bool:
+        """Somebody looks at the request from now on; False when that is no longer needed."""
         ...
 
     def answer(self, request: str, decision: Decision, by: str, note: str = "") -> bool:
         """An answer; whether it was the first. ``note`` is for the record alone."""
         ...
 
-    def gone(self, channel: Channel, request: str = "") -> None:
-        """Through this channel nobody answers any more: this request, or any."""
+    def drop_channel(self, channel: Channel, request: str = "") -> None:
+        """Nobody answers through this channel any more: this request, or any."""
         ...
 
 
@@ -82,75 +82,74 @@ class StreamChannel:
         self._is_followed = is_followed
 
     @property
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         return self._is_followed()
 
-    def show(self, request: ApprovalRequest, size: int, loop: Any) -> Held:  # noqa: ARG002 - not ours
+    def show(self, request: ApprovalRequest, size: int, loop: Any) -> Receipt:  # noqa: ARG002 - not ours
         try:
             self._emit(request, size)
         except RuntimeError:  # its event loop is closed
-            return "gone"
-        return "taken"
+            return "unavailable"
+        return "shown"
 
     def withdraw(self, request: str) -> None:
-        """Whoever answers is told that it was too late."""
+        """Whoever answers learns that it was too late."""
 
-    async def ended(self, requests: set[str], seconds: float) -> None:
+    async def wait_closed(self, requests: set[str], seconds: float) -> None:
         """Nobody is called."""
 
 
-class HeldChannel:
-    """The sandbox holds requests for other parts of the application, as long as any of them wants that."""
+class QueueChannel:
+    """The list of pending requests, for other parts of the application, as long as any of them holds it open."""
 
     name = "queue"
 
     def __init__(self) -> None:
         self._holders = 0
-        self._told: list[Callable[[], None]] = []
+        self._watchers: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     @property
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         return self._holders > 0
 
-    def open(self) -> None:
-        """One more wants it."""
+    def add_holder(self) -> None:
+        """One more holds it open."""
         with self._lock:
             self._holders += 1
 
-    def close(self) -> bool:
+    def remove_holder(self) -> bool:
         """One less; whether that was the last."""
         with self._lock:
             self._holders -= 1
             return not self._holders
 
-    def tell(self) -> None:
-        """What waits is another now. From any thread."""
+    def notify(self) -> None:
+        """Tell the watchers that the list has changed. From any thread."""
         with self._lock:
-            told = list(self._told)
-        for call in told:
+            watchers = list(self._watchers)
+        for call in watchers:
             call()
 
     @contextlib.contextmanager
-    def telling(self, call: Callable[[], None]) -> Iterator[None]:
-        """``call`` whenever what waits is another, from any thread, as long as this is entered."""
+    def watch(self, call: Callable[[], None]) -> Iterator[None]:
+        """``call`` whenever the list has changed, from any thread, as long as this is entered."""
         with self._lock:
-            self._told.append(call)
+            self._watchers.append(call)
         try:
             yield
         finally:
             with self._lock:
-                self._told.remove(call)
+                self._watchers.remove(call)
 
-    def show(self, request: ApprovalRequest, size: int, loop: Any) -> Held:  # noqa: ARG002 - it is looked up
-        self.tell()
-        return "taken"
+    def show(self, request: ApprovalRequest, size: int, loop: Any) -> Receipt:  # noqa: ARG002 - it is looked up
+        self.notify()
+        return "shown"
 
-    def withdraw(self, request: str) -> None:  # noqa: ARG002 - it is looked up
-        """It is looked up no more."""
-        self.tell()
+    def withdraw(self, request: str) -> None:  # noqa: ARG002 - it is looked up no more
+        self.notify()
 
-    async def ended(self, requests: set[str], seconds: float) -> None:
+    async def wait_closed(self, requests: set[str], seconds: float) -> None:
         """Nobody is called."""
 
 

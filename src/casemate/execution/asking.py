@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from casemate.approvals.asker import Asker, Of
 from casemate.approvals.channels import StreamChannel
+from casemate.approvals.requester import Origin, Requester
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def asking(
     house: House, request: Request, emitter: Emitter | None, redaction: Redaction | None = None
-) -> AsyncIterator[Asker]:
+) -> AsyncIterator[Requester]:
     """What the doors of ``request``'s cell ask. When this is left, nothing of it crosses any more."""
     approvals = house.approvals()
     stream = StreamChannel(emitter.emit, lambda: emitter.is_followed) if emitter else None
-    asker = approvals.asker(Of(request.namespace, request.session, request.id), stream, redaction, asks=house.asks)
+    asker = approvals.requester(
+        Origin(request.namespace, request.session, request.id), stream, redaction, asks=house.asks
+    )
     if emitter and stream:
-        emitter.on_left = lambda: approvals.left(stream)
+        emitter.on_left = lambda: approvals.drop_channel(stream)
         emitter.has_begun = True
     try:
         yield asker

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from casemate.approvals.asker import Of
+from casemate.approvals.requester import Origin
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Question
 from casemate.model.caller import caller
@@ -86,7 +86,9 @@ class Egress:
         assert hosts is not None
         turn = self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE))
         async with turn:
-            asker = house.approvals().asker(Of(self._namespace, whose, os.urandom(16).hex()), None, ahead=True)
+            asker = house.approvals().requester(
+                Origin(self._namespace, whose, os.urandom(16).hex()), None, for_later=True
+            )
             try:
                 verdict = await asyncio.wrap_future(asker.decide(_question(hosts, name, port, reason, whose)))
             finally:

@@ -11,7 +11,7 @@ from casemate.execution.admit import Admitted, Bounds, admit
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.execution.network import Doorway, Offer, Outside
     from casemate.languages.runtime import Environment, Runtime
     from casemate.model.execution import Execution
@@ -91,7 +91,7 @@ class House:
         """Whether somebody may be asked for a host that no rule covers."""
         return self.hosts is not None and self.approvals().may_ask("egress", stream=stream)
 
-    async def open_step(self, doorway: Doorway, asker: Asker, *, stream: bool) -> None:
+    async def open_step(self, doorway: Doorway, asker: Requester, *, stream: bool) -> None:
         """Open a session's door as far as a step of ``asker``'s may use it; ``stream``: its events are followed."""
         offers = (*self.offers(), *self.step_offers(stream))
         await doorway.step(asker, offers, asks=self.may_ask(stream=stream))

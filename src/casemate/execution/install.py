@@ -38,7 +38,7 @@ from casemate.packages.names import Requirement
 from casemate.workspace.apply import apply
 
 if TYPE_CHECKING:
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.execution.capture import Capture
     from casemate.execution.house import House
     from casemate.execution.install_node import NodeInstaller
@@ -70,7 +70,7 @@ class Order:
     namespace: str
 
 
-async def install(order: Order, house: House, gateway: Gateway, asker: Asker) -> Installed:
+async def install(order: Order, house: House, gateway: Gateway, asker: Requester) -> Installed:
     """Install what ``order`` says over what its layer has, and into it; ``asker`` asks whether that may be.
 
     Raises ``CasemateError`` for what is not the packages' doing.
@@ -146,7 +146,7 @@ async def _served(cell: Cell, gateway: Gateway) -> AsyncIterator[None]:
         yield
 
 
-async def _keep(order: Order, finished: Finished, gateway: Gateway, asker: Asker) -> Installed:
+async def _keep(order: Order, finished: Finished, gateway: Gateway, asker: Requester) -> Installed:
     """What the cell left, into the layer, when it is what the gateway served, and that may be installed."""
     new = await asyncio.to_thread(order.installer.layer.begin)
     problem = await finishing(_take, finished.ending.tree_fd, new)
@@ -186,7 +186,7 @@ def _take(tree: int, new: Path) -> str:
 
 
 async def permission(
-    asker: Asker,
+    asker: Requester,
     requested: list[str],
     found: tuple[InstalledPackage, ...],
     *,

@@ -17,7 +17,7 @@ from casemate.model.plan import DOOR_SOCKETS, Listener
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.egress.door import Door, Opening, Service, Terms
     from casemate.egress.terms import Rewrite
     from casemate.execution.admit import Admitted
@@ -62,7 +62,7 @@ class Listening(Protocol):
 class Offer(Protocol):
     """A service of the host's own that cells may have."""
 
-    def begin(self, whose: Callable[[], Asker | None]) -> Service:
+    def begin(self, whose: Callable[[], Requester | None]) -> Service:
         """It, in one cell. ``whose``: what runs there now, in whose name everything is asked and done; None where
         nothing does: then nothing is done. From any thread."""
         ...
@@ -141,7 +141,7 @@ class Doorway:
         self.note = note
         self._interception = None if intercepted is None else intercepted.terms
         self._rewrite = outside.rewrite(admitted)
-        self._asker: Asker | None = None  # what runs now
+        self._asker: Requester | None = None  # what runs now
         self._asks = False  # about hosts
         self._offers: tuple[Offer, ...] = ()
         self._services: tuple[Service, ...] = ()
@@ -157,7 +157,7 @@ class Doorway:
         self._opening: Opening | None = None
         self._problem = ""
 
-    def attend(self, asker: Asker | None, *, asks: bool = False) -> None:
+    def attend(self, asker: Requester | None, *, asks: bool = False) -> None:
         """From now on ``asker``'s run or step is what runs in the cell, or nothing. ``asks``: what no rule covers is
         asked of it."""
         self._asker, self._asks = asker, asks
@@ -166,7 +166,7 @@ class Doorway:
         elif self._begins_open:
             self._open(self._cell.listeners())
 
-    async def step(self, asker: Asker, offers: Sequence[Offer], *, asks: bool) -> None:
+    async def step(self, asker: Requester, offers: Sequence[Offer], *, asks: bool) -> None:
         """The same for a step of a session, which may be offered more than those before. A door that was not needed so
         far opens for that."""
         import asyncio  # it loads while the supervisor starts, so not before
@@ -253,7 +253,7 @@ class Doorway:
 class Asking(NamedTuple):
     """The door's questions, as the plane takes them."""
 
-    asker: Asker
+    asker: Requester
     hosts: HostRules
 
     def decide(self, host: str, port: int, how_often: int) -> Future[bool | str]:

@@ -12,7 +12,7 @@ from casemate.execution.capture import Capture
 from casemate.execution.guarding import Watch
 
 if TYPE_CHECKING:
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.execution.emitter import Emitter
     from casemate.execution.network import Doorway
     from casemate.model.crossing import Crossing
@@ -41,7 +41,7 @@ class Finished(NamedTuple):
 class Doors(NamedTuple):
     """Of one run: what they ask, and the one to the network of its cell. ``asks``: about hosts, too."""
 
-    asker: Asker
+    asker: Requester
     doorway_of: Callable[[Cell], Doorway]
     asks: bool
 
@@ -77,7 +77,7 @@ async def run(
     return Finished(plan, ending, capture, before, doorway.crossings())
 
 
-def _cancel(cell: Cell, asker: Asker) -> None:
+def _cancel(cell: Cell, asker: Requester) -> None:
     """Somebody wants it to end: what it was until then is its outcome, and nothing of it crosses any more."""
     asker.close("the run was cancelled")
     cell.kill("cancelled")

@@ -85,7 +85,7 @@ class Approvals:
                 loop.call_soon_threadsafe(news.set)
 
         known = set(told)
-        with self._desk.sandbox.approvals.telling(tell):
+        with self._desk.sandbox.approvals.watch(tell):
             while True:
                 news.clear()
                 waiting = {one.id: one for one in self._waiting(principal)}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from weakref import WeakValueDictionary
 
-from casemate.approvals.asker import Of
+from casemate.approvals.requester import Origin
 from casemate.errors import Denied
 from casemate.model.approval import Question
 from casemate.model.caller import called_by
@@ -60,8 +60,8 @@ class Tools:
         """Raises ``Denied``."""
         with called_by(principal.name):
             approvals = self._desk.sandbox.approvals
-            of = Of(self._desk.sandbox.namespace, None, os.urandom(16).hex())
-            asker = approvals.asker(of, None)
+            of = Origin(self._desk.sandbox.namespace, None, os.urandom(16).hex())
+            asker = approvals.requester(of, None)
             try:
                 question = Question("server", f"add the MCP server {name}", shown, server=name)
                 verdict = await asyncio.wrap_future(asker.decide(question))

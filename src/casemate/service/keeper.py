@@ -1,4 +1,4 @@
-"""The approval plane's way to what is kept of its requests."""
+"""The approval broker's way to what is kept of its requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from casemate.model.approval import ApprovalRequest, Decision
 from casemate.operations.wire import document
 
 if TYPE_CHECKING:
-    from casemate.approvals.channels import Desk, Held
+    from casemate.approvals.channels import AnswerSink, Receipt
     from casemate.service.kept_requests import Kept, KeptRequests
 
 _KNOWN = {field.name for field in fields(ApprovalRequest) if field.repr}
@@ -21,7 +21,7 @@ _KNOWN = {field.name for field in fields(ApprovalRequest) if field.repr}
 
 class KeepingChannel:
     """Writes every request down before it counts as held, and takes it out once it is answered; what was allowed
-    beforehand is answered at once. Implements :class:`casemate.approvals.channels.Keeper` for one namespace."""
+    beforehand is answered at once. Implements :class:`casemate.approvals.channels.RequestStore` for one namespace."""
 
     name = "kept"
 
@@ -30,32 +30,32 @@ class KeepingChannel:
         self._kept = kept
         self._namespace = namespace
         self._note = note
-        self._desk: Desk | None = None
+        self._sink: AnswerSink | None = None
         self._is_stopping = False
 
     @property
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         return True
 
-    def connect(self, desk: Desk) -> None:
-        """Whom it tells of answers."""
-        self._desk = desk
+    def connect(self, sink: AnswerSink) -> None:
+        """``sink`` takes answers."""
+        self._sink = sink
 
-    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Held:  # noqa: ARG002
-        """Keep it; "gone" where that cannot be done, so that it is not promised."""
+    def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Receipt:  # noqa: ARG002
+        """Keep it; "unavailable" where that cannot be done, so that it is not promised."""
         try:
             if not request.caller:  # nobody who could ask the same again
-                return "taken"
+                return "shown"
             if self._kept.redeem(self._namespace, request.caller, request.hash):
-                assert self._desk is not None
+                assert self._sink is not None
                 reason = "allowed beforehand, for what was asked before the service was stopped"
-                self._desk.answer(request.id, Decision(True, reason=reason), self.name)
-                return "taken"
+                self._sink.answer(request.id, Decision(True, reason=reason), self.name)
+                return "shown"
             self._kept.asked(request.caller, document(request))
         except RecordUnavailable as error:
             self._note(error.message)
-            return "gone"
-        return "taken"
+            return "unavailable"
+        return "shown"
 
     def withdraw(self, request: str) -> None:
         """It is answered, or what asked is over: unless that is so because the service ends."""
@@ -66,14 +66,14 @@ class KeepingChannel:
         except RecordUnavailable as error:
             self._note(error.message)
 
-    async def ended(self, requests: set[str], seconds: float) -> None:
+    async def wait_closed(self, requests: set[str], seconds: float) -> None:
         """Nobody is called."""
 
     def stop(self) -> None:
         """From now on whatever ends does so because the service does: its requests stay."""
         self._is_stopping = True
 
-    def open(self) -> list[ApprovalRequest]:
+    def list_withdrawn(self) -> list[ApprovalRequest]:
         """Those that can be answered although their cells are gone, which their state says: withdrawn."""
         return [self._request_of(one) for one in self._kept.open(self._namespace)]
 

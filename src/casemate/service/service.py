@@ -175,7 +175,7 @@ class Service:
     async def _make(self, namespace: str) -> _Namespace:
         sandbox = await asyncio.to_thread(self._make_sandbox, namespace)  # it loads a good deal
         channel = KeepingChannel(self._requests, namespace, _log.error)
-        sandbox.approvals.keep(channel)
+        sandbox.approvals.set_store(channel)
         place = self._folder / "runs" / hashlib.sha256(namespace.encode()).hexdigest()[:32]
         results = await asyncio.to_thread(Results, place, self._requests.waited)
         desk = Desk(sandbox, results, idle_timeout=self.terms.idle_timeout)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.model.approval import Question, Verdict
 
 if TYPE_CHECKING:
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.policy.rules import Rulebook
     from casemate.sessions.inbox import Heard
     from casemate.sessions.interpreter_cell import InterpreterCell
@@ -25,7 +25,7 @@ _SUMMARY = 200  # characters
 class Commands:
     """The commands of one step, in the interpreter that ``life`` is."""
 
-    def __init__(self, asker: Asker, rules: Rulebook, life: InterpreterCell) -> None:
+    def __init__(self, asker: Requester, rules: Rulebook, life: InterpreterCell) -> None:
         self._asker = asker
         self._life = life
         self.are_asked = rules.asks("shell")  # else nobody asks at all

@@ -18,7 +18,7 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.files.lines import Client, line_of, read_line, read_object, while_there
 
 if TYPE_CHECKING:
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.sessions.packages import Packages
 
 _MOST_LINE = 1 << 17  # of which most are hashes
@@ -32,7 +32,7 @@ class PackageRequests:
 
     packages: Packages
 
-    def begin(self, whose: Callable[[], Asker | None]) -> PackageService:
+    def begin(self, whose: Callable[[], Requester | None]) -> PackageService:
         """In one cell; see :class:`casemate.execution.network.Offer`."""
         return PackageService(self.packages, whose)
 
@@ -42,7 +42,7 @@ class PackageService:
     """In one cell. ``whose``: the step that runs there, in whose name it is asked."""
 
     packages: Packages
-    whose: Callable[[], Asker | None]
+    whose: Callable[[], Requester | None]
     name: str = "packages.casemate.internal"
     port: int = 81
 
@@ -67,7 +67,7 @@ class PackageService:
             return _no("invalid", str(error))
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, asker.loop))
 
-    def _work(self, line: bytes, asker: Asker) -> Coroutine[Any, Any, dict[str, Any]]:
+    def _work(self, line: bytes, asker: Requester) -> Coroutine[Any, Any, dict[str, Any]]:
         """What is asked for. Raises ``InvalidArgument`` for what is not understood."""
         asked = read_object(line)
         names = asked.get("packages")
@@ -80,7 +80,7 @@ class PackageService:
             return self._remove(names, asker, language)
         raise InvalidArgument("packages", "the request is not understood")
 
-    async def _install(self, names: list[str], asker: Asker, language: str, *, upgrade: bool) -> dict[str, Any]:
+    async def _install(self, names: list[str], asker: Requester, language: str, *, upgrade: bool) -> dict[str, Any]:
         try:
             installed = await self.packages.install_for(asker, names, upgrade=upgrade, language=language)
         except CasemateError as error:
@@ -89,7 +89,7 @@ class PackageService:
             return _no(installed.status, installed.reason)
         return {"ok": True, "packages": [{"name": one.name, "version": one.version} for one in installed.packages]}
 
-    async def _remove(self, names: list[str], asker: Asker, language: str) -> dict[str, Any]:
+    async def _remove(self, names: list[str], asker: Requester, language: str) -> dict[str, Any]:
         with contextlib.suppress(CasemateError):
             there = await self.packages.remove(names, language=language, session=asker.session)
             return {"ok": True, "packages": [{"name": name, "version": version} for name, version in there]}

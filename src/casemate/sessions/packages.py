@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from casemate.approvals.asker import Of
+from casemate.approvals.requester import Origin
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_timeout
@@ -30,7 +30,7 @@ from casemate.packages.store import Store, default_folder
 from casemate.sessions.package_requests import PackageRequests
 
 if TYPE_CHECKING:
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.execution.house import House
     from casemate.execution.install_node import NodeInstaller
     from casemate.execution.install_python import PythonInstaller
@@ -116,14 +116,16 @@ class Packages:
         approvals = self._house.approvals()
         if not approvals.may_ask("package", stream=False):
             return Installed("denied", reason="no rule allows packages, and there is nobody to ask")
-        asker = approvals.asker(Of(self._namespace, session.id if session else None, os.urandom(16).hex()), None)
+        asker = approvals.requester(
+            Origin(self._namespace, session.id if session else None, os.urandom(16).hex()), None
+        )
         try:
             return await self._install(wanted, session, asker, terms, language)
         finally:
             await asker.end()
 
     async def install_for(
-        self, asker: Asker, packages: Sequence[str], *, upgrade: bool = False, language: str = "python"
+        self, asker: Requester, packages: Sequence[str], *, upgrade: bool = False, language: str = "python"
     ) -> Installed:
         """What code of a step asks for: the same for its session, asked by ``asker``. Raises likewise."""
         language = _language(language)
@@ -197,7 +199,7 @@ class Packages:
             await asyncio.to_thread(kept.keep, key, made_layer, texts, made.packages)
             return made.packages
         cached, packages = found
-        asker = self._house.approvals().asker(Of(self._namespace, None, os.urandom(16).hex()), None)
+        asker = self._house.approvals().requester(Origin(self._namespace, None, os.urandom(16).hex()), None)
         try:
             verdict = await permission(asker, texts, packages)
         finally:
@@ -222,7 +224,7 @@ class Packages:
             self._folder.remove()
 
     async def _install(
-        self, wanted: tuple[Requirement, ...], session: Session | None, asker: Asker, terms: Terms, language: str
+        self, wanted: tuple[Requirement, ...], session: Session | None, asker: Requester, terms: Terms, language: str
     ) -> Installed:
         from casemate.execution.install import Order, install
         from casemate.packages.gateway import Gateway

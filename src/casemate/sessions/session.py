@@ -39,7 +39,7 @@ from casemate.sessions.terms import Terms
 from casemate.sessions.variables import Variable, variable_of
 
 if TYPE_CHECKING:
-    from casemate.approvals.asker import Asker
+    from casemate.approvals.requester import Requester
     from casemate.execution.emitter import Emitter
     from casemate.sessions.protocol import Reply
 
@@ -70,7 +70,7 @@ class Session:
         self._runs: dict[str, Run] = {}
         self._running = ""  # the id of the step that runs
         self._interrupted = False  # somebody asked for its end
-        self._asker: Asker | None = None  # of the step that runs
+        self._asker: Requester | None = None  # of the step that runs
         self._closed = ""
 
     async def run(
@@ -121,7 +121,7 @@ class Session:
         """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to."""
         request = self._request(code, timeout, stdin, metadata)
         work, interrupt = partial(self._run, request, wait=True), partial(self._interrupt, request.id)
-        run = Run(request.id, work, interrupt, lambda asked: self._house.approvals().answerer(asked))
+        run = Run(request.id, work, interrupt, lambda asked: self._house.approvals().answer_function(asked))
         self._runs[run.id] = run
         for old in [known for known, one in self._runs.items() if one.is_done][:-_RUNS_KEPT]:
             self._runs.pop(old).forget()

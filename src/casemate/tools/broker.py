@@ -135,7 +135,7 @@ class ToolService:
         return Said(await self.turns.take(is_large(made), line_of, made))
 
     async def _redacted(self, asker: Asker, value: Any) -> Any:
-        return await self.turns.take(is_large(value), asker.redacted, value)
+        return await self.turns.take(is_large(value), asker.redact, value)
 
     async def _done(self, request: Request, asker: Asker, client: Client) -> dict[str, Any]:
         broker, tools = self.broker, self.broker.tools
@@ -165,7 +165,7 @@ class ToolService:
 
     async def _searched(self, query: str, detail: Detail, asker: Asker) -> dict[str, Any]:
         found = await self.broker.tools.found(query, detail, aside=self._aside)
-        missing = f"\n{asker.redacted(found.missing)}" if found.missing else ""
+        missing = f"\n{asker.redact(found.missing)}" if found.missing else ""
         return {"ok": True, "text": found.text + missing, "tools": found.rows}
 
     async def _aside(self, step: Callable[..., Made], *given: Any) -> Made:

@@ -54,14 +54,14 @@ class Asker(Protocol):
     def run(self) -> str:
         """Its id."""
 
-    def decide(self, question: Question, *, here: bool = False) -> Future[Verdict]:
-        """Whether it may cross. From any thread; ``here``: which has time for what rules allow."""
+    def decide(self, question: Question, *, inline: bool = False) -> Future[Verdict]:
+        """Whether it may cross. From any thread; ``inline``: which has time for what rules allow."""
 
-    def redacted(self, value: Any) -> Any:
+    def redact(self, value: Any) -> Any:
         """``value`` without the secrets of that run."""
 
-    def afterwards(self, step: Callable[[], object]) -> None:
-        """Have ``step``, which raises nothing, done in another thread: a little later, and before that run is over."""
+    def defer(self, job: Callable[[], object]) -> None:
+        """Have ``job``, which raises nothing, done in another thread: a little later, and before that run is over."""
 
 
 class Refused(Exception):
@@ -175,7 +175,7 @@ class Calls:
 
     async def _allowed(self, question: Question, is_slow: bool = False) -> bool:
         """Whether it may be done now; False where it is only foreseen. Raises :class:`Refused`."""
-        deciding = await self.turns.take(is_slow, partial(self.asker.decide, here=not is_slow), question)
+        deciding = await self.turns.take(is_slow, partial(self.asker.decide, inline=not is_slow), question)
         verdict = await arrived(deciding)
         if verdict.by == "nobody" and self.foreseen is not None:
             if question.kind != "tool":  # who allows a list of calls allows nothing else
@@ -218,7 +218,7 @@ class Calls:
         finally:
             self._noted(server, tool, outcome, time.monotonic() - began)
         told = _told(answer)
-        made = await self.turns.take(is_large(told), self.asker.redacted, told)
+        made = await self.turns.take(is_large(told), self.asker.redact, told)
         if is_error:
             raise Refused("tool", _said(made["content"]), made["content"])
         return {"ok": True, **made}
@@ -233,7 +233,7 @@ class Calls:
             with contextlib.suppress(CasemateError):  # that it was allowed is on record
                 self.note(asker.run, asker.namespace, detail)
 
-        asker.afterwards(note)  # a row takes 0.2 ms, for which the answer need not wait
+        asker.defer(note)  # a row takes 0.2 ms, for which the answer need not wait
 
 
 def kind_of(error: CasemateError) -> Refusal:

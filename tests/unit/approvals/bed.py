@@ -1,4 +1,4 @@
-"""A whole plane without cells: what doors ask it, and what it writes down."""
+"""A whole broker without cells: what doors ask it, and what it writes down."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from casemate import ApprovalRequest
 from casemate.approvals.approvals import Approvals
-from casemate.approvals.asker import Asker, Of
 from casemate.approvals.channels import StreamChannel
+from casemate.approvals.requester import Origin, Requester
 from casemate.model.approval import Effect, Question, Verdict
 from casemate.policy.rules import Rulebook, Rules
 
@@ -22,7 +22,7 @@ def question(path: str = "a", **others: Any) -> Question:
     return Question("tool", f"read {path}", {"path": path}, server="files", tool="read", **others)
 
 
-class Desk:
+class Bed:
     """``rows``: what is on record; ``events``: what a stream was told; ``is_busy``: the record would have to wait."""
 
     def __init__(
@@ -56,11 +56,11 @@ class Desk:
             self._record(run, namespace, detail)
         return not self.is_busy
 
-    def asker(self, run: str = "run", session: str | None = "session", *, stream: bool = False) -> Asker:
+    def requester(self, run: str = "run", session: str | None = "session", *, stream: bool = False) -> Requester:
         channel = None
         if stream:
             channel = StreamChannel(lambda request, _: self.events.append(request), lambda: self.is_followed)
-        return self.approvals.asker(Of("name", session, run), channel)
+        return self.approvals.requester(Origin("name", session, run), channel)
 
     def has_shown(self, many: int) -> bool:
         return len(self.events) >= many

@@ -1,4 +1,4 @@
-"""The table of states: each request has one end, the first; and each session is shown so many at a time, in order."""
+"""The table of requests: each request has one end, the first; and each session is shown so many at a time, in order."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from casemate.approvals import states
-from casemate.approvals.states import SHOWN_AT_ONCE, End, States
+from casemate.approvals import requests
+from casemate.approvals.requests import SHOWN_AT_ONCE, End, RequestStates
 
 ENDS: tuple[End, ...] = ("approved", "denied", "expired", "withdrawn")
 
@@ -18,7 +18,7 @@ class Table(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = States()
+        self.table = RequestStates()
         self.ends: dict[str, str] = {}
         self.asked: dict[str, list[str]] = {"a": [], "b": []}
         self.shown: dict[str, list[str]] = {"a": [], "b": []}
@@ -27,12 +27,12 @@ class Table(RuleBasedStateMachine):
     def ask(self, queue: str, many: int) -> None:
         for _ in range(many):
             request = f"{queue}{len(self.asked[queue])}"
-            assert self.table.ask(request, queue, f"run of {queue}", 10) == ""
+            assert self.table.add(request, queue, f"run of {queue}", 10) == ""
             self.asked[queue].append(request)
 
     @rule(queue=st.sampled_from("ab"))
     def take_turns(self, queue: str) -> None:
-        while (request := self.table.take_turn(queue)) is not None:
+        while (request := self.table.show_next(queue)) is not None:
             self.shown[queue].append(request)
 
     @rule(queue=st.sampled_from("ab"), place=st.integers(0, 40), end=st.sampled_from(ENDS))
@@ -48,7 +48,7 @@ class Table(RuleBasedStateMachine):
     @invariant()
     def the_first_end_stays(self) -> None:
         for request in (request for queue in self.asked.values() for request in queue):
-            assert self.table.state(request) == self.ends.get(request, "asked")
+            assert self.table.state_of(request) == self.ends.get(request, "asked")
 
     @invariant()
     def a_session_is_shown_a_bounded_number_in_its_order(self) -> None:
@@ -57,7 +57,7 @@ class Table(RuleBasedStateMachine):
             places = [self.asked[queue].index(request) for request in shown]
             assert places == sorted(places)
         pending = {request for shown in self.shown.values() for request in shown if request not in self.ends}
-        assert set(self.table.shown()) == pending
+        assert set(self.table.list_shown()) == pending
 
 
 TestTable = Table.TestCase
@@ -65,23 +65,23 @@ TestTable.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 
 def test_a_request_that_is_over_before_its_turn_is_never_shown() -> None:
-    table = States()
+    table = RequestStates()
     for number in range(3):
-        table.ask(str(number), "session", "run", 1)
+        table.add(str(number), "session", "run", 1)
     table.settle("1", "withdrawn")
-    assert [table.take_turn("session") for _ in range(3)] == ["0", "2", None]
+    assert [table.show_next("session") for _ in range(3)] == ["0", "2", None]
 
 
 def test_more_than_can_be_looked_at_wait_and_the_next_follows_an_answer() -> None:
-    table = States()
+    table = RequestStates()
     for number in range(SHOWN_AT_ONCE + 2):
-        assert table.ask(str(number), "session", "run", 1) == ""
-    shown = [table.take_turn("session") for _ in range(SHOWN_AT_ONCE)]
+        assert table.add(str(number), "session", "run", 1) == ""
+    shown = [table.show_next("session") for _ in range(SHOWN_AT_ONCE)]
     assert None not in shown
-    assert table.take_turn("session") is None
+    assert table.show_next("session") is None
     table.settle("3", "denied")
-    assert table.take_turn("session") == str(SHOWN_AT_ONCE)
-    assert table.take_turn("session") is None
+    assert table.show_next("session") == str(SHOWN_AT_ONCE)
+    assert table.show_next("session") is None
 
 
 @pytest.mark.parametrize(
@@ -91,26 +91,26 @@ def test_more_than_can_be_looked_at_wait_and_the_next_follows_an_answer() -> Non
 def test_a_run_that_floods_is_refused_and_other_runs_are_not(
     monkeypatch: pytest.MonkeyPatch, bound: str, value: int, size: int
 ) -> None:
-    monkeypatch.setattr(states, bound, value)
-    table = States()
-    refusals = [table.ask(str(number), "session", "run", size) for number in range(5)]
+    monkeypatch.setattr(requests, bound, value)
+    table = RequestStates()
+    refusals = [table.add(str(number), "session", "run", size) for number in range(5)]
     assert [bool(refusal) for refusal in refusals] == [False] * 3 + [True] * 2
-    assert table.state("3") is None
-    assert table.ask("other", "session", "another run", size) == ""
+    assert table.state_of("3") is None
+    assert table.add("other", "session", "another run", size) == ""
     table.settle("0", "approved")
-    assert bool(table.ask("again", "session", "run", size)) is (bound == "MOST_ASKED")
+    assert bool(table.add("again", "session", "run", size)) is (bound == "MOST_ASKED")
 
 
 def test_nothing_is_kept_of_a_run_that_is_over() -> None:
-    table = States()
+    table = RequestStates()
     for number in range(50):
-        table.ask(str(number), "session", "run", 1)
-    table.take_turn("session")
+        table.add(str(number), "session", "run", 1)
+    table.show_next("session")
     for number in range(50):
         table.settle(str(number), "withdrawn")
     table.forget_run("run")
     table.forget_queue("session")
     assert not table._runs
-    assert not table._waiting
-    assert not table._shown
-    assert not table._asked
+    assert not table._not_shown
+    assert not table._shown_counts
+    assert not table._pending
