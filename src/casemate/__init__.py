@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from casemate.model.validation import Fix, Issue, Validation
     from casemate.policy.inject import Inject
     from casemate.sessions.files import FileInfo
-    from casemate.sessions.long_run import Run
+    from casemate.sessions.run import Run
     from casemate.sessions.session import Session
     from casemate.sessions.variables import Variable
     from casemate.tools.connections.answers import Answer
@@ -76,7 +76,7 @@ _HOME = {
     "casemate.api.call_plan": "PlannedCall ProgramPlan",
     "casemate.api.sandbox": "Sandbox",
     "casemate.sessions.files": "FileInfo",
-    "casemate.sessions.long_run": "Run",
+    "casemate.sessions.run": "Run",
     "casemate.sessions.session": "Session",
     "casemate.sessions.variables": "Variable",
     "casemate.tools.connections.answers": "Answer",

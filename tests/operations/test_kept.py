@@ -196,7 +196,7 @@ async def test_a_run_whose_events_cannot_be_kept_does_not_go_on_unseen(
 
     async with Desk(sandbox) as desk:
         agent = Checked(local(desk, AGENT))
-        monkeypatch.setattr("casemate.operations.event_log.EventLog.write", fail)
+        monkeypatch.setattr("casemate.execution.event_log.EventLog.append", fail)
         state = await agent("runs.start", {"code": SLOW, "wait": 60})
         assert (state["status"], state["error"]["kind"]) == ("done", kind)
         assert "cannot be kept" in state["error"]["message"]

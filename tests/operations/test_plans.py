@@ -21,7 +21,7 @@ from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.retention import Retention
 from casemate.sessions import registry
-from casemate.sessions.long_run import Run
+from casemate.sessions.run import Run
 
 CODE = "import os\nprint(sorted(os.listdir()))"
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from casemate.sessions.long_run import Run
+from casemate.sessions.run import Run
 
 if TYPE_CHECKING:
     from casemate.api.wiring import Rooms
@@ -33,9 +33,9 @@ def begin(request: Request, rooms: Rooms, work: Callable[[Emitter], Awaitable[ob
         noted,
         partial(_end_cell, emitters),
         lambda asked: rooms.approvals.answer_function(asked),  # noqa: PLW0108 - made when something is asked
+        is_step=False,
     )
-    rooms.background.add(run)
-    return run
+    return rooms.background.add(run)
 
 
 async def _execute(request: Request, rooms: Rooms, emitter: Emitter) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from casemate.model.limits import Limits
     from casemate.model.request import Request
     from casemate.redaction.redaction import Redaction
-    from casemate.sessions.long_run import Run
+    from casemate.sessions.run import Run
 
 
 @dataclass(frozen=True, slots=True)

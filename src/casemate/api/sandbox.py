@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from casemate.model.limits import Limits
     from casemate.model.request import Request
     from casemate.policy.policy import Policy
-    from casemate.sessions.long_run import Run
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
+    from casemate.sessions.run import Run
     from casemate.sessions.session import Session
     from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault

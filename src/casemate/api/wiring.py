@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from casemate.policy.hosts import HostRules
     from casemate.policy.policy import Policy
     from casemate.sessions.packages import Packages
-    from casemate.sessions.registry import Background, Sessions
+    from casemate.sessions.registry import Sessions
+    from casemate.sessions.run import StartedRuns
     from casemate.sessions.session import Session
     from casemate.tools.broker import Broker
     from casemate.tools.connections.listing import ServerTools
@@ -73,7 +74,7 @@ class Rooms:
     _vault: Vault | None = None
     _slots: Slots | None = None
     _sessions: Sessions | None = None
-    _background: Background | None = None
+    _background: StartedRuns | None = None
     _approvals: Approvals | None = None
     _tools: Tools | None = None
     _broker: Broker | None = None
@@ -213,12 +214,12 @@ class Rooms:
         return self._sessions
 
     @property
-    def background(self) -> Background:
+    def background(self) -> StartedRuns:
         """The runs of their own that go on by themselves."""
-        from casemate.sessions.registry import Background
+        from casemate.sessions.run import StartedRuns
 
         if self._background is None:
-            self._background = Background()
+            self._background = StartedRuns()
         return self._background
 
     @property

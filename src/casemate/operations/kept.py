@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault, NotFound, SandboxClosed, Unavailable
+from casemate.execution.event_log import EventLog
 from casemate.execution.finishing import finishing
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Done
 from casemate.model.execution import Cause
-from casemate.operations.event_log import EventLog
-from casemate.operations.events import event_document
 from casemate.operations.failures import error_document
 from casemate.operations.handles import meant
 from casemate.operations.retention import Retention
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.operation import Principal
     from casemate.operations.store import Store
-    from casemate.sessions.long_run import Run
+    from casemate.sessions.run import Run
 
 MOST_KEPT = 200  # runs of one caller that are over
 MOST_KEPT_BYTES = 2 << 30  # of their events and files
@@ -137,7 +136,7 @@ class KeptRuns:
         try:
             for _ in range(_UNTIL_SENT):
                 await asyncio.sleep(0)
-            self._begun(kept)  # which takes no longer than handing it to a thread
+            self._keep_events(kept, going)  # which takes no longer than handing it to a thread
         except BaseException as error:
             await going.cancel()
             if isinstance(error, OSError):
@@ -145,15 +144,16 @@ class KeptRuns:
             raise
         return kept
 
-    def _begun(self, kept: Kept) -> EventLog:
-        """Its events, in files that are made unless they are there: from then on it is found. Raises ``OSError``."""
+    def _keep_events(self, kept: Kept, going: Run) -> EventLog:
+        """Keep its event log in the store, unless it is there: from then on it is found. Raises ``OSError``."""
         if kept.log is None:
             folder = self._store.begin(kept.run, kept.head)
             try:
-                kept.log = EventLog(folder / _EVENTS, is_step=kept.head["session"] is not None)
+                going.log.keep_at(folder / _EVENTS)
             except OSError:
                 self._store.drop(kept.run)
                 raise
+            kept.log = going.log
             self._runs[kept.run] = kept
         return kept.log
 
@@ -181,7 +181,7 @@ class KeptRuns:
         if kept.log is None:
             path, is_step = self._store.folder(kept.run) / _EVENTS, kept.head["session"] is not None
             try:
-                kept.log = await asyncio.to_thread(EventLog.reopened, path, is_step=is_step)
+                kept.log = await asyncio.to_thread(EventLog.reopen, path, is_step=is_step)
             except (OSError, ValueError):
                 raise NotFound("run", f"the events of run {kept.run!r} are no longer kept") from None
         return kept.log
@@ -216,7 +216,7 @@ class KeptRuns:
                 async for event in events:
                     if isinstance(event, Done):
                         break
-                    self._begun(kept).write(event_document(event))
+                    self._keep_events(kept, going)
                     if isinstance(event, ApprovalRequest):
                         kept.asked.append(event.id)
                     kept.tell()
@@ -230,9 +230,7 @@ class KeptRuns:
         finally:
             chars = 0
             with contextlib.suppress(OSError):
-                log = self._begun(kept)
-                log.close()
-                chars = log.chars
+                chars = self._keep_events(kept, going).chars
             kept.head |= {"outcome": execution.status if execution else None, "ended": time.time(), "chars": chars}
             await self._end(kept, execution, error or (None if execution else Fault("the run came to no end")))
             going.forget()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from casemate.api.call_plan import Listed, PlannedCall, Trial
     from casemate.operations.desk import Desk
     from casemate.operations.kept import Kept
-    from casemate.sessions.long_run import Run
+    from casemate.sessions.run import Run
 
 MOST_KEPT = 50  # plans of one caller
 MOST_KEPT_BYTES = 64 << 20  # of what their programs were given, and of their lists

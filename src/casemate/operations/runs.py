@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from casemate.execution.request import Content
     from casemate.operations.desk import Desk
     from casemate.operations.sessions import SessionState
-    from casemate.sessions.long_run import Run
+    from casemate.sessions.run import Run
 
 Status = Literal["queued", "running", "waiting", "done"]
 _WAIT = 45.0  # seconds
@@ -264,7 +264,7 @@ class Runs:
         kept = self._kept.find(run, principal)
         status = self._status(kept)  # before its text: what comes after that is not the end
         log = await self._kept.log_of(kept)
-        text, reached = await asyncio.to_thread(log.text, cursor, limit)
+        text, reached = await asyncio.to_thread(log.read_text, cursor, limit)
         return OutputPage(text, reached, status == "done" and reached >= log.chars, status)
 
     @operation(audience=Audience.AGENT)
@@ -278,7 +278,7 @@ class Runs:
         while True:
             news, is_done = kept.news, kept.is_done
             while cursor < log.events:
-                for event in log.recent(cursor) or await asyncio.to_thread(log.read, cursor):
+                for event in log.read_recent(cursor) or await asyncio.to_thread(log.read, cursor):
                     cursor += 1
                     yield {"cursor": cursor, **event}
             if is_done:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from casemate.execution.event_log import read_log
 from casemate.model.execution import Cause, Execution, Usage
 from casemate.model.isolation import IsolationReport
 from casemate.operations.store import FolderStore
@@ -83,10 +83,6 @@ class Results(FolderStore):
 def _events(path: Path) -> Iterator[dict[str, Any]]:
     """The events that were written whole."""
     try:
-        with path.open("rb") as file:
-            for line in file:
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    yield event
+        yield from read_log(path)
     except (OSError, ValueError):
         return

@@ -6,12 +6,10 @@ import asyncio
 from typing import Any
 
 from casemate.errors import InvalidArgument
-from casemate.sessions.long_run import Run
 from casemate.sessions.session import Session
 
 _MOST = 5000  # sessions that are open at once
 _MOST_NAME = 200  # characters
-_RUNS_KEPT = 32  # that are over; each holds a file
 
 
 class Sessions:
@@ -71,26 +69,6 @@ class Sessions:
     def _forget_closed(self) -> None:
         for known in [known for known, session in self._open.items() if session.is_closed]:
             del self._open[known]
-
-
-class Background:
-    """The runs of their own of a sandbox that were begun and go on by themselves."""
-
-    def __init__(self) -> None:
-        self._runs: dict[str, Run] = {}
-
-    def add(self, run: Run) -> None:
-        """One more; the events of the oldest that are over are forgotten."""
-        self._runs[run.id] = run
-        for old in [known for known, one in self._runs.items() if one.is_done][:-_RUNS_KEPT]:
-            self._runs.pop(old).forget()
-
-    async def close(self) -> None:
-        """End all of them."""
-        async with asyncio.TaskGroup() as ending:
-            for run in self._runs.values():
-                ending.create_task(run.end())
-        self._runs.clear()
 
 
 def _check_name(name: object) -> None:

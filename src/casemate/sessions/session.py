@@ -33,17 +33,16 @@ from casemate.sessions.interpreter_cell import GRACE, InterpreterCell
 from casemate.sessions.interpreters import json_of
 from casemate.sessions.lifetime import Lifetime
 from casemate.sessions.lives import Lives
-from casemate.sessions.long_run import Run
 from casemate.sessions.outcome import StepEnd, denied_end, outcome_of
+from casemate.sessions.run import Run, StartedRuns
 from casemate.sessions.terms import Terms
 from casemate.sessions.variables import Variable, variable_of
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.emitter import Emitter
+    from casemate.model.approval import Decision
     from casemate.sessions.protocol import Reply
-
-_RUNS_KEPT = 32  # that are over; each holds a file
 
 
 class Session:
@@ -67,7 +66,7 @@ class Session:
         self._lives = Lives(terms.admitted, house, self._redaction)
         self.files = SessionFiles(self._workspace, self._redaction, self._lives.hides, self._lives.gave)
         self._lifetime = Lifetime(terms.idle_timeout, terms.lifetime, self._expire)
-        self._runs: dict[str, Run] = {}
+        self._runs = StartedRuns()
         self._running = ""  # the id of the step that runs
         self._interrupted = False  # somebody asked for its end
         self._asker: Requester | None = None  # of the step that runs
@@ -121,17 +120,18 @@ class Session:
         """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to."""
         request = self._request(code, timeout, stdin, metadata)
         work, interrupt = partial(self._run, request, wait=True), partial(self._interrupt, request.id)
-        run = Run(request.id, work, interrupt, lambda asked: self._house.approvals().answer_function(asked))
-        self._runs[run.id] = run
-        for old in [known for known, one in self._runs.items() if one.is_done][:-_RUNS_KEPT]:
-            self._runs.pop(old).forget()
-        return run
+
+        def answer(asked: str) -> Callable[[Decision], bool]:
+            return self._house.approvals().answer_function(asked)
+
+        return self._runs.add(Run(request.id, work, interrupt, answer, is_step=True))
 
     async def attach(self, run_id: str) -> Run:
         """A run of this session that was begun with :meth:`start`. Raises ``InvalidArgument``."""
-        if run_id not in self._runs:
+        run = self._runs.get(run_id)
+        if run is None:
             raise InvalidArgument("run_id", f"this session has no run {run_id!r}")
-        return self._runs[run_id]
+        return run
 
     def interrupt(self) -> None:
         """Interrupt the step that runs; its state is kept unless its code ignores that. Harmless when none runs."""
@@ -182,8 +182,7 @@ class Session:
     async def close(self) -> None:
         """End the session and everything in it. Harmless when repeated, and while a step runs: that is cancelled."""
         self._end("the session was closed")
-        for run in self._runs.values():
-            await run.end()
+        await self._runs.close()
         async with self._turn:
             await self._lives.end(keep_files=False)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from casemate.model.limits import Limits
     from casemate.model.overview import Inspection, RuntimeInfo, Stats
     from casemate.model.validation import Validation
-    from casemate.sessions import long_run as asynchronous_run
+    from casemate.sessions import run as asynchronous_run
     from casemate.sessions import session as asynchronous_session
     from casemate.sessions.variables import Variable
 
@@ -289,15 +289,15 @@ class Run:
         return repr(self._run)
 
     def stream(self, cursor: int = 0) -> Iterator[Event]:
-        """See :meth:`casemate.sessions.long_run.Run.stream`."""
+        """See :meth:`casemate.sessions.run.Run.stream`."""
         yield from each(self._run.stream(cursor), self._wait)
 
     def wait(self) -> Execution:
-        """See :meth:`casemate.sessions.long_run.Run.wait`."""
+        """See :meth:`casemate.sessions.run.Run.wait`."""
         return cast("Execution", self._wait(self._run.wait()))
 
     def cancel(self) -> None:
-        """See :meth:`casemate.sessions.long_run.Run.cancel`."""
+        """See :meth:`casemate.sessions.run.Run.cancel`."""
         self._wait(self._run.cancel())
 
 

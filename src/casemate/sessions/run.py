@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument, SandboxClosed
+from casemate.execution.event_log import Answer, EventLog
 from casemate.execution.stream import events
 from casemate.model.events import Done, Event
-from casemate.sessions.tape import Answerer, Tape
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
     from casemate.model.execution import Execution
+
+_MOST_KEPT = 32  # runs of one session or sandbox that are over; the log of each may hold a file
 
 
 class Run:
@@ -30,25 +32,27 @@ class Run:
         run_id: str,
         work: Callable[[Emitter], Coroutine[Any, Any, object]],
         interrupt: Callable[[], bool],
-        answerer: Answerer,
+        answer: Answer,
+        *,
+        is_step: bool,
     ) -> None:
-        """``work`` tells what happens; ``interrupt``: interrupts the step, if it runs; whether it does. ``answerer``:
-        how what it asks is answered."""
+        """``work`` emits what happens; ``interrupt`` ends it, if it runs, and says whether it does. ``answer``: how
+        what it asks is answered."""
         self.id = run_id
+        self.log = EventLog(is_step=is_step)
         self._interrupt = interrupt
-        self._tape = Tape(answerer)
+        self._answer = answer
         self._readers = 0
         self._emitter: Emitter | None = None
 
-        def followed(emitter: Emitter) -> Coroutine[Any, Any, object]:
+        def follow(emitter: Emitter) -> Coroutine[Any, Any, object]:
             self._emitter = emitter
             emitter.follow(bool(self._readers))
             return work(emitter)
 
-        self._news = asyncio.Event()  # set, and replaced, when there is more
         self._done: Done | None = None
-        self._task = asyncio.ensure_future(self._record(events(followed)))  # noqa: TID251 - ended by the session, see `end`
-        self._task.add_done_callback(lambda _: self._tell())
+        self._task = asyncio.ensure_future(self._record(events(follow)))  # noqa: TID251 - ended by the session, see `end`
+        self._task.add_done_callback(lambda _: self.log.finish())
 
     def __repr__(self) -> str:
         return f"<Run {self.id}{' done' if self.is_done else ''}>"
@@ -60,36 +64,39 @@ class Run:
 
     @property
     def has_begun(self) -> bool:
-        """Whether its turn has come; until then it waits for others."""
+        """Whether it runs or has run; until then it waits for others."""
         return self._task.done() or (self._emitter is not None and self._emitter.has_begun)
 
     async def stream(self, cursor: int = 0) -> AsyncGenerator[Event]:
-        """Events from the one with number ``cursor`` on, counted from 0, as they happen; ``Done`` is the last.
+        """Follow its events as they happen; ``Done`` is the last. Leaving changes nothing.
 
-        Whoever comes again gives the number of events that were received. Leaving changes nothing. Raises as
-        :meth:`Session.run` does.
+        Args:
+            cursor: The number of the first event, counted from 0. Whoever comes again gives the number of events that
+                were received.
+
+        Raises:
+            InvalidArgument: ``cursor`` is no such number.
+            SandboxClosed: Its events are no longer kept, or it never began.
+            CasemateError: As of :meth:`Session.run`.
         """
         if isinstance(cursor, bool) or not isinstance(cursor, int) or cursor < 0:
             raise InvalidArgument("cursor", f"{cursor!r} is not the number of an event, counted from 0")
-        self._follow(1)
+        self._count_reader(1)
         try:
-            while True:
-                news, is_over = self._news, self._task.done()
-                while cursor < len(self._tape):
-                    if self._tape.is_closed:
-                        raise SandboxClosed("the events of this run are no longer kept; wait() gives its outcome")
-                    yield self._tape.read(cursor)
+            while not (self.is_done and cursor >= self.log.events):
+                await self.log.wait(cursor)
+                if cursor < self.log.events and not self.log.is_readable:
+                    raise SandboxClosed("the events of this run are no longer kept; wait() gives its outcome")
+                for event in self.log.read_events(cursor, self._answer):
+                    yield event
                     cursor += 1
-                if is_over:
-                    break
-                await news.wait()
         finally:
-            self._follow(-1)
-        if cursor <= len(self._tape):
+            self._count_reader(-1)
+        if cursor <= self.log.events:
             yield self._outcome()
 
     async def wait(self) -> Execution:
-        """The outcome, once it is over. Raises as :meth:`Session.run` does."""
+        """Wait for its outcome. Raises as :meth:`Session.run` does."""
         await asyncio.wait([self._task])
         return self._outcome().execution
 
@@ -107,7 +114,7 @@ class Run:
 
     def forget(self) -> None:
         """Its events are not wanted any more; its outcome stays."""
-        self._tape.close()
+        self.log.close()
 
     def _outcome(self) -> Done:
         if self._task.cancelled():
@@ -116,23 +123,45 @@ class Run:
         assert self._done is not None
         return self._done
 
-    def _follow(self, change: int) -> None:
+    def _count_reader(self, change: int) -> None:
         """One reader more, or less."""
         self._readers += change
         if self._emitter is not None:
             self._emitter.follow(bool(self._readers))
 
-    async def _record(self, happened: AsyncGenerator[Event]) -> None:
+    async def _record(self, emitted: AsyncGenerator[Event]) -> None:
         try:
-            async for event in happened:
+            async for event in emitted:
                 if isinstance(event, Done):
                     self._done = event
                 else:
-                    self._tape.write(event)
-                    self._tell()
+                    self.log.append(event)
         finally:
-            await happened.aclose()
+            await emitted.aclose()
 
-    def _tell(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+
+class StartedRuns:
+    """The runs of a sandbox or a session that were started and go on by themselves, by id."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Run] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._runs)
+
+    def add(self, run: Run) -> Run:
+        """One more; the events of the oldest that are over are forgotten."""
+        self._runs[run.id] = run
+        for old in [run_id for run_id, known in self._runs.items() if known.is_done][:-_MOST_KEPT]:
+            self._runs.pop(old).forget()
+        return run
+
+    def get(self, run_id: str) -> Run | None:
+        """The run with this id, where there is one."""
+        return self._runs.get(run_id)
+
+    async def close(self) -> None:
+        """End all of them."""
+        async with asyncio.TaskGroup() as ending:
+            for run in self._runs.values():
+                ending.create_task(run.end())

@@ -1,0 +1,349 @@
+"""The event log of a run: each event is written once, and read by number, or as text by position, by any number of
+readers.
+
+An event is kept as a line of JSON, the first of them in memory and the others in a file: one without a name, which goes
+with the log, or one at a path, which stays. What is held in memory is bounded. One event loop writes; `read` and
+`read_text` may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from casemate.model.approval import ApprovalRequest, Decision
+from casemate.model.events import Display, ErrorEvent, Event, Output, ResultEvent
+from casemate.model.result import ProgramError, Result
+
+Document = dict[str, Any]
+Answer = Callable[[str], Callable[[Decision], bool]]  # how a request, by its id, is answered
+
+_IN_MEMORY = 1 << 16  # bytes: most runs say no more
+_INDEX_EVENTS = 64  # events between two places of the index
+_INDEX_BYTES = 1 << 16  # bytes likewise
+_RECENT_EVENTS = 256  # events that are read without a file
+_RECENT_BYTES = 1 << 18  # of these, about
+_BATCH = 1 << 20  # bytes of events that `read` gives at once
+_CHUNK = 1 << 20  # bytes of one read
+_PRIVATE = ("_data", "_text")  # keys of a kept document that readers do not get
+_REQUEST = tuple(field.name for field in fields(ApprovalRequest) if field.repr)
+
+
+class EventLog:
+    """``events``, ``chars`` and ``size``: how many events there are, characters of their text, and bytes. The text is
+    what the program wrote, and the text of what it showed on lines of its own."""
+
+    def __init__(self, path: Path | None = None, *, is_step: bool) -> None:
+        """``path``: where it is kept. ``is_step``: the text of errors is in nothing that was written.
+
+        Raises ``OSError``.
+        """
+        self.events = self.chars = self.size = 0
+        self._is_step = is_step
+        self._path = path
+        self._memory = bytearray()
+        self._fd = -1 if path is None else _create(path)
+        self._lock = threading.Lock()  # of the memory and the descriptor
+        self._index: list[tuple[int, int, int]] = [(0, 0, 0)]  # event, character, byte
+        self._recent: deque[tuple[Document, int]] = deque()
+        self._recent_bytes = 0
+        self._ends_line = True
+        self._is_finished = False
+        self._is_closed = False
+        self._changed: asyncio.Event | None = None  # for whoever waits
+
+    @classmethod
+    def reopen(cls, path: Path, *, is_step: bool) -> EventLog:
+        """A log that was written before, up to where its writer was ended. Raises ``OSError`` and ``ValueError``."""
+        log = cls(is_step=is_step)
+        log._path = path
+        with path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                log._count(len(line), _text_of_kept(json.loads(line)))
+        log.finish()
+        log.close()
+        return log
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether its events can still be read: not once it is closed, unless it is kept at a path."""
+        return not self._is_closed or self._path is not None
+
+    # -- writing
+
+    def append(self, event: Event) -> None:
+        """Keep ``event`` as the next. Raises ``OSError`` where it cannot be kept."""
+        document = _document_of(event)
+        text = self._text_of(event)
+        if text != _text_of_kept(document):
+            document["_text"] = text
+        data = _line(document)
+        if not self._is_closed:  # else nobody can read it
+            self._write(data)
+        self._count(len(data), text)
+        self._remember(document, len(data))
+        self._wake()
+
+    def keep_at(self, path: Path) -> None:
+        """Move what there is to a new file at ``path``, and write what comes there. Raises ``OSError``."""
+        fd = _create(path)
+        try:
+            at = 0
+            while chunk := self._read_bytes(at):
+                at += _write_all(fd, chunk, at)
+        except BaseException:
+            os.close(fd)
+            raise
+        with self._lock:
+            self._path, self._memory, old, self._fd = path, bytearray(), self._fd, fd
+            if old >= 0:
+                os.close(old)
+
+    def finish(self) -> None:
+        """No more events will come."""
+        self._is_finished = True
+        self._wake()
+
+    def close(self) -> None:
+        """Nothing is written any more; without a path nothing can be read, either. Harmless when repeated."""
+        with self._lock:
+            self._is_closed = True
+            self._memory.clear()
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+        self._recent.clear()
+
+    def _write(self, data: bytes) -> None:
+        with self._lock:
+            if self._fd < 0 and self.size + len(data) <= _IN_MEMORY:
+                self._memory += data
+                return
+            if self._fd < 0:
+                self._fd = _create_unnamed()
+                _write_all(self._fd, self._memory, 0)
+                self._memory = bytearray()
+            _write_all(self._fd, data, self.size)
+
+    def _count(self, size: int, text: str) -> None:
+        number, _, at = self._index[-1]
+        if self.events - number >= _INDEX_EVENTS or self.size - at >= _INDEX_BYTES:
+            self._index.append((self.events, self.chars, self.size))
+        self.chars, self.size = self.chars + len(text), self.size + size
+        self.events += 1
+
+    def _remember(self, document: Document, size: int) -> None:
+        self._recent.append((document, size))
+        self._recent_bytes += size
+        while len(self._recent) > _RECENT_EVENTS or self._recent_bytes > _RECENT_BYTES:
+            self._recent_bytes -= self._recent.popleft()[1]
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    def _text_of(self, event: Event) -> str:
+        match event:
+            case Output():
+                text = event.text
+            case ResultEvent(result) | Display(result, _, False):
+                text = self._own_line(result.get("text/plain"))
+            case ErrorEvent(error) if self._is_step:
+                text = self._own_line(error.traceback)
+            case _:
+                text = ""
+        if text:
+            self._ends_line = text.endswith("\n")
+        return text
+
+    def _own_line(self, text: object) -> str:
+        if not isinstance(text, str) or not text:
+            return ""
+        return ("" if self._ends_line else "\n") + text + ("" if text.endswith("\n") else "\n")
+
+    # -- reading
+
+    async def wait(self, cursor: int) -> None:
+        """Wait until there is an event with the number ``cursor``, or no more will come."""
+        while self.events <= cursor and not self._is_finished:
+            if self._changed is None:
+                self._changed = asyncio.Event()
+            await self._changed.wait()
+
+    def read_recent(self, cursor: int) -> list[Document]:
+        """Events from the one with number ``cursor`` on where all of them are in memory, else none. In the event loop
+        that writes; takes no time."""
+        first = self.events - len(self._recent)
+        if cursor < first:
+            return []
+        return [_public(document) for document, _ in islice(self._recent, cursor - first, None)]
+
+    def read(self, cursor: int) -> list[Document]:
+        """Events from the one with number ``cursor`` on, about a megabyte of them; none where there are none yet.
+        Raises ``OSError``."""
+        return [_public(document) for document in self._batch(cursor)]
+
+    def read_events(self, cursor: int, answer: Answer) -> list[Event]:
+        """The same as the events that were appended. ``answer``: how requests are answered. In the event loop that
+        writes."""
+        first = self.events - len(self._recent)
+        recent = [document for document, _ in islice(self._recent, max(0, cursor - first), None)]
+        return [_event_of(document, answer) for document in (recent if cursor >= first else self._batch(cursor))]
+
+    def read_text(self, cursor: int, limit: int) -> tuple[str, int]:
+        """At most ``limit`` characters of text from the one with number ``cursor`` on, and the number of the next.
+        Raises ``OSError``."""
+        cursor = min(cursor, self.chars)
+        end = min(cursor + limit, self.chars)
+        place = bisect_right([chars for _, chars, _ in self._index], cursor) - 1
+        at, parts = self._index[place][1], []
+        for _, _, document in self._documents(place) if end > cursor else ():
+            text = _text_of_kept(document)
+            parts.append(text[max(0, cursor - at) : max(0, end - at)])
+            at += len(text)
+            if at >= end:
+                break
+        return "".join(parts), end
+
+    def _batch(self, cursor: int) -> list[Document]:
+        batch: list[Document] = []
+        start = None
+        for number, at, document in self._documents(bisect_right(self._index, (cursor, 1 << 62, 0)) - 1):
+            if number < cursor:
+                continue
+            start = at if start is None else start
+            batch.append(document)
+            if at - start > _BATCH:
+                break
+        return batch
+
+    def _documents(self, place: int) -> Iterator[tuple[int, int, Document]]:
+        """Number, position and document of each event, from a place of the index on."""
+        number, _, at = self._index[place]
+        end, rest = self.size, b""
+        while at + len(rest) < end and (chunk := self._read_bytes(at + len(rest))):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if at >= end:
+                    return
+                yield number, at, json.loads(line)
+                number, at = number + 1, at + len(line) + 1
+
+    def _read_bytes(self, at: int) -> bytes:
+        with self._lock:
+            if self._fd >= 0:
+                return os.pread(self._fd, _CHUNK, at)
+            if self._path is None:
+                return bytes(self._memory[at : at + _CHUNK])
+        with self._path.open("rb") as file:
+            file.seek(at)
+            return file.read(_CHUNK)
+
+
+def read_log(path: Path) -> Iterator[Document]:
+    """The events that were written whole to a log at ``path``. Raises ``OSError`` and ``ValueError``."""
+    with path.open("rb") as file:
+        for line in file:
+            document = json.loads(line)
+            if isinstance(document, dict):
+                yield _public(document)
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _create_unnamed() -> int:
+    import tempfile
+
+    with tempfile.TemporaryFile(buffering=0) as file:
+        return os.dup(file.fileno())
+
+
+def _write_all(fd: int, data: bytes | bytearray, at: int) -> int:
+    view = memoryview(data)
+    while view:
+        view = view[os.pwrite(fd, view, at + len(data) - len(view)) :]
+    return len(data)
+
+
+def _line(document: Document) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+
+def _document_of(event: Event) -> Document:
+    """An event as it is kept; ``event`` in it says which."""
+    match event:
+        case Output():
+            return {"event": "output", "stream": event.stream, "background": event.background, **_kept_output(event)}
+        case Display(result, display_id, update):
+            return {"event": "display", "result": dict(result), "display_id": display_id, "update": update}
+        case ResultEvent(result):
+            return {"event": "result", "result": dict(result)}
+        case ErrorEvent(error):
+            error_document = {"name": error.name, "value": error.value, "traceback": error.traceback}
+            return {"event": "error", "error": error_document}
+        case ApprovalRequest():
+            return {"event": "approval", "request": {name: getattr(event, name) for name in _REQUEST}}
+    raise TypeError(f"a {type(event).__name__} is not kept")
+
+
+def _kept_output(event: Output) -> dict[str, str]:
+    """The text, or the bytes that it was decoded from: these in Base64 where text as JSON could be six times as
+    long."""
+    text, data = event.text, event.data
+    if text.encode() == data and len(_line({"text": text})) <= 2 * len(data) + _INDEX_EVENTS:
+        return {"text": text}
+    encoded = base64.b64encode(data).decode()
+    return {"_data": encoded} if text == data.decode("utf-8", "replace") else {"text": text, "_data": encoded}
+
+
+def _output_text(document: Document) -> str:
+    if "text" in document:
+        return str(document["text"])
+    return base64.b64decode(document["_data"]).decode("utf-8", "replace")
+
+
+def _text_of_kept(document: Document) -> str:
+    if "_text" in document:
+        return str(document["_text"])
+    return _output_text(document) if document["event"] == "output" else ""
+
+
+def _public(document: Document) -> Document:
+    """A document without what only the log reads."""
+    if not any(key in document for key in _PRIVATE):
+        return dict(document)
+    public = {key: value for key, value in document.items() if key not in _PRIVATE}
+    return {**public, "text": _output_text(document)} if document["event"] == "output" else public
+
+
+def _event_of(document: Document, answer: Answer) -> Event:
+    match document["event"]:
+        case "output":
+            text = _output_text(document)
+            data = base64.b64decode(document["_data"]) if "_data" in document else text.encode()
+            return Output(document["stream"], text, document["background"], data)
+        case "display":
+            return Display(Result(document["result"]), document["display_id"], document["update"])
+        case "result":
+            return ResultEvent(Result(document["result"]))
+        case "error":
+            return ErrorEvent(ProgramError(**document["error"]))
+        case "approval":
+            request = document["request"]
+            return ApprovalRequest(**request, _answer=answer(request["id"]))
+    raise ValueError(f"{document['event']!r} is no event of a log")
