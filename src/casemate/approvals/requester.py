@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from casemate.model.approval import Question, Verdict
     from casemate.redaction.redaction import Redaction
 
-QUIET = 0.1  # seconds in which the cell sent no request and no answer came (docs/approvals.md)
+QUIET = 0.1  # seconds in which the cell sent no request and no answer came (docs/how-to/approvals.md)
 _END_WITHIN = 5.0  # seconds that an approver has to take note of its cancellation
 _OVER = "what asked is over"
 _BATCH = 0.02  # seconds in which deferred jobs are gathered: each change of thread takes others' time
