@@ -45,8 +45,8 @@ _BEFORE: tuple[Step, ...] = (
     (("host", "start", "begin"), "to the wall"),
 )
 _AFTER: tuple[Step, ...] = (
-    (("serve", "Server._reported", "begin"), "init's report, supervisor awake"),
-    (("serve", "Server._tell_end", "begin"), "is it empty, what it used, what is left"),
+    (("serve", "SupervisorLoop._read_status", "begin"), "init's report, supervisor awake"),
+    (("serve", "SupervisorLoop._report_end", "begin"), "is it empty, what it used, what is left"),
     (("host", "finish", "begin"), "message to the host, its pump awake"),
     (("host", "finish", "end"), "rest of the output read, pipes closed"),
     (("host", "run", "end"), "to the event loop"),
@@ -57,19 +57,19 @@ _AFTER: tuple[Step, ...] = (
 )
 STEPS: tuple[Step, ...] = (
     *_BEFORE,
-    (("serve", "Server._make", "begin"), "to the supervisor: message, memory files, pipes, waking it"),
-    (("broker", "prepare", "begin"), "its request: read, descriptors given away"),
-    (("broker", "prepare", "end"), "the cell's tmpfs, folders, program, mounts"),
-    (("spares", "Spares.take", "end"), "the spare: taken, or made now if it is not there"),
+    (("serve", "SupervisorLoop._launch", "begin"), "to the supervisor: message, memory files, pipes, waking it"),
+    (("scratch", "prepare", "begin"), "its request: read, descriptors given away"),
+    (("scratch", "prepare", "end"), "the cell's tmpfs, folders, program, mounts"),
+    (("pool", "Pool.take", "end"), "the ready cell: taken, or made now if it is not there"),
     (("cgroups", "Group.limit", "end"), "limits of the cgroup"),
-    (("cell", "_assemble", "begin"), "to the cell: message, waking it, request read"),
+    (("init", "_attach_mounts", "begin"), "to the cell: message, waking it, request read"),
     (("kernel", "pivot_root_here", "begin"), "mounts attached, devpts"),
     (("kernel", "pivot_root_here", "end"), "new root, old one detached"),
-    (("cell", "_place_descriptors", "end"), "descriptors placed, others closed"),
-    (("cell", "_limit", "end"), "resource limits"),
+    (("init", "_place_descriptors", "end"), "descriptors placed, others closed"),
+    (("init", "_set_rlimits", "end"), "resource limits"),
     (("kernel", "drop_capabilities", "end"), "capabilities"),
     (("landlock", "restrict", "end"), "Landlock"),
-    (("filters", "install", "end"), "seccomp"),
+    (("kernel", "install_filter", "end"), "seccomp"),
     (("init", "start_program", "end"), "exec of the program"),
     (("init", "_reap_until", "end"), "THE PROGRAM ITSELF"),
     *_AFTER,
@@ -78,9 +78,9 @@ WARM_STEPS: tuple[Step, ...] = (
     *_BEFORE,
     (("host", "take", "end"), "a cell that is ready, taken"),
     (("host", "begin", "begin"), "the message for it put together"),
-    (("serve", "Server._begin", "begin"), "to the supervisor: message, waking it"),
-    (("broker", "Scratch.begin", "end"), "the program placed in its tmpfs"),
-    (("cells", "pass_on", "begin"), "its clock started"),
+    (("serve", "SupervisorLoop._begin", "begin"), "to the supervisor: message, waking it"),
+    (("scratch", "Scratch.add_program", "end"), "the program placed in its tmpfs"),
+    (("cells", "splice_order", "begin"), "its clock started"),
     (("host", "first line", "end"), "to the program's process: waking it, order read, program found"),
     (("host", "last line", "end"), "THE PROGRAM ITSELF, from its first to its last line"),
     (("init", "_reap_until", "end"), "its output written, its process ends, init awake"),
@@ -92,23 +92,23 @@ FORKED_STEPS: tuple[Step, ...] = (
     (_AFTER[0][0], "its output written, its process ends, init's report, supervisor awake"),
     *_AFTER[1:],
 )
-# How the next cell was made ready. From a zygote, whose cells nobody sees but the supervisor; and from a spare.
+# How the next cell was made ready. From a zygote, whose cells nobody sees but the supervisor; and from the pool.
 FORKED: tuple[Step, ...] = (
-    (("spare", "Unborn.__init__", "begin"), ""),
-    (("spare", "adopt", "begin"), "channel, cgroup, the zygote's fork"),
-    (("spare", "adopt", "end"), "id maps"),
-    (("serve", "Server._give", "end"), "its tmpfs, mounts, limits; all handed over"),
+    (("pool", "PendingCell.__init__", "begin"), ""),
+    (("pool", "adopt_process", "begin"), "channel, cgroup, the zygote's fork"),
+    (("pool", "adopt_process", "end"), "id maps"),
+    (("serve", "SupervisorLoop._start_cell", "end"), "its tmpfs, mounts, limits; all handed over"),
     (("host", "waits", "end"), "namespaces, walls, the program's process forked, prepared and asleep"),
 )
 STARTED: tuple[Step, ...] = (
-    (("serve", "Server._make", "begin"), ""),
-    (("serve", "Server._give", "end"), "its tmpfs, mounts, limits; a spare taken, all handed over"),
+    (("serve", "SupervisorLoop._launch", "begin"), ""),
+    (("serve", "SupervisorLoop._start_cell", "end"), "its tmpfs, mounts, limits; a ready cell taken, all handed over"),
     (("host", "waits", "end"), "walls, the interpreter started and asleep"),
 )
-SPARE = ((("spare", "make", "begin"), ""), (("spare", "make", "end"), "a spare made in the supervisor"))
+PREFORK = ((("pool", "prefork", "begin"), ""), (("pool", "prefork", "end"), "a ready cell made in the supervisor"))
 PREPARED = (
-    (("cell", "_prepare", "begin"), ""),
-    (("cell", "_prepare", "end"), "the spare's id maps, namespaces, proc, masks"),
+    (("init", "_prepare", "begin"), ""),
+    (("init", "_prepare", "end"), "the ready cell's id maps, namespaces, proc, masks"),
 )
 # What is wrapped in this process, and what its moments are called.
 NOTED: tuple[tuple[Any, str, str], ...] = (
@@ -146,7 +146,7 @@ BY_EXEC = Profile(
     is_warm=False,
     programs={"shell": "true", "python": "pass"},
     steps={"shell": STEPS, "python": STEPS},
-    ahead={"shell": (SPARE, PREPARED), "python": (SPARE, PREPARED)},
+    ahead={"shell": (PREFORK, PREPARED), "python": (PREFORK, PREPARED)},
 )
 READY = Profile(
     "in a cell that was ready",
@@ -216,13 +216,13 @@ async def _profile(profile: Profile, noted: Noted, audit: str, rounds: int) -> d
     """What was noted, by language."""
     found = {language: Taken() for language in profile.programs}
     async with await _opened(profile, audit) as sandbox:
-        if not noted.at(("serve", "Server._make", "begin")):
+        if not noted.at(("serve", "SupervisorLoop._launch", "begin")):
             raise RuntimeError("the supervisor was not started with in_supervisor.py in it")
         waits = Waits()
         async for language, code in _programs(profile, rounds):
             one = found[language]
             if not profile.is_warm:
-                _add_ahead(profile, language, noted, one)  # the spare that this run is going to take
+                _add_prefork(profile, language, noted, one)  # the ready cell that this run is going to take
             before = waits.programs()
             start = await _run(sandbox, noted, language, code)
             if start != ("pool" if profile.is_warm else "exec"):
@@ -233,7 +233,7 @@ async def _profile(profile: Profile, noted: Noted, audit: str, rounds: int) -> d
             if profile.is_warm:
                 called = noted.at(("host", "call", "end"))
                 noted.host["waits", "end"] = await waits.next_one(before)
-                _add_ahead(profile, language, noted, one, called)
+                _add_prefork(profile, language, noted, one, called)
     return found
 
 
@@ -253,7 +253,7 @@ async def _run(sandbox: Sandbox, noted: Noted, language: str, code: str) -> str:
 
 
 async def _programs(profile: Profile, rounds: int) -> AsyncIterator[tuple[str, str]]:
-    """Each program again and again, with pauses in which the next spare gets ready."""
+    """Each program again and again, with pauses in which the next cell is preforked."""
     for _ in range(rounds):
         for program in profile.programs.items():
             await asyncio.sleep(_PAUSE)
@@ -270,7 +270,7 @@ def _add(taken: dict[str, list[float]], noted: Noted, steps: Sequence[Step]) -> 
         taken.setdefault(_WHOLE, []).append((noted.at(steps[-1][0]) - first) / 1e9)
 
 
-def _add_ahead(profile: Profile, language: str, noted: Noted, taken: Taken, since: int = 0) -> None:
+def _add_prefork(profile: Profile, language: str, noted: Noted, taken: Taken, since: int = 0) -> None:
     """What was done for the next cell, if all of that has happened, and after ``since``."""
     for chain in profile.ahead[language]:
         times = [noted.at(moment) for moment, _ in chain]

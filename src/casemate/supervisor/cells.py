@@ -7,8 +7,8 @@ import os
 import resource
 import time
 
-from casemate.supervisor import broker, init, pauses, spare, standstill, watch, wire
-from casemate.supervisor.identity import Identity
+from casemate.supervisor import init, pause, pool, scratch, watch, wire
+from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -16,62 +16,62 @@ if TYPE_CHECKING:
 
 _SIGKILL = 9
 _FIRST_LOOK = 0.01  # seconds after the start
-_STUBBORN_REST = 1.0  # seconds until a cell that could not be stopped is tried again: trying takes `standstill` 30 ms
-_TIMES_REST = 10  # as long as a look took, it rests
+_RETRY_PAUSE = 1.0  # seconds until a cell that could not be stopped is tried again: trying takes `pause` 30 ms
+_REST_FACTOR = 10  # as long as a look took, it rests
 _PIPE_READ = 4096
-_LOOSE = 256 << 20  # bytes above the limit from which RLIMIT_DATA holds a process to nothing: Node reserves gigabytes
+_LOOSE_BYTES = 256 << 20  # bytes above the limit from which RLIMIT_DATA bounds nothing: Node reserves gigabytes
 _NEVER = float("inf")
 _SIGINT = 2
 _IDLE_LOOK = 5.0  # seconds between looks at a session in which no step runs, and nothing but its interpreter
 
 
-class Cell:
+class CellProcess:
     """A cell from its request to its end.
 
     ``id``: the host's name for it; ``shared``: bytes that it holds in common with its zygote from the start;
-    ``held_alone``: whether the kernel keeps a single process of it near the memory limit.
-    While ``waits`` is true its program is not known yet and no clock runs.
+    ``is_bounded_by_rlimit``: whether RLIMIT_DATA keeps a single process of it near the memory limit.
+    While ``is_waiting`` is true its program is not known yet and no clock runs.
     """
 
-    def __init__(self, request: dict[str, Any], made: spare.Spare, scratch: broker.Scratch, shared: int) -> None:
+    def __init__(self, request: dict[str, Any], ready: pool.ReadyCell, scratch: scratch.Scratch, shared: int) -> None:
         self.id: str = request["id"]
         self.limits: dict[str, Any] = request["limits"]
         self.shared = shared
         data = request["rlimits"]["DATA"]
-        self.held_alone = data is not None and data - shared - self.limits["memory"] < _LOOSE
-        self.pid = made.pid
-        self.pidfd = os.pidfd_open(made.pid)
+        self.is_bounded_by_rlimit = data is not None and data - shared - self.limits["memory"] < _LOOSE_BYTES
+        self.pid = ready.pid
+        self.pidfd = os.pidfd_open(ready.pid)
         self.scratch = scratch
-        self.group = made.group
-        self.status_fd = made.status_fd
-        self.made = made  # its channel is kept until the result is told; see cell.PREPARED
+        self.group = ready.group
+        self.status_fd = ready.status_fd
+        self.ready = ready  # its channel is kept until the result is sent; see init.PREPARED
         self.mounts = self.network = -1  # its namespaces, where the host has sockets or folders in it
-        self.waits: bool = request["order"]
+        self.is_waiting: bool = request["order"]
         self.session: bool = request["session"]
         self.grace = 0.0  # seconds from the interrupt of a step to the end of the cell
         self.interrupted = False
-        self.again = self.repeat = _NEVER  # when it is interrupted once more: an interpreter may have missed it
+        self.next_interrupt = self.interrupt_interval = _NEVER  # an interpreter may have missed the first one
         self.in_step = False
         self.step_began = 0.0
-        self.frozen: standstill.Standstill | None = None  # while its files are taken
-        self.paused: pauses.Pause | None = None  # while it waits for somebody's answer
+        self.files_pause: pause.Pause | None = None  # while its files are taken
+        self.answer_pause: pause.Pause | None = None  # while it waits for somebody's answer
         self.keeps_files = False  # at its end, for the session's next cell
         self.started = time.monotonic()
         self.deadline = self.next_look = _NEVER
-        if not self.waits:
+        if not self.is_waiting:
             self.begin(request["deadline"])
         self.reason: str | None = None
         self.problem = ""  # why its program could not begin
-        self.reported: dict[str, Any] | None = None  # by its init
-        self.in_place = not self.waits
-        self.to_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is in place
+        self.report: dict[str, Any] | None = None  # by its init
+        self.is_set_up = not self.is_waiting
+        self.pending_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is set up
         self.memory = self.peak_memory = 0
         self.tasks = self.peak_tasks = 0
         self.cpu_seconds = self.cpu_before = 0.0
 
     def begin(self, deadline: float) -> None:
         """Its program starts now and has ``deadline`` seconds."""
-        self.waits = False
+        self.is_waiting = False
         self.started = time.monotonic()
         self.deadline = self.started + deadline
         self.next_look = self.started + _FIRST_LOOK
@@ -79,7 +79,7 @@ class Cell:
     def keep_namespaces(self) -> None:
         """Keep its mounts and its network at hand. Waits until it has prepared itself. Raises ``OSError``."""
         if self.network < 0:
-            self.mounts, self.network = self.made.namespaces()
+            self.mounts, self.network = self.ready.take_namespaces()
 
     def limit(self, limits: dict[str, Any]) -> None:
         """Hold it to ``limits``, which are the request's, as far as a cgroup counts them. Raises ``OSError``."""
@@ -106,8 +106,8 @@ class Cell:
             if value is not None:
                 kind = getattr(resource, f"RLIMIT_{name}")
                 most = value + self.shared if name == "DATA" else value
-                hardest = resource.prlimit(pid, kind)[1]
-                least = most if hardest == resource.RLIM_INFINITY else min(most, hardest)
+                maximum = resource.prlimit(pid, kind)[1]
+                least = most if maximum == resource.RLIM_INFINITY else min(most, maximum)
                 resource.prlimit(pid, kind, (least, least))
         if cpus:
             os.sched_setaffinity(pid, cpus)
@@ -118,24 +118,24 @@ class Cell:
             self.reason = reason
         os.kill(self.pid, _SIGKILL)  # our own child, not yet reaped, so the number is still its
         if self.group:
-            self.group.let_die()
+            self.group.lift_cpu_limit()
 
     # -- limits that nothing enforces by itself
 
     def next_time(self) -> float:
         """When it wants to be looked at again (monotonic seconds)."""
-        if self.paused:
+        if self.answer_pause:
             return self.next_look
         deadline = self.deadline if self.reason is None else _NEVER  # one that is being ended needs no second end
-        return min(deadline, self.next_look, self.again)
+        return min(deadline, self.next_look, self.next_interrupt)
 
     def begin_step(self, seconds: float, grace: float, repeat: float) -> None:
         """A step of a session begins: after ``seconds`` it is interrupted, again each ``repeat``, and ``grace`` later
         the cell is ended."""
-        self.go_on()
+        self.resume()
         now = time.monotonic()
-        self.in_step, self.interrupted, self.grace, self.again = True, False, grace, _NEVER
-        self.repeat = repeat
+        self.in_step, self.interrupted, self.grace, self.next_interrupt = True, False, grace, _NEVER
+        self.interrupt_interval = repeat
         self.deadline = now + seconds
         self.step_began = now
         self.next_look = now + _FIRST_LOOK
@@ -143,21 +143,21 @@ class Cell:
 
     def end_step(self) -> None:
         """The step is over; nothing runs that has a deadline."""
-        self.go_on()
+        self.resume()
         self.in_step = False
-        self.deadline = self.again = _NEVER
+        self.deadline = self.next_interrupt = _NEVER
         self.next_look = time.monotonic() + watch.SELDOM
 
     def interrupt(self, grace: float) -> None:
         """Interrupt the step that runs, if one does; the cell ends ``grace`` seconds later where that was of no use."""
         if not self.in_step:
             return
-        self.go_on()
+        self.resume()
         now = time.monotonic()
         if not self.interrupted:
             self.interrupted = True
             self.deadline = now + grace
-            self.again = now + self.repeat
+            self.next_interrupt = now + self.interrupt_interval
         self.signal(_SIGINT)
 
     def signal(self, number: int) -> None:
@@ -166,137 +166,131 @@ class Cell:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
                 os.killpg(pid, number)
 
-    def pass_on(self, number: int) -> None:
+    def forward_signal(self, number: int) -> None:
         """The same from outside; where its program has not begun yet, that is its end."""
         if watch.has_no_children(self.pid):
             self.kill("cancelled")
         else:
             self.signal(number)
 
-    def freeze(self) -> bool:
+    def pause_for_files(self) -> bool:
         """Stop everything in it but its init, so that nothing changes its files; whether all of it stands still."""
-        self.go_on()
-        self.frozen = standstill.Standstill(self.pid)
-        return self.frozen.stop()
+        self.resume()
+        self.files_pause = pause.Pause(self.pid)
+        return self.files_pause.stop()
 
-    def thaw(self) -> bool:
+    def resume_after_files(self) -> bool:
         """Let go on what was stopped, and nothing that stood still before; whether all of it has stood still since."""
-        frozen, self.frozen = self.frozen, None
-        if frozen is None:
+        file_pause, self.files_pause = self.files_pause, None
+        if file_pause is None:
             return False
-        held = frozen.holds()
-        frozen.end()
-        return held
-
-    def stand(self, still: bool) -> None:
-        """Pause, or go on."""
-        if still:
-            self.pause()
-        else:
-            self.go_on()
+        is_unbroken = file_pause.is_unbroken()
+        file_pause.resume()
+        return is_unbroken
 
     def pause(self) -> None:
-        """It waits for somebody's answer and for nothing else: stop it and its clock until `go_on`.
+        """It waits for somebody's answer and for nothing else: stop it and its clock until `resume`.
 
         Not when it has been interrupted: then its time is its last. And not where the kernel does not tell whether it
         stands still: its time would go by all the same.
         """
-        has_clock = self.in_step if self.session else not self.waits
-        can_stand = has_clock and not (self.interrupted or self.reason or self.paused or self.frozen)
-        if can_stand and standstill.can_be_known():
-            self.paused = pauses.Pause(self.pid)
-            self._keep_paused(time.monotonic())
+        has_clock = self.in_step if self.session else not self.is_waiting
+        can_pause = has_clock and not (self.interrupted or self.reason or self.answer_pause or self.files_pause)
+        if can_pause and pause.can_be_verified():
+            self.answer_pause = pause.Pause(self.pid)
+            self._account_pause(time.monotonic())
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let it and its clock go on. Harmless when it was not paused."""
-        if self.paused:
+        if self.answer_pause:
             now = time.monotonic()
-            self.deadline += self.paused.end(now)
-            self.paused = None
+            self.deadline += self.answer_pause.take_credit(now)
+            self.answer_pause.resume()
+            self.answer_pause = None
             self.next_look = now + _FIRST_LOOK
 
-    def _keep_paused(self, now: float) -> None:
+    def _account_pause(self, now: float) -> None:
         """What runs in a cell that is paused, by a timer of its own, has the clock against it, and is stopped again."""
-        assert self.paused
-        self.deadline += self.paused.credit(now)
-        if self.paused.stands:
+        assert self.answer_pause
+        self.deadline += self.answer_pause.take_credit(now)
+        if self.answer_pause.is_complete:
             # If it wakes now, that is noticed when its time is up, or soon after.
             counted = self.group is not None and self.group.counts_memory
             self.next_look = now + min(_IDLE_LOOK if counted else watch.SELDOM, max(watch.SELDOM, self.deadline - now))
         else:
-            self._look(now)
-            if not self.paused.stop():
-                self.next_look = time.monotonic() + _STUBBORN_REST
+            self._measure(now)
+            if not self.answer_pause.stop():
+                self.next_look = time.monotonic() + _RETRY_PAUSE
 
     def keep_time(self, now: float) -> None:
         """End it when its time is up, and look at it when that is due."""
-        if self.paused:
-            self._keep_paused(now)
+        if self.answer_pause:
+            self._account_pause(now)
             if now < self.deadline:
                 return
-            self.go_on()
+            self.resume()
         if self.reason is None and now >= self.deadline:
             if self.in_step and not self.interrupted:
                 self.interrupt(self.grace)
             else:
                 self.kill("timeout")
-        elif now >= self.again:
-            self.again = now + self.repeat
+        elif now >= self.next_interrupt:
+            self.next_interrupt = now + self.interrupt_interval
             self.signal(_SIGINT)
         elif now >= self.next_look:
-            self._look(now)
+            self._measure(now)
             self._rest_after(now)
 
     def _rest_after(self, began: float) -> None:
         """A cell whose looks take long is looked at less often: the others' time must not go into it."""
         ended = time.monotonic()
-        self.next_look = max(self.next_look, ended + _TIMES_REST * (ended - began))
+        self.next_look = max(self.next_look, ended + _REST_FACTOR * (ended - began))
 
-    def _look(self, now: float) -> None:
-        sight = watch.look(self.pid)
-        self.next_look = now + self._rest(sight)
-        self.tasks = sight.tasks
+    def _measure(self, now: float) -> None:
+        usage = watch.measure(self.pid)
+        self.next_look = now + self._measure_interval(usage)
+        self.tasks = usage.tasks
         self.peak_tasks = max(self.peak_tasks, self.tasks)
-        self.cpu_seconds = max(self.cpu_seconds, sight.cpu)
-        memory = self.memory = self._memory_in_use(sight, now)
+        self.cpu_seconds = max(self.cpu_seconds, usage.cpu)
+        memory = self.memory = self._memory_in_use(usage, now)
         self.peak_memory = max(self.peak_memory, memory)
         if memory > self.limits["memory"]:
             self.kill("memory")
         cpu_time = self.limits["cpu_time"]
-        if cpu_time is not None and sight.cpu > cpu_time:
+        if cpu_time is not None and usage.cpu > cpu_time:
             self.kill("cpu")
 
-    def _rest(self, sight: watch.Sight) -> float:
+    def _measure_interval(self, usage: watch.CellUsage) -> float:
         """Seconds until the next look, by how much memory could be taken meanwhile."""
         counted = self.group is not None and self.group.counts_memory
-        if self.session and not self.in_step and (counted or (self.held_alone and sight.tasks <= 1)):
+        if self.session and not self.in_step and (counted or (self.is_bounded_by_rlimit and usage.tasks <= 1)):
             return _IDLE_LOOK
         if self.limits["cpu_time"] is not None:
             return watch.OFTEN
-        return watch.SELDOM if self.held_alone and not counted and len(sight.pids) == 1 else watch.OFTEN
+        return watch.SELDOM if self.is_bounded_by_rlimit and not counted and len(usage.pids) == 1 else watch.OFTEN
 
-    def _memory_in_use(self, sight: watch.Sight, now: float) -> int:
+    def _memory_in_use(self, usage: watch.CellUsage, now: float) -> int:
         files = self.scratch.files_bytes()
         if self.group and self.group.counts_memory:
             return self.group.memory_in_use(files)
-        alone = len(sight.pids) == 1 and not self.shared
-        if sight.most_memory() <= self.limits["memory"] or alone:
-            return sight.memory(files)
+        alone = len(usage.pids) == 1 and not self.shared
+        if usage.most_memory() <= self.limits["memory"] or alone:
+            return usage.memory(files)
         self.next_look = now + watch.SELDOM  # the exact look takes longer
-        return watch.proportional(sight, files)
+        return watch.proportional(usage, files)
 
     # -- the end
 
-    def hear(self) -> bool:
-        """Take what its init, or a failed set-up, has written; whether that is a report, which is then in `reported`.
+    def read_status(self) -> bool:
+        """Take what its init, or a failed set-up, has written; whether that is a report, which is then in `report`.
 
-        Anything else that was written counts as a report that says nothing: `reported` is then empty.
+        Anything else that was written counts as a report that says nothing: `report` is then empty.
         """
-        data = _read_now(self.status_fd)
-        if not self.in_place and data[:1] == init.IN_PLACE:
-            self.in_place, data = True, data[1:]
+        data = _read_available(self.status_fd)
+        if not self.is_set_up and data[:1] == init.SET_UP:
+            self.is_set_up, data = True, data[1:]
         if data:
-            self.reported = _report_in(data)
+            self.report = _parse_report(data)
         return bool(data)
 
     def is_empty(self) -> bool:
@@ -305,7 +299,7 @@ class Cell:
         return watch.has_no_children(self.pid)
 
     def outcome(self, report: dict[str, Any]) -> dict[str, Any]:
-        """How it ended and what it used, as told to the host: a session's, what the step used in which it ended."""
+        """How it ended and what it used, for the host: a session's, what the step used in which it ended."""
         peak = self.peak_memory if self.session and self.peak_memory else max(self.peak_memory, report.get("peak", 0))
         return {
             "main": report.get("main"),
@@ -325,7 +319,7 @@ class Cell:
         """
         now = time.monotonic()
         if now - self.step_began > _FIRST_LOOK:
-            self._look(now)
+            self._measure(now)
         return {
             "cpu": self.cpu_seconds - self.cpu_before,
             "peak": self.peak_memory,
@@ -343,20 +337,20 @@ class Cell:
 
     def close(self) -> None:
         """Let go of everything but the cgroup, which may take the kernel a moment."""
-        self.let_go()
+        self.close_descriptors()
         os.close(self.status_fd)
         if not self.keeps_files:
             self.scratch.close()
-        self.made.close()
+        self.ready.close()
 
-    def let_go(self) -> None:
+    def close_descriptors(self) -> None:
         """Close what it holds of the process, its mounts and its network."""
         os.close(self.pidfd)
         if self.network >= 0:
             close_all((self.mounts, self.network))
 
 
-def _read_now(fd: int) -> bytes:
+def _read_available(fd: int) -> bytes:
     os.set_blocking(fd, False)
     try:
         return os.read(fd, _PIPE_READ)
@@ -364,7 +358,7 @@ def _read_now(fd: int) -> bytes:
         return b""
 
 
-def _report_in(data: bytes) -> dict[str, Any]:
+def _parse_report(data: bytes) -> dict[str, Any]:
     if len(data) == init.REPORT.size and data[:1] == b"x":
         _, code, peak, cpu = init.REPORT.unpack(data)
         return {"main": code, "peak": peak, "cpu": cpu / 1e6}
@@ -383,7 +377,7 @@ def close_all(fds: Any) -> None:
         os.close(fd)
 
 
-def pass_on(source: int, size: int, pipe: int) -> None:
+def splice_order(source: int, size: int, pipe: int) -> None:
     """Move the first ``size`` bytes of the file ``source`` into the pipe of a cell that reads. Raises ``OSError``.
 
     Inside the kernel (splice(2)): they hold secrets, and what this process has held every later cell inherits.

@@ -114,14 +114,14 @@ class Group:
         else:
             _write(fd, "cpu.cfs_quota_us", str(quota))
 
-    def let_die(self) -> None:
+    def lift_cpu_limit(self) -> None:
         """Lift the limit on cpu: a cell that has used up its share could not even end before the next period."""
         for controller, fd in self._folders:
             if controller is self._cgroups.cpu:
                 name, value = ("cpu.max", f"max {_PERIOD}") if controller.version == 2 else ("cpu.cfs_quota_us", "-1")
                 _try_write(fd, name, value)
 
-    def doors(self) -> list[int]:
+    def open_procs(self) -> list[int]:
         """A descriptor for each group; who writes ``0`` into it enters. The caller closes them."""
         flags = os.O_WRONLY | os.O_CLOEXEC
         return [os.open("cgroup.procs", flags, dir_fd=fd) for _, fd in self._folders]
@@ -225,11 +225,11 @@ def _open_unified(mount: str, own: str, group: str) -> tuple[Controller | None, 
             parent = _own_folder(folder, group)
             if parent is not None:
                 ours = f"{folder}/{group}"
-                handed = [name for name in ("memory", "cpu") if _enable(ours, name)]
-                made = Controller("unified", 2, parent, group) if handed else None
-                if made is None:
+                enabled_here = [name for name in ("memory", "cpu") if _enable(ours, name)]
+                unified = Controller("unified", 2, parent, group) if enabled_here else None
+                if unified is None:
                     _remove_tree(group, parent)
-                return (made if "memory" in handed else None, made if "cpu" in handed else None)
+                return (unified if "memory" in enabled_here else None, unified if "cpu" in enabled_here else None)
         if folder == mount:
             break
         folder = os.path.dirname(folder)
@@ -261,7 +261,7 @@ def _own_folder(folder: str, group: str) -> int | None:
     except OSError:
         os.close(parent)
         return None
-    _remove_left_behind(parent)
+    _remove_orphans(parent)
     return parent
 
 
@@ -283,7 +283,7 @@ def _remove_tree(name: str, parent: int) -> bool:
     return True
 
 
-def _remove_left_behind(parent: int) -> None:
+def _remove_orphans(parent: int) -> None:
     """Remove directories of supervisors that were killed together with the process that cleans up after them."""
     for name in os.listdir(parent):
         owner = name.removeprefix(_PREFIX).partition("-")[0]

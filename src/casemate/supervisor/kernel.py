@@ -1,12 +1,13 @@
 """System calls that Python has no name for, as functions that raise ``OSError``.
 
-Sources: mount_setattr(2), open_tree(2), move_mount(2), fsopen(2), clone(2), prctl(2) and
+Sources: mount_setattr(2), open_tree(2), move_mount(2), fsopen(2), clone(2), prctl(2), seccomp(2) and
 the kernel's uapi headers. Numbers from 424 on are the same on every architecture.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 
 TYPE_CHECKING = False
@@ -62,14 +63,14 @@ _SYS_FSPICK = 433
 _SYS_MOUNT_SETATTR = 442
 _SYS_CLOSE_RANGE = 436
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
-_PER_MACHINE = {  # pivot_root, clone, capset
-    "x86_64": (155, 56, 126),
-    "aarch64": (41, 220, 91),
+_PER_MACHINE = {  # pivot_root, clone, capset, seccomp
+    "x86_64": (155, 56, 126, 317),
+    "aarch64": (41, 220, 91, 277),
 }
 machine = os.uname().machine
 if machine not in _PER_MACHINE:
     raise SystemExit(f"casemate has no system call numbers for {machine}")
-_SYS_PIVOT_ROOT, _SYS_CLONE, _SYS_CAPSET = _PER_MACHINE[machine]
+_SYS_PIVOT_ROOT, _SYS_CLONE, _SYS_CAPSET, _SYS_SECCOMP = _PER_MACHINE[machine]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -78,6 +79,9 @@ PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_TSYNC = 1  # for all threads: one left out would be a way out
+_FILTER_INSTRUCTION_BYTES = 8  # of struct sock_filter
 _LAST_CAPABILITY = 63  # capability sets are 64 bits wide; dropping an unknown one is EINVAL and ends the loop
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -102,6 +106,7 @@ _pivot_root = _call(_SYS_PIVOT_ROOT, _str, _str)
 _clone = _call(_SYS_CLONE, ctypes.c_ulong, _ptr, _ptr, _ptr, _ptr)
 _close_range = _call(_SYS_CLOSE_RANGE, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
 _capset = _call(_SYS_CAPSET, _ptr, _ptr)
+_seccomp = _call(_SYS_SECCOMP, ctypes.c_ulong, ctypes.c_ulong, _ptr)
 _mount = _libc["mount"]
 _mount.argtypes = (_str, _str, _str, ctypes.c_ulong, _str)
 _umount2 = _libc["umount2"]
@@ -119,6 +124,10 @@ _signal.argtypes = (_int, _ptr)
 _signal.restype = _ptr
 
 
+class _SockFprog(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", _ptr))
+
+
 class _MountAttr(ctypes.Structure):
     _fields_ = (
         ("attr_set", ctypes.c_uint64),
@@ -128,7 +137,7 @@ class _MountAttr(ctypes.Structure):
     )
 
 
-def _checked(result: int, what: str) -> int:
+def _check(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
@@ -137,17 +146,17 @@ def _checked(result: int, what: str) -> int:
 
 def unshare(flags: int) -> None:
     """Enter new namespaces: unshare(2)."""
-    _checked(_unshare(flags), "unshare")
+    _check(_unshare(flags), "unshare")
 
 
 def setns(namespace_fd: int, kind: int) -> None:
     """Enter a namespace of ``kind`` (``CLONE_NEW*``): setns(2)."""
-    _checked(_setns(namespace_fd, kind), "setns")
+    _check(_setns(namespace_fd, kind), "setns")
 
 
 def bare_clone(flags: int) -> int:
     """As `clone`, of a process without threads whose libraries need not hear of it yet: another fork follows."""
-    return _checked(_clone(flags | 17, None, None, None, None), "clone")
+    return _check(_clone(flags | 17, None, None, None, None), "clone")
 
 
 def clone(flags: int) -> int:
@@ -158,12 +167,12 @@ def clone(flags: int) -> int:
         ctypes.pythonapi.PyOS_AfterFork_Child()
         return 0
     ctypes.pythonapi.PyOS_AfterFork_Parent()
-    return _checked(pid, "clone")
+    return _check(pid, "clone")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """mount(2)."""
-    _checked(
+    _check(
         _mount(source.encode(), os.fsencode(target), kind.encode() if kind else None, flags, options.encode() or None),
         f"mount {target}",
     )
@@ -171,67 +180,67 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 def unmount(target: str) -> None:
     """Detach the mount at ``target`` at once; it goes when nothing uses it any more."""
-    _checked(_umount2(os.fsencode(target), MNT_DETACH), f"umount {target}")
+    _check(_umount2(os.fsencode(target), MNT_DETACH), f"umount {target}")
 
 
 def pivot_root_here() -> None:
     """Make the working directory the root, and detach the old one: pivot_root(2), "pivot_root(".", ".")"."""
-    _checked(_pivot_root(b".", b"."), "pivot_root")
-    _checked(_umount2(b".", MNT_DETACH), "umount old root")
+    _check(_pivot_root(b".", b"."), "pivot_root")
+    _check(_umount2(b".", MNT_DETACH), "umount old root")
     os.chdir("/")
 
 
 def open_tree(path: str, *, recursive: bool = True) -> int:
     """A detached copy of the mounts at ``path``, as a descriptor."""
     flags = _OPEN_TREE_CLONE | _CLOEXEC | (_AT_RECURSIVE if recursive else 0)
-    return _checked(_open_tree(_AT_FDCWD, os.fsencode(path), flags), f"open_tree {path}")
+    return _check(_open_tree(_AT_FDCWD, os.fsencode(path), flags), f"open_tree {path}")
 
 
 def move_mount(mount_fd: int, target: str) -> None:
     """Attach the detached mount ``mount_fd`` at ``target``."""
-    _checked(_move_mount(mount_fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_FROM_EMPTY), f"move_mount {target}")
+    _check(_move_mount(mount_fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_FROM_EMPTY), f"move_mount {target}")
 
 
 def move_mount_onto(mount_fd: int, place_fd: int) -> None:
     """Attach the detached mount ``mount_fd`` over what ``place_fd`` is, by whatever name it goes."""
-    _checked(_move_mount(mount_fd, b"", place_fd, b"", _MOVE_FROM_EMPTY | _MOVE_TO_EMPTY), "move_mount")
+    _check(_move_mount(mount_fd, b"", place_fd, b"", _MOVE_FROM_EMPTY | _MOVE_TO_EMPTY), "move_mount")
 
 
 def set_attributes(mount_fd: int, attributes: int, *, userns_fd: int = 0, recursive: bool = True) -> None:
     """Set ``ATTR_*`` on a detached mount, and on all below it."""
     attr = _MountAttr(attributes, 0, 0, userns_fd)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
-    _checked(_mount_setattr(mount_fd, b"", flags, ctypes.addressof(attr), ctypes.sizeof(attr)), "mount_setattr")
+    _check(_mount_setattr(mount_fd, b"", flags, ctypes.addressof(attr), ctypes.sizeof(attr)), "mount_setattr")
 
 
 def new_mount(kind: str, options: dict[str, str], attributes: int = 0) -> int:
     """A new, detached filesystem of ``kind``, as a descriptor. An empty option value is a flag."""
-    context = _checked(_fsopen(kind.encode(), _FSOPEN_CLOEXEC), f"fsopen {kind}")
+    context = _check(_fsopen(kind.encode(), _FSOPEN_CLOEXEC), f"fsopen {kind}")
     try:
         for key, value in options.items():
             command = _CONFIG_STRING if value else _CONFIG_FLAG
-            _checked(
+            _check(
                 _fsconfig(context, command, key.encode(), os.fsencode(value) if value else None, 0),
                 f"fsconfig {kind} {key}",
             )
-        _checked(_fsconfig(context, _CONFIG_CREATE, None, None, 0), f"fsconfig {kind}")
-        return _checked(_fsmount(context, _FSMOUNT_CLOEXEC, attributes), f"fsmount {kind}")
+        _check(_fsconfig(context, _CONFIG_CREATE, None, None, 0), f"fsconfig {kind}")
+        return _check(_fsmount(context, _FSMOUNT_CLOEXEC, attributes), f"fsmount {kind}")
     finally:
         os.close(context)
 
 
 def reconfigure(tree_fd: int, options: dict[str, str]) -> None:
     """Change ``options`` of the file system whose root ``tree_fd`` is, mounted or not."""
-    context = _checked(_fspick(tree_fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick")
+    context = _check(_fspick(tree_fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick")
     try:
         for key, value in options.items():
-            _checked(_fsconfig(context, _CONFIG_STRING, key.encode(), os.fsencode(value), 0), f"fsconfig {key}")
-        _checked(_fsconfig(context, _CONFIG_RECONFIGURE, None, None, 0), "fsconfig reconfigure")
+            _check(_fsconfig(context, _CONFIG_STRING, key.encode(), os.fsencode(value), 0), f"fsconfig {key}")
+        _check(_fsconfig(context, _CONFIG_RECONFIGURE, None, None, 0), "fsconfig reconfigure")
     finally:
         os.close(context)
 
 
-def copy_ahead(ranges: list[tuple[int, int]]) -> None:
+def copy_pages(ranges: list[tuple[int, int]]) -> None:
     """Have own copies of the private memory at ``ranges`` (address, length) before it is written to: madvise(2).
 
     What is not mapped, or cannot be copied now, will be when it is written to.
@@ -242,12 +251,12 @@ def copy_ahead(ranges: list[tuple[int, int]]) -> None:
 
 def close_from(first: int) -> None:
     """Close every descriptor from ``first`` on."""
-    _checked(_close_range(first, 0xFFFFFFFF, 0), "close_range")
+    _check(_close_range(first, 0xFFFFFFFF, 0), "close_range")
 
 
 def prctl(option: int, argument: int = 0, second: int = 0) -> None:
     """prctl(2)."""
-    _checked(_prctl(option, argument, second, 0, 0), f"prctl {option}")
+    _check(_prctl(option, argument, second, 0, 0), f"prctl {option}")
 
 
 def set_name(name: bytes) -> None:
@@ -273,4 +282,21 @@ def drop_capabilities() -> None:
     _prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)()
-    _checked(_capset(ctypes.addressof(header), ctypes.addressof(data)), "capset")
+    _check(_capset(ctypes.addressof(header), ctypes.addressof(data)), "capset")
+
+
+def install_filter(program: bytes) -> None:
+    """Put a filter of system calls in force, for good, for all threads of this process and its children: seccomp(2).
+
+    Sets no_new_privs, without which an unprivileged process may not install a filter.
+    Raises OSError: EINVAL for a program that the kernel refuses, ENOSYS without seccomp,
+    EBUSY when a thread already has a filter that this process has not.
+    """
+    buffer = ctypes.create_string_buffer(program, len(program))
+    filter_ = _SockFprog(len(program) // _FILTER_INSTRUCTION_BYTES, ctypes.addressof(buffer))
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    thread = _check(
+        _seccomp(_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC, ctypes.addressof(filter_)), "seccomp"
+    )
+    if thread:
+        raise OSError(errno.EBUSY, f"thread {thread} has a filter of its own")

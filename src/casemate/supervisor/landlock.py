@@ -105,7 +105,7 @@ def restrict(
     first), E2BIG beyond 16 layers, and whatever opening a path that exists may raise.
     """
     version = min(abi(), _NEWEST)
-    known = _known(version)
+    known = _known_rights(version)
     ruleset = _create(known, version)
     try:
         groups = ((readable, _READABLE), (writable, _WRITABLE), (devices, _DEVICE), (listable, _READ_DIR))
@@ -119,7 +119,7 @@ def restrict(
     return version
 
 
-def _known(version: int) -> int:
+def _known_rights(version: int) -> int:
     """All rights that this version of the ABI can take away."""
     return sum(rights for since, rights in _KNOWN_SINCE if version >= since)
 

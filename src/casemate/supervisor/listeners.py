@@ -7,15 +7,16 @@ import array
 import os
 import select
 
-from casemate.supervisor import kernel, wire
+from casemate.supervisor import cells, kernel, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 _BACKLOG = 128  # connections that wait for the host
 _KINDS = {"tcp": _socket.SOCK_STREAM, "udp": _socket.SOCK_DGRAM}
-# Addresses of the doors' are the cell's own, all of them: set aside for tests of devices (RFC 2544), used by nobody.
+# All addresses of a cell network are the cell's own: set aside for tests of devices (RFC 2544), used by nobody.
 _RANGE, _PREFIX = "198.18.0.0", 15
 _LOOPBACK_INDEX = 1  # of a network's first interface
 _EEXIST = 17
@@ -28,7 +29,7 @@ _AF_NETLINK, _NETLINK_ROUTE = 16, 0
 
 def make(network: int, sockets: Sequence[Sequence[object]]) -> list[int]:
     """Listen at each of ``sockets``, kind (``"tcp"`` or ``"udp"``), IPv4 address and port, in the network namespace
-    ``network``; addresses of the doors' are made the cell's own.
+    ``network``; addresses of the cell network are made the cell's own.
 
     An ordinary user's supervisor could not come back from another network namespace, so that a
     child goes there. Raises ``OSError``.
@@ -54,32 +55,32 @@ def make(network: int, sockets: Sequence[Sequence[object]]) -> list[int]:
     return list(fds)
 
 
-def _listen(network: int, sockets: Sequence[Sequence[object]], told: _socket.socket) -> None:
+def _listen(network: int, sockets: Sequence[Sequence[object]], channel: _socket.socket) -> None:
     try:
         kernel.setns(network, kernel.CLONE_NEWNET)
         if any(not str(address).startswith("127.") for _, address, _ in sockets):
             _add_route()
-        made = [_made(str(kind), address, port) for kind, address, port in sockets]
-        numbers = array.array("i", [one.fileno() for one in made])
-        told.sendmsg([b"n"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
+        sockets_here = [_open_socket(str(kind), address, port) for kind, address, port in sockets]
+        numbers = array.array("i", [sock.fileno() for sock in sockets_here])
+        channel.sendmsg([b"n"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
     except BaseException as error:  # noqa: BLE001 - this process must end here, whatever happened
-        told.send(wire.encode(getattr(error, "errno", None) or 22))
+        channel.send(wire.encode(getattr(error, "errno", None) or 22))
     finally:
         os._exit(0)
 
 
-def _made(kind: str, address: object, port: object) -> _socket.socket:
-    made = _socket.socket(_socket.AF_INET, _KINDS[kind] | _socket.SOCK_CLOEXEC, 0)
+def _open_socket(kind: str, address: object, port: object) -> _socket.socket:
+    sock = _socket.socket(_socket.AF_INET, _KINDS[kind] | _socket.SOCK_CLOEXEC, 0)
     if kind == "tcp":  # over what is left of an earlier one's connections; nobody can bind over one that listens
-        made.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-    made.bind((address, port))
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    sock.bind((address, port))
     if kind == "tcp":
-        made.listen(_BACKLOG)
-    return made
+        sock.listen(_BACKLOG)
+    return sock
 
 
 def _add_route() -> None:
-    """The one route: the doors' addresses are local. Harmless when it is there. Raises ``OSError``."""
+    """The one route: the cell network's addresses are local. Harmless when it is there. Raises ``OSError``."""
     order = "little" if memoryview(b"\1\0").cast("H")[0] == 1 else "big"
 
     def number(value: int, size: int) -> bytes:
@@ -98,3 +99,33 @@ def _add_route() -> None:
     code = -int.from_bytes(answer[16:20], order, signed=True)  # type: ignore[arg-type]
     if code not in (0, _EEXIST):
         raise OSError(code, os.strerror(code))
+
+
+class Listeners:
+    """``send`` sends the host a message, with descriptors."""
+
+    def __init__(self, send: Callable[..., None]) -> None:
+        self._send = send
+
+    def open(self, cell: cells.CellProcess, request: dict[str, Any]) -> None:
+        """Make the sockets that a cell begins with; their descriptors go to the host, and stay nowhere else.
+
+        Raises ``OSError``.
+        """
+        self._make(cell, request["listeners"], 0)
+
+    def add(self, cell: cells.CellProcess, message: dict[str, Any]) -> None:
+        """Make others; the host is told why there are none where they cannot be made."""
+        number = message["number"]
+        try:
+            self._make(cell, message["listeners"], number)
+        except OSError as error:
+            self._send({"op": "listening", "id": cell.id, "number": number, "errno": error.errno or 0})
+
+    def _make(self, cell: cells.CellProcess, sockets: list[list[object]], number: int) -> None:
+        cell.keep_namespaces()
+        fds = make(cell.network, sockets)
+        try:
+            self._send({"op": "listening", "id": cell.id, "number": number, "errno": 0, "count": len(fds)}, fds)
+        finally:
+            cells.close_all(fds)

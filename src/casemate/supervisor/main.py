@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 
-from casemate.supervisor import cgroups, enter, kernel, landlock, serve, stage, wire
+from casemate.supervisor import cgroups, kernel, landlock, namespaces, serve, stage, wire
 
 SOCKET = 0  # the host's socket is our standard input: nothing else needs a number, an argument or a name
 
@@ -20,9 +20,9 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
     groups = cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
     try:
-        mode, cell_id = enter.own_namespaces()
+        mode, cell_id = namespaces.own_namespaces()
         pid = os.fork()
-    except enter.Refused as refused:
+    except namespaces.SetupError as refused:
         _refuse(socket, refused)
         groups.remove()
         sys.exit(1)
@@ -36,21 +36,21 @@ def main() -> None:
 
 def _serve(socket: _socket.socket, mode: str, cell_id: int, groups: cgroups.Cgroups) -> None:
     try:
-        enter.settle()
+        namespaces.set_up_pid1()
         if mode != "user":
             os.setgroups([])  # what root is a member of, its cells are not
-        with enter.refusing("stage"):
+        with namespaces.setup_stage("stage"):
             stage.prepare()
-        server = serve.Server(socket, mode, cell_id, groups)
+        server = serve.SupervisorLoop(socket, mode, cell_id, groups)
         gc.disable()  # a collection in a forked cell would copy the whole heap's pages
         counted = server.try_cgroups()
         socket.send(wire.encode({"op": "ready", "mode": mode, "landlock": landlock.abi(), **counted}))
         server.run()
-    except enter.Refused as refused:
+    except namespaces.SetupError as refused:
         _refuse(socket, refused)
         os._exit(1)
     os._exit(0)
 
 
-def _refuse(socket: _socket.socket, refused: enter.Refused) -> None:
+def _refuse(socket: _socket.socket, refused: namespaces.SetupError) -> None:
     socket.send(wire.encode({"op": "refused", "stage": refused.stage, "errno": refused.errno, "detail": str(refused)}))

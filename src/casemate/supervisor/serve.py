@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import _socket
+import array
 import os
 import resource
 import select
 import time
 
 from casemate.supervisor import (
-    broker,
     cells,
     cgroups,
-    doors,
-    due,
-    enter,
-    host,
     kernel,
+    listeners,
+    namespaces,
+    pool,
     roots,
     sessions,
-    spare,
-    spares,
+    watch,
+    wire,
     zygotes,
 )
-from casemate.supervisor.identity import Identity
+from casemate.supervisor.namespaces import Identity
+from casemate.supervisor.scratch import Scratch, ScratchError
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -32,83 +32,83 @@ if TYPE_CHECKING:
 
 _EMFILE = 24
 # Of a request for a cell.
-_FOR_THE_CELL = (
+_CELL_KEYS = (
     "layers", "rlimits", "cpu_set", "readable", "writable", "control", "forked", "cwd", "order", "session",
 )  # fmt: skip
-_GIVEN = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell gets
+_CELL_DESCRIPTORS = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell gets
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
 _ASK_AGAIN = 1.0  # seconds until zygotes that do not answer are looked at again
 _REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tried again
 
 
-class Server:
+class SupervisorLoop:
     """Serves one host over one socket, alone in its thread."""
 
     def __init__(self, socket: _socket.socket, mode: str, cell_id: int, groups: cgroups.Cgroups) -> None:
-        self._host = host.Host(socket)
+        self._host = HostSocket(socket)
         self._identity = Identity(cell_id, cell_id, mapped=mode != "user")
         self._roots: dict[str, str] = {}
         self._broken_roots: dict[str, str] = {}
-        self._spares = spares.Spares(self._identity, groups)
-        self._zygotes: dict[str, zygotes.Zygote] = {}
-        self._cells: dict[str, cells.Cell] = {}
-        self._due = due.Due()  # when each cell wants to be looked at
-        self._doors = doors.Doors(self._host.say)
-        self._sessions = sessions.Sessions(self._identity, self._host.say)
+        self._pool = pool.Pool(self._identity, groups)
+        self._zygotes: dict[str, zygotes.ZygoteProcess] = {}
+        self._cells: dict[str, cells.CellProcess] = {}
+        self._schedule = watch.Schedule()  # when each cell wants to be looked at
+        self._listeners = listeners.Listeners(self._host.send)
+        self._sessions = sessions.SessionCells(self._identity, self._host.send)
         self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
-        self._unborn: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what is to be done then
+        self._forking: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what to do then
         self._removals: list[cgroups.Group] = []
         self._epoll = select.epoll()
-        self._happened: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
+        self._handlers: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
         self._serving = True
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         # Descriptors that cells of this user have in flight count against us (unix(7), ETOOMANYREFS).
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     def try_cgroups(self) -> dict[str, str | None]:
-        """Whether cgroups can be used here, for memory and for cpu, as tried on a spare."""
-        return self._spares.try_cgroups()
+        """Whether cgroups can be used here, for memory and for cpu, as tried on a ready cell."""
+        return self._pool.try_cgroups()
 
     def run(self) -> None:
         """Serve until the host closes its end; then return, and with us every cell ends."""
         self._watch(self._host.fileno(), self._receive)
         while self._serving:
             for fd, _ in self._next_events():
-                happened = self._happened.get(fd)
-                if happened:
-                    happened()
+                handle = self._handlers.get(fd)
+                if handle:
+                    handle()
             now = time.monotonic()
-            for cell_id in self._due.take(now):
+            for cell_id in self._schedule.pop_due(now):
                 self._cells[cell_id].keep_time(now)
-                self._note_time(cell_id)
-            for key in [made.key for made in self._zygotes.values() if made.is_silent(now)]:
+                self._schedule_look(cell_id)
+            for key in [zygote.key for zygote in self._zygotes.values() if zygote.is_silent(now)]:
                 self._end_zygote(key)
         self._end_all()
 
     def _next_events(self) -> list[tuple[int, int]]:
-        happened = self._epoll.poll(0)
-        if happened:
-            return happened
+        events = self._epoll.poll(0)
+        if events:
+            return events
         # There is nothing else to do.
         self._removals = [group for group in self._removals if not group.remove()]
-        self._spares.prepare()
+        self._pool.prepare()
         return self._epoll.poll(self._wait())
 
     def _wait(self) -> float:
-        longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._unborn else _MAX_WAIT
-        return min(max(0.0, min(self._due.next(), self._spares.next_time()) - time.monotonic()), longest)
+        longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._forking else _MAX_WAIT
+        return min(max(0.0, min(self._schedule.next_time(), self._pool.next_time()) - time.monotonic()), longest)
 
-    def _note_time(self, cell_id: str) -> None:
-        known = self._cells.get(cell_id)
-        if known:
-            self._due.put(cell_id, known.next_time())
+    def _schedule_look(self, cell_id: str) -> None:
+        cell = self._cells.get(cell_id)
+        if cell:
+            self._schedule.set(cell_id, cell.next_time())
 
-    def _watch(self, fd: int, happened: Callable[[], None]) -> None:
-        self._happened[fd] = happened
+    def _watch(self, fd: int, handle: Callable[[], None]) -> None:
+        self._handlers[fd] = handle
         self._epoll.register(fd, select.EPOLLIN)
 
     def _unwatch(self, fd: int) -> None:
-        del self._happened[fd]
+        del self._handlers[fd]
         self._epoll.unregister(fd)
 
     # -- what the host says
@@ -120,30 +120,27 @@ class Server:
             return
         message, fds, is_whole = received
         if is_whole:
-            self._obey(message, fds)
+            self._dispatch(message, fds)
         else:
             cells.close_all(fds.values())
             self._host.refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")
 
-    def _obey(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+    def _dispatch(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Do what the host says; ``fds`` are ours, and closed by whoever is done with them."""
         match message["op"]:
             case "root":
                 self._build_root(message)
             case "launch":
-                self._make(message, fds)
+                self._launch(message, fds)
             case "begin":
-                self._when_born(message["id"], lambda: self._begin(message, fds), lambda: cells.close_all(fds.values()))
-            case "kill":
-                self._when_born(message["id"], lambda: self._cells[message["id"]].kill(message["reason"]))
-            case "pipes" | "step" | "step over" | "interrupt" | "freeze" | "thaw" | "show":
-                self._when_born(message["id"], lambda: self._sessions.attend(self._cells[message["id"]], message))
-            case "pause" | "go on":
-                self._when_born(message["id"], lambda: self._cells[message["id"]].stand(message["op"] == "pause"))
-            case "signal":
-                self._when_born(message["id"], lambda: self._cells[message["id"]].pass_on(message["number"]))
-            case "listen":
-                self._when_born(message["id"], lambda: self._doors.more(self._cells[message["id"]], message))
+                self._do_when_forked(
+                    message["id"], lambda: self._begin(message, fds), lambda: cells.close_all(fds.values())
+                )
+            case (
+                "kill" | "signal" | "pause" | "resume" | "listen"
+                | "pipes" | "step" | "step over" | "interrupt" | "pause files" | "resume files" | "show"
+            ):  # fmt: skip
+                self._do_when_forked(message["id"], lambda: self._control(self._cells[message["id"]], message))
             case "forget":
                 self._sessions.forget(message["id"])
             case "zygote":
@@ -151,13 +148,28 @@ class Server:
             case "end zygote":
                 self._end_zygote(message["key"])
 
-    def _when_born(self, cell_id: str, do: Callable[[], None], else_do: Callable[[], None] | None = None) -> None:
-        """Do it to a cell: now, when its zygote has made it, or never when it has ended."""
+    def _control(self, cell: cells.CellProcess, message: dict[str, Any]) -> None:
+        match message["op"]:
+            case "kill":
+                cell.kill(message["reason"])
+            case "signal":
+                cell.forward_signal(message["number"])
+            case "pause":
+                cell.pause()
+            case "resume":
+                cell.resume()
+            case "listen":
+                self._listeners.add(cell, message)
+            case _:
+                self._sessions.handle(cell, message)
+
+    def _do_when_forked(self, cell_id: str, do: Callable[[], None], else_do: Callable[[], None] | None = None) -> None:
+        """Do it now, or once the cell's zygote has made the cell; ``else_do`` where there is no such cell."""
         if cell_id in self._cells:
             do()
-            self._note_time(cell_id)
-        elif cell_id in self._unborn:
-            self._unborn[cell_id].append(lambda: self._when_born(cell_id, do, else_do))
+            self._schedule_look(cell_id)
+        elif cell_id in self._forking:
+            self._forking[cell_id].append(lambda: self._do_when_forked(cell_id, do, else_do))
         elif else_do:
             else_do()
 
@@ -170,230 +182,279 @@ class Server:
 
     # -- making cells
 
-    def _make(self, request: dict[str, Any], fds: dict[str, int]) -> None:
-        """A cell, from the zygote that the request names or from a spare of our own."""
+    def _launch(self, request: dict[str, Any], fds: dict[str, int]) -> None:
+        """A cell, from the zygote that the request names or from the pool."""
         if request["root"] not in self._roots:
             cells.close_all(fds.values())
             self._host.refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
             return
-        request["cpu_set"] = self._spares.choose_cpus(request["limits"]["cpus"])
+        request["cpu_set"] = self._pool.choose_cpus(request["limits"]["cpus"])
         if not request["forked"]:
-            self._give(request, fds, None, 0)
+            self._start_cell(request, fds, None, 0)
             return
         zygote = self._zygotes.get(request["zygote"])
         if zygote is None or zygote.data is None:
             cells.close_all(fds.values())
             self._host.refuse(request["id"], "zygote", 0, "it has ended")
             return
-        self._unborn[request["id"]] = []
+        self._forking[request["id"]] = []
         try:
-            unborn = self._spares.unborn()
+            pending = self._pool.new_pending()
         except OSError as error:
-            self._born(request, fds, None, 0, error.errno or 0)
+            self._finish_fork(request, fds, None, 0, error.errno or 0)
             return
         shared = zygote.data
-        zygote.ask(unborn, lambda made: self._born(request, fds, made, shared))
+        zygote.request_cell(pending, lambda ready: self._finish_fork(request, fds, ready, shared))
 
-    def _born(self, request: dict[str, Any], fds: dict[str, int], made: spare.Spare | None, shared: int,
+    def _finish_fork(self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell | None, shared: int,
               number: int = 0) -> None:  # fmt: skip
-        waiting = self._unborn.pop(request["id"])
-        if made is None:
+        waiting = self._forking.pop(request["id"])
+        if ready is None:
             cells.close_all(fds.values())
             self._host.refuse(request["id"], "zygote", number, "it could not make a cell")
         else:
-            self._give(request, fds, made, shared)
+            self._start_cell(request, fds, ready, shared)
         for do in waiting:
             do()
 
-    def _give(self, request: dict[str, Any], fds: dict[str, int], made: spare.Spare | None, shared: int) -> None:
-        """Give the first process of a cell all that it needs; ``made`` by a zygote, else a spare of ours."""
+    def _start_cell(
+        self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell | None, shared: int
+    ) -> None:
+        """Give a cell's first process what it needs. ``ready``: made by a zygote; None: take one from the pool."""
         try:
-            self._start(request, fds, made, shared)
-        except broker.BrokerError as error:
+            self._set_up_cell(request, fds, ready, shared)
+        except ScratchError as error:
             self._host.refuse(request["id"], error.part, error.errno, str(error))
         except roots.RootError as error:
             self._host.refuse(request["id"], "environment", 0, str(error))
-        except (OSError, enter.Refused) as error:
+        except (OSError, namespaces.SetupError) as error:
             self._host.refuse(request["id"], "launch", getattr(error, "errno", 0) or 0, str(error))
         finally:
             cells.close_all(fds.values())
 
-    def _start(self, request: dict[str, Any], fds: dict[str, int], made: spare.Spare | None, shared: int) -> None:
+    def _set_up_cell(
+        self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell | None, shared: int
+    ) -> None:
         scratch = None
         try:
             for name in ("stdin", "stdout", "stderr", "control"):
-                self._identity.give_fd(fds[name])
-            scratch = self._sessions.scratch(request, fds)
+                self._identity.chown_fd(fds[name])
+            scratch = self._sessions.prepare_scratch(request, fds)
             scratch.mounts.insert(0, (kernel.open_tree(self._roots[request["root"]]), ""))
-            made = made or self._spares.take()
-            known = self._hand_over(request, fds, made, scratch, shared)
+            ready = ready or self._pool.take()
+            cell = self._send_request(request, fds, ready, scratch, shared)
         except BaseException:
-            if made:
-                made.discard()
+            if ready:
+                ready.discard()
             if scratch:
                 scratch.close()
             raise
         scratch.close_mounts()
-        self._cells[known.id] = known
-        self._note_time(known.id)
-        if known.session and not known.waits:
-            self._sessions.opened(known)
-        self._pids.add(known.pid)
-        self._watch(known.pidfd, lambda: self._ended(known))
-        self._watch(known.status_fd, lambda: self._reported(known))
-        if known.group and known.group.oom_fd is not None:
-            self._watch(known.group.oom_fd, lambda: known.kill("memory"))
+        self._cells[cell.id] = cell
+        self._schedule_look(cell.id)
+        if cell.session and not cell.is_waiting:
+            self._sessions.send_files(cell)
+        self._pids.add(cell.pid)
+        self._watch(cell.pidfd, lambda: self._reap(cell))
+        self._watch(cell.status_fd, lambda: self._read_status(cell))
+        if cell.group and cell.group.oom_fd is not None:
+            self._watch(cell.group.oom_fd, lambda: cell.kill("memory"))
 
-    def _hand_over(
-        self, request: dict[str, Any], fds: dict[str, int], made: spare.Spare, scratch: broker.Scratch, shared: int
-    ) -> cells.Cell:
+    def _send_request(
+        self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell, scratch: Scratch, shared: int
+    ) -> cells.CellProcess:
         if request["rlimits"]["DATA"] is not None:
             request["rlimits"]["DATA"] += shared
-        told = {name: request[name] for name in _FOR_THE_CELL}
-        known = cells.Cell(request, made, scratch, shared)
+        cell_request = {name: request[name] for name in _CELL_KEYS}
+        cell = cells.CellProcess(request, ready, scratch, shared)
         try:
-            known.limit(request["limits"])
+            cell.limit(request["limits"])
             if request["listeners"]:
-                self._doors.open(known, request)
-            made.hand_over(told, scratch.mounts, {name: fds[name] for name in _GIVEN if name in fds})
+                self._listeners.open(cell, request)
+            ready.send_request(
+                cell_request, scratch.mounts, {name: fds[name] for name in _CELL_DESCRIPTORS if name in fds}
+            )
         except BaseException:
-            known.let_go()
+            cell.close_descriptors()
             raise
-        return known
+        return cell
 
     def _begin(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Tell a cell that waits what its program is.
 
         Its limits are lowered when its own set-up, which needs more than some of them, is over.
         """
-        known = self._cells[message["id"]]
-        if known.reason is not None:
+        cell = self._cells[message["id"]]
+        if cell.reason is not None:
             cells.close_all(fds.values())  # it is being ended, and still waits: that is told
             return
-        if message["narrow"] and not known.in_place:
-            known.to_begin = (message, fds)
+        if message["narrows"] and not cell.is_set_up:
+            cell.pending_begin = (message, fds)
             return
         try:
-            if message["narrow"]:
-                cpus = self._spares.choose_cpus(message["limits"]["cpus"])
-                known.narrow(message["limits"], message["rlimits"], cpus, self._identity)
-            known.scratch.begin(message, fds, self._identity)
+            if message["narrows"]:
+                cpus = self._pool.choose_cpus(message["limits"]["cpus"])
+                cell.narrow(message["limits"], message["rlimits"], cpus, self._identity)
+            cell.scratch.add_program(message, fds, self._identity)
             if message["listeners"]:
-                self._doors.open(known, message)
-            known.begin(message["deadline"])
-            cells.pass_on(fds["unread"], message["order"], fds["order"])
-            if known.session:
-                self._sessions.opened(known)  # not before: requests come through the same pipe, after the order
-        except broker.BrokerError as error:
-            known.kill("unbegun")
-            self._host.refuse(known.id, error.part, error.errno, str(error))
+                self._listeners.open(cell, message)
+            cell.begin(message["deadline"])
+            cells.splice_order(fds["order_file"], message["order"], fds["order"])
+            if cell.session:
+                self._sessions.send_files(cell)  # not before: requests come through the same pipe, after the order
+        except ScratchError as error:
+            cell.kill("unbegun")
+            self._host.refuse(cell.id, error.part, error.errno, str(error))
         except OSError as error:
-            known.problem = str(error)
-            known.kill("unbegun")  # its end is told, and that it never began
+            cell.problem = str(error)
+            cell.kill("unbegun")  # its end is told, and that it never began
         finally:
             cells.close_all(fds.values())
 
     # -- zygotes
 
-    def _start_zygote(self, asked: dict[str, Any]) -> None:
-        key = asked["key"]
-        root = self._roots.get(asked["root"])
+    def _start_zygote(self, request: dict[str, Any]) -> None:
+        key = request["key"]
+        root = self._roots.get(request["root"])
         if root is None:
-            self._host.say(
-                {"op": "zygote", "key": key, "problem": self._broken_roots.get(asked["root"], "unknown root")}
+            self._host.send(
+                {"op": "zygote", "key": key, "problem": self._broken_roots.get(request["root"], "unknown root")}
             )
             return
         try:
-            made = zygotes.Zygote(asked, root, self._identity, self._spares.program(), self._is_known)
+            zygote = zygotes.ZygoteProcess(
+                request, root, self._identity, self._pool.seccomp_program(), self._is_own_process
+            )
         except OSError as error:
-            self._host.say({"op": "zygote", "key": key, "problem": str(error)})
+            self._host.send({"op": "zygote", "key": key, "problem": str(error)})
             return
-        self._zygotes[key] = made
-        self._watch(made.pidfd, lambda: self._end_zygote(key))
-        self._watch(made.socket.fileno(), lambda: self._hear_zygote(made))
+        self._zygotes[key] = zygote
+        self._watch(zygote.pidfd, lambda: self._end_zygote(key))
+        self._watch(zygote.socket.fileno(), lambda: self._read_zygote(zygote))
 
-    def _hear_zygote(self, made: zygotes.Zygote) -> None:
+    def _read_zygote(self, zygote: zygotes.ZygoteProcess) -> None:
         try:
-            message = made.answered()
+            message = zygote.read_message()
         except (OSError, ValueError):
-            self._end_zygote(made.key)
+            self._end_zygote(zygote.key)
             return
         if message is not None:
-            self._host.say({**message, "op": "zygote", "key": made.key, "pid": made.pid})
+            self._host.send({**message, "op": "zygote", "key": zygote.key, "pid": zygote.pid})
 
-    def _is_known(self, pid: int) -> bool:
+    def _is_own_process(self, pid: int) -> bool:
         """Whether ``pid`` is a process of somebody's already."""
-        zygotes_too = (made.pid for made in self._zygotes.values())
-        return pid in self._pids or pid in zygotes_too or self._spares.is_ready(pid)
+        zygotes_too = (zygote.pid for zygote in self._zygotes.values())
+        return pid in self._pids or pid in zygotes_too or self._pool.is_ready(pid)
 
     def _end_zygote(self, key: str) -> None:
         """End a zygote, or take note of its end. Its cells live on."""
-        made = self._zygotes.pop(key, None)
-        if made is None:
+        zygote = self._zygotes.pop(key, None)
+        if zygote is None:
             return
-        self._unwatch(made.pidfd)
-        self._unwatch(made.socket.fileno())
-        self._host.say({"op": "zygote ended", "key": key, "detail": made.end()})
+        self._unwatch(zygote.pidfd)
+        self._unwatch(zygote.socket.fileno())
+        self._host.send({"op": "zygote ended", "key": key, "detail": zygote.end()})
 
     # -- the end of a cell
 
-    def _reported(self, known: cells.Cell) -> None:
+    def _read_status(self, cell: cells.CellProcess) -> None:
         """A cell's init has written something. When the program has ended and nothing else is left in the cell, its end
         is told at once; init's own takes the kernel as long again."""
-        if not known.hear():
-            if known.in_place and known.to_begin:
-                message, fds = known.to_begin
-                known.to_begin = None
+        if not cell.read_status():
+            if cell.is_set_up and cell.pending_begin:
+                message, fds = cell.pending_begin
+                cell.pending_begin = None
                 self._begin(message, fds)
-                self._note_time(known.id)
-            if not known.in_place:
-                self._unwatch(known.status_fd)  # nobody is left to write
+                self._schedule_look(cell.id)
+            if not cell.is_set_up:
+                self._unwatch(cell.status_fd)  # nobody is left to write
             return
-        self._unwatch(known.status_fd)
-        report = known.reported or {}
-        if "main" in report and known.reason is None and known.is_empty():
-            self._tell_end(known, known.outcome(report))
+        self._unwatch(cell.status_fd)
+        report = cell.report or {}
+        if "main" in report and cell.reason is None and cell.is_empty():
+            self._report_end(cell, cell.outcome(report))
 
-    def _ended(self, known: cells.Cell) -> None:
+    def _reap(self, cell: cells.CellProcess) -> None:
         """A cell's first process has ended, and so has everything in it."""
-        self._unwatch(known.pidfd)
-        used = known.reap()
-        self._pids.discard(known.pid)
-        if known.reported is None:
-            if known.status_fd in self._happened:
-                self._unwatch(known.status_fd)
-            known.hear()
-        if known.id in self._cells:
-            self._tell_end(known, known.outcome({**used, **(known.reported or {})}))
-        if known.to_begin:
-            cells.close_all(known.to_begin[1].values())
-        if known.group:
-            self._removals.append(known.group)  # after the result is on its way: it may wait in the kernel
-        known.close()
+        self._unwatch(cell.pidfd)
+        used = cell.reap()
+        self._pids.discard(cell.pid)
+        if cell.report is None:
+            if cell.status_fd in self._handlers:
+                self._unwatch(cell.status_fd)
+            cell.read_status()
+        if cell.id in self._cells:
+            self._report_end(cell, cell.outcome({**used, **(cell.report or {})}))
+        if cell.pending_begin:
+            cells.close_all(cell.pending_begin[1].values())
+        if cell.group:
+            self._removals.append(cell.group)  # after the result is on its way: it may wait in the kernel
+        cell.close()
 
-    def _tell_end(self, known: cells.Cell, outcome: dict[str, Any]) -> None:
-        del self._cells[known.id]
-        self._due.drop(known.id)
-        if known.group and known.group.oom_fd is not None:
-            self._unwatch(known.group.oom_fd)
-        report = known.reported or {}
+    def _report_end(self, cell: cells.CellProcess, outcome: dict[str, Any]) -> None:
+        del self._cells[cell.id]
+        self._schedule.remove(cell.id)
+        if cell.group and cell.group.oom_fd is not None:
+            self._unwatch(cell.group.oom_fd)
+        report = cell.report or {}
         if "failed" in report:
-            self._host.refuse(known.id, report["failed"], report["errno"], report["detail"])
-        elif known.waits or outcome["reason"] == "unbegun":
-            self._host.refuse(known.id, "waiting", 0, known.problem or "it ended before its program began")
+            self._host.refuse(cell.id, report["failed"], report["errno"], report["detail"])
+        elif cell.is_waiting or outcome["reason"] == "unbegun":
+            self._host.refuse(cell.id, "waiting", 0, cell.problem or "it ended before its program began")
         else:
-            if known.session and known.reason != "closed":
-                self._sessions.keep(known)
-            self._host.say({"op": "ended", "id": known.id, **outcome}, [known.scratch.tree_fd])
+            if cell.session and cell.reason != "closed":
+                self._sessions.keep_files(cell)
+            self._host.send({"op": "ended", "id": cell.id, **outcome}, [cell.scratch.tree_fd])
 
     def _end_all(self) -> None:
         self._sessions.forget_all()
         for key in list(self._zygotes):
             self._end_zygote(key)
-        self._spares.discard()
-        for known in self._cells.values():
-            known.kill("closed")
-        for known in self._cells.values():
-            os.waitpid(known.pid, 0)
-            if known.group:
-                known.group.remove()
+        self._pool.discard()
+        for cell in self._cells.values():
+            cell.kill("closed")
+        for cell in self._cells.values():
+            os.waitpid(cell.pid, 0)
+            if cell.group:
+                cell.group.remove()
+
+
+class HostSocket:
+    """Whom the supervisor serves."""
+
+    def __init__(self, socket: _socket.socket) -> None:
+        self._socket = socket
+        self._buffer = memoryview(bytearray(wire.MAX_MESSAGE))
+
+    def fileno(self) -> int:
+        """To wait for its messages by."""
+        return self._socket.fileno()
+
+    def receive(self) -> tuple[dict[str, Any], dict[str, int], bool] | None:
+        """Its message, the descriptors that came with it by their names, and whether all came; None when it is gone."""
+        numbers = array.array("i")
+        size, ancillary, flags, _ = self._socket.recvmsg_into(
+            [self._buffer], _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize)
+        )
+        for level, kind, payload in ancillary:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
+        if not size:
+            return None
+        for fd in numbers:
+            os.set_inheritable(fd, False)
+        message = wire.decode(bytes(self._buffer[:size]))
+        is_whole = not flags & _socket.MSG_CTRUNC
+        return message, dict(zip(message.get("fds", ()), numbers, strict=is_whole)), is_whole
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Send it a message; ``fds`` stay ours."""
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
+        try:
+            self._socket.sendmsg([wire.encode(message)], rights)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it is gone; the next receive ends us
+
+    def refuse(self, cell_id: str, where: str, number: int, detail: str) -> None:
+        """Tell it that there will be no such cell."""
+        self.send({"op": "launch refused", "id": cell_id, "stage": where, "errno": number, "detail": detail[:2000]})

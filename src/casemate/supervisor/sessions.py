@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from casemate.supervisor import broker, cells, folders
-from casemate.supervisor.identity import Identity
+from casemate.supervisor import cells, folders, scratch
+from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -11,84 +11,84 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Sessions:
-    """``say`` sends the host a message, with descriptors."""
+class SessionCells:
+    """``send`` sends the host a message, with descriptors."""
 
-    def __init__(self, identity: Identity, say: Callable[..., None]) -> None:
+    def __init__(self, identity: Identity, send: Callable[..., None]) -> None:
         self._identity = identity
-        self._say = say
-        self._kept: dict[str, broker.Scratch] = {}  # files, by the id of their last cell
+        self._send = send
+        self._files: dict[str, scratch.Scratch] = {}  # files, by the id of their last cell
 
-    def scratch(self, request: dict[str, Any], fds: dict[str, int]) -> broker.Scratch:
+    def prepare_scratch(self, request: dict[str, Any], fds: dict[str, int]) -> scratch.Scratch:
         """What a new cell can write: empty, or what an earlier cell of the same session has left.
 
-        Raises :class:`broker.BrokerError`.
+        Raises :class:`scratch.ScratchError`.
         """
-        kept = self._kept.pop(request["continues"], None)
-        if kept is None:
-            return broker.prepare(request, fds, self._identity)
-        return broker.prepare_again(request, kept, self._identity)
+        earlier = self._files.pop(request["continues"], None)
+        if earlier is None:
+            return scratch.prepare(request, fds, self._identity)
+        return scratch.prepare_again(request, earlier, self._identity)
 
-    def opened(self, known: cells.Cell) -> None:
+    def send_files(self, cell: cells.CellProcess) -> None:
         """A session begins in this cell: give the host a way to its files, as the cell sees them and as they lie."""
-        self._say({"op": "opened", "id": known.id}, [known.scratch.workspace_fd, known.scratch.tree_fd])
+        self._send({"op": "session files", "id": cell.id}, [cell.scratch.workspace_fd, cell.scratch.tree_fd])
 
-    def keep(self, known: cells.Cell) -> None:
+    def keep_files(self, cell: cells.CellProcess) -> None:
         """The cell has ended; its files wait for the next, or until they are not wanted any more."""
-        known.scratch.end_all_pipes()
-        self._kept[known.id] = known.scratch
-        known.keeps_files = True
+        cell.scratch.end_all_pipes()
+        self._files[cell.id] = cell.scratch
+        cell.keeps_files = True
 
     def forget(self, cell_id: str) -> None:
         """These files are not wanted any more. Harmless when repeated."""
-        kept = self._kept.pop(cell_id, None)
-        if kept:
-            kept.close()
+        earlier = self._files.pop(cell_id, None)
+        if earlier:
+            earlier.close()
 
     def forget_all(self) -> None:
         """No files are wanted any more."""
-        for cell_id in list(self._kept):
+        for cell_id in list(self._files):
             self.forget(cell_id)
 
-    def attend(self, known: cells.Cell, message: dict[str, Any]) -> None:
+    def handle(self, cell: cells.CellProcess, message: dict[str, Any]) -> None:
         """Do what the host wants of a session's cell."""
         match message["op"]:
             case "pipes":
-                self._open_pipes(known, message["step"])
+                self._open_pipes(cell, message["step"])
             case "step":
-                known.begin_step(message["seconds"], message["grace"], message["repeat"])
-                self._open_pipes(known, message["step"] + 1)  # the next step's, while this one runs
+                cell.begin_step(message["seconds"], message["grace"], message["repeat"])
+                self._open_pipes(cell, message["step"] + 1)  # the next step's, while this one runs
             case "step over":
-                known.end_step()
-                known.scratch.end_pipes(message["step"])
-                usage = known.usage()
-                if known.reason is None:  # else it ends, and the host hears of that
-                    self._say({"op": "step over", "id": known.id, "step": message["step"], **usage})
+                cell.end_step()
+                cell.scratch.end_pipes(message["step"])
+                usage = cell.usage()
+                if cell.reason is None:  # else it ends, and the host hears of that
+                    self._send({"op": "step over", "id": cell.id, "step": message["step"], **usage})
             case "interrupt":
-                known.interrupt(message["grace"])
-            case "freeze":
-                self._say({"op": "frozen", "id": known.id, "still": known.freeze()})
-            case "thaw":
-                self._say({"op": "thawed", "id": known.id, "still": known.thaw()})
+                cell.interrupt(message["grace"])
+            case "pause files":
+                self._send({"op": "files paused", "id": cell.id, "complete": cell.pause_for_files()})
+            case "resume files":
+                self._send({"op": "files resumed", "id": cell.id, "complete": cell.resume_after_files()})
             case "show":
-                self._say({"op": "shown", "id": known.id, "number": message["number"], "errno": _show(known, message)})
+                self._send({"op": "shown", "id": cell.id, "number": message["number"], "errno": _show(cell, message)})
 
-    def _open_pipes(self, known: cells.Cell, step: int) -> None:
+    def _open_pipes(self, cell: cells.CellProcess, step: int) -> None:
         try:
-            fds = known.scratch.open_pipes(step)
+            fds = cell.scratch.open_pipes(step)
         except OSError as error:
-            known.problem = f"a step's pipes could not be made: {error.strerror}"
-            known.kill("pipes")
+            cell.problem = f"a step's pipes could not be made: {error.strerror}"
+            cell.kill("pipes")
             return
-        self._say({"op": "pipes", "id": known.id, "step": step}, fds)
+        self._send({"op": "pipes", "id": cell.id, "step": step}, fds)
         cells.close_all(fds)
 
 
-def _show(known: cells.Cell, message: dict[str, Any]) -> int:
+def _show(cell: cells.CellProcess, message: dict[str, Any]) -> int:
     """Show a folder of the host in the cell: 0, or why it cannot be, as an errno."""
     try:
-        known.keep_namespaces()
-        folders.show(known.mounts, message["source"], message["target"])
+        cell.keep_namespaces()
+        folders.show_folder(cell.mounts, message["source"], message["target"])
     except OSError as error:
         return error.errno or 22
     return 0

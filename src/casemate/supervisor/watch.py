@@ -6,6 +6,7 @@ RLIMIT_DATA meanwhile, so cells of a single process are looked at less often, un
 
 from __future__ import annotations
 
+import heapq
 import os
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -20,9 +21,10 @@ _HIDDEN = 1 << 62
 _LEAST_PIECE = 2048  # bytes; a list is cut where the next number does not fit into a page any more
 OFTEN = 0.02  # seconds between looks at a cell of several processes, or of one that RLIMIT_DATA does not hold
 SELDOM = 0.1
+_NEVER = float("inf")
 
 
-class Sight:
+class CellUsage:
     """One look at a cell.
 
     ``private`` memory of each process added up, page tables included, the most ``shared`` memory of one, and the
@@ -54,27 +56,27 @@ class Sight:
         return self.private + self.shared_by_each
 
 
-def look(init: int) -> Sight:
+def measure(init: int) -> CellUsage:
     """Look at every living process below ``init``."""
-    sight = Sight()
-    sight.cpu = _cpu_of_reaped(init)
+    usage = CellUsage()
+    usage.cpu = _reaped_cpu(init)
     waiting = children(init)
-    while waiting and len(sight.pids) < _MAX_VISITED:
+    while waiting and len(usage.pids) < _MAX_VISITED:
         pid = waiting.pop()
-        _add(pid, sight)
+        _add(pid, usage)
         waiting.extend(children(pid))
-    return sight
+    return usage
 
 
-def proportional(sight: Sight, files: int) -> int:
-    """The memory of the processes in ``sight``, in bytes, each shared page divided among its holders (proc(5), Pss),
+def proportional(usage: CellUsage, files: int) -> int:
+    """The memory of the processes in ``usage``, in bytes, each shared page divided among its holders (proc(5), Pss),
     but for the ``files`` of the cell's tmpfs, which may be mapped.
 
     A process that cannot be read counts as more than any limit: it hides on purpose. One whose page tables are so
     large that asking would take too long, also all together, counts with everything that it maps.
     """
-    total, shared, walked = sight.tables, 0, 0
-    for claimed, tables, place in sorted(sight.claims, reverse=True):
+    total, shared, walked = usage.tables, 0, 0
+    for claimed, tables, place in sorted(usage.claims, reverse=True):
         walked += tables
         if tables > _LARGE_TABLES or walked > _ALL_TABLES:
             total += claimed
@@ -90,23 +92,23 @@ def proportional(sight: Sight, files: int) -> int:
     return total + max(0, shared - files)
 
 
-def _add(pid: int, sight: Sight) -> None:
+def _add(pid: int, usage: CellUsage) -> None:
     try:
         fields = _fields(pid)
         tasks = int(fields[17])
-        sight.tasks += tasks
-        sight.cpu += sum(map(int, fields[11:15])) / _TICKS
-        sight.pids.append(pid)
+        usage.tasks += tasks
+        usage.cpu += sum(map(int, fields[11:15])) / _TICKS
+        usage.pids.append(pid)
         place, sizes = f"/proc/{pid}", _memory_of(f"/proc/{pid}")
         if not sizes and tasks > 1:
             # Its first thread has ended and others live: proc(5) then tells nothing of its memory by its own number.
             place, sizes = _living_task(pid)
         private, shared, tables = (sizes.get(name, 0) for name in (b"RssAnon", b"RssShmem", b"VmPTE"))
-        sight.private += private + tables
-        sight.shared = max(sight.shared, shared)
-        sight.shared_by_each += shared
-        sight.tables += tables
-        sight.claims.append((private + shared, tables, place))
+        usage.private += private + tables
+        usage.shared = max(usage.shared, shared)
+        usage.shared_by_each += shared
+        usage.tables += tables
+        usage.claims.append((private + shared, tables, place))
     except (OSError, ValueError, IndexError):
         return  # it ended between two reads
 
@@ -139,7 +141,7 @@ def _living_task(pid: int) -> tuple[str, dict[bytes, int]]:
     return f"/proc/{pid}", {}
 
 
-def _cpu_of_reaped(init: int) -> float:
+def _reaped_cpu(init: int) -> float:
     """Cpu time of what ``init`` has reaped, in seconds: orphans of the program."""
     try:
         return sum(map(int, _fields(init)[13:15])) / _TICKS
@@ -155,13 +157,13 @@ def _fields(pid: int) -> list[bytes]:
 
 def children(pid: int) -> list[int]:
     """Children by any thread of ``pid``."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
+            pids += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
     except OSError:
         pass
-    return found
+    return pids
 
 
 def has_no_children(pid: int) -> bool:
@@ -172,7 +174,7 @@ def has_no_children(pid: int) -> bool:
         return False
 
 
-def stands_still(pid: int, states: bytes) -> bool:
+def all_tasks_in(pid: int, states: bytes) -> bool:
     """Whether every task of ``pid`` is in one of ``states``, or gone."""
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -194,10 +196,10 @@ def run_time(pids: Iterable[int], proc: str = "/proc") -> int | None:
     try:
         for pid in pids:
             for task in os.listdir(f"{proc}/{pid}/task"):
-                ran = int(_read(f"{proc}/{pid}/task/{task}/schedstat").split()[0])
-                if not ran:
+                run_time = int(_read(f"{proc}/{pid}/task/{task}/schedstat").split()[0])
+                if not run_time:
                     return None
-                total += ran
+                total += run_time
     except (OSError, IndexError, ValueError):
         return None
     return total
@@ -215,3 +217,37 @@ def _read(path: str) -> bytes:
         return b"".join(pieces)
     finally:
         os.close(fd)
+
+
+class Schedule:
+    """Times (monotonic seconds) by name, the earliest first."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []  # with times that have been replaced since, and are passed over
+
+    def set(self, name: str, when: float) -> None:
+        """``name`` is due then, and not when it was before."""
+        if self._times.get(name) != when:
+            self._times[name] = when
+            if when < _NEVER:
+                heapq.heappush(self._heap, (when, name))
+
+    def remove(self, name: str) -> None:
+        """It is gone. Harmless when repeated."""
+        self._times.pop(name, None)
+
+    def pop_due(self, now: float) -> list[str]:
+        """The names whose time has come; each is forgotten until it is set again."""
+        names = []
+        while self.next_time() <= now:
+            name = heapq.heappop(self._heap)[1]
+            del self._times[name]
+            names.append(name)
+        return names
+
+    def next_time(self) -> float:
+        """The earliest time."""
+        while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else _NEVER

@@ -15,61 +15,82 @@ import os
 import select
 import sys
 
-from casemate.supervisor import cell, kernel, rehearsal, wire
+from casemate.supervisor import init, kernel, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
+    Ranges = list[tuple[int, int]]
+
 SOCKET = 3
 PACKAGES = "/run"  # where casemate lies in a zygote
 GUEST = "/opt/casemate/python"
 MODULES = "/opt/casemate/modules"
 _SIGINT = 2
-_hidden: list[object] = []
-_MAX_ENDS = 8  # descriptors of one unborn cell: channel, status, doors
+_kept_alive: list[object] = []
+_MAX_ENDS = 8  # descriptors of one new cell: channel, status, cgroup fds
 # What a program's start, its pictures and its end need; the guest's own come below.
 _NEEDED = ("__future__", "atexit", "binascii", "encodings.utf_8", "fcntl", "io", "json", "linecache", "stat",
            "termios", "time", "tokenize", "traceback", "types")  # fmt: skip
 _GUEST_MODULES = ("leaving", "fresh", "bundles", "channel", "failure", "patches", "show")
+REHEARSAL_PROGRAM = "main.py"
+# What most programs do first; its output goes nowhere. Where a session's interpreter is loaded, that is rehearsed. It
+# contains none of the words for which `leaving` has a program end as any other does.
+REHEARSAL_TEXT = """import _casemate
+if hasattr(_casemate, "session_ready"):
+    from _casemate import session
+    session.main()
+def f(x):
+    return [f"{n!r} {n / 2:.1f}" for n in range(x)]
+print(*f(3))
+"""
+_ORDER = b'{"env": {"PATH": "/usr/bin", "TZ": "UTC", "REHEARSAL": "1"}, "arguments": []}'
+_SESSION_ORDER = _ORDER[:-1] + b', "session": true}'
+_STEPS = ("x = [1]\\nprint(x)", "x", "__import__('sys').modules['_casemate.leaving'].at_the_end[-1]()")
+_STEP = '{"op": "run", "step": %d, "code": "%s", "out": "/dev/null", "err": "/dev/null", "stdin": null, "cwd": null}'
+_WITHIN = 5.0  # seconds; it takes ten milliseconds
+_PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56  # of an entry in pagemap (proc(5))
+_SIGKILL = 9
 
 
 def wait() -> None:
     """Warm up, then make cells until the supervisor is gone. Returns only in a cell's program, once it has its order.
 
-    Told by the supervisor: which modules to preload, and the filter of system calls. Tells it what came of that.
+    The supervisor says which modules to preload, and gives the filter of system calls; it is told what came of that.
     """
     kernel.set_name(b"casemate-zygote")
     socket = _socket.socket(fileno=SOCKET)
-    told = wire.decode(socket.recv(wire.MAX_MESSAGE))
-    begin = _begin_of_programs()
-    problem = _preload(told["preload"], optional=told["optional"])
+    settings = wire.decode(socket.recv(wire.MAX_MESSAGE))
+    begin = _compile_start()
+    problem = _preload(settings["preload"], optional=settings["optional"])
     sys.modules["_casemate.fresh"].begin_randomness()
     _rehearse()
-    _rehearse_failing()
-    problem = problem or _flushed()
+    _rehearse_failure()
+    problem = problem or _flush_output()
     if problem is None and len(os.listdir("/proc/self/task")) > 1:
         problem = "preloading started threads, and a process with threads cannot be forked safely"
     socket.send(wire.encode({"problem": problem, "data": _data_bytes()}))
     if problem is not None:
         os._exit(0)
-    program = _Program(begin)
+    program = _ProgramStart(begin)
     gc.collect()
     sys.modules["_casemate.leaving"].hold_what_is_loaded()
     gc.disable()  # a collection in a cell that waits would copy the whole heap's pages
-    _hidden.extend((told, program, socket))  # what ends with this call in every program: freeing it would write to it
-    rehearsed = rehearsal.Rehearsal()
-    _hidden.append(rehearsed)
-    if rehearsed.is_player:
+    # These would end with this call in every program, and freeing them would write to their memory.
+    _kept_alive.extend((settings, program, socket))
+    rehearsal = Rehearsal()
+    _kept_alive.append(rehearsal)
+    if rehearsal.is_child:
         program.start([])
         return
-    written = rehearsed.written()
-    _make_cells(socket, told["program"])
+    written = rehearsal.written_ranges()
+    _make_cells(socket, settings["program"])
     program.start(written)
 
 
-def _begin_of_programs() -> CodeType:
+def _compile_start() -> CodeType:
     """What a program's start runs in every Python cell, compiled once; and the modules that it may need."""
     package = type(sys)("_casemate")
     package.__path__ = [GUEST]
@@ -79,12 +100,12 @@ def _begin_of_programs() -> CodeType:
         __import__(f"_casemate.{name}")
     for name in _NEEDED:
         __import__(name)
-    vars(package)["ready"] = _tools_for_later()
+    vars(package)["ready"] = _load_tool_module()
     with open(f"{GUEST}/sitecustomize.py", encoding="utf-8") as file:
         return compile(file.read(), file.name, "exec")
 
 
-def _tools_for_later() -> dict[str, ModuleType]:
+def _load_tool_module() -> dict[str, ModuleType]:
     """The package `mcptools`, loaded for programs that import it, while others do not find it loaded: see
     guest/python/sitecustomize.py. Its first import would take longer than a call of a tool."""
     sys.path.insert(0, MODULES)
@@ -98,7 +119,7 @@ def _tools_for_later() -> dict[str, ModuleType]:
             del sys.path_importer_cache[place]
     names = [name for name in sys.modules if name.partition(".")[0] == "mcptools"]
     ready = {name: sys.modules.pop(name) for name in names}
-    _hidden.append(dict(ready))  # no program frees what all share
+    _kept_alive.append(dict(ready))  # no program frees what all share
     return ready
 
 
@@ -107,7 +128,7 @@ def _preload(names: list[str], *, optional: bool) -> str | None:
 
     ``optional``: what is not installed is passed over.
     """
-    sys.meta_path.insert(0, _Patched)
+    sys.meta_path.insert(0, _PatchingFinder)
     for name in names:
         try:
             __import__(name)
@@ -119,7 +140,7 @@ def _preload(names: list[str], *, optional: bool) -> str | None:
     return None
 
 
-def _flushed() -> str | None:
+def _flush_output() -> str | None:
     """Write out what was printed meanwhile, which is no program's output; what is wrong when that cannot be."""
     try:
         for stream in (sys.stdout, sys.stderr):
@@ -129,24 +150,24 @@ def _flushed() -> str | None:
     return None
 
 
-class _Patched:
+class _PatchingFinder:
     """What is preloaded shows its pictures, too; a program's own finder takes this one's place."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: object = None) -> Any:
         """The real finder's answer, with the patch that the module gets in every cell."""
         patches = sys.modules["_casemate.patches"]
-        return patches.patched_spec(name, path, target, _Patched) if name in patches._PATCHES else None
+        return patches.patched_spec(name, path, target, _PatchingFinder) if name in patches._PATCHES else None
 
 
 def _rehearse() -> None:
-    """Run a throwaway program: what the first step of any loads late is loaded then, for all."""
+    """Run a throwaway program: what the first step of any loads lazily is loaded then, for all."""
     code = "import sys\nvalue = [f'{n!r} {n / 2:.1f}' for n in range(3)]\ndef f(x): return x\nf(value).sort()\n"
     exec(compile(code, "main.py", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own
     sys.modules["json"].loads('{"env": {"A": "b"}, "arguments": []}')
 
 
-def _rehearse_failing() -> None:
+def _rehearse_failure() -> None:
     """The same for a program that fails, and for one that shows something."""
     try:
         raise NameError("rehearsal")
@@ -188,13 +209,13 @@ def _make_cell(socket: _socket.socket, ends: list[int], program: bytes) -> int:
     except OSError as error:
         return -(error.errno or 1)
     if pid == 0:
-        socket.detach()  # cell.live closes it with everything else that is not the cell's
-        channel, status, *doors = ends
-        cell.live(channel, status, doors, program)
+        socket.detach()  # init.run closes it with everything else that is not the cell's
+        channel, status, *cgroup_fds = ends
+        init.run(channel, status, cgroup_fds, program)
     return pid
 
 
-class _Program:
+class _ProgramStart:
     """How a cell's program starts. What is the same for all is done here, in the zygote, as far as it can be."""
 
     def __init__(self, begin: CodeType) -> None:
@@ -203,11 +224,11 @@ class _Program:
         _hide_casemate()
         os.chdir("/workspace")
         # An environment's own sitecustomize must see the program's variables, and so runs in its process.
-        self._begun = not _has_own_sitecustomize()
-        if self._begun:
+        self._has_begun = not _has_own_sitecustomize()
+        if self._has_begun:
             exec(begin, self._namespace)  # noqa: S102 - our own
 
-    def start(self, written: rehearsal.Ranges) -> None:
+    def start(self, written: Ranges) -> None:
         """Wait for the order, and begin as every Python program in a cell begins.
 
         ``written``: memory that programs write to, which is copied meanwhile.
@@ -215,13 +236,13 @@ class _Program:
         fresh = sys.modules["_casemate.fresh"]
         _signal.signal(_SIGINT, _signal.default_int_handler)
         fresh.prepare()
-        if self._begun:
+        if self._has_begun:
             self._namespace["_open_package"]()  # its control pipe
-        if not select.select([cell.ORDER], [], [], 0)[0]:
+        if not select.select([init.ORDER], [], [], 0)[0]:
             _rehearse()  # so that the interpreter's own code is mapped
-            kernel.copy_ahead(written)
-        fresh.become(fresh.read_order(cell.ORDER))
-        if not self._begun:
+            kernel.copy_pages(written)
+        fresh.become(fresh.read_order(init.ORDER))
+        if not self._has_begun:
             exec(self._begin, self._namespace)  # noqa: S102
 
 
@@ -231,8 +252,8 @@ def _hide_casemate() -> None:
     for place in [place for place in sys.path_importer_cache if _is_ours(place)]:
         del sys.path_importer_cache[place]
     ours = [name for name in sys.modules if name == "casemate" or name.startswith("casemate.")]
-    _hidden.extend(sys.modules.pop(name) for name in ours)
-    sys.meta_path.remove(_Patched)
+    _kept_alive.extend(sys.modules.pop(name) for name in ours)
+    sys.meta_path.remove(_PatchingFinder)
 
 
 def _is_ours(place: str) -> bool:
@@ -243,3 +264,81 @@ def _has_own_sitecustomize() -> bool:
     """Whether the environment has one."""
     finder = sys.modules["_frozen_importlib_external"].PathFinder
     return finder.find_spec("sitecustomize") is not None
+
+
+class Rehearsal:
+    """A process that acts as a program's would: in it ``is_child`` is true, and everything goes on as in a cell."""
+
+    def __init__(self) -> None:
+        self._end_fd, tell = os.pipe()
+        self._pid = os.fork()
+        self.is_child = self._pid == 0
+        if self.is_child:
+            os.close(self._end_fd)
+            _set_up_child(tell)
+        else:
+            os.close(tell)
+
+    def written_ranges(self) -> Ranges:
+        """Address and length of everything that that process has written to up to its end; nothing where that cannot be
+        seen. Its end is waited for."""
+        try:
+            return _private_ranges(self._pid) if self._has_ended() else []
+        except (OSError, ValueError):
+            return []
+        finally:
+            os.kill(self._pid, _SIGKILL)
+            os.waitpid(self._pid, 0)
+            os.close(self._end_fd)
+
+    def _has_ended(self) -> bool:
+        ready, _, _ = select.select([self._end_fd], [], [], _WITHIN)
+        return bool(ready) and os.read(self._end_fd, 1) == b"e"
+
+
+def _set_up_child(tell: int) -> None:
+    """Put what a cell would have where the program finds it: an order, pipes, and a last thing to do."""
+    high = init.duplicate_high(tell)
+    order, give = os.pipe()
+    for message in _messages():
+        os.write(give, len(message).to_bytes(4, "big") + message)
+    unread, out = os.pipe()
+    for fd, place in ((order, init.ORDER), (out, 1), (out, 2), (out, init.CONTROL)):
+        os.dup2(fd, place)
+    os.set_blocking(unread, False)
+
+    def end() -> None:
+        os.write(high, b"e")
+        select.select([], [], [])  # the zygote has a look at us, and ends us
+
+    sys.modules["_casemate.leaving"].at_the_end.append(end)
+
+
+def _messages() -> list[bytes]:
+    """What that process is told: its order, and a session's interpreter some steps, the last of which is its end."""
+    if "_casemate.session_ready" not in sys.modules:
+        return [_ORDER]
+    return [_SESSION_ORDER, *((_STEP % (number, code)).encode() for number, code in enumerate(_STEPS, 1))]
+
+
+def _private_ranges(pid: int) -> Ranges:
+    """Private memory of ``pid`` that nobody shares with it, page by page and put together where they adjoin."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    ranges: Ranges = []
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
+        for line in maps:
+            places, rights, *_ = line.split()
+            if rights[1] == "w" and rights[3] == "p":
+                first, last = (int(place, 16) for place in places.split("-"))
+                entries = array.array("Q", os.pread(pagemap.fileno(), (last - first) // page * 8, first // page * 8))
+                for number, entry in enumerate(entries):
+                    if entry & _PRESENT and entry & _ALONE and not entry & _SHARED:
+                        _add_range(ranges, first + number * page, page)
+    return ranges
+
+
+def _add_range(ranges: Ranges, address: int, length: int) -> None:
+    if ranges and sum(ranges[-1]) == address:
+        ranges[-1] = (ranges[-1][0], ranges[-1][1] + length)
+    else:
+        ranges.append((address, length))

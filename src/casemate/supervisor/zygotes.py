@@ -7,15 +7,15 @@ import array
 import os
 import time
 
-from casemate.supervisor import cell, kernel, rehearsal, roots, spare, stage, wire, zygote
-from casemate.supervisor.identity import Identity
+from casemate.supervisor import init, kernel, pool, roots, stage, wire, zygote
+from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-    Done = Callable[[spare.Spare | None], None]
+    Done = Callable[[pool.ReadyCell | None], None]
 
 _NAMESPACES = (
     kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWCGROUP
@@ -32,58 +32,58 @@ _QUIET = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _START = f"{zygote.PACKAGES}/casemate/supervisor/start"
 
 
-class Zygote:
+class ZygoteProcess:
     """A running zygote. ``data``: bytes that each of its cells holds from the start; None until it is ready."""
 
     def __init__(
         self,
-        asked: dict[str, Any],
+        request: dict[str, Any],
         root: str,
         identity: Identity,
         program: bytes,
         is_known: Callable[[int], bool],
     ) -> None:
-        """``is_known``: whether a pid is that of another cell, spare or zygote."""
-        self.key: str = asked["key"]
+        """``is_known``: whether a pid is that of another cell, ready cell or zygote."""
+        self.key: str = request["key"]
         self._is_known = is_known
         self.data: int | None = None
-        self.asked: list[tuple[spare.Unborn, Done]] = []  # cells that it was asked for, in order
-        self.waited_since = 0.0
+        self.pending: list[tuple[pool.PendingCell, Done]] = []  # cells that it was asked for, in order
+        self.waiting_since = 0.0
         self._identity = identity
         self.socket, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         # A pipe, as its cells have, because streams remember what they were opened on; nobody waits at it.
-        self.log, words = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.log, log_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         nothing = os.memfd_create("casemate-no-input", os.MFD_CLOEXEC)
         self.pid = kernel.clone(_NAMESPACES)
         if self.pid == 0:
-            _live(root, asked, identity, {0: nothing, 1: words, 2: words, zygote.SOCKET: theirs.fileno()})
+            _run(root, request, identity, {0: nothing, 1: log_end, 2: log_end, zygote.SOCKET: theirs.fileno()})
         theirs.close()
         os.close(nothing)
-        os.close(words)
+        os.close(log_end)
         self.pidfd = os.pidfd_open(self.pid)
         self.socket.send(
-            wire.encode({"preload": asked["preload"], "optional": asked["optional"], "program": program}),
+            wire.encode({"preload": request["preload"], "optional": request["optional"], "program": program}),
             _socket.MSG_NOSIGNAL,
         )
 
-    def ask(self, unborn: spare.Unborn, done: Done) -> None:
-        """Ask for a cell's process; ``done`` gets the spare, or None when there will be none."""
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", unborn.ends))]
+    def request_cell(self, pending_cell: pool.PendingCell, done: Done) -> None:
+        """Ask for a cell's process; ``done`` gets the ready cell, or None when there will be none."""
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", pending_cell.ends))]
         try:
             self.socket.sendmsg([b"c"], rights, _socket.MSG_NOSIGNAL | _socket.MSG_DONTWAIT)
         except OSError:
-            unborn.discard()
+            pending_cell.discard()
             done(None)
             return
-        if not self.asked:
-            self.waited_since = time.monotonic()
-        self.asked.append((unborn, done))
+        if not self.pending:
+            self.waiting_since = time.monotonic()
+        self.pending.append((pending_cell, done))
 
     def is_silent(self, now: float) -> bool:
         """Whether it has not answered for so long that it will not."""
-        return bool(self.asked) and now - self.waited_since > _ANSWERS_WITHIN
+        return bool(self.pending) and now - self.waiting_since > _ANSWERS_WITHIN
 
-    def answered(self) -> dict[str, Any] | None:
+    def read_message(self) -> dict[str, Any] | None:
         """Take its next message. The first says that it is ready, or its problem; a cell's pid is dealt with here.
 
         Raises ``ValueError`` for what it must not say: what was preloaded may have done anything to it.
@@ -93,21 +93,21 @@ class Zygote:
             raise ValueError("it closed its socket")
         message: dict[str, Any] = wire.decode(data)
         if self.data is None:
-            self.data = _checked_greeting(message)
+            self.data = _check_greeting(message)
             return message
-        if not self.asked or set(message) != {"pid"} or type(message["pid"]) is not int:
+        if not self.pending or set(message) != {"pid"} or type(message["pid"]) is not int:
             raise ValueError("an answer that nobody waits for")
-        unborn, done = self.asked.pop(0)
-        self.waited_since = time.monotonic()
-        done(self._born(message["pid"], unborn))
+        pending_cell, done = self.pending.pop(0)
+        self.waiting_since = time.monotonic()
+        done(self._adopt(message["pid"], pending_cell))
         return None
 
-    def _born(self, pid: int, unborn: spare.Unborn) -> spare.Spare | None:
+    def _adopt(self, pid: int, pending_cell: pool.PendingCell) -> pool.ReadyCell | None:
         if not self._is_a_new_child(pid):
-            unborn.discard()
+            pending_cell.discard()
             return None
         try:
-            return spare.adopt(pid, unborn, self._identity)
+            return pool.adopt_process(pid, pending_cell, self._identity)
         except OSError:
             return None
 
@@ -132,14 +132,14 @@ class Zygote:
         for fd in (self.pidfd, self.log):
             os.close(fd)
         self.socket.close()
-        for unborn, done in self.asked:
-            unborn.discard()
+        for pending_cell, done in self.pending:
+            pending_cell.discard()
             done(None)
-        self.asked = []
+        self.pending = []
         return words.decode("utf-8", "replace").strip()[-_LOG_TAIL:]
 
 
-def _checked_greeting(message: Any) -> int:
+def _check_greeting(message: Any) -> int:
     """What a zygote's first message says of its memory. Raises ``ValueError`` for one that is not as it should be."""
     if not isinstance(message, dict) or set(message) != {"problem", "data"}:
         raise ValueError("no greeting")
@@ -149,52 +149,52 @@ def _checked_greeting(message: Any) -> int:
     return data
 
 
-def _live(root: str, asked: dict[str, Any], identity: Identity, fds: dict[int, int]) -> NoReturn:
+def _run(root: str, request: dict[str, Any], identity: Identity, fds: dict[int, int]) -> NoReturn:
     """In the new process: go into a root of its own, give up every right, become the interpreter."""
     try:
         os.setsid()
         kernel.default_signal(_SIGINT)
-        _own_root(root, asked["late"], identity)
+        _own_root(root, request["own_entries"], identity)
         _socket.sethostname("casemate")
         _give_up_rights(identity)
-        _place(fds)
-        env = {**asked["env"], "PYTHONPATH": _START}
-        os.execve(asked["argv"][0], asked["argv"], env)
+        _place_descriptors(fds)
+        env = {**request["env"], "PYTHONPATH": _START}
+        os.execve(request["argv"][0], request["argv"], env)
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
         os.write(fds[2], f"{type(error).__name__}: {error}".encode())
     os._exit(125)
 
 
-def _own_root(root: str, late: list[dict[str, Any]], identity: Identity) -> None:
+def _own_root(root: str, own_entries: list[dict[str, Any]], identity: Identity) -> None:
     """The environment's read-only tree as its cells see it, with casemate, scratch space and an unmasked /proc."""
     kernel.move_mount(kernel.open_tree(root), stage.CELL)
     os.chdir(stage.CELL)
     for place in ("tmp", "workspace", "dev/shm"):
         kernel.move_mount(kernel.new_mount("tmpfs", {"size": _WRITABLE_BYTES, "mode": "1777"}, _QUIET), place)
     os.mkdir("tmp/.home", 0o700)
-    identity.give("tmp/.home")
-    _lay_program()
+    identity.chown("tmp/.home")
+    _mount_rehearsal()
     kernel.move_mount(kernel.new_mount("tmpfs", {"size": "4k", "mode": "0755"}, _QUIET), "run")
     os.mkdir("run/casemate", 0o755)
     kernel.move_mount(roots.bind(_PACKAGE), "run/casemate")
-    for entry in late:
-        _bring(entry)
-    stage.lay_out("sys")
+    for entry in own_entries:
+        _mount_own_entry(entry)
+    stage.mount_in("sys")
     kernel.mount("proc", "proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.pivot_root_here()
 
 
-def _lay_program() -> None:
+def _mount_rehearsal() -> None:
     """The program that is rehearsed, where every cell has its own."""
     tmpfs = kernel.new_mount("tmpfs", {"size": "8k", "mode": "0755"}, _QUIET)
     kernel.move_mount(tmpfs, "program")
-    with open(f"program/{rehearsal.PROGRAM}", "w", encoding="utf-8") as program:
-        program.write(rehearsal.TEXT)
+    with open(f"program/{zygote.REHEARSAL_PROGRAM}", "w", encoding="utf-8") as program:
+        program.write(zygote.REHEARSAL_TEXT)
     kernel.set_attributes(tmpfs, kernel.ATTR_RDONLY, recursive=False)
     os.close(tmpfs)
 
 
-def _bring(entry: dict[str, Any]) -> None:
+def _mount_own_entry(entry: dict[str, Any]) -> None:
     """What lies where each cell has something of its own, in our own."""
     for prefix, folder in wire.OWN_PLACES.items():
         if entry["target"].startswith(prefix):
@@ -223,8 +223,8 @@ def _give_up_rights(identity: Identity) -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
-def _place(fds: dict[int, int]) -> None:
-    high = {number: cell.above(fd) for number, fd in fds.items()}
-    for number, fd in high.items():
+def _place_descriptors(fds: dict[int, int]) -> None:
+    duplicates = {number: init.duplicate_high(fd) for number, fd in fds.items()}
+    for number, fd in duplicates.items():
         os.dup2(fd, number)
     kernel.close_from(zygote.SOCKET + 1)

@@ -13,8 +13,8 @@ SOURCE = Path(__file__).parents[3] / "src"
 
 BEGINNING = """
 import ctypes, errno, json, os, sys
-from casemate.supervisor import filters, landlock, seccomp
-from casemate.supervisor.syscalls.numbers import numbers
+from casemate.supervisor import kernel, landlock, seccomp
+from casemate.supervisor.syscall_numbers import numbers
 
 NUMBERS = numbers(os.uname().machine)
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -41,10 +41,10 @@ def tell(what):
 """
 
 FILTER = """
-filters.install(seccomp.program(os.uname().machine, memory_is_counted=False))
+kernel.install_filter(seccomp.program(os.uname().machine, memory_is_counted=False))
 """
 FILTER_WHEN_COUNTED = """
-filters.install(seccomp.program(os.uname().machine, memory_is_counted=True))
+kernel.install_filter(seccomp.program(os.uname().machine, memory_is_counted=True))
 """
 NO_FILTER = ""
 

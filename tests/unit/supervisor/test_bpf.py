@@ -7,7 +7,7 @@ import struct
 import pytest
 from tests.unit.supervisor.bpf_machine import run
 
-from casemate.supervisor.bpf import ANY_BIT, AT_LEAST, EQUAL, INSTRUCTION_BYTES, Assembler
+from casemate.supervisor.seccomp import ANY_BIT, AT_LEAST, EQUAL, INSTRUCTION_BYTES, Assembler
 
 LARGEST = 0xFFFF_FFFF
 

@@ -12,8 +12,8 @@ import pytest
 from tests.unit.supervisor.bpf_machine import ALLOWED, ARCHITECTURES, answer, run, seccomp_data
 
 from casemate.supervisor import seccomp
-from casemate.supervisor.syscalls import policy
-from casemate.supervisor.syscalls.numbers import MACHINES, numbers
+from casemate.supervisor import syscall_policy as policy
+from casemate.supervisor.syscall_numbers import MACHINES, numbers
 
 EPERM, ENOSYS, EINVAL, ENOTTY = errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOTTY
 GARBAGE = 0xFFFF_FFFF_FFFF_FFFF

@@ -184,7 +184,7 @@ def test_a_program_that_is_not_one_raises(tmp_path: Path) -> None:
     program = """
 said = []
 for junk in (b'', bytes(8), b'\\xff' * 80, bytes.fromhex('0600000000000000') * 5000):
-    said.append(attempt(filters.install, junk))
+    said.append(attempt(kernel.install_filter, junk))
 tell(said)
 """
     assert told_by(program, wall=NO_FILTER, cwd=tmp_path) == ["EINVAL"] * 4

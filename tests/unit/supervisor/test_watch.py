@@ -50,7 +50,7 @@ def test_processes_and_threads_below_are_counted_and_the_first_is_not() -> None:
     with child(
         FAMILY.format(each="import threading; threading.Thread(target=time.sleep, args=(1000,)).start()")
     ) as pid:
-        sight = watch.look(pid)
+        sight = watch.measure(pid)
         assert (len(sight.pids), sight.tasks) == (3, 6)
 
 
@@ -67,16 +67,16 @@ threading.Thread(target=work, daemon=True).start()
 os.read(r, 1)
 """
     with child(code) as pid:
-        assert len(watch.look(pid).pids) == 2
+        assert len(watch.measure(pid).pids) == 2
 
 
 def test_private_memory_is_summed_and_the_files_of_the_cell_are_not_counted_twice() -> None:
     with child(FAMILY.format(each="held = bytearray(30 << 20); held[::4096] = bytes([1]) * len(held[::4096])")) as pid:
-        assert 90 * MIB < watch.look(pid).memory(0) < 150 * MIB
+        assert 90 * MIB < watch.measure(pid).memory(0) < 150 * MIB
     with child(
         "import mmap\nm = mmap.mmap(-1, 60 << 20)\nm[::4096] = bytes([1]) * len(m[::4096])" + FAMILY.format(each="")
     ) as pid:
-        sight = watch.look(pid)
+        sight = watch.measure(pid)
         assert sight.memory(0) - sight.memory(1 << 40) == sight.shared
         assert sight.memory(1 << 40) < 40 * MIB
 
@@ -89,11 +89,11 @@ SEEN = "assert m[::4096].count(1) == len(m[::4096])"  # so that it is mapped her
 def test_shared_memory_of_many_is_told_from_memory_that_they_share() -> None:
     """The cheap look cannot tell, and so must not say that there is less than there is."""
     with child(FAMILY.format(each=OWN)) as pid:
-        sight = watch.look(pid)
+        sight = watch.measure(pid)
         assert sight.shared < 45 * MIB
         assert 120 * MIB <= watch.proportional(sight, 0) <= sight.most_memory()
     with child(SHARED.format(mib=120) + FAMILY.format(each=SEEN)) as pid:
-        sight = watch.look(pid)
+        sight = watch.measure(pid)
         assert sight.most_memory() >= 360 * MIB
         # A quarter of it is the first process's, which is looked at as an init: it is none of the three.
         assert 90 * MIB <= watch.proportional(sight, 0) < 150 * MIB
@@ -101,16 +101,16 @@ def test_shared_memory_of_many_is_told_from_memory_that_they_share() -> None:
 
 def test_files_of_the_cell_hide_no_memory_that_is_private() -> None:
     with child(FAMILY.format(each="held = bytearray(30 << 20); held[::4096] = bytes([1]) * len(held[::4096])")) as pid:
-        assert watch.proportional(watch.look(pid), 1 << 40) >= 90 * MIB
+        assert watch.proportional(watch.measure(pid), 1 << 40) >= 90 * MIB
     with child(FAMILY.format(each=OWN)) as pid:
-        sight = watch.look(pid)
+        sight = watch.measure(pid)
         assert watch.proportional(sight, 100 * MIB) == pytest.approx(watch.proportional(sight, 0) - 100 * MIB, abs=MIB)
 
 
 @pytest.mark.parametrize("bound", ["_LARGE_TABLES", "_ALL_TABLES"])
 def test_what_would_take_too_long_to_ask_counts_whole(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with child(SHARED.format(mib=60) + FAMILY.format(each=SEEN)) as pid:
-        sight = watch.look(pid)
+        sight = watch.measure(pid)
         (_, tables, _), *_ = sorted(sight.claims, reverse=True)
         assert watch.proportional(sight, 0) < 100 * MIB
         monkeypatch.setattr(watch, bound, tables)  # of one process; the others' are alike
@@ -122,22 +122,22 @@ def test_what_would_take_too_long_to_ask_counts_whole(bound: str, monkeypatch: p
 def test_cpu_time_of_living_and_of_reaped_processes_is_summed() -> None:
     spin = "end = time.process_time() + 0.2\n        while time.process_time() < end: pass"
     with child(FAMILY.format(each=spin)) as pid:
-        assert 0.5 < watch.look(pid).cpu < 1.5
+        assert 0.5 < watch.measure(pid).cpu < 1.5
     spin = "end = time.process_time() + 0.3\\nwhile time.process_time() < end: pass\\nos._exit(0)"
     reaped = f"os.fork() or exec('{spin}'); os.wait()"
     with child(FAMILY.format(each=reaped)) as pid:
-        assert 0.8 < watch.look(pid).cpu < 2.5
+        assert 0.8 < watch.measure(pid).cpu < 2.5
 
 
 def test_a_process_that_is_gone_or_alone_has_nothing_below() -> None:
     with child("") as pid:
-        alone = watch.look(pid)
-    gone = watch.look(pid)
+        alone = watch.measure(pid)
+    gone = watch.measure(pid)
     for sight in (alone, gone):
         assert (sight.pids, sight.tasks, sight.memory(0), sight.cpu) == ([], 0, 0, 0.0)
 
 
 def test_a_name_with_spaces_and_parentheses_does_not_mislead() -> None:
     with child(FAMILY.format(each="open('/proc/self/comm', 'w').write(') R 1 (x y')")) as pid:
-        sight = watch.look(pid)
+        sight = watch.measure(pid)
         assert (len(sight.pids), sight.tasks) == (3, 3)

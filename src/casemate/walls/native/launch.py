@@ -67,13 +67,13 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
         "shown": [_shown(one) for one in plan.shown],
         "limits": _counted(limits),
         "rlimits": rlimits(limits, plan.reserve),
-        "late": late_entries(plan.entries),
+        "own_entries": late_entries(plan.entries),
         "listeners": [list(listener) for listener in plan.listeners],
     }
 
 
 def _shown(one: Shown) -> dict[str, Any]:
-    return {"source": one.source, "places": one.places, "hidden": one.hidden, "kept": [], "copied": one.copied}
+    return {"source": one.source, "places": one.places, "hidden": one.hidden, "read_only": [], "copied": one.copied}
 
 
 def _readable(entries: tuple[Entry, ...], shown: tuple[Shown, ...]) -> list[str]:
@@ -98,7 +98,7 @@ def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
 
 def _workspace(workspace: Workspace) -> dict[str, Any]:
     places = [WORKSPACE, *([workspace.place] if workspace.place else [])]
-    guarded = {"places": places, "hidden": workspace.hidden, "kept": workspace.kept}
+    guarded = {"places": places, "hidden": workspace.hidden, "read_only": workspace.kept}
     if workspace.folder is None:
         return {"kind": workspace.kind, **guarded}
     return {"kind": workspace.kind, "folder": workspace.folder, "inode": list(inode(workspace)), **guarded}
@@ -151,7 +151,7 @@ def begin_request(plan: Plan, waiting: Waiting) -> dict[str, Any]:
     return {
         "op": "begin",
         "deadline": plan.deadline,
-        "narrow": plan.limits != waiting.limits,
+        "narrows": plan.limits != waiting.limits,
         "limits": _counted(plan.limits),
         "rlimits": rlimits(plan.limits, plan.reserve),
         "program": None if plan.continues else program,

@@ -239,7 +239,7 @@ class Link:
     def _flush(self) -> None:
         """Send what waits, as far as it goes. Under the lock."""
         for data, error in self._outbox.flush():
-            message = {**wire.decode(data), "op": "unlaunched", "stage": "descriptors", "errno": error.errno}
+            message = {**wire.decode(data), "op": "launch refused", "stage": "descriptors", "errno": error.errno}
             self._calls.append((self._finish, ({**message, "detail": str(error)}, [])))
             os.eventfd_write(self._wake, 1)
 
@@ -349,10 +349,10 @@ class Link:
         elif message["op"] in ("zygote", "zygote ended"):
             if self.keeper:
                 self.keeper.hear(message)
-        elif message["op"] in ("opened", "pipes", "step over", "frozen", "thawed", "shown"):
+        elif message["op"] in ("session files", "pipes", "step over", "files paused", "files resumed", "shown"):
             self.sessions.hear(self._cells.get(message["id"]), message, fds)
         elif flags & socket.MSG_CTRUNC:
-            lost = {"op": "unlaunched", "stage": "descriptors", "errno": errno.EMFILE}
+            lost = {"op": "launch refused", "stage": "descriptors", "errno": errno.EMFILE}
             self._finish({**message, **lost, "detail": "no descriptor is left"}, fds)
         else:
             self._finish(message, fds)

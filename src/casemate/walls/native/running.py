@@ -66,7 +66,7 @@ class RunningCell:
         self._say("pause")
 
     def go_on(self) -> None:
-        self._say("go on")
+        self._say("resume")
 
     def _say(self, what: str, **more: Any) -> None:
         self._link.send({"op": what, "id": self.id, **more})
@@ -169,12 +169,12 @@ class RunningSession(RunningCell):
         self.frozen = frozen = Future[bool]()
         if self.is_gone:  # asked after `frozen` is there: whoever sets it looks at that afterwards
             raise Fault("the session's cell has ended")
-        self._say("freeze")
+        self._say("pause files")
         return await outcome(frozen)
 
     def thaw(self) -> None:
         self.thawed = Future()
-        self._say("thaw")
+        self._say("resume files")
 
     async def has_stood_still(self) -> bool:
         thawed = self.thawed

@@ -145,7 +145,7 @@ class SessionPipes:
         """The supervisor tells of a session's cell."""
         if not isinstance(cell, RunningSession) or cell.hears is None:
             close_all(fds)
-        elif message["op"] == "opened" and len(fds) == 2:
+        elif message["op"] == "session files" and len(fds) == 2:
             cell.files.set_result((fds[0], fds[1]))
         elif message["op"] == "pipes" and len(fds) == 2:
             self._take_step_pipes(cell, message["step"], fds)
@@ -153,10 +153,10 @@ class SessionPipes:
             cell.hears.step_over(message["step"], usage_of(message))
         elif message["op"] == "shown":
             cell.take_shown(message["number"], message["errno"])
-        elif message["op"] in ("frozen", "thawed"):
-            answer = cell.frozen if message["op"] == "frozen" else cell.thawed
+        elif message["op"] in ("files paused", "files resumed"):
+            answer = cell.frozen if message["op"] == "files paused" else cell.thawed
             if answer is not None and not answer.done():
-                answer.set_result(message["still"])
+                answer.set_result(message["complete"])
         else:
             close_all(fds)  # no descriptor was left for them
             cell.kill("pipes")

@@ -184,7 +184,7 @@ class NativeWall:
         message = launch.begin_request(plan, waiting)
         fds = dict(files)
         try:
-            fds["unread"] = launch.unread(plan, waiting)
+            fds["order_file"] = launch.unread(plan, waiting)
             begun = link.begin(turn.cell, message, fds, plan.stdin, sink)
         except OSError:
             turn.cell.discard()

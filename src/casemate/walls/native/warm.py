@@ -247,7 +247,7 @@ class Warm:
                 "root": shelf.request["root"],
                 "argv": list(shelf.waiting.argv),
                 "env": dict(shelf.waiting.env),
-                "late": shelf.request["late"],
+                "own_entries": shelf.request["own_entries"],
                 "preload": list(shelf.waiting.preload or ()),
                 "optional": shelf.waiting.optional,
             }

@@ -1,7 +1,7 @@
-"""The mount broker: what is writable in one cell, prepared as detached mounts.
+"""The scratch: what is writable in one cell, prepared as detached mounts.
 
 Everything a cell can write lies in one sized tmpfs, its *scratch*: the workspace (or the
-upper layer over the caller's folder), /tmp and /dev/shm. One size and one number of inodes
+upper directory over the caller's folder), /tmp and /dev/shm. One size and one number of inodes
 bound them all, and the host reads what is left through one descriptor when the cell is dead.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
-from casemate.supervisor import guards, kernel, roots, stage, wire, workspaces
-from casemate.supervisor.identity import Identity
+from casemate.supervisor import folders, kernel, roots, stage, wire
+from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last pa
 _PROGRAM_BYTES = 1 << 16  # room that a cell has for a program that it does not know yet
 _COPY_CHUNK = 1 << 24
 STEPS = "program/steps"  # in the cell
-_SEEN = "seen"  # the part of that file system which is there in the cell; what is made comes to it when it is ready
+_IN_CELL = "in_cell"  # the part of that file system which the cell sees; a pipe is moved there when it is ready
 # A step has two pipes. Those of 64 steps are read, those of 16 may be written to by threads, and any by processes.
 _MOST_PIPES = 512
 
 
-class BrokerError(Exception):
+class ScratchError(Exception):
     """The scratch of a cell cannot be prepared: which part, and why."""
 
     def __init__(self, part: str, error: OSError) -> None:
@@ -47,33 +47,33 @@ class Scratch:
     def __init__(self, tree_fd: int, mounts: list[tuple[int, str]]) -> None:
         self.tree_fd = tree_fd
         self.mounts = mounts
-        self.later: list[int] = []  # more of them, to be attached when all else is
+        self.extra_workspaces: list[int] = []  # the workspace at its other places, to be attached when all else is
         self.inodes = 0
         self.whole = -1
         self.workspace_fd = -1
         self.steps_fd = -1
-        self._held: dict[int, list[int]] = {}  # our writing ends of pipes of steps that are not over
+        self._step_writers: dict[int, list[int]] = {}  # our writing ends of pipes of steps that are not over
 
-    def begin(self, message: dict[str, Any], fds: dict[str, int], identity: Identity) -> None:
-        """Put the program and the given files of a cell that waited where they belong. Raises :class:`BrokerError`."""
+    def add_program(self, message: dict[str, Any], fds: dict[str, int], identity: Identity) -> None:
+        """Put the program and the input files of a cell that waited where they belong. Raises :class:`ScratchError`."""
         program, inputs = message["program"], _index(fds)
         if program is None:
             return  # it lies there since the session's first cell
         with _part("program"):
-            if inputs or program["size"] > _PROGRAM_BYTES or message["narrow"]:
+            if inputs or program["size"] > _PROGRAM_BYTES or message["narrows"]:
                 self._resize(message["limits"], program["size"], _OWN_INODES + 4 * len(inputs))
             place = f"{_path_of(self.tree_fd)}/program/{program['name']}"
-            _copy_in(place, fds["unread"], message["order"], program["size"], identity)
+            _copy_in(place, fds["order_file"], message["order"], program["size"], identity)
         if inputs:
             with _part("files"):
-                before = _inodes_made(self.tree_fd)
-                _put_files(f"{_path_of(self.tree_fd)}/workspace", inputs, fds, identity)
-                given = _inodes_made(self.tree_fd) - before
-                self._resize(message["limits"], program["size"], given)
+                before = _inodes_in_use(self.tree_fd)
+                _copy_files(f"{_path_of(self.tree_fd)}/workspace", inputs, fds, identity)
+                input_inodes = _inodes_in_use(self.tree_fd) - before
+                self._resize(message["limits"], program["size"], input_inodes)
 
-    def _resize(self, limits: dict[str, Any], program: int, given: int) -> None:
+    def _resize(self, limits: dict[str, Any], program: int, input_inodes: int) -> None:
         """Hold it to its limits, beyond what casemate itself puts there. Raises ``OSError``."""
-        size, inodes = limits["disk"] + program + _OWN_BYTES, self.inodes + 1 + given + limits["inodes"]
+        size, inodes = limits["disk"] + program + _OWN_BYTES, self.inodes + 1 + input_inodes + limits["inodes"]
         kernel.reconfigure(self.tree_fd, {"size": str(size), "nr_inodes": str(inodes)})
 
     def files_bytes(self) -> int:
@@ -82,15 +82,15 @@ class Scratch:
         return (used.f_blocks - used.f_bfree) * used.f_frsize
 
     def space_left(self) -> dict[str, int]:
-        """What of its limits is not used, as told to the host."""
-        left = os.fstatvfs(self.tree_fd)
-        return {"space_left": left.f_bavail * left.f_frsize, "inodes_left": left.f_favail}
+        """What of its limits is not used, for the host."""
+        usage = os.fstatvfs(self.tree_fd)
+        return {"space_left": usage.f_bavail * usage.f_frsize, "inodes_left": usage.f_favail}
 
     def close_mounts(self) -> None:
         """Let go of the mounts, once the cell has them."""
-        for fd in (*(fd for fd, _ in self.mounts), *self.later):
+        for fd in (*(fd for fd, _ in self.mounts), *self.extra_workspaces):
             os.close(fd)
-        self.mounts, self.later = [], []
+        self.mounts, self.extra_workspaces = [], []
 
     def open_pipes(self, step: int) -> list[int]:
         """Two named pipes for a step of a session, ``out.N`` and ``err.N`` in `STEPS`: our ends, to read from.
@@ -98,15 +98,15 @@ class Scratch:
         A cell can open them to write and for nothing else. Names of steps that are over go. Raises ``OSError``.
         """
         fds: list[int] = []
-        held = self._held[step] = []
+        writers = self._step_writers[step] = []
         try:
             for name in ("out", "err"):
-                place, hidden = f"{_path_of(self.steps_fd)}/{_SEEN}/{name}", f"{_path_of(self.steps_fd)}/{name}"
+                place, hidden = f"{_path_of(self.steps_fd)}/{_IN_CELL}/{name}", f"{_path_of(self.steps_fd)}/{name}"
                 if os.path.lexists(f"{place}.{step - 2}"):
                     os.unlink(f"{place}.{step - 2}")
                 os.mkfifo(hidden, 0o600)
                 fds.append(os.open(hidden, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-                held.append(os.open(hidden, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                writers.append(os.open(hidden, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
                 os.chmod(hidden, 0o222)  # noqa: S103 - to write, and for nothing else
                 os.rename(hidden, f"{place}.{step}")
         except BaseException:
@@ -117,12 +117,12 @@ class Scratch:
 
     def end_pipes(self, step: int) -> None:
         """The step is over: its pipes end when nothing in the cell writes to them any more, and not before."""
-        for fd in self._held.pop(step, ()):
+        for fd in self._step_writers.pop(step, ()):
             os.close(fd)
 
     def end_all_pipes(self) -> None:
         """There will be no more steps in this cell."""
-        for step in list(self._held):
+        for step in list(self._step_writers):
             self.end_pipes(step)
         if self.steps_fd >= 0:
             os.close(self.steps_fd)
@@ -138,39 +138,39 @@ class Scratch:
 
 
 def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) -> Scratch:
-    """Make the scratch of a cell, with the program and the given files in it as far as they are known.
+    """Make the scratch of a cell, with the program and the input files in it as far as they are known.
 
-    Raises :class:`BrokerError`.
+    Raises :class:`ScratchError`.
     """
     program, inputs = request["program"], _index(fds)
     size = request["limits"]["disk"] + (program["size"] if program else _PROGRAM_BYTES) + _OWN_BYTES
     inodes = request["limits"]["inodes"] + _OWN_INODES
     with _part("scratch"):
         tmpfs = kernel.new_mount(
-            "tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, workspaces.ATTRIBUTES
+            "tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, folders.ATTRIBUTES
         )
         kernel.move_mount(tmpfs, stage.SCRATCH)
         os.close(tmpfs)
     try:
-        return _fill(request, inputs, fds, identity)
+        return _make_contents(request, inputs, fds, identity)
     finally:
         kernel.unmount(stage.SCRATCH)
 
 
-def prepare_again(request: dict[str, Any], kept: Scratch, identity: Identity) -> Scratch:
-    """The scratch of a session's next cell: the same files. ``kept`` is used up. Raises :class:`BrokerError`."""
+def prepare_again(request: dict[str, Any], earlier: Scratch, identity: Identity) -> Scratch:
+    """The scratch of a session's next cell: the same files. ``earlier`` is used up. Raises :class:`ScratchError`."""
     try:
         with _part("scratch"):
-            kernel.move_mount(kept.whole, stage.SCRATCH)
+            kernel.move_mount(earlier.whole, stage.SCRATCH)
         try:
-            return _again(request, kept.inodes, identity)
+            return _reattach(request, earlier.inodes, identity)
         finally:
             kernel.unmount(stage.SCRATCH)
     finally:
-        kept.close()
+        earlier.close()
 
 
-def _again(request: dict[str, Any], inodes: int, identity: Identity) -> Scratch:
+def _reattach(request: dict[str, Any], inodes: int, identity: Identity) -> Scratch:
     scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
     try:
         _attach(request, scratch, identity)
@@ -182,7 +182,7 @@ def _again(request: dict[str, Any], inodes: int, identity: Identity) -> Scratch:
 
 
 def _index(fds: dict[str, int]) -> list[Any]:
-    """Name, offset and length of each given file. In a file of its own: there may be more than a message holds."""
+    """Name, offset and length of each input file. In a file of its own: there may be more than a message holds."""
     if "index" not in fds:
         return []
     size = os.fstat(fds["index"]).st_size
@@ -190,24 +190,24 @@ def _index(fds: dict[str, int]) -> list[Any]:
     return inputs
 
 
-def _fill(request: dict[str, Any], inputs: list[Any], fds: dict[str, int], identity: Identity) -> Scratch:
+def _make_contents(request: dict[str, Any], inputs: list[Any], fds: dict[str, int], identity: Identity) -> Scratch:
     program = request["program"]
     with _part("scratch"):
         steps = ((STEPS, 0o755),) if request["session"] else ()
         for name, mode in (("tmp", 0o1777), ("tmp/.home", 0o700), ("shm", 0o1777), ("program", 0o755), *steps):
-            workspaces.make_folder(f"{stage.SCRATCH}/{name}", mode, identity)
+            folders.make_folder(f"{stage.SCRATCH}/{name}", mode, identity)
     with _part("program"):
         if program:
             _copy_in(f"{stage.SCRATCH}/program/{program['name']}", fds["program"], 0, program["size"], identity)
     scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
     try:
         with _part("files"):
-            before = _inodes_made(scratch.tree_fd)
-            _take_files(request["workspace"]["kind"], inputs, fds, identity)
-            given = _inodes_made(scratch.tree_fd) - before
+            before = _inodes_in_use(scratch.tree_fd)
+            _copy_inputs(request["workspace"]["kind"], inputs, fds, identity)
+            input_inodes = _inodes_in_use(scratch.tree_fd) - before
         _attach(request, scratch, identity)
         with _part("scratch"):
-            scratch.inodes = _inodes_made(scratch.tree_fd) - given
+            scratch.inodes = _inodes_in_use(scratch.tree_fd) - input_inodes
             most = scratch.inodes + (0 if program else 1) + request["limits"]["inodes"]
             kernel.reconfigure(scratch.tree_fd, {"nr_inodes": str(most)})
     except BaseException:
@@ -219,7 +219,7 @@ def _fill(request: dict[str, Any], inputs: list[Any], fds: dict[str, int], ident
 def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> None:
     """The mounts of what lies at ``stage.SCRATCH``, to be attached inside the cell."""
     with _part("workspace"):
-        workspace, *scratch.later = workspaces.mounts(request["workspace"], identity)
+        workspace, *scratch.extra_workspaces = folders.mount_workspace(request["workspace"], identity)
         scratch.mounts.append((workspace, "workspace"))
     with _part("scratch"):
         for name, target in (("tmp", "tmp"), ("shm", "dev/shm"), ("program", "program")):
@@ -230,26 +230,26 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
             scratch.whole = kernel.open_tree(stage.SCRATCH, recursive=False)
             scratch.workspace_fd = os.dup(scratch.mounts[0][0])
             options = {"nr_inodes": str(_MOST_PIPES), "mode": "0755"}
-            scratch.steps_fd = kernel.new_mount("tmpfs", options, workspaces.ATTRIBUTES)
-            seen = f"{_path_of(scratch.steps_fd)}/{_SEEN}"
-            os.mkdir(seen)
-            os.chmod(seen, 0o755)  # noqa: S103
-            fd = kernel.open_tree(seen, recursive=False)
+            scratch.steps_fd = kernel.new_mount("tmpfs", options, folders.ATTRIBUTES)
+            in_cell = f"{_path_of(scratch.steps_fd)}/{_IN_CELL}"
+            os.mkdir(in_cell)
+            os.chmod(in_cell, 0o755)  # noqa: S103
+            fd = kernel.open_tree(in_cell, recursive=False)
             scratch.mounts.append((fd, STEPS))
             kernel.set_attributes(fd, kernel.ATTR_RDONLY, recursive=False)
     with _part("environment"):
-        for entry in _places(request):
+        for entry in _own_binds(request):
             scratch.mounts.append((roots.bind(entry["source"]), _without_links(entry["target"])))
         for number, folder in enumerate(request["shown"]):
             source = folder["source"]
-            tree = workspaces.copied(source, number, identity) if folder["copied"] else roots.bind(source)
-            _add(scratch, guards.guarded(tree, folder), folder["places"], request)
+            tree = folders.mount_copy(source, number, identity) if folder["copied"] else roots.bind(source)
+            _add_mounts(scratch, folders.cover_paths(tree, folder), folder["places"], request)
     with _part("workspace"):
-        others, scratch.later = scratch.later, []
-        _add(scratch, others, request["workspace"]["places"][1:], request)
+        others, scratch.extra_workspaces = scratch.extra_workspaces, []
+        _add_mounts(scratch, others, request["workspace"]["places"][1:], request)
 
 
-def _add(scratch: Scratch, trees: list[int], places: list[str], request: dict[str, Any]) -> None:
+def _add_mounts(scratch: Scratch, trees: list[int], places: list[str], request: dict[str, Any]) -> None:
     """Attach each of ``trees`` at its place, where that lies in what is the cell's own making room for it."""
     scratch.mounts += zip(trees, map(_without_links, places), strict=True)
     for tree, place in zip(trees, places, strict=True):
@@ -267,9 +267,9 @@ def _without_links(place: str) -> str:
     return place[1:]
 
 
-def _inodes_made(tree_fd: int) -> int:
-    made = os.fstatvfs(tree_fd)
-    return made.f_files - made.f_ffree
+def _inodes_in_use(tree_fd: int) -> int:
+    usage = os.fstatvfs(tree_fd)
+    return usage.f_files - usage.f_ffree
 
 
 def _path_of(tree_fd: int) -> str:
@@ -277,10 +277,10 @@ def _path_of(tree_fd: int) -> str:
     return f"/proc/self/fd/{tree_fd}"
 
 
-def _places(request: dict[str, Any]) -> list[dict[str, Any]]:
+def _own_binds(request: dict[str, Any]) -> list[dict[str, Any]]:
     """The binds that lie in what is this cell's own; where they go is made, and links there too."""
     binds = []
-    for entry in request["late"]:
+    for entry in request["own_entries"]:
         place = _in_scratch(entry["target"], request["workspace"]["kind"])
         if place is not None:
             roots.make_parents(stage.SCRATCH, os.path.dirname(place).removeprefix(stage.SCRATCH))
@@ -319,15 +319,15 @@ def _mount_file(place: str) -> None:
             raise roots.RootError(f"{place.removeprefix(stage.SCRATCH)} is no file in the cell any more") from None
 
 
-def _take_files(kind: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
-    """The given files: in a private workspace itself, over a caller's folder as a layer that nothing writes back."""
+def _copy_inputs(kind: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
+    """The input files: in a private workspace itself, over a caller's folder as a lower directory."""
     folder = f"{stage.SCRATCH}/{'workspace' if kind == 'private' else 'inputs'}"
     if kind == "private" or inputs:
-        workspaces.make_folder(folder, 0o755, identity)
-    _put_files(folder, inputs, fds, identity)
+        folders.make_folder(folder, 0o755, identity)
+    _copy_files(folder, inputs, fds, identity)
 
 
-def _put_files(folder: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
+def _copy_files(folder: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
     for name, offset, length in inputs:
         _parents(folder, name, identity)
         _copy_in(f"{folder}/{name}", fds["inputs"], offset, length, identity)
@@ -338,7 +338,7 @@ def _parents(folder: str, name: str, identity: Identity) -> None:
     for depth in range(1, len(parts) + 1):
         path = f"{folder}/{'/'.join(parts[:depth])}"
         if not os.path.isdir(path):
-            workspaces.make_folder(path, 0o755, identity)
+            folders.make_folder(path, 0o755, identity)
 
 
 def _copy_in(path: str, source: int, offset: int, length: int, identity: Identity) -> None:
@@ -366,4 +366,4 @@ class _part:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
-            raise BrokerError(self.name, error) from error
+            raise ScratchError(self.name, error) from error

@@ -1,8 +1,9 @@
-"""How the supervisor comes into its own namespaces, as an ordinary user or as root."""
+"""How the supervisor enters its own namespaces, as an ordinary user or as root, and who its cells are on the host."""
 
 from __future__ import annotations
 
 import os
+import stat
 
 from casemate.supervisor import kernel
 
@@ -10,7 +11,7 @@ from casemate.supervisor import kernel
 CELL_ID_UNDER_ROOT = 0x6361_0000
 
 
-class Refused(Exception):
+class SetupError(Exception):
     """The machine refuses something a cell needs: where, and with which errno."""
 
     def __init__(self, stage: str, error: OSError) -> None:
@@ -24,29 +25,29 @@ def own_namespaces() -> tuple[str, int]:
 
     Returns the mode and the id of cells in our namespace: ``"root"`` when the supervisor keeps its user
     namespace, ``"contained root"`` when it is root without the right to do so (in a container), else ``"user"``,
-    where the id is our own. Raises :class:`Refused`.
+    where the id is our own. Raises :class:`SetupError`.
     """
     if os.geteuid() != 0:
-        with refusing("id maps"):
+        with setup_stage("id maps"):
             _enter_alone()
-        return _with_own_mounts("user", 0)
-    if _is_alone_in_its_namespace():
-        return _as_the_only_user()
+        return _unshare_mounts("user", 0)
+    if _is_only_id():
+        return _enter_as_only_id()
     cells = _cell_id()
     if _can_unshare_as_root():
         return "root", cells
-    with refusing("id maps"):
+    with setup_stage("id maps"):
         _enter_mapped_from_outside(cells)
-    return _with_own_mounts("contained root", cells)
+    return _unshare_mounts("contained root", cells)
 
 
-def _with_own_mounts(mode: str, cells: int) -> tuple[str, int]:
-    with refusing("namespaces"):
+def _unshare_mounts(mode: str, cells: int) -> tuple[str, int]:
+    with setup_stage("namespaces"):
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWPID)
     return mode, cells
 
 
-def _is_alone_in_its_namespace() -> bool:
+def _is_only_id() -> bool:
     """Whether no id but root's own is mapped here, so that no cell could have another."""
     return _map_of_root()[1] == 1
 
@@ -64,11 +65,11 @@ def _map_of_root() -> tuple[int, int]:
     return (outside, count) if inside == 0 else (0, 0)
 
 
-def _as_the_only_user() -> tuple[str, int]:
+def _enter_as_only_id() -> tuple[str, int]:
     """Root over one id, which is an ordinary user's: cells have the same one, as if that user had started us."""
     if _map_of_root()[0] == 0:
-        raise Refused("id maps", OSError(1, "only root itself is mapped here, and a cell must not be root"))
-    return _with_own_mounts("user", 0)
+        raise SetupError("id maps", OSError(1, "only root itself is mapped here, and a cell must not be root"))
+    return _unshare_mounts("user", 0)
 
 
 def _can_unshare_as_root() -> bool:
@@ -82,7 +83,7 @@ def _can_unshare_as_root() -> bool:
 def _enter_alone() -> None:
     """A user namespace in which we are root, over our own id: all that an ordinary user may map."""
     uid, gid = os.geteuid(), os.getegid()
-    with refusing("user namespace"):
+    with setup_stage("user namespace"):
         kernel.unshare(kernel.CLONE_NEWUSER)
     write_maps("self", f"0 {uid} 1", f"0 {gid} 1", deny_setgroups=True)
 
@@ -91,20 +92,20 @@ def _enter_mapped_from_outside(cells: int) -> None:
     """A user namespace over root and the cells' id, so that no cell is root: a child that stays outside maps them."""
     ready_read, ready_write = os.pipe()
     us, ids = os.getpid(), f"0 0 1\n{cells} {cells} 1"
-    outsider = os.fork()
-    if outsider == 0:
+    mapper = os.fork()
+    if mapper == 0:
         os.close(ready_write)
         if os.read(ready_read, 1):
             write_maps(us, ids, ids, deny_setgroups=False)
         os._exit(0)
     os.close(ready_read)
     try:
-        with refusing("user namespace"):
+        with setup_stage("user namespace"):
             kernel.unshare(kernel.CLONE_NEWUSER)
         os.write(ready_write, b"x")
     finally:
         os.close(ready_write)
-        _, status = os.waitpid(outsider, 0)
+        _, status = os.waitpid(mapper, 0)
     if status:
         raise OSError(1, "the ids of the cells may not be mapped")
 
@@ -126,18 +127,18 @@ def write_file(path: str, text: str) -> None:
         os.close(fd)
 
 
-def settle() -> None:
+def set_up_pid1() -> None:
     """As pid 1 of the new namespace: die with our parent, see new mounts of the host but show it none, own /proc."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)
     os.setsid()
-    with refusing("mounts"):
+    with setup_stage("mounts"):
         kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_SLAVE)
-    with refusing("proc"):
+    with setup_stage("proc"):
         kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
 
 
-class refusing:  # noqa: N801 - reads as a statement
-    """A block whose ``OSError`` becomes a :class:`Refused` that names the stage."""
+class setup_stage:  # noqa: N801 - reads as a statement
+    """A block whose ``OSError`` becomes a :class:`SetupError` that names the stage."""
 
     def __init__(self, stage: str) -> None:
         self.stage = stage
@@ -147,7 +148,7 @@ class refusing:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
-            raise Refused(self.stage, error) from error
+            raise SetupError(self.stage, error) from error
 
 
 def userns_with_map(uid_map: str, gid_map: str) -> int:
@@ -165,3 +166,51 @@ def userns_with_map(uid_map: str, gid_map: str) -> int:
         os.close(ready_read)
         os.close(ready_write)
         os.waitpid(pid, 0)
+
+
+class Identity:
+    """Who a cell is on the host. ``mapped``: the supervisor is real root and must give files away."""
+
+    def __init__(self, uid: int, gid: int, *, mapped: bool) -> None:
+        self.uid = uid
+        self.gid = gid
+        self.mapped = mapped
+        self._namespaces: dict[tuple[int, int], int] = {}
+
+    def chown(self, path: str) -> None:
+        """Make the cell the owner of ``path``."""
+        if self.mapped:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+    def chown_fd(self, fd: int) -> None:
+        """Let the cell reopen what it holds (``>/dev/stderr``): only pipes and files without a name are given away."""
+        status = os.fstat(fd)
+        if self.mapped and (stat.S_ISFIFO(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 0)):
+            os.fchown(fd, self.uid, self.gid)
+
+    def as_cell(self) -> _CellIds:
+        """A block in which our real ids are a cell's: root without CAP_SYS_RESOURCE may lower limits only of processes
+        that have the same (prlimit(2))."""
+        return _CellIds(self)
+
+    def idmap_namespace(self, owner: tuple[int, int]) -> int:
+        """A user namespace that shows the files of ``owner`` as the cell's own (mount_setattr(2), idmapped mounts)."""
+        if owner not in self._namespaces:
+            maps = (f"{owner[0]} {self.uid} 1", f"{owner[1]} {self.gid} 1")
+            self._namespaces[owner] = userns_with_map(*maps)
+        return self._namespaces[owner]
+
+
+class _CellIds:
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+
+    def __enter__(self) -> None:
+        if self.identity.mapped:
+            os.setresgid(self.identity.gid, -1, -1)
+            os.setresuid(self.identity.uid, -1, -1)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self.identity.mapped:
+            os.setresuid(0, -1, -1)
+            os.setresgid(0, -1, -1)

@@ -152,10 +152,10 @@ AMONG = "among"
 NOT_AMONG = "not among"
 
 
-class Step:
+class Condition:
     """One look at one argument, which may decide.
 
-    A check takes its steps in order; the first that decides gives the outcome, and if none
+    A check takes its conditions in order; the first that decides gives the outcome, and if none
     does the call is allowed.
 
     Only the low 32 bits are compared: the kernel takes all of these arguments as int, and
@@ -172,24 +172,24 @@ class Step:
         self.keep = keep
 
 
-def any_bit(argument: int, bits: int, outcome: int) -> Step:
+def any_bit(argument: int, bits: int, outcome: int) -> Condition:
     """Decide if the argument has one of these bits."""
-    return Step(ANY_BIT, argument, (bits,), outcome, None)
+    return Condition(ANY_BIT, argument, (bits,), outcome, None)
 
 
-def no_bit(argument: int, bits: int, outcome: int) -> Step:
+def no_bit(argument: int, bits: int, outcome: int) -> Condition:
     """Decide if the argument has none of these bits."""
-    return Step(NO_BIT, argument, (bits,), outcome, None)
+    return Condition(NO_BIT, argument, (bits,), outcome, None)
 
 
-def among(argument: int, values: tuple[int, ...], outcome: int, keep: int | None = None) -> Step:
+def among(argument: int, values: tuple[int, ...], outcome: int, keep: int | None = None) -> Condition:
     """Decide if the argument (of its bits those to keep) is one of these values."""
-    return Step(AMONG, argument, values, outcome, keep)
+    return Condition(AMONG, argument, values, outcome, keep)
 
 
-def not_among(argument: int, values: tuple[int, ...], outcome: int, keep: int | None = None) -> Step:
+def not_among(argument: int, values: tuple[int, ...], outcome: int, keep: int | None = None) -> Condition:
     """Decide if the argument (of its bits those to keep) is none of these values."""
-    return Step(NOT_AMONG, argument, values, outcome, keep)
+    return Condition(NOT_AMONG, argument, values, outcome, keep)
 
 
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME is for clone3.

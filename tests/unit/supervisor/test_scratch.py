@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from casemate.supervisor import broker, roots
+from casemate.supervisor import roots, scratch
 
 
 def test_a_place_for_a_file_is_made_and_one_that_is_there_is_taken(tmp_path: Path) -> None:
     place = tmp_path / "place"
-    broker._mount_file(str(place))
+    scratch._mount_file(str(place))
     place.write_text("kept")
-    broker._mount_file(str(place))
+    scratch._mount_file(str(place))
     assert place.read_text() == "kept"
 
 
@@ -29,5 +29,5 @@ def test_nothing_else_is_opened_or_waited_for(tmp_path: Path, what: str) -> None
         case "folder":
             place.mkdir()
     with pytest.raises(roots.RootError, match="is no file in the cell any more"):
-        broker._mount_file(str(place))
+        scratch._mount_file(str(place))
     assert not (tmp_path / "elsewhere").exists()

@@ -1,4 +1,4 @@
-"""Whether everything below a process stands still, and what is done where the kernel does not tell: real processes."""
+"""Whether everything below a process is stopped, and what is done where the kernel does not tell: real processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.supervisor.test_watch import FAMILY, child
 
-from casemate.supervisor import cells, standstill, watch
+from casemate.supervisor import cells, pause, watch
 
 LIMITS = {"memory": 1 << 40, "disk": 1 << 20, "cpu_time": None, "cpus": 1.0}
 
@@ -44,25 +44,25 @@ def test_a_kernel_that_does_not_say_it_of_every_task_says_nothing(tmp_path: Path
 
 
 def test_what_was_stopped_stands_still_until_it_is_woken(family: int) -> None:
-    still = standstill.Standstill(family)
-    assert still.stop()
-    assert still.holds()
-    os.kill(watch.look(family).pids[0], 18)
-    while still.holds():
+    stop = pause.Pause(family)
+    assert stop.stop()
+    assert stop.is_unbroken()
+    os.kill(watch.measure(family).pids[0], 18)
+    while stop.is_unbroken():
         pass  # until it has run
-    still.end()
+    stop.resume()
 
 
 def test_nothing_is_known_to_stand_still_where_the_kernel_does_not_tell(
     family: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert standstill.can_be_known()
+    assert pause.can_be_verified()
     monkeypatch.setattr(watch, "run_time", lambda *_: None)
-    still = standstill.Standstill(family)
-    assert still.stop(), "it is stopped all the same"
-    assert not still.holds()
-    assert not standstill.can_be_known()
-    still.end()
+    stop = pause.Pause(family)
+    assert stop.stop(), "it is stopped all the same"
+    assert not stop.is_unbroken()
+    assert not pause.can_be_verified()
+    stop.resume()
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -75,10 +75,10 @@ def test_a_cell_is_paused_only_where_it_can_be_known_to_stand_still(
     request = {"id": "x", "limits": LIMITS, "rlimits": {"DATA": None}, "order": False, "session": False}
     made: Any = SimpleNamespace(pid=family, group=None, status_fd=-1)
     scratch: Any = SimpleNamespace(files_bytes=lambda: 0)
-    cell = cells.Cell({**request, "deadline": 60.0}, made, scratch, 0)
+    cell = cells.CellProcess({**request, "deadline": 60.0}, made, scratch, 0)
     cell.pause()
-    assert all(watch.stands_still(pid, b"T") for pid in watch.look(family).pids) == told
+    assert all(watch.all_tasks_in(pid, b"T") for pid in watch.measure(family).pids) == told
     deadline = cell.deadline
-    cell.go_on()
+    cell.resume()
     assert (cell.deadline > deadline) == told
-    cell.let_go()
+    cell.close_descriptors()

@@ -1,0 +1,239 @@
+"""The pool: a cell's first process, made before it is asked for. Its namespaces exist, and it waits for its request.
+
+A ready cell has run nothing of a guest's, serves one request and is never used again. To prefork one takes the kernel's
+slow steps (a network namespace, entering a cgroup) off every start. It is forked from the supervisor itself, or from a
+zygote; either way the supervisor is its parent. One is always ready, as long as there is time to make it.
+"""
+
+from __future__ import annotations
+
+import _socket
+import array
+import os
+import select
+import time
+
+from casemate.supervisor import cgroups, init, kernel, namespaces, seccomp, wire
+from casemate.supervisor.namespaces import Identity
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any
+
+_DELAY_AFTER_FIRST = 0.05  # seconds after the first was handed out: who runs one program and goes pays for no other
+_NEVER = float("inf")
+_TRIAL_MEMORY = 256 << 20  # bytes; more than a ready cell uses
+
+
+class PendingCell:
+    """Everything of a ready cell but its process: our ends of its channel and status, its cgroup, and its ``ends``.
+
+    ``ends``: its own end of the channel, of the status pipe, and descriptors by which it enters its cgroups.
+    """
+
+    def __init__(self, groups: cgroups.Cgroups, name: str) -> None:
+        self.channel, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        self.ends = [theirs.detach()]
+        self.status_fd, self.group = -1, None
+        try:
+            self.status_fd, status = os.pipe()
+            self.ends.append(status)
+            self.group = groups.create(name)
+            self.ends += self.group.open_procs() if self.group else []
+        except OSError:
+            self.discard()
+            raise
+
+    def close_ends(self) -> None:
+        """Close what the process has been given."""
+        for fd in self.ends:
+            os.close(fd)
+        self.ends = []
+
+    def discard(self) -> None:
+        """There will be no process."""
+        self.close_ends()
+        self.channel.close()
+        if self.status_fd >= 0:
+            os.close(self.status_fd)
+        if self.group:
+            self.group.remove()
+
+
+class ReadyCell:
+    """A process that waits to become a cell. ``status_fd`` tells of its failure, or later of its program's end."""
+
+    def __init__(self, pid: int, pending: PendingCell) -> None:
+        self.pid = pid
+        self.channel = pending.channel
+        self.status_fd = pending.status_fd
+        self.group = pending.group
+        self._namespaces: list[int] = []
+        pending.close_ends()
+
+    def send_request(self, request: dict[str, Any], mounts: list[tuple[int, str]], fds: dict[str, int]) -> None:
+        """Give it its request and all descriptors. Raises ``OSError`` when it is dead."""
+        message = {**request, "targets": [target for _, target in mounts], "fds": list(fds)}
+        numbers = array.array("i", [*(fd for fd, _ in mounts), *fds.values()])
+        self.channel.sendmsg(
+            [wire.encode(message)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)], _socket.MSG_NOSIGNAL
+        )
+
+    def wait_prepared(self) -> None:
+        """Wait until it is in its cgroups and has prepared itself. Raises ``OSError`` when it could not."""
+        if self._namespaces:
+            return
+        fds = array.array("i")
+        poll = select.poll()
+        poll.register(self.channel.fileno(), select.POLLIN)
+        if not poll.poll(wire.ANSWER_WITHIN):
+            raise OSError(110, "a cell did not prepare itself in time")
+        data, ancillary, _, _ = self.channel.recvmsg(1, _socket.CMSG_SPACE(2 * fds.itemsize))
+        for _, _, payload in ancillary:
+            fds.frombytes(payload)
+        if data != init.PREPARED:
+            raise OSError(1, "a cell could not be prepared")
+        self._namespaces = list(fds)
+
+    def take_namespaces(self) -> list[int]:
+        """Its mount and network namespaces, as descriptors, when it has prepared itself. Works once.
+
+        They keep the namespaces alive and are the caller's to close. Raises ``OSError``.
+        """
+        self.wait_prepared()
+        fds, self._namespaces = self._namespaces, []
+        return fds
+
+    def close(self) -> None:
+        """Let go of its channel, and of its namespaces where nobody took them."""
+        self.channel.close()
+        for fd in self._namespaces:
+            os.close(fd)
+        self._namespaces = []
+
+    def discard(self) -> None:
+        """End it: it is not going to be used."""
+        os.kill(self.pid, 9)
+        os.waitpid(self.pid, 0)
+        self.close()
+        os.close(self.status_fd)
+        if self.group:
+            self.group.remove()
+
+
+def prefork(identity: Identity, pending: PendingCell, program: bytes) -> ReadyCell:
+    """Fork a ready cell from this process and let it prepare itself. Raises ``OSError``."""
+    try:
+        pid = kernel.clone(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
+    except OSError:
+        pending.discard()
+        raise
+    if pid == 0:
+        channel, status, *cgroup_fds = pending.ends
+        init.run(channel, status, cgroup_fds, program)
+    return adopt_process(pid, pending, identity)
+
+
+def adopt_process(pid: int, pending: PendingCell, identity: Identity) -> ReadyCell:
+    """Our child ``pid`` is the process of ``pending``: map its ids and let it prepare itself.
+
+    Raises ``OSError`` when that fails; then nothing of either is left.
+    """
+    cell = ReadyCell(pid, pending)
+    try:
+        uid_map, gid_map = f"{init.UID} {identity.uid} 1", f"{init.GID} {identity.gid} 1"
+        namespaces.write_maps(pid, uid_map, gid_map, deny_setgroups=True)
+        cell.channel.send(init.MAPPED)
+    except BaseException:
+        cell.discard()
+        raise
+    return cell
+
+
+class Pool:
+    """Holds one ready cell, and makes what each cell starts from: its first process, its cgroup, its cores."""
+
+    def __init__(self, identity: Identity, groups: cgroups.Cgroups) -> None:
+        self._identity = identity
+        self._groups = groups
+        self._programs: dict[bool, bytes] = {}
+        self._ready: ReadyCell | None = None
+        self._has_handed_out = False
+        self._prefork_at = 0.0  # not before; 0 when there is nothing to wait for
+        self._cpus = sorted(os.sched_getaffinity(0))
+        self._next_cpu = 0
+        self._count = 0
+
+    def try_cgroups(self) -> dict[str, str | None]:
+        """Make the first one and try on it whether cgroups can be used; without them from now on where not."""
+        try:
+            self._ready = self._prefork()
+            if self._ready.group:
+                self._ready.wait_prepared()
+                self._ready.group.limit(memory=_TRIAL_MEMORY, cpus=1.0)
+        except OSError:
+            self.discard()
+            self._groups = cgroups.Cgroups(None, None)
+        return self._groups.describe()
+
+    def prepare(self) -> None:
+        """Have one ready, but no sooner than a moment after the first was handed out.
+
+        A failure here shows when one is needed.
+        """
+        if self._ready is None and time.monotonic() >= self._prefork_at:
+            self._prefork_at = 0.0
+            try:
+                self._ready = self._prefork()
+            except OSError:
+                self._ready = None
+
+    def next_time(self) -> float:
+        """When `prepare` wants to be called again although nothing happens (monotonic seconds)."""
+        return self._prefork_at or _NEVER
+
+    def take(self) -> ReadyCell:
+        """The one that is ready if it lives, else a new one. Raises ``OSError``."""
+        self._prefork_at = 0.0 if self._has_handed_out else time.monotonic() + _DELAY_AFTER_FIRST
+        self._has_handed_out = True
+        cell, self._ready = self._ready, None
+        if cell is None:
+            return self._prefork()
+        if os.waitid(os.P_PID, cell.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            cell.discard()
+            return self._prefork()
+        return cell
+
+    def is_ready(self, pid: int) -> bool:
+        """Whether ``pid`` is that of the one that is ready."""
+        return self._ready is not None and self._ready.pid == pid
+
+    def discard(self) -> None:
+        """End the one that is ready."""
+        if self._ready:
+            self._ready.discard()
+        self._ready = None
+
+    def new_pending(self) -> PendingCell:
+        """Everything of another but its process, which a zygote will make. Raises ``OSError``."""
+        self._count += 1
+        return PendingCell(self._groups, str(self._count))
+
+    def seccomp_program(self) -> bytes:
+        """The filter of system calls for cells of this machine."""
+        counted = self._groups.memory is not None
+        if counted not in self._programs:
+            self._programs[counted] = seccomp.program(kernel.machine, memory_is_counted=counted)
+        return self._programs[counted]
+
+    def choose_cpus(self, cpus: float) -> list[int]:
+        """Without a cpu cgroup: the cores to pin a cell to, one after the other. Best effort; a cell can undo it."""
+        wanted = max(1, -int(-cpus // 1))
+        if self._groups.cpu or wanted >= len(self._cpus):
+            return []
+        first = self._next_cpu
+        self._next_cpu = (first + wanted) % len(self._cpus)
+        return [self._cpus[(first + n) % len(self._cpus)] for n in range(wanted)]
+
+    def _prefork(self) -> ReadyCell:
+        return prefork(self._identity, self.new_pending(), self.seccomp_program())
