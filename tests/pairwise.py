@@ -8,14 +8,16 @@ from itertools import combinations
 
 import pytest
 
+# How a test is tried, not what it is about: the way a cell is started, which Node, which revision of MCP.
+MEANS = ("start", "node", "era")
 Pair = tuple[str, ...]
 
 
 def chosen(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """So many of ``items`` that every two values of a test's parameters have met.
 
-    How a cell is started is an exception: each test has each way once, and in each file each language has, but not
-    each test with each of its values. Greedy, in the order of definition, so that the choice is the same each time.
+    ``MEANS`` are an exception: each test has each of their values once, and each language has in each file, but not
+    each of a test's other values. Greedy, in the order of definition, so that the choice is the same each time.
     """
     keep: set[pytest.Item] = set()
     files: defaultdict[object, dict[pytest.Item, frozenset[Pair]]] = defaultdict(dict)
@@ -41,9 +43,10 @@ def _covering(pairs: dict[pytest.Item, frozenset[Pair]]) -> Iterator[pytest.Item
 def _pairs_of(item: pytest.Item) -> Iterator[Pair]:
     callspec = item.callspec  # type: ignore[attr-defined]
     test = item.originalname  # type: ignore[attr-defined]
-    start = str(callspec.params.get("start", ""))
-    others = [f"{name} {value!r}" for name, value in callspec.params.items() if name != "start"]
-    yield (test, start)
-    yield (str(callspec.params.get("language", "")), start)
+    means = [f"{name} {value!r}" for name, value in callspec.params.items() if name in MEANS]
+    others = [f"{name} {value!r}" for name, value in callspec.params.items() if name not in MEANS]
+    for one in means:
+        yield (test, one)
+        yield (str(callspec.params.get("language")), one)
     yield from ((test, one) for one in others)
     yield from ((test, *two) for two in combinations(others, 2))
