@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from casemate.model.validation import Fix, Issue, Validation
     from casemate.policy.inject import Inject
     from casemate.sessions.files import FileInfo
+    from casemate.sessions.protocol import Variable
     from casemate.sessions.run import Run
     from casemate.sessions.session import Session
-    from casemate.sessions.variables import Variable
     from casemate.tools.connections.answers import Answer
     from casemate.tools.tools import ToolSummary
 
@@ -78,7 +78,7 @@ _HOME = {
     "casemate.sessions.files": "FileInfo",
     "casemate.sessions.run": "Run",
     "casemate.sessions.session": "Session",
-    "casemate.sessions.variables": "Variable",
+    "casemate.sessions.protocol": "Variable",
     "casemate.tools.connections.answers": "Answer",
     "casemate.tools.tools": "ToolSummary",
 }

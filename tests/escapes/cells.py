@@ -22,7 +22,7 @@ from casemate.execution.admit import Admitted
 from casemate.execution.house import House
 from casemate.model.events import Done, Output
 from casemate.model.plan import Bind, Plan, Waiting
-from casemate.sessions import lives
+from casemate.sessions import cells as session_cells
 from casemate.walls.native import launch
 
 HERE = Path(__file__).parent
@@ -199,7 +199,7 @@ def without(*layers: str, entries: tuple[Bind, ...] = (), unruled: tuple[str, ..
     real_plan, real_request = pipeline.make_plan, launch.request  # type: ignore[attr-defined]
     with (
         mock.patch.object(pipeline, "make_plan", weakened_plan),
-        mock.patch.object(lives, "make_plan", weakened_plan),
+        mock.patch.object(session_cells, "make_plan", weakened_plan),
         mock.patch.object(launch, "request", weakened_request),
     ):
         yield

@@ -15,7 +15,7 @@ from casemate.model.execution import Execution
 from casemate.model.request import Request
 from casemate.sessions.interpreters import INTERPRETERS
 from casemate.sessions.session import Session
-from casemate.sessions.terms import Terms
+from casemate.sessions.terms import SessionTerms
 
 # Attacks that mean the same as a step: they need no end of a program of their own, and no layer to be left out.
 MEANT = {
@@ -88,7 +88,9 @@ def in_sessions() -> Iterator[None]:
 
 async def _execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:
     opening = replace(request, id=f"{request.id[:-1]}s", code=INTERPRETERS[request.language].program)
-    terms = Terms(None, house.admit(opening, stream=False), None, restore_cwd=False, idle_timeout=None, lifetime=None)
+    terms = SessionTerms(
+        None, house.admit(opening, stream=False), None, restore_cwd=False, idle_timeout=None, lifetime=None
+    )
     session = Session(terms, house, lambda: asyncio.Semaphore(1))
     try:
         step = replace(request, session=session.id, has_stdin=bool(request.stdin))

@@ -27,7 +27,7 @@ async def test_the_death_of_the_supervisor_between_steps_is_told_once_and_costs_
         await said(session, "kept = 1; open('file', 'w').write('1')")
         (supervisor,) = set(witness.supervisors()) - before
         os.kill(supervisor, signal.SIGKILL)
-        await until(lambda: session._lives.current is not None and not session._lives.current.is_alive)
+        await until(lambda: session._cells.current is not None and not session._cells.current.is_alive)
         first = await session.run("print('on')")
         assert (first.stdout, first.lost_names) == ("on\n", ("kept",))
         assert ["went with the process" in one.reason for one in first.skipped] == [True]
@@ -200,8 +200,8 @@ async def test_closing_while_files_are_asked_for_leaves_no_cell(audit: Path) -> 
         await asyncio.gather(session.files.list(), session.close(), return_exceptions=True)
         with pytest.raises(SandboxClosed):
             await session.files.list()
-        life = session._lives.current
-        assert life is None or not life.is_alive
+        interpreter = session._cells.current
+        assert interpreter is None or not interpreter.is_alive
 
 
 async def test_what_the_background_says_during_a_step_is_bounded_and_waits_for_the_next(opened: Open) -> None:
@@ -248,7 +248,7 @@ async def test_children_that_take_memory_between_steps_are_ended_with_their_cell
         "import os, time\nfor _ in range(3):\n    if os.fork() == 0:\n        time.sleep(0.3)\n"
         + "".join(f"        {line}\n" for line in child.splitlines()),
     )
-    await until(lambda: session._lives.current is not None and not session._lives.current.is_alive)
+    await until(lambda: session._cells.current is not None and not session._cells.current.is_alive)
     after = await session.run(
         "import os; print(sum(int(open(one).read() or 0) for one in os.listdir() if 'took' in one))"
     )

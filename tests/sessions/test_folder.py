@@ -18,9 +18,9 @@ from tests.journeys import folders
 from tests.sessions.driver import Open, cell_of, done, every_language, said, starting, until_there
 
 from casemate import Execution, Output, Sandbox
-from casemate.sessions.left import Leavings
-from casemate.sessions.outcome import Left
+from casemate.sessions.outcome import StepFiles
 from casemate.sessions.session import Session
+from casemate.sessions.step_files import StepFileCollector
 from casemate.supervisor import watch
 
 Inside = Callable[..., AbstractAsyncContextManager[Session]]
@@ -302,25 +302,25 @@ async def test_what_the_caller_has_changed_since_a_step_wrote_it_is_neither_over
 
 async def test_a_cell_in_which_something_ran_while_its_files_were_taken_is_told(inside: Inside) -> None:
     """As a timer can have it that sends SIGCONT: here the host sends it, at the very moment."""
-    real = Leavings.take
+    real = StepFileCollector.collect
 
-    def take(leavings: Leavings, tree: int, *, dead: bool) -> Left:
+    def collect(collector: StepFileCollector, tree: int, *, dead: bool) -> StepFiles:
         before = watch.run_time(pids)
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
         deadline = time.monotonic() + witness.PATIENCE
         while watch.run_time(pids) == before:
             assert time.monotonic() < deadline
-        return real(leavings, tree, dead=dead)
+        return real(collector, tree, dead=dead)
 
     async with inside() as session:
         await said(session, "import threading\nthreading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()")
         pids = (await cell_of(session))[1:]
         quiet = await session.run("_ = open('one', 'w').write('1')")
-        with mock.patch.object(Leavings, "take", take):
+        with mock.patch.object(StepFileCollector, "collect", collect):
             moved = await session.run("_ = open('two', 'w').write('2')")
     assert (quiet.skipped, [one.name for one in moved.skipped]) == ((), ["."])
-    assert "did not stand still" in moved.skipped[0].reason
+    assert "something in the cell ran" in moved.skipped[0].reason
 
 
 async def test_files_are_put_into_a_folder_that_is_written_through(inside: Inside, folder: Path) -> None:

@@ -239,13 +239,13 @@ class Sandbox(Planning, Oversight, Connecting):
         """
         from casemate.sessions.interpreters import INTERPRETERS
         from casemate.sessions.session import Session
-        from casemate.sessions.terms import Terms
+        from casemate.sessions.terms import SessionTerms
 
         given = {"language": language, "env": env, "files": files, "limits": limits, "metadata": metadata}
         doors = {"allowed_domains": allowed_domains, "secrets": self._rooms.held(secrets)}
         code = INTERPRETERS[runtime_for(language).language].program
         request = self._request(code, **{**_NOTHING_MORE, **given, **doors})
-        terms = Terms(
+        terms = SessionTerms(
             name=name,
             admitted=self._rooms.house.admit(request, stream=False),
             cwd=checked_cwd(cwd),

@@ -88,9 +88,9 @@ class Capture:
         from casemate.model.events import Display
 
         match frames.parse(frame, self._clean):
-            case frames.Shown(result):
+            case frames.DisplayFrame(result):
                 self.show(result, len(frame), Display(result))
-            case frames.Failed(error, number):
+            case frames.ErrorFrame(error, number):
                 self.fail(error, number, len(frame))
 
     def has_room_for(self, frame: bytes) -> bool:
@@ -138,7 +138,7 @@ class Capture:
 
                     emitter.emit(Output(stream, text), len(text))
 
-    def lost(self) -> tuple[SkippedFile, ...]:
+    def list_lost(self) -> tuple[SkippedFile, ...]:
         """What of the output could not be kept, and why."""
         if not self.spool_failed:
             return ()

@@ -21,29 +21,29 @@ _MAX_TEXT = 1 << 20  # characters of an exception's message or traceback
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DisplayFrame:
     """The program displayed something."""
 
     result: Result
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ErrorFrame:
     """The program had an uncaught exception; ``errno`` where it was an operating system error."""
 
     error: ProgramError
     errno: int | None
 
 
-def parse(frame: bytes, clean: Clean | None = None) -> Shown | Failed | None:
+def parse(frame: bytes, clean: Clean | None = None) -> DisplayFrame | ErrorFrame | None:
     """What the frame says, or None when it says nothing that is understood. ``clean``: see :func:`decode`."""
     message = decode(frame, clean)
     if message is None:
         return None
     if message.get("type") == "display":
-        return shown(message.get("bundle"))
+        return parse_bundle(message.get("bundle"))
     if message.get("type") == "error":
-        return failed(message)
+        return parse_error(message)
     return None
 
 
@@ -80,11 +80,11 @@ def parts_of(frame: bytes) -> int:
 def _without_surrogates(value: Any) -> Any:
     """The same JSON value with every lone surrogate, which no encoder takes, replaced."""
     if isinstance(value, str):
-        return _sound(value)
+        return _replace_surrogates(value)
     if isinstance(value, list):
         return [_without_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {_sound(key): _without_surrogates(item) for key, item in value.items()}
+        return {_replace_surrogates(key): _without_surrogates(item) for key, item in value.items()}
     return value
 
 
@@ -108,7 +108,7 @@ def _check_depth(value: Any, most: int) -> None:
             _check_depth(item, most - 1)
 
 
-def shown(bundle: Any) -> Shown | None:
+def parse_bundle(bundle: Any) -> DisplayFrame | None:
     """What a display's MIME bundle shows, or None when it is none."""
     if not isinstance(bundle, dict) or not 0 < len(bundle) <= _MAX_TYPES:
         return None
@@ -117,24 +117,24 @@ def shown(bundle: Any) -> Shown | None:
             return None
         if not isinstance(data, str) and not media_type.endswith("json"):
             return None
-    return Shown(Result(bundle))
+    return DisplayFrame(Result(bundle))
 
 
 def _is_media_type(name: str) -> bool:
     return len(name) <= _MAX_TYPE_NAME and name.isascii() and name.isprintable() and name.count("/") == 1
 
 
-def failed(message: dict[str, Any]) -> Failed | None:
+def parse_error(message: dict[str, Any]) -> ErrorFrame | None:
     """The error that a message tells of, or None."""
     texts = [message.get(key) for key in ("name", "value", "traceback")]
     if not all(isinstance(text, str) for text in texts):
         return None
-    name, value, traceback = (_sound(str(text)) for text in texts)
+    name, value, traceback = (_replace_surrogates(str(text)) for text in texts)
     number = message.get("errno")
     error = ProgramError(name[:_MAX_NAME], value[:_MAX_TEXT], traceback[-_MAX_TEXT:])
-    return Failed(error, number if isinstance(number, int) and not isinstance(number, bool) else None)
+    return ErrorFrame(error, number if isinstance(number, int) and not isinstance(number, bool) else None)
 
 
-def _sound(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Text without lone surrogates, which no encoder takes."""
     return text.encode("utf-8", "replace").decode()

@@ -57,8 +57,8 @@ def execution_of(
 ) -> Execution:
     """What was heard, measured and collected as one value."""
     transcript = capture.transcript
-    text = transcript.merged([result.text or "" for result in capture.results])
-    skipped = (*skipped, *capture.lost())
+    text = transcript.merge([result.text or "" for result in capture.results])
+    skipped = (*skipped, *capture.list_lost())
     if redaction := capture.redaction:
         text = redaction.text(text)  # a secret may be half in stdout and half in stderr
         skipped = tuple(SkippedFile(redaction.text(one.name), redaction.text(one.reason)) for one in skipped)
@@ -73,7 +73,7 @@ def execution_of(
         error=None if verdict.status == "ok" else capture.error,
         artifacts=artifacts,
         full_output=capture.full_output(),
-        truncated=transcript.truncated or capture.results_dropped,
+        truncated=transcript.is_truncated or capture.results_dropped,
         usage=Usage(ending.cpu_seconds, ending.peak_memory, ending.tasks),
         duration=ending.seconds,
         cause=verdict.cause,

@@ -9,7 +9,7 @@ Stream = Literal["stdout", "stderr"]
 _MAX_SEGMENTS = 20_000  # changes between streams whose order is kept; beyond, text follows stream by stream
 
 
-class _Kept:
+class _StreamText:
     """The first and last bytes of one stream."""
 
     def __init__(self, limit: int) -> None:
@@ -49,7 +49,7 @@ class Transcript:
     """Both streams and the results between them; ``limit`` bytes are kept of each stream."""
 
     def __init__(self, limit: int) -> None:
-        self._streams: dict[Stream, _Kept] = {"stdout": _Kept(limit), "stderr": _Kept(limit)}
+        self._streams: dict[Stream, _StreamText] = {"stdout": _StreamText(limit), "stderr": _StreamText(limit)}
         self._limit = limit
         self._order: list[tuple[Stream, int]] = []  # stream and bytes
         self._results: list[
@@ -77,7 +77,7 @@ class Transcript:
         self._results.clear()
 
     @property
-    def truncated(self) -> bool:
+    def is_truncated(self) -> bool:
         return any(kept.cut for kept in self._streams.values())
 
     def text_of(self, stream: Stream) -> str:
@@ -88,14 +88,14 @@ class Transcript:
         head, tail = kept.slice(0, len(kept.head)), kept.slice(len(kept.head), kept.total)
         return _decode(head) + f"\n[... {kept.cut} bytes cut ...]\n" + _decode(tail)
 
-    def merged(self, results: list[str]) -> str:
+    def merge(self, results: list[str]) -> str:
         """All text in the order it came, with ``results`` in their places."""
         if any(kept.cut for kept in self._streams.values()):
             parts = [self.text_of("stdout"), self.text_of("stderr"), *results]
             return "\n".join(part.strip() for part in parts if part.strip())
-        return "".join(self._ordered(results)).strip()
+        return "".join(self._list_in_order(results)).strip()
 
-    def _ordered(self, results: list[str]) -> list[str]:
+    def _list_in_order(self, results: list[str]) -> list[str]:
         at: dict[Stream, int] = {"stdout": 0, "stderr": 0}
         parts: list[str] = []
         places = deque(self._results)

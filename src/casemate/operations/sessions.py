@@ -16,7 +16,7 @@ from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.operations.filtering import Filters, Key, chosen
 from casemate.operations.handles import meant
 from casemate.operations.terms import Files, Language, Metadata, Name, Names, Path, Seconds, Variables
-from casemate.sessions.variables import Variable
+from casemate.sessions.protocol import Variable
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk

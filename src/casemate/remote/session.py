@@ -14,7 +14,7 @@ from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
 from casemate.remote.given import plain
 from casemate.remote.revived import revived, type_named
 from casemate.sessions.files import FileInfo
-from casemate.sessions.variables import Variable
+from casemate.sessions.protocol import Variable
 
 if TYPE_CHECKING:
     from casemate.files.archives import Carried

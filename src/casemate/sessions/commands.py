@@ -1,4 +1,4 @@
-"""Shell commands of a step under approval: what its interpreter asks, and what Shell steps are asked about.
+"""Shell commands of a step under approval: what its interpreter asks, and what is asked about Shell steps.
 
 This is for people who want to see commands before they run. It keeps nothing in: code that does not want to be asked
 need not ask, and what it starts is inside the wall all the same.
@@ -15,50 +15,50 @@ from casemate.model.approval import Question, Verdict
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.policy.rules import Rulebook
-    from casemate.sessions.inbox import Heard
+    from casemate.sessions.inbox import RunningStep
     from casemate.sessions.interpreter_cell import InterpreterCell
-    from casemate.sessions.protocol import Asked
+    from casemate.sessions.protocol import ShellRequest
 
 _SUMMARY = 200  # characters
 
 
 class Commands:
-    """The commands of one step, in the interpreter that ``life`` is."""
+    """The commands of one step."""
 
-    def __init__(self, asker: Requester, rules: Rulebook, life: InterpreterCell) -> None:
-        self._asker = asker
-        self._life = life
-        self.are_asked = rules.asks("shell")  # else nobody asks at all
+    def __init__(self, requester: Requester, rules: Rulebook, interpreter: InterpreterCell) -> None:
+        self._requester = requester
+        self._interpreter = interpreter
+        self._must_ask = rules.asks("shell")
 
-    def listen(self, heard: Heard) -> None:
-        """Answer what the interpreter asks in this step."""
-        if self.are_asked:
-            heard.asks, heard.must_ask = self._ask, True
+    def watch(self, step: RunningStep) -> None:
+        """Have the interpreter ask before it runs a command in this step, and answer that."""
+        if self._must_ask:
+            step.on_shell_request, step.must_ask = self._ask, True
 
-    async def denied(self, code: bytes) -> Verdict | None:
+    async def check(self, code: bytes) -> Verdict | None:
         """Why a step of Shell may not begin, all of which is a command; None when it may, or when its cell has ended
         meanwhile, which is for the step to tell."""
-        if not self.are_asked:
+        if not self._must_ask:
             return None
-        decided = asyncio.wrap_future(self._asker.decide(_question({"command": code.decode("utf-8", "replace")})))
-        either: list[asyncio.Future[Any]] = [decided, self._life.ended]
+        decision = asyncio.wrap_future(self._requester.decide(_question({"command": code.decode("utf-8", "replace")})))
+        either: list[asyncio.Future[Any]] = [decision, self._interpreter.ended]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not decided.done():
-            self._asker.close("its cell has ended")
-            await asyncio.wait([decided])
+        if not decision.done():
+            self._requester.close("its cell has ended")
+            await asyncio.wait([decision])
             return None
-        verdict = decided.result()
+        verdict = decision.result()
         return None if verdict.allow else verdict
 
-    def _ask(self, asked: Asked) -> None:
+    def _ask(self, request: ShellRequest) -> None:
         """In the wall's thread."""
 
-        def answer(decided: Future[Verdict]) -> None:
-            verdict = decided.result()
-            if not self._asker.is_over:  # nobody waits any more
-                self._life.answer(asked.id, verdict.allow, verdict.reason)
+        def answer(decision: Future[Verdict]) -> None:
+            verdict = decision.result()
+            if not self._requester.is_over:  # nobody waits any more
+                self._interpreter.answer(request.id, verdict.allow, verdict.reason)
 
-        self._asker.decide(_question(asked.arguments)).add_done_callback(answer)
+        self._requester.decide(_question(request.arguments)).add_done_callback(answer)
 
 
 def _question(arguments: dict[str, str]) -> Question:

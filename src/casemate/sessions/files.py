@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
 
 T = TypeVar("T")
-Gave = Callable[[str, str], None]  # a file's name and the SHA-256 of its content
+NoteUpload = Callable[[str, str], None]  # a file's name and the SHA-256 of its content
 _HIDDEN = "it is hidden in this workspace"
 _MOST_LISTED = 10_000
 _MOST_READ = 1 << 30  # bytes that are returned; a larger file is downloaded
@@ -60,12 +60,12 @@ class SessionFiles:
         workspace: Callable[[], AbstractAsyncContextManager[int]],
         redaction: Redaction | None = None,
         hides: Callable[[str], bool] = lambda _: False,
-        gave: Gave = lambda _name, _sha256: None,
+        note_upload: NoteUpload = lambda _name, _sha256: None,
     ) -> None:
         """``redaction``: of the session's secrets, where it has any. It is for what is read and listed. ``hides``:
-        names that the session's programs do not see, asked when the workspace is there. ``gave``: told the name and the
-        SHA-256 of each file that is written, before it appears."""
-        self._hides, self._gave = hides, gave
+        names that the session's programs do not see, asked when the workspace is there. ``note_upload`` is called with
+        the name and the SHA-256 of each file that is written, before it appears."""
+        self._hides, self._note_upload = hides, note_upload
         self._workspace = workspace
         self._redaction = redaction
 
@@ -97,14 +97,14 @@ class SessionFiles:
         if not isinstance(content, str | bytes | bytearray | memoryview):
             raise InvalidArgument("content", f"must be bytes or str, not {type(content).__name__}; upload takes a path")
         data = content.encode() if isinstance(content, str) else bytes(content)
-        await self._do(_write, name, lambda: iter((data,)), self._gave)
+        await self._do(_write, name, lambda: iter((data,)), self._note_upload)
 
     async def list(self, name: str = "") -> list[FileInfo]:
         """What lies in a folder, by name; at most 10,000 entries."""
-        listed = await self._do(_list, name)
+        entries = await self._do(_list, name)
         if (redaction := self._redaction) is None:
-            return listed
-        return [replace(one, name=redaction.text(one.name)) for one in listed]
+            return entries
+        return [replace(entry, name=redaction.text(entry.name)) for entry in entries]
 
     async def remove(self, name: str) -> None:
         """Remove a file, a link or an empty folder."""
@@ -113,7 +113,7 @@ class SessionFiles:
     async def upload(self, source: str | os.PathLike[str], name: str | None = None) -> None:
         """Copy a file of the host's into the workspace, by its own name unless another is given."""
         path = Path(source)
-        await self._do(_upload, path.name if name is None else name, path, self._gave)
+        await self._do(_upload, path.name if name is None else name, path, self._note_upload)
 
     async def download(self, name: str, target: str | os.PathLike[str]) -> Path:
         """Copy a file of the workspace to ``target`` on the host, a path or a folder; where it lies then."""
@@ -132,7 +132,7 @@ class SessionFiles:
         """Put the files and folders of a tar archive on the host into a folder of the workspace, which is made where it
         is missing; files of the same names are replaced. What came out of it: links and their like do not. Raises
         ``InvalidArgument`` for what is no archive, and where there is no room."""
-        return await self._do(_unpack, name, Path(source), self._refuses_in(name), self._gave)
+        return await self._do(_unpack, name, Path(source), self._refuses_in(name), self._note_upload)
 
     def _refuses_in(self, folder: str) -> Refuses:
         """Why what lies in a folder of the workspace is not carried; its path there is given."""
@@ -154,7 +154,7 @@ class SessionFiles:
                     f"{name!r}: {_HIDDEN}",
                     remediation="It can be shown with allow_read, when the sandbox is made.",
                 )
-            return await finishing(_named, work, root, name, *arguments)
+            return await finishing(_run_on, work, root, name, *arguments)
 
 
 def _inner(name: str) -> str:
@@ -162,7 +162,7 @@ def _inner(name: str) -> str:
     return name.removeprefix(f"{WORKSPACE}/") if isinstance(name, str) else name
 
 
-def _named(work: Callable[..., T], root: int, name: str, *arguments: object) -> T:
+def _run_on(work: Callable[..., T], root: int, name: str, *arguments: object) -> T:
     """``work`` there; what the system says of it as what is wrong with ``name``."""
     try:
         return work(root, name, *arguments)
@@ -175,14 +175,14 @@ def _named(work: Callable[..., T], root: int, name: str, *arguments: object) -> 
 @contextmanager
 def _parent(root: int, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
     *folders, last = name.split("/")
-    folder = _made(root, folders) if make else open_beneath(root, tuple(folders))
+    folder = _make_folders(root, folders) if make else open_beneath(root, tuple(folders))
     try:
         yield folder, last
     finally:
         os.close(folder)
 
 
-def _made(root: int, folders: list[str]) -> int:
+def _make_folders(root: int, folders: list[str]) -> int:
     """The folder beneath ``root``, made where it is missing and given to whom the workspace belongs."""
     owner = os.fstat(root)
     folder = open_beneath(root, ())
@@ -201,7 +201,7 @@ def _made(root: int, folders: list[str]) -> int:
 
 
 @contextmanager
-def _opened(root: int, name: str) -> Iterator[int]:
+def _open_file(root: int, name: str) -> Iterator[int]:
     with _parent(root, name) as (folder, last):
         status = os.stat(last, dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
@@ -215,10 +215,10 @@ def _opened(root: int, name: str) -> Iterator[int]:
 
 def _read(root: int, name: str, redaction: Redaction | None) -> bytes:
     data = _content(root, name)
-    return data if redaction is None else _redacted(data, redaction)
+    return data if redaction is None else _redact(data, redaction)
 
 
-def _redacted(data: bytes, redaction: Redaction) -> bytes:
+def _redact(data: bytes, redaction: Redaction) -> bytes:
     """The content of a file without its secrets. Raises ``OSError`` where that cannot be had."""
     from casemate.redaction.archive import Budget, reason_to_withhold
     from casemate.redaction.content import RedactedContent
@@ -239,7 +239,7 @@ def _redacted(data: bytes, redaction: Redaction) -> bytes:
 
 
 def _part(root: int, name: str, offset: int, most: int) -> tuple[bytes, int]:
-    with _opened(root, name) as fd:
+    with _open_file(root, name) as fd:
         return os.pread(fd, most, offset), os.fstat(fd).st_size
 
 
@@ -251,7 +251,7 @@ def _about(root: int, name: str) -> FileInfo:
 
 
 def _content(root: int, name: str) -> bytes:
-    with _opened(root, name) as fd:
+    with _open_file(root, name) as fd:
         status = os.fstat(fd)
         if status.st_size > _MOST_READ:
             raise OSError(errno.EFBIG, "is larger than 1 GiB; download it")
@@ -260,17 +260,17 @@ def _content(root: int, name: str) -> bytes:
         return os.read(fd, status.st_size) if status.st_size < CHUNK else b"".join(pieces_of(fd, status.st_size))
 
 
-def _write(root: int, name: str, chunks: Callable[[], Iterator[bytes]], gave: Gave) -> None:
+def _write(root: int, name: str, chunks: Callable[[], Iterator[bytes]], note_upload: NoteUpload) -> None:
     owner, hashed = os.fstat(root), Hashed(chunks())
     with _parent(root, name, make=True) as (folder, last):
         attributes = Attributes(0o644, (owner.st_uid, owner.st_gid))
-        write_file(folder, last, hashed, attributes, before=lambda: gave(name, hashed.sha256))
+        write_file(folder, last, hashed, attributes, before=lambda: note_upload(name, hashed.sha256))
 
 
 def _list(root: int, name: str) -> list[FileInfo]:
     with _folder(root, name) as folder:
         names = sorted(os.listdir(folder))[:_MOST_LISTED]
-        return [_info(folder, f"{name}/{one}" if name else one, one) for one in names]
+        return [_info(folder, f"{name}/{entry}" if name else entry, entry) for entry in names]
 
 
 @contextmanager
@@ -282,8 +282,8 @@ def _folder(root: int, name: str) -> Iterator[int]:
         os.close(folder)
 
 
-def _info(folder: int, name: str, one: str) -> FileInfo:
-    status = os.stat(one, dir_fd=folder, follow_symlinks=False)
+def _info(folder: int, name: str, entry: str) -> FileInfo:
+    status = os.stat(entry, dir_fd=folder, follow_symlinks=False)
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
     return FileInfo(name, kinds.get(stat.S_IFMT(status.st_mode), "other"), status.st_size, status.st_mtime)
 
@@ -299,47 +299,47 @@ def _remove(root: int, name: str) -> None:
 def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | None, refuses: Refuses) -> Carried:
     from casemate.files.archives import Packer, closing, withheld
 
-    def told(file: int) -> bytes:
+    def redact_file(file: int) -> bytes:
         assert redaction is not None
         try:
-            return _redacted(b"".join(pieces_of(file, os.fstat(file).st_size)), redaction)
+            return _redact(b"".join(pieces_of(file, os.fstat(file).st_size)), redaction)
         except OSError as error:
             raise withheld(error.strerror or str(error)) from None
 
     is_folder = _about(root, name).kind == "folder"
-    with (_folder if is_folder else _opened)(root, name) as found, closing(_new(target)) as out:
+    with (_folder if is_folder else _open_file)(root, name) as opened, closing(_new(target)) as out:
         packer = Packer(
-            out, tuple(map(os.fsencode, top.split("/"))) if top else (), content=told if redaction else None,
+            out, tuple(map(os.fsencode, top.split("/"))) if top else (), content=redact_file if redaction else None,
             named=redaction.text if redaction else str, refuses=refuses,
         )  # fmt: skip
         if is_folder:
-            packer.tree(found)
+            packer.tree(opened)
         else:
-            packer.file((os.fsencode(name.rpartition("/")[2]),), found)
+            packer.file((os.fsencode(name.rpartition("/")[2]),), opened)
         return packer.end()
 
 
-def _unpack(root: int, name: str, source: Path, refuses: Refuses, gave: Gave) -> Carried:
+def _unpack(root: int, name: str, source: Path, refuses: Refuses, note_upload: NoteUpload) -> Carried:
     from casemate.files.archives import unpack
 
     status, outer = os.fstat(root), f"{name}/" if name else ""
     with _on_the_host("source", source):
         archive = source.open("rb")
     with archive:
-        folder = _made(root, name.split("/") if name else [])
+        folder = _make_folders(root, name.split("/") if name else [])
         try:
             return unpack(
                 archive, folder, owner=(status.st_uid, status.st_gid), refuses=refuses,
-                gave=lambda path, sha256: gave(outer + text_of(path), sha256),
+                gave=lambda path, sha256: note_upload(outer + text_of(path), sha256),
             )  # fmt: skip
         finally:
             os.close(folder)
 
 
-def _upload(root: int, name: str, source: Path, gave: Gave) -> None:
+def _upload(root: int, name: str, source: Path, note_upload: NoteUpload) -> None:
     if not source.is_file():
         raise InvalidArgument("source", f"{str(source)!r} is not a file")
-    _write(root, name, lambda: _chunks_of(source), gave)
+    _write(root, name, lambda: _chunks_of(source), note_upload)
 
 
 def _download(root: int, name: str, target: Path, redaction: Redaction | None) -> Path:
@@ -350,7 +350,7 @@ def _download(root: int, name: str, target: Path, redaction: Redaction | None) -
         with _on_the_host("target", target):
             target.write_bytes(data)
         return target
-    with _opened(root, name) as fd, _on_the_host("target", target), target.open("wb") as file:
+    with _open_file(root, name) as fd, _on_the_host("target", target), target.open("wb") as file:
         size = os.fstat(fd).st_size
         for start, end in data_in(fd, size):
             os.lseek(fd, start, os.SEEK_SET)

@@ -1,4 +1,4 @@
-"""What a session is and has, told without its secrets' values."""
+"""What a session is and has, without its secrets' values."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def hosts_of(session: Session) -> HostRules | None:
 
 def _env(session: Session) -> dict[str, str]:
     request, redaction = session._terms.admitted.request, session._redaction
-    given = {name: redaction.text(value) if redaction else value for name, value in request.env.items()}
-    return {**given, **dict.fromkeys(request.secrets.names, MASK)}
+    visible = {name: redaction.text(value) if redaction else value for name, value in request.env.items()}
+    return {**visible, **dict.fromkeys(request.secrets.names, MASK)}
 
 
 async def _variables(session: Session) -> tuple[VariableInfo, ...] | None:
-    life = session._lives.current
-    if life is None or not life.is_alive:
+    interpreter = session._cells.current
+    if interpreter is None or not interpreter.is_alive:
         return None
     with contextlib.suppress(TimeoutError, CasemateError):
         async with asyncio.timeout(_ANSWERS_WITHIN):
-            return tuple(VariableInfo(one.name, one.type) for one in await session.variables())
+            return tuple(VariableInfo(variable.name, variable.type) for variable in await session.variables())
     return None

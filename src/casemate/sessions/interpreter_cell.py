@@ -1,4 +1,4 @@
-"""One life of a session's interpreter: a cell, what is heard from it, and the way to its files."""
+"""One interpreter of a session: its cell, what it says, and the way to its files."""
 
 from __future__ import annotations
 
@@ -8,40 +8,43 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault
+from casemate.execution.capture import Capture
 from casemate.execution.guarding import Watch
 from casemate.execution.network import Doorway
-from casemate.sessions.inbox import Heard, Inbox
+from casemate.sessions.inbox import Inbox, RunningStep
 from casemate.sessions.interpreters import StepRequest
 from casemate.walls.ending import Ending
 from casemate.walls.wall import CellMissed
 
 if TYPE_CHECKING:
+    from casemate.execution.emitter import Emitter
     from casemate.model.crossing import Crossing
     from casemate.model.isolation import IsolationReport
+    from casemate.model.limits import Limits
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
     from casemate.sessions.interpreters import Interpreter
     from casemate.sessions.protocol import Reply
     from casemate.walls.ending import StepUsage
-    from casemate.walls.wall import SessionCell, Wall
+    from casemate.walls.wall import Reason, SessionCell, Wall
 
 GRACE = 2.0  # seconds that a step has after an interrupt, before its cell is ended
 _READY_WITHIN = 60.0  # seconds that an interpreter has to start, on a machine under heavy load
 _ANSWER_WITHIN = 30.0  # seconds that it has to answer between steps; what holds it up so long is no longer its own
-_UNSEEN = 0.01  # seconds after its start a step is first looked at
+_UNMEASURED = 0.01  # seconds after its start the supervisor first looks at a step
 _END_WITHIN = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
 
 
 class InterpreterCell:
     """A running interpreter. ``ended`` is done when its cell is dead."""
 
-    def __init__(self, wall: Wall, plan: Plan, interpreter: Interpreter, redaction: Redaction | None = None) -> None:
+    def __init__(self, wall: Wall, plan: Plan, protocol: Interpreter, redaction: Redaction | None = None) -> None:
         """Starts it. Raises ``CasemateError``."""
         self.plan = plan
         self.report: IsolationReport
         self.doorway: Doorway
-        self.crossed: tuple[Crossing, ...] = ()  # what steps have told of
-        self._interpreter = interpreter
+        self.reported_crossings: tuple[Crossing, ...] = ()  # by steps
+        self._protocol = protocol
         self._inbox = Inbox(redaction)
         self.watch = Watch(plan.workspace)
         try:
@@ -52,13 +55,13 @@ class InterpreterCell:
         self.watch.begin(self.cell.kill)
         self._inbox.cell = self.cell
         self.ended: asyncio.Future[Ending] = asyncio.ensure_future(self.cell.ended())  # noqa: TID251 - ended by `end`
-        self._opened = asyncio.ensure_future(self.cell.opened())  # noqa: TID251 - done at the latest when the cell ends
-        self._opened.add_done_callback(_seen)
-        self.ended.add_done_callback(_seen)
-        self._is_let_go = False
+        self._folders = asyncio.ensure_future(self.cell.opened())  # noqa: TID251 - done at the latest when the cell ends
+        self._folders.add_done_callback(_ignore_exception)
+        self.ended.add_done_callback(_ignore_exception)
+        self._is_released = False
         self._step = 0
-        self._request = 0
-        self.packages: dict[str, str] = {}  # folders of the host that it is to see, and does not yet, by their place
+        self._requests = 0
+        self.packages: dict[str, str] = {}  # folders of the host that are to be shown in its cell, by their place there
         self.cell.prepare_step(1)
 
     @property
@@ -66,19 +69,31 @@ class InterpreterCell:
         """Whether its cell has not ended, as far as anybody here can know."""
         return not self.ended.done() and self.is_of_this_loop
 
-    async def begin(self, heard: Heard, code: bytes, stdin: bytes | None, cwd: str | None, seconds: float) -> None:
-        """Have it run a step."""
-        await self._started()  # the step's time begins when there is an interpreter
-        await self._or_ended(self._inbox.pipes(heard.number))
-        self._step = heard.number
-        heard.has_begun = True
-        self._inbox.listen(heard)
-        self.cell.begin_step(heard.number, seconds, GRACE, self._interpreter.repeat)
-        self.cell.send(self._interpreter.run(StepRequest(heard.number, code, stdin, cwd, heard.must_ask)))
+    async def begin(self, step: RunningStep, code: bytes, stdin: bytes | None, cwd: str | None, seconds: float) -> None:
+        """Have it run a step, once it has started."""
+        await self._wait_started()  # the step's time begins when there is an interpreter
+        await self._wait_unless_ended(self._inbox.pipes_of(step.number))
+        self._step = step.number
+        step.has_begun = True
+        self._inbox.begin_step(step)
+        self.cell.begin_step(step.number, seconds, GRACE, self._protocol.repeat)
+        self.cell.send(self._protocol.run(StepRequest(step.number, code, stdin, cwd, step.must_ask)))
+
+    def make_capture(self, limits: Limits, emitter: Emitter | None, redaction: Redaction | None) -> Capture:
+        """What takes in the output of a step; too much of it interrupts the step, and its state is kept."""
+        capture = Capture(limits, emitter, redaction)
+
+        def interrupt(_reason: Reason) -> None:
+            self.cell.interrupt(GRACE)
+
+        capture.kill = interrupt
+        if emitter:
+            emitter.on_room = self.cell.resume
+        return capture
 
     def answer(self, number: int, allow: bool, reason: str) -> None:
         """Answer what the step that runs has asked for as ``number``. From any thread."""
-        self.cell.send(self._interpreter.answer(number, allow, reason))
+        self.cell.send(self._protocol.answer(number, allow, reason))
 
     async def show_packages(self, folder: str, place: str) -> None:
         """Have it see a folder of packages, at once where it is there, else when it is. Raises ``Fault``."""
@@ -90,7 +105,7 @@ class InterpreterCell:
         folders, self.packages = self.packages, {}
         for place, folder in folders.items():
             shown = asyncio.wrap_future(self.cell.show(folder, place))
-            await self._or_ended(shown)
+            await self._wait_unless_ended(shown)
             if shown.done() and shown.exception() is not None and not self.ended.done():
                 raise Fault(f"the packages could not be shown in the session's cell: {shown.exception()}")
 
@@ -98,65 +113,65 @@ class InterpreterCell:
         """The number of the next step."""
         return self._step + 1
 
-    async def over(self, heard: Heard) -> bool:
-        """Wait for the end of a step, or of the cell: whether it was the step's."""
-        await self._or_ended(heard.over)
-        return heard.over.done()
+    async def wait_over(self, step: RunningStep) -> bool:
+        """Wait for the end of a step, or of the cell. True where it was the step's."""
+        await self._wait_unless_ended(step.over)
+        return step.over.done()
 
-    async def last_words(self, heard: Heard) -> None:
-        """Wait for the end of the cell, whose last step is ``heard``: it tells what waits from the background."""
+    async def wait_ended(self, step: RunningStep) -> None:
+        """Wait for the end of the cell, whose last step is ``step``: that emits what waits from the background."""
         await asyncio.wait([self.ended])
-        self._inbox.end(heard)
+        self._inbox.end(step)
 
-    async def usage(self, heard: Heard, seconds: float) -> StepUsage | None:
+    async def usage_of(self, step: RunningStep, seconds: float) -> StepUsage | None:
         """What a step that is over, and took so long, has used; None when the cell has ended since.
 
         Of a short one the supervisor knows no more than before it, and nobody waits for that.
         """
         known = self._inbox.last_usage
-        if known is not None and seconds < _UNSEEN:
+        if known is not None and seconds < _UNMEASURED:
             return known._replace(
                 interrupted=False, cpu_seconds=0.0, peak_memory=known.memory_left, tasks=known.tasks_left
             )
-        await self._or_ended(heard.used)
-        return heard.used.result() if heard.used.done() else None
+        await self._wait_unless_ended(step.used)
+        return step.used.result() if step.used.done() else None
 
-    async def ask_variables(self) -> Reply | None:
+    async def list_variables(self) -> Reply | None:
         """Its answer about the user's names; None when it ended meanwhile."""
-        return await self._ask(self._interpreter.variables(self._request + 1))
+        return await self._request(self._protocol.variables(self._requests + 1))
 
-    async def ask(self, name: str) -> Reply | None:
+    async def get(self, name: str) -> Reply | None:
         """Its answer about one value."""
-        return await self._ask(self._interpreter.get(self._request + 1, name))
+        return await self._request(self._protocol.get(self._requests + 1, name))
 
-    async def calm(self) -> None:
-        """Wait until an interrupt that came late is over: it is when a question is answered. It has that long."""
-        await self._ask(self._interpreter.get(self._request + 1, "_"), GRACE)
+    async def settle(self) -> None:
+        """Wait until an interrupt that came late is over: it is when a request is answered. It has that long."""
+        await self._request(self._protocol.get(self._requests + 1, "_"), GRACE)
 
-    async def give(self, name: str, value: str) -> Reply | None:
+    async def set(self, name: str, value: str) -> Reply | None:
         """Its answer when it has bound ``name`` to ``value``, which is JSON."""
-        return await self._ask(self._interpreter.set(self._request + 1, name, value))
+        return await self._request(self._protocol.set(self._requests + 1, name, value))
 
     async def open_workspace(self) -> int:
         """A descriptor of the workspace as the cell sees it, which the receiver closes. Raises ``CasemateError``."""
-        await self._or_ended(self._opened)
-        if self._is_let_go or not self._opened.done():
+        await self._wait_unless_ended(self._folders)
+        if self._is_released or not self._folders.done():
             raise Fault("the session's cell has ended")
         workspace = self.plan.workspace
         if workspace.kind == "direct":  # the cell's own mount of it gives what is made to another user
             assert workspace.folder is not None
             return os.open(workspace.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        return os.dup(self._opened.result()[0])
+        return os.dup(self._folders.result()[0])
 
     @property
     def tree_fd(self) -> int:
         """The folder of all that it can write; its own, until it is let go. Only when it has begun a step."""
-        return self._opened.result()[1]
+        return self._folders.result()[1]
 
     async def was_missed(self) -> bool:
         """Whether it ended before its program began, as a cell may that was ready: another is as good."""
-        await self._or_ended(self._opened)
-        if self._opened.done() and self._opened.exception() is not None:
+        await self._wait_unless_ended(self._folders)
+        if self._folders.done() and self._folders.exception() is not None:
             await asyncio.wait([self.ended], timeout=_END_WITHIN)  # which tells why, a moment later
         return self.ended.done() and isinstance(self.ended.exception(), CellMissed)
 
@@ -196,16 +211,16 @@ class InterpreterCell:
         self.cell.kill("closed")
         self.cell.forget()
         if not self.ended.get_loop().is_closed():
-            self.ended.add_done_callback(lambda _: self.let_go())
+            self.ended.add_done_callback(lambda _: self.release())
 
-    def let_go(self) -> None:
-        """It has ended: close the way to its files. Once; harmless when repeated."""
-        if self._is_let_go:
+    def release(self) -> None:
+        """It has ended: close what leads to its files. Harmless when repeated."""
+        if self._is_released:
             return
-        self._is_let_go = True
+        self._is_released = True
         self.watch.close()
         self.doorway.end()
-        for future in (self._opened, self.ended):
+        for future in (self._folders, self.ended):
             if not future.done():
                 if not future.get_loop().is_closed():
                     future.cancel()
@@ -214,22 +229,22 @@ class InterpreterCell:
                 for fd in (result.tree_fd,) if isinstance(result, Ending) else result:
                     os.close(fd)
 
-    async def _ask(self, request: bytes, seconds: float = 0.0) -> Reply | None:
-        await self._started()
-        self._request += 1
-        answer = self._inbox.reply(self._request)
+    async def _request(self, request: bytes, seconds: float = 0.0) -> Reply | None:
+        await self._wait_started()
+        self._requests += 1
+        answer = self._inbox.reply_to(self._requests)
         self.cell.send(request)
-        await self._or_ended(answer, seconds or _ANSWER_WITHIN)
+        await self._wait_unless_ended(answer, seconds or _ANSWER_WITHIN)
         return answer.result() if answer.done() else None
 
-    async def _started(self) -> None:
+    async def _wait_started(self) -> None:
         """Wait until it can be talked to, or has ended."""
-        await self._or_ended(self._opened)  # its order is on its way then, and a request comes after it
-        await self._or_ended(self._inbox.ready, _READY_WITHIN)
+        await self._wait_unless_ended(self._folders)  # its order is on its way then, and a request comes after it
+        await self._wait_unless_ended(self._inbox.ready, _READY_WITHIN)
         if self.packages and self.is_alive:
             await self._show()
 
-    async def _or_ended(self, future: asyncio.Future[Any], seconds: float | None = None) -> None:
+    async def _wait_unless_ended(self, future: asyncio.Future[Any], seconds: float | None = None) -> None:
         """Wait until it is done, or the cell has ended: after ``seconds`` without a word it is ended."""
         while not future.done() and not self.ended.done():
             waited_for, _ = await asyncio.wait(
@@ -240,7 +255,7 @@ class InterpreterCell:
                 seconds = None
 
 
-def _seen(future: asyncio.Future[Any]) -> None:
-    """Whoever waits for it is told; nobody else needs to hear of it."""
+def _ignore_exception(future: asyncio.Future[Any]) -> None:
+    """Whoever waits for it gets its exception; asyncio need not log it for nobody."""
     if not future.cancelled():
         future.exception()

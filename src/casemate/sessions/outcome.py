@@ -1,4 +1,4 @@
-"""What came of a step: from what was heard of it to an `Execution`. Pure."""
+"""What came of a step: names that are bound or lost, and what it said as an `Execution`. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from casemate.model.execution import Cause, Execution, SkippedFile
 from casemate.model.isolation import IsolationReport
 from casemate.model.limits import Limits
 from casemate.model.request import Request
-from casemate.sessions.protocol import Finished
+from casemate.sessions.protocol import StepDone
 from casemate.walls.ending import Ending, StepUsage
 
 _CLOSED = Cause("cancelled", "Its session was closed.")
 _INTERRUPTED = Cause("cancelled", "It was interrupted.", retryable=True)
+_MOST_NAMES = 10_000  # names that are kept for the day when they are lost
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """Whether the interpreter that the step ran in lives on with what it knew; if not, the names that are ``lost``."""
+class InterpreterState:
+    """Whether the interpreter that the step ran in goes on with what it knew; if not, the names that are ``lost``."""
 
     kept: bool
     lost: tuple[str, ...] = ()
@@ -35,8 +36,45 @@ class State:
         return "kept" if self.kept else "lost"
 
 
+class BoundNames:
+    """The names that a session's user has bound, and those lost with an interpreter until a step has reported them."""
+
+    def __init__(self) -> None:
+        self._bound: dict[str, None] = {}
+        self._lost: tuple[str, ...] | None = None
+
+    def update(self, done: StepDone) -> None:
+        """A step is over."""
+        for name in done.gone:
+            self._bound.pop(name, None)
+        self._bound.update(dict.fromkeys(done.new[: _MOST_NAMES - len(self._bound)]))
+
+    def add(self, name: str) -> None:
+        """One was bound from outside."""
+        self._bound[name] = None
+
+    def lose(self) -> None:
+        """The interpreter has ended, with all that it knew."""
+        self._lost = tuple(dict.fromkeys((*(self._lost or ()), *self._bound)))[:_MOST_NAMES]
+        self._bound.clear()
+
+    def forget(self) -> None:
+        """The state was given up on purpose: no step reports that."""
+        self._bound.clear()
+        self._lost = None
+
+    def state_after(self, done: StepDone | None) -> InterpreterState:
+        """What a step reports: its interpreter ended with it, or one had ended before it began, or neither."""
+        lost, self._lost = self._lost, None
+        if done is None:
+            self.lose()
+            return InterpreterState(kept=False, lost=tuple(dict.fromkeys((*(lost or ()), *(self._lost or ())))))
+        self.update(done)
+        return InterpreterState(kept=True) if lost is None else InterpreterState(kept=False, lost=lost)
+
+
 @dataclass(frozen=True, slots=True)
-class Left:
+class StepFiles:
     """The files that a step left: handed out, and not."""
 
     artifacts: tuple[Artifact, ...] = ()
@@ -45,7 +83,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """How a step ended: by itself (``finished`` and ``usage``), or with its cell (``ending``).
+    """How a step ended: by itself (``done`` and ``usage``), or with its cell (``ending``).
 
     ``seconds``: from its start; ``deadline``: what it had; ``interrupted``: somebody asked for its end; ``denied``: it
     was not to begin.
@@ -54,7 +92,7 @@ class StepEnd:
     seconds: float
     deadline: float
     interrupted: bool
-    finished: Finished | None = None
+    done: StepDone | None = None
     usage: StepUsage | None = None
     ending: Ending | None = None
     denied: Verdict | None = None
@@ -68,7 +106,7 @@ def denied_end(deadline: float, why: approval.Verdict, *, interrupted: bool, clo
     if interrupted or closed:
         verdict = Verdict("cancelled", None, _INTERRUPTED if interrupted else _CLOSED)
     usage = StepUsage(0.0, 0, 0, 0, 0, 0, 0, interrupted=False)
-    return StepEnd(0.0, deadline, False, Finished(0, (), ()), usage, denied=verdict)
+    return StepEnd(0.0, deadline, False, StepDone(0, (), ()), usage, denied=verdict)
 
 
 def outcome_of(
@@ -76,27 +114,27 @@ def outcome_of(
     capture: Capture,
     limits: Limits,
     end: StepEnd,
-    state: State,
-    left: Left,
+    state: InterpreterState,
+    files: StepFiles,
     report: IsolationReport,
 ) -> Execution:
     """The outcome of a step as it is handed out and recorded."""
-    ending = replace(end.ending, seconds=end.seconds) if end.ending else _as_if_ended(end)
+    ending = replace(end.ending, seconds=end.seconds) if end.ending else _ending_of_step(end)
     if capture.was_too_much and ending.reason in (None, "timeout"):  # for which it was interrupted, or ended at last
         ending = replace(ending, reason="output")
     evidence = Evidence(ending, limits, end.deadline, capture.output_bytes, capture.error, capture.errno)
     verdict = end.denied or _verdict(end, diagnose(evidence))
-    made = seal.execution_of(request, capture, ending, verdict, report, left.artifacts, left.skipped)
-    return replace(made, state=state.word, lost_names=state.lost)
+    execution = seal.execution_of(request, capture, ending, verdict, report, files.artifacts, files.skipped)
+    return replace(execution, state=state.word, lost_names=state.lost)
 
 
-def _as_if_ended(end: StepEnd) -> Ending:
+def _ending_of_step(end: StepEnd) -> Ending:
     """A step that is over in a cell that lives on, in the terms of a cell that has ended."""
-    assert end.finished is not None
+    assert end.done is not None
     assert end.usage is not None
     usage = end.usage
     return Ending(
-        wait_status=end.finished.exit << 8,
+        wait_status=end.done.exit << 8,
         reason="timeout" if usage.interrupted and not end.interrupted else None,
         seconds=end.seconds,
         cpu_seconds=usage.cpu_seconds,

@@ -1,24 +1,34 @@
-"""What a session's interpreter says, parsed strictly: whatever does not fit is dropped. No I/O.
+"""What a session's interpreter says: parsed strictly, and put in order. Whatever does not fit is dropped. Pure.
+
+Text comes through two pipes and everything else as frames through a third. Each frame says how many bytes had been
+written into the other two before, so that nobody in the cell has to wait for the host to read.
 
 The other way, requests, is what each language's interpreter reads: see `casemate.sessions.interpreters`.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from casemate.execution import frames
-from casemate.execution.frames import Failed, Shown
+from casemate.execution.frames import ErrorFrame
 from casemate.model.result import Result
+
+if TYPE_CHECKING:
+    from casemate.walls.wall import Stream
 
 _MOST_NAMES = 10_000
 _MOST_NAME = 200  # characters
-_MOST_WORDS = 1 << 16  # characters of a problem or a reason
-_MOST_ASKED = 1 << 18  # characters of a command: with JSON's escapes within what a person is asked about
+_MOST_REASON = 1 << 16  # characters of a problem or a reason
+_MOST_COMMAND = 1 << 18  # characters of a command: with JSON's escapes within what a person is asked about
 _MOST_EXIT = 255
+_MOST_VARIABLE_TEXT = 200  # characters of its name, its type and its value
+_MOST_SIZE = 1 << 62  # bytes of a variable
 
-At = tuple[int, int] | None  # bytes written to the step's two pipes before; None: all that is in them
+Position = tuple[int, int] | None  # bytes written to the step's two pipes before; None: all that is in them
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +62,12 @@ class Cleared:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class OrderMark:
     """Nothing but the order of text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ShellRequest:
     """A step wants to run a shell command, and waits for the answer to its request ``id``. ``arguments``: ``command``,
     and ``input`` where there is a script for it."""
 
@@ -66,7 +76,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class StepDone:
     """A step is over; ``new`` and ``gone``: names that it bound for the first time, or deleted."""
 
     exit: int
@@ -84,115 +94,208 @@ class Reply:
     error: str | None = None
 
 
-OfStep = Displayed | Value | Cleared | Mark | Asked | Failed | Finished
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A name of the user's: its value's ``type`` by name, its ``size`` in bytes (None where that is not known), and a
+    short ``repr``, made without running the value's own code."""
+
+    name: str
+    type: str
+    size: int | None
+    repr: str
+
+
+StepContent = Displayed | Value | Cleared | OrderMark | ShellRequest | ErrorFrame | StepDone
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What was said about ``step``, after so much text; it came in ``size`` bytes."""
+class StepMessage:
+    """A frame about ``step`` that was written after so much text (``at``); it came in ``size`` bytes."""
 
     step: int
-    at: At
-    what: OfStep
+    at: Position
+    content: StepContent
     size: int
 
     @property
     def ends(self) -> bool:
-        """Whether it tells of the step's end."""
-        return isinstance(self.what, Finished | Failed)
+        """Whether it is about the step's end."""
+        return isinstance(self.content, StepDone | ErrorFrame)
 
     @property
     def comes_after_all(self) -> bool:
         """Whether all that is in the step's pipes was written before it: by children of the interpreter, too, whose
         bytes it does not count."""
-        return self.at is None or isinstance(self.what, Finished)
+        return self.at is None or isinstance(self.content, StepDone)
 
 
-def parse(frame: bytes, clean: frames.Clean | None = None) -> Ready | Said | Reply | None:
+Text = tuple["Stream", bytes]
+
+
+class MessageOrder:
+    """Puts what one step says through its three pipes into the order in which it was said."""
+
+    def __init__(self) -> None:
+        self._read: dict[Stream, int] = {"stdout": 0, "stderr": 0}
+        self._waiting: deque[StepMessage] = deque()  # frames, for text that was written before them
+        self.count = 0  # frames so far
+        self._later: deque[Text] = deque()  # text that was written after the first of them
+
+    @property
+    def waits(self) -> bool:
+        """Whether a frame waits for text that was written before it."""
+        return bool(self._waiting)
+
+    def add_text(self, stream: Stream, data: bytes) -> Iterator[Text | StepMessage]:
+        """``data`` has come from one of the step's pipes. Yields what is in order now."""
+        yield from self._take(deque([(stream, data)]))
+
+    def add_frame(self, message: StepMessage) -> Iterator[StepMessage]:
+        """A frame has come. Yields nothing as long as it waits."""
+        self._waiting.append(message)
+        self.count += 1
+        yield from self._take_due()
+
+    def settle(self, upto: int = 1 << 62) -> Iterator[Text | StepMessage]:
+        """No more text will come that was written before the first ``upto`` frames."""
+        while self._waiting and self.count - len(self._waiting) < upto:
+            message = self._waiting.popleft()
+            if message.at is not None:
+                # from here on its own bytes are counted
+                self._read = {"stdout": message.at[0], "stderr": message.at[1]}
+            yield message
+            yield from self._take(self._release())
+
+    def _take(self, texts: deque[Text]) -> Iterator[Text | StepMessage]:
+        while texts:
+            stream, data = texts.popleft()
+            room = self._count_missing(self._waiting[0], stream) if self._waiting else len(data)
+            if room <= 0:
+                self._later.append((stream, data))
+                continue
+            self._read[stream] += len(data[:room])
+            yield stream, data[:room]
+            if data[room:]:
+                texts.appendleft((stream, data[room:]))
+            if self._waiting and self._is_due(self._waiting[0]):
+                yield from self._take_due()
+                texts.extendleft(reversed(self._release()))
+
+    def _take_due(self) -> Iterator[StepMessage]:
+        while self._waiting and self._is_due(self._waiting[0]):
+            yield self._waiting.popleft()
+
+    def _release(self) -> deque[Text]:
+        texts, self._later = self._later, deque()
+        return texts
+
+    def _is_due(self, message: StepMessage) -> bool:
+        return not message.comes_after_all and all(self._count_missing(message, stream) <= 0 for stream in self._read)
+
+    def _count_missing(self, message: StepMessage, stream: Stream) -> int:
+        """Bytes of text that the frame still waits for."""
+        if message.at is None or message.comes_after_all:
+            return 1 << 62
+        return message.at[0 if stream == "stdout" else 1] - self._read[stream]
+
+
+def parse(frame: bytes, clean: frames.Clean | None = None) -> Ready | StepMessage | Reply | None:
     """What the frame says, or None when it says nothing that is understood. ``clean``: as `frames.decode` has it."""
     message = frames.decode(frame, clean)
     if message is None:
         return None
     match message.get("type"):
         case "ready":
-            return Ready(_words(message.get("problem")) or "")
+            return Ready(_parse_text(message.get("problem")) or "")
         case "reply":
-            return _reply(message)
-    what = _of_step(message)
+            return _parse_reply(message)
+    content = _parse_content(message)
     step, at = message.get("step"), message.get("at")
-    if what is None or not _is_count(step) or not (at is None or _is_place(at)):
+    if content is None or not _is_count(step) or not (at is None or _is_position(at)):
         return None
-    return Said(step, None if at is None else (at[0], at[1]), what, len(frame))
+    return StepMessage(step, None if at is None else (at[0], at[1]), content, len(frame))
 
 
-def _of_step(message: dict[str, Any]) -> OfStep | None:
+def parse_variable(entry: Any) -> Variable | None:
+    """One entry of the interpreter's list of names, or None when it is none."""
+    if not isinstance(entry, dict):
+        return None
+    texts = [entry.get(key) for key in ("name", "type", "repr")]
+    size = entry.get("size")
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    name, kind, short = (str(text)[:_MOST_VARIABLE_TEXT] for text in texts)
+    return Variable(name, kind, size if type(size) is int and 0 <= size < _MOST_SIZE else None, short)
+
+
+def _parse_content(message: dict[str, Any]) -> StepContent | None:
     match message.get("type"):
         case "display":
-            return _displayed(message)
+            return _parse_display(message)
         case "result":
-            found = frames.shown(message.get("bundle"))
-            return Value(found.result) if isinstance(found, Shown) else None
+            shown = frames.parse_bundle(message.get("bundle"))
+            return Value(shown.result) if shown is not None else None
         case "clear":
             return Cleared(message.get("wait") is True)
         case "mark":
-            return Mark()
+            return OrderMark()
         case "ask":
-            return _asked(message)
+            return _parse_shell_request(message)
         case "error":
-            return frames.failed(message)
+            return frames.parse_error(message)
         case "done":
-            return _finished(message)
+            return _parse_done(message)
     return None
 
 
-def _displayed(message: dict[str, Any]) -> Displayed | None:
-    found, name = frames.shown(message.get("bundle")), message.get("id")
-    if found is None or not (name is None or (isinstance(name, str) and len(name) <= _MOST_NAME)):
+def _parse_display(message: dict[str, Any]) -> Displayed | None:
+    display, name = frames.parse_bundle(message.get("bundle")), message.get("id")
+    if display is None or not (name is None or (isinstance(name, str) and len(name) <= _MOST_NAME)):
         return None
-    return Displayed(found.result, name, message.get("update") is True)
+    return Displayed(display.result, name, message.get("update") is True)
 
 
-def _asked(message: dict[str, Any]) -> Asked | None:
+def _parse_shell_request(message: dict[str, Any]) -> ShellRequest | None:
     number, arguments = message.get("id"), message.get("arguments")
     if message.get("kind") != "shell" or not _is_count(number) or not isinstance(arguments, dict):
         return None
     is_known = {"command"} <= set(arguments) <= {"command", "input"}
-    is_short = all(isinstance(text, str) and len(text) <= _MOST_ASKED for text in arguments.values())
-    return Asked(number, arguments) if is_known and is_short else None
+    is_short = all(isinstance(text, str) and len(text) <= _MOST_COMMAND for text in arguments.values())
+    return ShellRequest(number, arguments) if is_known and is_short else None
 
 
-def _finished(message: dict[str, Any]) -> Finished | None:
+def _parse_done(message: dict[str, Any]) -> StepDone | None:
     code = message.get("exit")
     if not _is_count(code) or code > _MOST_EXIT:
         return None
-    return Finished(code, _names(message.get("new")), _names(message.get("gone")))
+    return StepDone(code, _parse_names(message.get("new")), _parse_names(message.get("gone")))
 
 
-def _names(names: Any) -> tuple[str, ...]:
+def _parse_names(names: Any) -> tuple[str, ...]:
     if not isinstance(names, list):
         return ()
     return tuple(name for name in names[:_MOST_NAMES] if isinstance(name, str) and 0 < len(name) <= _MOST_NAME)
 
 
-def _reply(message: dict[str, Any]) -> Reply | None:
+def _parse_reply(message: dict[str, Any]) -> Reply | None:
     number = message.get("id")
     if not _is_count(number):
         return None
     if "error" in message:
-        return Reply(number, error=_words(message["error"]) or "it failed")
+        return Reply(number, error=_parse_text(message["error"]) or "it failed")
     if "text" in message:
         text = message["text"]
         return Reply(number, text=text) if isinstance(text, str) else None
     return Reply(number, value=message.get("value"))
 
 
-def _words(text: Any) -> str | None:
-    return text[:_MOST_WORDS] if isinstance(text, str) else None
+def _parse_text(text: Any) -> str | None:
+    return text[:_MOST_REASON] if isinstance(text, str) else None
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 1 << 53
 
 
-def _is_place(at: Any) -> bool:
+def _is_position(at: Any) -> bool:
     return isinstance(at, list) and len(at) == 2 and all(_is_count(value) for value in at)

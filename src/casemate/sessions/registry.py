@@ -27,15 +27,15 @@ class Sessions:
         if len(self._open) >= _MOST:
             raise InvalidArgument("name", f"{_MOST} sessions are open; close some")
         self._open[session.id] = session
-        session.opened()
+        session.record_open()
         return session
 
     async def get(self, id_or_name: str) -> Session:
         """The open session with this id or name. Raises ``InvalidArgument`` where there is none."""
-        found = self._find(id_or_name)
-        if found is None:
+        session = self._find(id_or_name)
+        if session is None:
             raise InvalidArgument("id_or_name", f"no session with the id or name {id_or_name!r} is open")
-        return found
+        return session
 
     async def list(self) -> list[Session]:
         """All that are open, the oldest first."""
@@ -47,9 +47,10 @@ class Sessions:
 
         Raises ``InvalidArgument`` where there is no such session or name, or its value cannot travel as JSON.
         """
-        giving, taking = [await self.get(one) if isinstance(one, str) else one for one in (source, target)]
-        value = await giving.get(name)
-        await taking.set(name, value)
+        from_session = await self.get(source) if isinstance(source, str) else source
+        to_session = await self.get(target) if isinstance(target, str) else target
+        value = await from_session.get(name)
+        await to_session.set(name, value)
         return value
 
     async def close(self) -> None:
@@ -67,8 +68,7 @@ class Sessions:
         return None
 
     def _forget_closed(self) -> None:
-        for known in [known for known, session in self._open.items() if session.is_closed]:
-            del self._open[known]
+        self._open = {known: session for known, session in self._open.items() if not session.is_closed}
 
 
 def _check_name(name: object) -> None:

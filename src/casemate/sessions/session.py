@@ -1,4 +1,4 @@
-"""A session: one interpreter after the other in one workspace, and one step after the other in each."""
+"""A session: one step after the other in an interpreter, which goes on with its files in a fresh one when it ends."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ from casemate.model.crossing import Crossing, since
 from casemate.model.events import Done, Event
 from casemate.model.execution import Execution
 from casemate.model.request import Request
-from casemate.sessions.capturing import capture_of
+from casemate.sessions.cells import SessionCells
 from casemate.sessions.commands import Commands
 from casemate.sessions.files import SessionFiles
-from casemate.sessions.inbox import Heard
+from casemate.sessions.inbox import RunningStep
 from casemate.sessions.interpreter_cell import GRACE, InterpreterCell
 from casemate.sessions.interpreters import json_of
-from casemate.sessions.lifetime import Lifetime
-from casemate.sessions.lives import Lives
 from casemate.sessions.outcome import StepEnd, denied_end, outcome_of
+from casemate.sessions.protocol import Variable, parse_variable
 from casemate.sessions.run import Run, StartedRuns
-from casemate.sessions.terms import Terms
-from casemate.sessions.variables import Variable, variable_of
+from casemate.sessions.terms import Lifetime, SessionTerms
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.emitter import Emitter
     from casemate.model.approval import Decision
+    from casemate.model.plan import Plan
     from casemate.sessions.protocol import Reply
 
 
@@ -52,7 +51,7 @@ class Session:
     :meth:`close`. Steps of one session run one after the other, in the order in which they were asked for.
     """
 
-    def __init__(self, terms: Terms, house: House, slot: Callable[[], asyncio.Semaphore]) -> None:
+    def __init__(self, terms: SessionTerms, house: House, slot: Callable[[], asyncio.Semaphore]) -> None:
         """``slot``: lets so many steps and runs go on at once as the sandbox allows."""
         self.id = terms.admitted.request.id
         self.name = terms.name
@@ -62,15 +61,15 @@ class Session:
         self._terms = terms
         self._house = replace(house, finished=self.tally.before(house.finished))
         self._slot = slot
-        self._turn = asyncio.Lock()
-        self._lives = Lives(terms.admitted, house, self._redaction)
-        self.files = SessionFiles(self._workspace, self._redaction, self._lives.hides, self._lives.gave)
+        self._lock = asyncio.Lock()  # of the interpreter: steps and requests for values hold it one after the other
+        self._cells = SessionCells(terms.admitted, house, self._redaction)
+        self.files = SessionFiles(self._workspace, self._redaction, self._cells.hides, self._cells.note_upload)
         self._lifetime = Lifetime(terms.idle_timeout, terms.lifetime, self._expire)
         self._runs = StartedRuns()
         self._running = ""  # the id of the step that runs
         self._interrupted = False  # somebody asked for its end
-        self._asker: Requester | None = None  # of the step that runs
-        self._closed = ""
+        self._requester: Requester | None = None  # of the step that runs
+        self._close_reason = ""
 
     async def run(
         self,
@@ -89,7 +88,7 @@ class Session:
 
         Raises ``InvalidArgument``, ``SandboxClosed``, ``RuntimeMissing``, ``RecordUnavailable`` and ``Fault``.
         """
-        return await self._run(self._request(code, timeout, stdin, metadata), None, wait=wait)
+        return await self._run(self._make_request(code, timeout, stdin, metadata), None, wait=wait)
 
     async def stream(
         self,
@@ -104,9 +103,9 @@ class Session:
 
         Leaving the stream early interrupts the step.
         """
-        request = self._request(code, timeout, stdin, metadata)
-        async with contextlib.aclosing(events(partial(self._run, request, wait=wait))) as happened:
-            async for event in happened:
+        request = self._make_request(code, timeout, stdin, metadata)
+        async with contextlib.aclosing(events(partial(self._run, request, wait=wait))) as emitted:
+            async for event in emitted:
                 yield event
 
     def start(
@@ -118,7 +117,7 @@ class Session:
         metadata: Mapping[str, Any] | None = None,
     ) -> Run:
         """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to."""
-        request = self._request(code, timeout, stdin, metadata)
+        request = self._make_request(code, timeout, stdin, metadata)
         work, interrupt = partial(self._run, request, wait=True), partial(self._interrupt, request.id)
 
         def answer(asked: str) -> Callable[[Decision], bool]:
@@ -141,19 +140,19 @@ class Session:
         """Forget everything but the files: the next step has a fresh interpreter. Interrupts a step that runs."""
         self._check_open()
         self.interrupt()
-        async with self._turn:
-            await self._lives.end(keep_files=True)
+        async with self._lock:
+            await self._cells.end(keep_files=True)
 
     async def variables(self) -> list[Variable]:
         """The user's names, in the order in which they were bound."""
-        reply = await self._asked(lambda life: life.ask_variables())
-        listed = reply.value if isinstance(reply.value, list) else []
-        return [found for one in listed if (found := variable_of(one)) is not None]
+        reply = await self._request_value(lambda interpreter: interpreter.list_variables())
+        entries = reply.value if isinstance(reply.value, list) else []
+        return [variable for entry in entries if (variable := parse_variable(entry)) is not None]
 
     async def get(self, name: str) -> Any:
         """The JSON value of ``name``. Raises ``InvalidArgument`` where there is none, or it cannot travel."""
         self._terms.check_name(name)
-        reply = await self._asked(lambda life: life.ask(name))
+        reply = await self._request_value(lambda interpreter: interpreter.get(name))
         if reply.error is not None:
             raise InvalidArgument("name", reply.error if name in reply.error else f"{name!r}: {reply.error}")
         if reply.text is None:
@@ -170,21 +169,21 @@ class Session:
         """Bind ``name`` to a JSON value; in Shell to its JSON text. Raises ``InvalidArgument``."""
         self._terms.check_name(name)
         text = json_of(value)
-        reply = await self._asked(lambda life: life.give(name, text))
+        reply = await self._request_value(lambda interpreter: interpreter.set(name, text))
         if reply.error is not None:
             raise InvalidArgument("name", f"{name!r}: {reply.error}")
-        self._lives.names.add(name)
+        self._cells.names.add(name)
 
     async def show_packages(self, folder: str, place: str) -> None:
         """Have its programs see what was installed into ``folder``; see :attr:`casemate.Sandbox.packages`."""
-        await self._lives.show_packages(folder, place)
+        await self._cells.show_packages(folder, place)
 
     async def close(self) -> None:
         """End the session and everything in it. Harmless when repeated, and while a step runs: that is cancelled."""
         self._end("the session was closed")
         await self._runs.close()
-        async with self._turn:
-            await self._lives.end(keep_files=False)
+        async with self._lock:
+            await self._cells.end(keep_files=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -192,27 +191,27 @@ class Session:
     async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
-    def opened(self) -> None:
+    def record_open(self) -> None:
         """Put on record that it is open."""
         self._note({"action": "opened", "language": self.language, "name": self.name, "caller": caller()})
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
-        return f"<Session{name} {self.language} {self.id}{' closed' if self._closed else ''}>"
+        return f"<Session{name} {self.language} {self.id}{' closed' if self._close_reason else ''}>"
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step runs, or something else has its turn."""
-        return self._turn.locked()
+        """Whether a step runs, or something else uses the interpreter."""
+        return self._lock.locked()
 
     @property
     def is_closed(self) -> bool:
         """Whether it takes no more steps."""
-        return bool(self._closed)
+        return bool(self._close_reason)
 
     # -- one step
 
-    def _request(
+    def _make_request(
         self,
         code: str | bytes,
         timeout: float | None,
@@ -220,14 +219,14 @@ class Session:
         metadata: Mapping[str, Any] | None,
     ) -> Request:
         self._check_open()
-        return self._terms.step(code, timeout, stdin, metadata)
+        return self._terms.make_request(code, timeout, stdin, metadata)
 
     async def _run(self, request: Request, emitter: Emitter | None, *, wait: bool) -> Execution:
         self._check_open()
-        if not wait and self._turn.locked():
+        if not wait and self._lock.locked():
             raise InvalidArgument("wait", "this session is busy; leave wait out to queue behind what it does")
         with self._lifetime.in_use():
-            async with self._turn, self._slot():
+            async with self._lock, self._slot():
                 self._check_open()
                 execution = await self._step(request, emitter)
             if emitter:
@@ -236,103 +235,112 @@ class Session:
 
     async def _step(self, request: Request, emitter: Emitter | None) -> Execution:
         """One step, from its intent to its outcome."""
-        life = await self._lives.living()
+        interpreter = await self._cells.get_alive()
         self._check_open()  # it may have been closed meanwhile
-        may_ask = self._house.may_ask(stream=emitter is not None)
-        network = "listed" if may_ask and life.plan.network == "none" else life.plan.network
-        plan = replace(life.plan, code=request.code, deadline=self._terms.deadline(request), network=network)
-        life.doorway.note = noting(self._house.log, request, self._redaction)
+        plan = self._plan(interpreter, request, stream=emitter is not None)
+        interpreter.doorway.note = noting(self._house.log, request, self._redaction)
         self._interrupted, self._running = False, request.id
         async with recording(self._house, request, plan, self._redaction) as record:
-            heard = Heard(life.next_number(), capture_of(life, plan.limits, emitter, self._redaction), emitter)
+            capture = interpreter.make_capture(plan.limits, emitter, self._redaction)
+            step = RunningStep(interpreter.next_number(), capture, emitter)
             try:
-                end = await self._asked_and_over(life, heard, request, plan.deadline)
+                end = await self._run_if_allowed(interpreter, step, request, plan.deadline)
             finally:
-                life.doorway.attend(None)
+                interpreter.doorway.attend(None)
                 self._running = ""
-            state = self._lives.names.state_after(end.finished)
-            left = await self._lives.left_by(life, end.ending)
+            state = self._cells.names.state_after(end.done)
+            files = await self._cells.collect_files(interpreter, end.ending)
             if end.ending is not None:
-                self._lives.bury(life)
-            outcome = outcome_of(request, heard.capture, plan.limits, end, state, left, life.report)
-            return record.noted(replace(outcome, crossings=self._crossed(life)))
+                self._cells.discard(interpreter)
+            outcome = outcome_of(request, capture, plan.limits, end, state, files, interpreter.report)
+            return record.noted(replace(outcome, crossings=self._new_crossings(interpreter)))
 
-    def _crossed(self, life: InterpreterCell) -> tuple[Crossing, ...]:
-        """What has crossed since the last step told of it: also what was left running, and before the first step."""
-        before, life.crossed = life.crossed, life.doorway.crossings()
-        return redacted_crossings(since(before, life.crossed), self._redaction)
+    def _plan(self, interpreter: InterpreterCell, request: Request, *, stream: bool) -> Plan:
+        plan = interpreter.plan
+        network = "listed" if plan.network == "none" and self._house.may_ask(stream=stream) else plan.network
+        return replace(plan, code=request.code, deadline=self._terms.deadline(request), network=network)
 
-    async def _asked_and_over(self, life: InterpreterCell, heard: Heard, request: Request, deadline: float) -> StepEnd:
-        """The step, with what it asks for meanwhile; in Shell somebody may have to allow it first."""
-        async with asking(self._house, request, heard.emitter, self._redaction) as asker:
-            self._asker = asker
-            commands = Commands(asker, self._house.approvals().rules, life)
-            denied = await commands.denied(request.code) if self.language == "shell" else None
-            if denied is not None:
-                return denied_end(deadline, denied, interrupted=self._interrupted, closed=bool(self._closed))
-            asker.attach(life.cell)
-            await self._house.open_step(life.doorway, asker, stream=heard.emitter is not None)
+    def _new_crossings(self, interpreter: InterpreterCell) -> tuple[Crossing, ...]:
+        """What has crossed since the last step's report: also by what was left running, and before the first step."""
+        before, interpreter.reported_crossings = interpreter.reported_crossings, interpreter.doorway.crossings()
+        return redacted_crossings(since(before, interpreter.reported_crossings), self._redaction)
+
+    async def _run_if_allowed(
+        self, interpreter: InterpreterCell, step: RunningStep, request: Request, deadline: float
+    ) -> StepEnd:
+        """Run a step, with what it asks for meanwhile. In Shell somebody may have to allow it first."""
+        async with asking(self._house, request, step.emitter, self._redaction) as requester:
+            self._requester = requester
+            commands = Commands(requester, self._house.approvals().rules, interpreter)
+            denial = await commands.check(request.code) if self.language == "shell" else None
+            if denial is not None:
+                is_closed = bool(self._close_reason)
+                return denied_end(deadline, denial, interrupted=self._interrupted, closed=is_closed)
+            requester.attach(interpreter.cell)
+            await self._house.open_step(interpreter.doorway, requester, stream=step.emitter is not None)
             if self.language == "python":
-                commands.listen(heard)
-            return await self._until_over(life, heard, request, deadline)
+                commands.watch(step)
+            return await self._run_to_end(interpreter, step, request, deadline)
 
-    async def _until_over(self, life: InterpreterCell, heard: Heard, request: Request, deadline: float) -> StepEnd:
-        cwd = self._terms.cwd if self._terms.restore_cwd or life.is_fresh else None
+    async def _run_to_end(
+        self, interpreter: InterpreterCell, step: RunningStep, request: Request, deadline: float
+    ) -> StepEnd:
+        cwd = self._terms.cwd if self._terms.restore_cwd or interpreter.is_fresh else None
         stdin = request.stdin if request.has_stdin else None
         began = time.monotonic()
         try:
-            await life.begin(heard, request.code, stdin, cwd, deadline)
+            await interpreter.begin(step, request.code, stdin, cwd, deadline)
             if self._interrupted:  # before there was anything to interrupt
-                life.cell.interrupt(GRACE)
-            over = await life.over(heard)
+                interpreter.cell.interrupt(GRACE)
+            is_over = await interpreter.wait_over(step)
         except asyncio.CancelledError:
-            await self._interrupt_and_wait(life, heard)
+            await self._interrupt_and_wait(interpreter, step)
             raise
         self._running = ""
         self._stop_asking("the step is over")
         seconds = time.monotonic() - began
-        is_late = self._interrupted or heard.capture.was_too_much or seconds >= deadline
-        failed = heard.finished is None or heard.finished.exit != 0
-        heard.capture.finish(cut=is_late or failed)
-        usage = await life.usage(heard, math.inf if is_late else seconds) if over else None
+        is_late = self._interrupted or step.capture.was_too_much or seconds >= deadline
+        failed = step.done is None or step.done.exit != 0
+        step.capture.finish(cut=is_late or failed)
+        usage = await interpreter.usage_of(step, math.inf if is_late else seconds) if is_over else None
         if usage is None:
-            await life.last_words(heard)
-            return StepEnd(seconds, deadline, self._interrupted, ending=self._lives.ending(life))
+            await interpreter.wait_ended(step)
+            return StepEnd(seconds, deadline, self._interrupted, ending=self._cells.ending_of(interpreter))
         if usage.interrupted:
-            await life.calm()
-        return StepEnd(seconds, deadline, self._interrupted, heard.finished, usage)
+            await interpreter.settle()
+        return StepEnd(seconds, deadline, self._interrupted, step.done, usage)
 
-    async def _interrupt_and_wait(self, life: InterpreterCell, heard: Heard) -> None:
+    async def _interrupt_and_wait(self, interpreter: InterpreterCell, step: RunningStep) -> None:
         """The caller has gone: end the step, and see to it that the next one finds things in order."""
-        if not heard.has_begun:
+        if not step.has_begun:
             return
-        heard.leave()
-        life.cell.resume()
-        life.cell.interrupt(GRACE)
+        step.leave()
+        interpreter.cell.resume()
+        interpreter.cell.interrupt(GRACE)
         self._stop_asking("the step was interrupted")
-        waiting = asyncio.ensure_future(self._quiet(life, heard))  # noqa: TID251 - awaited here in every case
+        waiting = asyncio.ensure_future(self._wait_quiet(interpreter, step))  # noqa: TID251 - awaited here in every case
         while not waiting.done():
             with contextlib.suppress(asyncio.CancelledError):  # once more: the step's end is near either way
                 await asyncio.wait([waiting])
         waiting.result()
 
-    async def _quiet(self, life: InterpreterCell, heard: Heard) -> None:
+    async def _wait_quiet(self, interpreter: InterpreterCell, step: RunningStep) -> None:
         """Wait until a step that was interrupted is over, and so is the interrupt: it may come late."""
-        if await life.over(heard) and heard.finished is not None:
-            self._lives.names.bind(heard.finished)
-            await life.usage(heard, math.inf)
-            await life.calm()
+        if await interpreter.wait_over(step) and step.done is not None:
+            self._cells.names.update(step.done)
+            await interpreter.usage_of(step, math.inf)
+            await interpreter.settle()
 
-    async def _asked(self, ask: Callable[[InterpreterCell], Awaitable[Reply | None]]) -> Reply:
+    async def _request_value(self, request: Callable[[InterpreterCell], Awaitable[Reply | None]]) -> Reply:
         self._check_open()
         with self._lifetime.in_use():
-            async with self._turn:
+            async with self._lock:
                 self._check_open()
-                life = await self._lives.living()
-                reply = await ask(life)
+                interpreter = await self._cells.get_alive()
+                reply = await request(interpreter)
                 if reply is None:
-                    await asyncio.wait([life.ended])
-                    self._lives.ending(life)  # raises what kept it from starting
+                    await asyncio.wait([interpreter.ended])
+                    self._cells.ending_of(interpreter)  # raises what kept it from starting
                     raise Fault("the session's interpreter ended before it answered")
                 return reply
 
@@ -341,12 +349,12 @@ class Session:
         """A descriptor of the workspace."""
         self._check_open()
         with self._lifetime.in_use():
-            life = await self._lives.present()
-            if life is None:
-                async with self._turn:  # a step has still to look at what it left there
+            interpreter = await self._cells.get_current()
+            if interpreter is None:
+                async with self._lock:  # a step has still to collect what it left there
                     self._check_open()
-                    life = await self._lives.living()
-            workspace = await life.open_workspace()
+                    interpreter = await self._cells.get_alive()
+            workspace = await interpreter.open_workspace()
             try:
                 yield workspace
             finally:
@@ -354,40 +362,40 @@ class Session:
 
     def _interrupt(self, request_id: str) -> bool:
         """Interrupt this very step, if it runs."""
-        life = self._lives.current
-        if life is None or not request_id or self._running != request_id:
+        interpreter = self._cells.current
+        if interpreter is None or not request_id or self._running != request_id:
             return False
         self._interrupted = True
-        life.cell.interrupt(GRACE)
+        interpreter.cell.interrupt(GRACE)
         self._stop_asking("the step was interrupted")
         return True
 
     def _stop_asking(self, why: str) -> None:
         """Nothing of the step that runs crosses the wall any more."""
-        if self._asker is not None:
-            self._asker.close(why)
+        if self._requester is not None:
+            self._requester.close(why)
 
     # -- its end
 
     def _expire(self, what: str) -> None:
         self._end(f"the session ended by itself: its {what} was over")
-        self._lives.abandon()
+        self._cells.abandon()
 
     def _end(self, why: str) -> None:
         """No more steps; what runs is ended."""
         self._lifetime.end()
-        if not self._closed:
+        if not self._close_reason:
             self._note({"action": "closed", "reason": why})
-        self._closed = self._closed or why
+        self._close_reason = self._close_reason or why
         self._stop_asking(why)
         self._house.approvals().forget_session(self._terms.admitted.request.namespace, self.id)
-        if self._lives.current is not None:
-            self._lives.current.cell.kill("closed")
+        if self._cells.current is not None:
+            self._cells.current.cell.kill("closed")
 
     def _note(self, detail: Mapping[str, object]) -> None:
-        told = {name: value for name, value in detail.items() if value}
-        self._house.log.note_soon("session", self.id, self._terms.admitted.request.namespace, told)
+        detail = {name: value for name, value in detail.items() if value}
+        self._house.log.note_soon("session", self.id, self._terms.admitted.request.namespace, detail)
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise SandboxClosed(self._closed)
+        if self._close_reason:
+            raise SandboxClosed(self._close_reason)

@@ -1,9 +1,12 @@
-"""What a session was opened with, and what is asked of it, checked for form and bounded."""
+"""What a session was opened with, its steps checked for form and bounded, and when it ends by itself."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +20,7 @@ _MOST_STDIN = 4 << 20  # bytes; it travels in a frame of 16 MiB, escaped
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SessionTerms:
     """What a session was opened with. ``admitted``: its request, whose code is its interpreter, and its limits.
 
     ``cwd``: where its steps begin; with ``restore_cwd`` each of them, else the first. ``idle_timeout`` and ``lifetime``
@@ -41,7 +44,7 @@ class Terms:
         if not isinstance(plain, str) or not plain.isidentifier() or len(plain) > _MOST_NAME:
             raise InvalidArgument("name", f"{str(name)[:_MOST_NAME]!r} is not the name of a variable")
 
-    def step(
+    def make_request(
         self,
         code: str | bytes,
         timeout: float | None,
@@ -49,15 +52,15 @@ class Terms:
         metadata: Mapping[str, Any] | None,
     ) -> Request:
         """The request for a step. Raises ``InvalidArgument``."""
-        given = stdin_of(stdin, _MOST_STDIN)
-        if self.language == "shell" and b"\0" in given:
+        stdin_bytes = stdin_of(stdin, _MOST_STDIN)
+        if self.language == "shell" and b"\0" in stdin_bytes:
             raise InvalidArgument("stdin", "bash cannot hold NUL bytes: give them to a Shell session as a file")
         return replace(
             self.admitted.request,
             id=os.urandom(16).hex(),
             code=code_of(code),
             timeout=check_timeout(timeout),
-            stdin=given,
+            stdin=stdin_bytes,
             has_stdin=stdin is not None,
             metadata={**self.admitted.request.metadata, **metadata_of(metadata)},
             session=self.admitted.request.id,
@@ -67,3 +70,50 @@ class Terms:
         """Seconds that a step has."""
         wall = self.admitted.limits.wall
         return wall if request.timeout is None else min(wall, request.timeout)
+
+
+class Lifetime:
+    """Calls ``on_end``, with what is over, when nobody used the session for ``idle`` seconds, or nobody uses it
+    ``total`` seconds after its making. It begins with the first use. ``began``, ``last_used``: of the monotonic
+    clock."""
+
+    def __init__(self, idle: float | None, total: float | None, on_end: Callable[[str], None]) -> None:
+        self.began = self.last_used = time.monotonic()
+        self._idle = idle
+        self._end = None if total is None else time.monotonic() + total
+        self._on_end = on_end
+        self._users = 0
+        self._has_ended = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Meanwhile it does not end by itself."""
+        if not self._users and self._end is not None and time.monotonic() > self._end:
+            self._on_end("lifetime")
+        self._users += 1
+        self._stop_timer()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self.last_used = time.monotonic()
+            if not self._users and not self._has_ended:
+                self._start_timer()
+
+    def end(self) -> None:
+        """The session has ended."""
+        self._has_ended = True
+        self._stop_timer()
+
+    def _start_timer(self) -> None:
+        times = [] if self._idle is None else [(self._idle, "idle_timeout")]
+        if self._end is not None:
+            times.append((max(0.0, self._end - time.monotonic()), "lifetime"))
+        if times:
+            self._timer = asyncio.get_running_loop().call_later(min(times)[0], self._on_end, min(times)[1])
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

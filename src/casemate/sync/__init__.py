@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from casemate.model.validation import Validation
     from casemate.sessions import run as asynchronous_run
     from casemate.sessions import session as asynchronous_session
-    from casemate.sessions.variables import Variable
+    from casemate.sessions.protocol import Variable
 
 __all__ = ["ApprovalRequest", "Approvals", "Blocking", "ProgramPlan", "Run", "Sandbox", "Session", "Sessions", "Vault"]
 

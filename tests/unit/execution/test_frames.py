@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.execution.frames import Failed, Shown, parse
+from casemate.execution.frames import DisplayFrame, ErrorFrame, parse
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
@@ -22,31 +22,31 @@ messages = st.dictionaries(keys, json_values | st.sampled_from(["display", "erro
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_nothing(data: bytes) -> None:
-    assert parse(data) is None or isinstance(parse(data), Shown | Failed)
+    assert parse(data) is None or isinstance(parse(data), DisplayFrame | ErrorFrame)
 
 
 @given(messages)
 def test_any_message_is_understood_or_nothing(message: dict[str, Any]) -> None:
     found = parse(json.dumps(message).encode())
-    if isinstance(found, Failed):
+    if isinstance(found, ErrorFrame):
         assert message["type"] == "error"
         assert (found.error.name + found.error.value + found.error.traceback).encode()
         assert found.errno is None or isinstance(found.errno, int)
-    elif isinstance(found, Shown):
+    elif isinstance(found, DisplayFrame):
         assert message["type"] == "display"
         assert len(found.result) > 0
 
 
 def test_a_display_is_a_result() -> None:
     found = parse(b'{"type": "display", "bundle": {"text/plain": "x", "application/json": [1]}}')
-    assert isinstance(found, Shown)
+    assert isinstance(found, DisplayFrame)
     assert dict(found.result) == {"text/plain": "x", "application/json": [1]}
 
 
 def test_an_error_is_bounded_and_keeps_the_end_of_its_traceback() -> None:
     said = {"type": "error", "name": "N" * 1000, "value": "v", "traceback": "a" * (1 << 20) + "end", "errno": 28}
     found = parse(json.dumps(said).encode())
-    assert isinstance(found, Failed)
+    assert isinstance(found, ErrorFrame)
     assert (len(found.error.name), found.error.traceback[-3:], found.errno) == (256, "end", 28)
 
 

@@ -36,7 +36,9 @@ def test_a_stream_is_kept_whole_up_to_the_limit_and_by_head_and_tail_beyond(
             head, tail = data[: limit // 2], data[len(data) - (limit - limit // 2) :]
             mark = f"\n[... {len(data) - limit} bytes cut ...]\n"
             assert text == head.decode("utf-8", "replace") + mark + tail.decode("utf-8", "replace")
-    assert transcript.truncated == cut == any(len(whole(given_pieces, name)) > limit for name in ("stdout", "stderr"))
+    assert (
+        transcript.is_truncated == cut == any(len(whole(given_pieces, name)) > limit for name in ("stdout", "stderr"))
+    )
 
 
 @given(pieces)
@@ -52,7 +54,7 @@ def test_all_text_is_merged_in_the_order_in_which_it_came(given_pieces: list[tup
     transcript = Transcript(10_000)
     for name, text in given_pieces:
         transcript.add(cast("Stream", name), text.encode())
-    assert transcript.merged([]) == "".join(text for _, text in given_pieces).strip()
+    assert transcript.merge([]) == "".join(text for _, text in given_pieces).strip()
 
 
 def test_results_stand_on_lines_of_their_own_between_the_texts() -> None:
@@ -62,7 +64,7 @@ def test_results_stand_on_lines_of_their_own_between_the_texts() -> None:
     transcript.add("stderr", b"two\n")
     transcript.add_result()
     transcript.add_result()
-    assert transcript.merged(["first", "second", "third"]) == "one\nfirst\ntwo\nsecond\nthird"
+    assert transcript.merge(["first", "second", "third"]) == "one\nfirst\ntwo\nsecond\nthird"
 
 
 def test_memory_is_bounded_whatever_is_written() -> None:
@@ -71,4 +73,4 @@ def test_memory_is_bounded_whatever_is_written() -> None:
         transcript.add("stdout" if number % 2 else "stderr", b"x" * 100)
     kept = transcript.text_of("stdout") + transcript.text_of("stderr")
     assert len(kept) < 2100
-    assert len(transcript.merged([])) < 2200
+    assert len(transcript.merge([])) < 2200

@@ -5,40 +5,39 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from casemate.sessions.order import Order
-from casemate.sessions.protocol import Mark, Said
+from casemate.sessions.protocol import MessageOrder, OrderMark, StepMessage
 
 
-def _said(out: int, err: int, number: int = 0) -> Said:
-    return Said(1, (out, err), Mark(), number)
+def _said(out: int, err: int, number: int = 0) -> StepMessage:
+    return StepMessage(1, (out, err), OrderMark(), number)
 
 
 def test_text_that_was_written_after_a_frame_comes_after_it() -> None:
-    order = Order()
-    assert list(order.said(_said(3, 0))) == []
-    assert list(order.text("stdout", b"abcdef")) == [("stdout", b"abc"), _said(3, 0), ("stdout", b"def")]
+    order = MessageOrder()
+    assert list(order.add_frame(_said(3, 0))) == []
+    assert list(order.add_text("stdout", b"abcdef")) == [("stdout", b"abc"), _said(3, 0), ("stdout", b"def")]
     assert not order.waits
 
 
 def test_text_after_a_frame_is_held_until_the_other_pipes_text_has_come() -> None:
-    order = Order()
-    list(order.said(_said(1, 1)))
-    assert list(order.text("stdout", b"ab")) == [("stdout", b"a")]
-    assert list(order.text("stderr", b"xy")) == [("stderr", b"x"), _said(1, 1), ("stdout", b"b"), ("stderr", b"y")]
+    order = MessageOrder()
+    list(order.add_frame(_said(1, 1)))
+    assert list(order.add_text("stdout", b"ab")) == [("stdout", b"a")]
+    assert list(order.add_text("stderr", b"xy")) == [("stderr", b"x"), _said(1, 1), ("stdout", b"b"), ("stderr", b"y")]
 
 
 def test_a_frame_that_waits_for_text_which_never_comes_is_told_when_the_pipes_are_empty() -> None:
-    order = Order()
-    list(order.said(_said(1000, 0)))
-    assert list(order.text("stdout", b"ab")) == [("stdout", b"ab")]
+    order = MessageOrder()
+    list(order.add_frame(_said(1000, 0)))
+    assert list(order.add_text("stdout", b"ab")) == [("stdout", b"ab")]
     assert list(order.settle()) == [_said(1000, 0)]
 
 
 def test_a_frame_without_a_place_comes_after_all_text_that_is_there() -> None:
-    order = Order()
-    after = Said(1, None, Mark(), 0)
-    assert list(order.said(after)) == []
-    assert list(order.text("stdout", b"ab")) == [("stdout", b"ab")]
+    order = MessageOrder()
+    after = StepMessage(1, None, OrderMark(), 0)
+    assert list(order.add_frame(after)) == []
+    assert list(order.add_text("stdout", b"ab")) == [("stdout", b"ab")]
     assert list(order.settle()) == [after]
 
 
@@ -62,24 +61,24 @@ def test_any_mixture_comes_out_as_it_was_said_however_it_is_cut_up() -> None:
         assert heard == _joined(said), seed
 
 
-def _heard(chance: random.Random, pipes: dict[str, bytes], frames: list[Said]) -> list[object]:
+def _heard(chance: random.Random, pipes: dict[str, bytes], frames: list[StepMessage]) -> list[object]:
     """The same in the order of a host that reads in pieces: what is said before a piece of text was read has come."""
-    order = Order()
+    order = MessageOrder()
     heard: list[object] = []
     left = dict(pipes)
     for frame in frames:
-        heard += order.said(frame)
+        heard += order.add_frame(frame)
     while any(left.values()):
         stream = chance.choice([name for name, data in left.items() if data])
         size = chance.randrange(1, 12)
-        heard += order.text(stream, left[stream][:size])  # type: ignore[arg-type]
+        heard += order.add_text(stream, left[stream][:size])  # type: ignore[arg-type]
         left[stream] = left[stream][size:]
     heard += order.settle()
     return _joined([item if isinstance(item, tuple) else item.size for item in heard if not _is_mark(item)])  # type: ignore[attr-defined]
 
 
 def _is_mark(item: object) -> bool:
-    return isinstance(item, Said) and item.size == -1
+    return isinstance(item, StepMessage) and item.size == -1
 
 
 def _joined(items: Sequence[object]) -> list[object]:

@@ -1,7 +1,7 @@
 """The files that a step of a session left: handed out, and written back into the caller's folder.
 
 They are opened beneath the workspace without following links, copied and hashed in one pass, while nothing in the
-cell runs: it is dead, or stands still.
+cell runs: it is dead, or paused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from casemate.files.seen import Seen
 from casemate.files.walk import open_folder
 from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME, Plan
-from casemate.sessions.outcome import Left
+from casemate.sessions.outcome import StepFiles
 from casemate.workspace.apply import WRITTEN_BACK, apply
 from casemate.workspace.upper import marks_here
 
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.redaction.redaction import Redaction
 
-_MOST_GIVEN = 100_000  # names; what is put there after so many counts as a step's
+_MOST_KNOWN = 100_000  # names; what is put there after so many counts as a step's
 _FOLDERS = {"private": b"workspace", "overlay": b"upper"}  # of all that the cell can write
 
 
 @dataclass(slots=True)
-class Leavings:
-    """What a session's steps have left so far. ``given``: digests of files that nobody made here, by name."""
+class StepFileCollector:
+    """Collects what each step of a session leaves. ``known_files``: digests by name of files that no step made."""
 
     plan: Plan
     house: House
     redaction: Redaction | None = None
-    given: dict[str, str] = field(init=False)
+    known_files: dict[str, str] = field(init=False)
     _collected: Seen = field(default_factory=Seen)
     _applied: Seen = field(default_factory=Seen)
 
     def __post_init__(self) -> None:
-        self.given = {**digests_of(self.plan), **output_before(self.plan)}
+        self.known_files = {**digests_of(self.plan), **output_before(self.plan)}
 
-    def gave(self, name: str, sha256: str) -> None:
-        """From outside a file is put at ``name``: it is nobody's work here, as long as it has this content."""
-        if len(self.given) < _MOST_GIVEN or name in self.given:
-            self.given[name] = sha256
+    def note_upload(self, name: str, sha256: str) -> None:
+        """A file is put at ``name`` from outside: no step made it, as long as it has this content."""
+        if len(self.known_files) < _MOST_KNOWN or name in self.known_files:
+            self.known_files[name] = sha256
 
     def is_empty(self, tree: int) -> bool:
         """Whether a private workspace is as empty as it was made: the usual case, worth no thread."""
-        if self.plan.workspace.kind != "private" or self.given:
+        if self.plan.workspace.kind != "private" or self.known_files:
             return False
         with _Folder(self.plan, tree, unlock=False) as folder:
             if os.listdir(folder) != [OUTPUT_NAME]:
@@ -82,23 +82,23 @@ class Leavings:
         finally:
             os.close(output)
 
-    def take(self, tree: int, *, dead: bool) -> Left:
-        """What is new. Nothing in the cell runs; ``dead``: nor will."""
+    def collect(self, tree: int, *, dead: bool) -> StepFiles:
+        """Collect what is new. Nothing in the cell runs; ``dead``: nor will."""
         with _Folder(self.plan, tree, unlock=dead) as folder:
             kind = self.plan.workspace.kind
             under = () if kind == "private" else (OUTPUT_NAME,)
-            found = collect(
+            files = collect(
                 folder,
                 under=under,
-                given=self.given,
+                given=self.known_files,
                 bounds=bounds_of(self.plan.limits),
                 unlock=dead and kind != "direct",
                 seen=self._collected,
                 redaction=self.redaction,
                 hidden=hidden_from(self.plan, self.house) if kind == "direct" else lambda _: False,
             )
-            skipped = (*found.skipped, *(self._apply(folder, dead) if kind == "overlay" else ()))
-        return Left(found.files, (*skipped, *self._export(found)))
+            skipped = (*files.skipped, *(self._apply(folder, dead) if kind == "overlay" else ()))
+        return StepFiles(files.files, (*skipped, *self._export(files)))
 
     def _apply(self, upper: int, dead: bool) -> tuple[SkippedFile, ...]:
         assert self.plan.workspace.folder is not None
@@ -116,10 +116,10 @@ class Leavings:
                 marks=marks_here(),
             ).skipped
 
-    def _export(self, found: Collected) -> tuple[SkippedFile, ...]:
-        if not self.house.output_dir or not found.files:
+    def _export(self, files: Collected) -> tuple[SkippedFile, ...]:
+        if not self.house.output_dir or not files.files:
             return ()
-        return export(found.files, self.house.output_dir, under=(OUTPUT_NAME,)).skipped
+        return export(files.files, self.house.output_dir, under=(OUTPUT_NAME,)).skipped
 
 
 class _Folder:

@@ -1,0 +1,246 @@
+"""The interpreters of a session, one after the other, in one workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed
+from casemate.execution.finishing import finishing
+from casemate.execution.guarding import hidden_in
+from casemate.execution.pipeline import report_for
+from casemate.execution.plan import plan as make_plan
+from casemate.execution.redact import prepared
+from casemate.files.names import shown
+from casemate.files.walk import open_folder
+from casemate.model.execution import SkippedFile
+from casemate.sessions.interpreter_cell import InterpreterCell
+from casemate.sessions.interpreters import INTERPRETERS
+from casemate.sessions.outcome import BoundNames, StepFiles
+from casemate.sessions.step_files import StepFileCollector
+from casemate.workspace.upper import covers, marks_here
+
+if TYPE_CHECKING:
+    from casemate.execution.admit import Admitted
+    from casemate.execution.house import House
+    from casemate.execution.interception import Intercepted
+    from casemate.model.isolation import IsolationReport
+    from casemate.model.plan import Plan
+    from casemate.redaction.redaction import Redaction
+    from casemate.walls.ending import Ending
+    from casemate.walls.wall import SessionCell
+
+_MISSED = "the cell that was ready had ended"
+_NO_DEADLINE = float("inf")  # steps have deadlines, the cell has none
+_FILES_LOST = SkippedFile(
+    ".", "the files of earlier steps went with the process that kept them; those handed out are safe"
+)
+_NOT_PAUSED = SkippedFile(".", "something in the cell ran while its files were taken: they may be of different moments")
+_NEW = "it is new in the workspace and its name is hidden: the interpreter was ended, and one begun that cannot read it"
+_REPLACED = SkippedFile(
+    ".", "a file that is hidden was replaced: the interpreter was ended, and one begun that cannot read the new one"
+)
+
+
+class SessionCells:
+    """Starts an interpreter when one is needed, and goes on with its files when it has ended. ``names``: what the user
+    has bound in it."""
+
+    def __init__(self, admitted: Admitted, house: House, redaction: Redaction | None = None) -> None:
+        self.names = BoundNames()
+        self._admitted = admitted
+        self._house = house
+        self._redaction = redaction
+        self._starting = asyncio.Lock()
+        self._current: InterpreterCell | None = None
+        self._ended_cell: SessionCell | None = None  # the last one, whose files the next one takes
+        self._files_lost = False
+        self._is_closed = False
+        self._packages: dict[str, str] = {}  # folders of the host that every interpreter sees, by their place
+        self._collector: StepFileCollector | None = None
+        self._upper = -1  # a descriptor of what the session has written over a caller's folder, from its first step on
+        self._end_note: SkippedFile | None = None  # why an interpreter was ended between two steps
+
+    @property
+    def current(self) -> InterpreterCell | None:
+        """The interpreter, where there is one."""
+        return self._current
+
+    async def get_alive(self) -> InterpreterCell:
+        """The interpreter, or a fresh one where it has ended. Only for who holds the session's lock: a step has still
+        to collect what it left in a cell that ended with it. Raises ``CasemateError``."""
+        async with self._starting:
+            self._check_open()
+            if self._current is not None and self._current.is_alive:
+                await self._end_if_not_hidden(self._current)
+            if self._current is not None and not self._current.is_alive:
+                self.names.lose()  # it ended while nobody used it
+                if not self._current.is_of_this_loop:
+                    await self._current.end(keep_files=True)
+                self.discard(self._current)
+            return self._current or await self._start()
+
+    async def _end_if_not_hidden(self, interpreter: InterpreterCell) -> None:
+        """End it where a file that is to be hidden came or was replaced since it began: it could read that."""
+        new = sorted({*await self._find_hidden()} - {*interpreter.plan.workspace.hidden})
+        if interpreter.watch.replaced():
+            self._end_note = _REPLACED
+        elif new:
+            self._end_note = SkippedFile(shown(tuple(os.fsencode(new[0]).split(b"/"))), _NEW)
+        else:
+            return
+        await interpreter.end(keep_files=True)
+
+    async def _find_hidden(self) -> tuple[str, ...]:
+        """What of the caller's folder is to be hidden now. What the session has put there itself is its own."""
+        return tuple(path for path in await hidden_in(self._house) if not self._is_own(path))
+
+    def _is_own(self, path: str) -> bool:
+        return self._upper >= 0 and covers(self._upper, path, marks_here())
+
+    def hides(self, name: str) -> bool:
+        """Whether what lies at ``name`` in the workspace is hidden from the session's programs, or is to be."""
+        guard, folder = self._house.guard, self._house.workspace
+        if guard is None or folder is None:
+            return False
+        known = self._current.plan.workspace.hidden if self._current is not None else ()
+        if any(name == path or name.startswith(f"{path}/") for path in known):
+            return True
+        return guard.hides(folder.resolve(), name) and os.path.lexists(folder / name) and not self._is_own(name)
+
+    def note_upload(self, name: str, sha256: str) -> None:
+        """A file of this content is about to be put into the workspace from outside: no step made it."""
+        if self._collector is not None:
+            self._collector.note_upload(name, sha256)
+
+    async def get_current(self) -> InterpreterCell | None:
+        """The interpreter, or the first one, for anybody. None where it has ended and no step has seen that yet.
+
+        Raises ``CasemateError``.
+        """
+        async with self._starting:
+            self._check_open()
+            if self._current is None:
+                return await self._start()
+            return self._current if self._current.is_alive else None
+
+    async def _start(self) -> InterpreterCell:
+        report = await self._house.wall.prove()
+        await self._house.ready()
+        intercepted = self._house.outside.intercepted(self._admitted)
+        plan = self._make_plan(intercepted, await self._find_hidden())
+        if self._collector is None:
+            await prepared(self._redaction)
+            self._collector = await asyncio.to_thread(StepFileCollector, plan, self._house, self._redaction)
+        if self._ended_cell is not None:
+            plan = replace(plan, continues=self._ended_cell.id, files={})  # they lie there
+        self._current, self._ended_cell = self._make_cell(plan, intercepted, report), None
+        if await self._current.was_missed():
+            self._current.release()
+            self._current = self._make_cell(replace(plan, waiting=_MISSED), intercepted, report)
+        return self._current
+
+    def _make_cell(self, plan: Plan, intercepted: Intercepted | None, report: IsolationReport) -> InterpreterCell:
+        interpreter = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language], self._redaction)
+        door, offers = self._house.outside, self._house.offers()
+        interpreter.doorway = door.doorway(self._admitted, intercepted, interpreter.cell, lambda _: None, offers)
+        interpreter.doorway.attend(None)
+        interpreter.packages = dict(self._packages)
+        interpreter.report = report_for(plan, self._house, report, interpreter.cell)
+        return interpreter
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SandboxClosed("the session was closed")
+
+    def _make_plan(self, intercepted: Intercepted | None, hidden: tuple[str, ...]) -> Plan:
+        plan = make_plan(self._admitted, self._house, intercepted, session=True, hidden=hidden)
+        return replace(plan, deadline=_NO_DEADLINE, id=os.urandom(16).hex())
+
+    def ending_of(self, interpreter: InterpreterCell) -> Ending:
+        """How a cell has ended. Raises what kept its interpreter from being there."""
+        try:
+            ending = interpreter.ended.result()
+        except CasemateError:
+            self.names.lose()
+            self.discard(interpreter)
+            raise
+        if interpreter.problem:
+            self.discard(interpreter)
+            raise RuntimeMissing(interpreter.plan.language, f"a session cannot start: {interpreter.problem}")
+        return ending
+
+    def discard(self, interpreter: InterpreterCell) -> None:
+        """It has ended: the next one goes on with its files, unless the process that kept them is gone, too."""
+        is_lost = interpreter.has_ended_with_the_wall
+        interpreter.release()
+        if self._current is interpreter:
+            self._current, self._ended_cell = None, None if is_lost else interpreter.cell
+            self._files_lost = self._files_lost or is_lost
+
+    async def show_packages(self, folder: str, place: str) -> None:
+        """Have the interpreter, and those after it, see packages at ``place``. Raises ``Fault``."""
+        if folder != self._packages.get(place):
+            self._packages[place] = folder
+            if self._current is not None:
+                await self._current.show_packages(folder, place)
+
+    async def end(self, *, keep_files: bool) -> None:
+        """End the interpreter; what it knew is given up. Without its files the session is over."""
+        async with self._starting:
+            interpreter = self._current
+            if interpreter is not None:
+                await interpreter.end(keep_files=keep_files)
+                self.discard(interpreter)
+            self.names.forget()
+            if not keep_files:
+                self.abandon()
+
+    def abandon(self) -> None:
+        """The session is over: end the interpreter, if there is one, and give up all files, without waiting."""
+        self._is_closed = True
+        if self._upper >= 0:
+            os.close(self._upper)
+            self._upper = -1
+        if self._ended_cell is not None:
+            self._ended_cell.forget()
+            self._ended_cell = None
+        if self._current is not None:
+            self._current.abandon()
+
+    async def collect_files(self, interpreter: InterpreterCell, ending: Ending | None) -> StepFiles:
+        """What a step left in the workspace; and once, that the files of the steps before are lost."""
+        try:
+            files = await self._collect_files(interpreter, ending)
+        except OSError as error:
+            files = StepFiles(skipped=(SkippedFile(".", f"the workspace could not be looked at: {error.strerror}"),))
+        if self._files_lost:
+            self._files_lost, files = False, replace(files, skipped=(_FILES_LOST, *files.skipped))
+        if (note := self._end_note) is not None:
+            self._end_note, files = None, replace(files, skipped=(note, *files.skipped))
+        return files
+
+    async def _collect_files(self, interpreter: InterpreterCell, ending: Ending | None) -> StepFiles:
+        """A cell that goes on is paused meanwhile, where there is anything."""
+        assert self._collector is not None
+        if self._upper < 0 and not self._is_closed and interpreter.plan.workspace.kind == "overlay":
+            self._upper = open_folder(interpreter.tree_fd if ending is None else ending.tree_fd, b"upper")
+        if ending is not None:
+            return await finishing(partial(self._collector.collect, ending.tree_fd, dead=True))
+        tree = interpreter.tree_fd
+        if self._collector.is_empty(tree) or await asyncio.to_thread(self._collector.is_untouched, tree):
+            return StepFiles()
+        try:
+            is_paused = await interpreter.cell.freeze()
+            files = await finishing(partial(self._collector.collect, tree, dead=False))
+        except Fault:  # it has ended since: nothing in it runs
+            return await finishing(partial(self._collector.collect, tree, dead=True))
+        finally:
+            interpreter.cell.thaw()
+        with contextlib.suppress(Fault):  # it has ended since
+            is_paused = is_paused and await interpreter.cell.has_stood_still()
+        return files if is_paused else replace(files, skipped=(*files.skipped, _NOT_PAUSED))
