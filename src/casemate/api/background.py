@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from casemate.sessions.run import Run
 
@@ -14,25 +14,20 @@ if TYPE_CHECKING:
     from casemate.model.request import Request
 
 
-def begin(request: Request, rooms: Rooms, work: Callable[[Emitter], Awaitable[object]] | None = None) -> Run:
-    """Begin ``request`` in a fresh cell, and give the run, which ends with the sandbox at the latest. ``work``: what is
-    done instead, to the same end: an execution with the id of ``request``, of which the emitter is told.
+def start_run(
+    request: Request, rooms: Rooms, work: Callable[[Emitter], Coroutine[Any, Any, object]] | None = None
+) -> Run:
+    """Start ``request`` in a fresh cell. The run ends with the sandbox at the latest. ``work`` is done instead, to the
+    same end: an execution with the id of ``request``, whose events the emitter gets.
 
     Raises ``QueueFull``.
     """
     rooms.slot().check_room()
-    emitters: list[Emitter] = []
-    doing = work or partial(_execute, request, rooms)
-
-    async def noted(emitter: Emitter) -> None:
-        emitters.append(emitter)
-        await doing(emitter)
-
     run = Run(
         request.id,
-        noted,
-        partial(_end_cell, emitters),
-        lambda asked: rooms.approvals.answer_function(asked),  # noqa: PLW0108 - made when something is asked
+        work or partial(_execute, request, rooms),
+        _end_cell,
+        lambda request_id: rooms.approvals.answer_function(request_id),  # noqa: PLW0108 - made when something is asked
         is_step=False,
     )
     return rooms.background.add(run)
@@ -46,10 +41,9 @@ async def _execute(request: Request, rooms: Rooms, emitter: Emitter) -> None:
         await pipeline.execute(request, rooms.house, emitter)
 
 
-def _end_cell(emitters: list[Emitter]) -> bool:
-    """Whether there was a cell to end."""
-    end = emitters[0].end_cell if emitters else None
-    if end is None:
+def _end_cell(emitter: Emitter | None) -> bool:
+    """End the cell; whether there was one."""
+    if emitter is None or emitter.end_cell is None:
         return False
-    end()
+    emitter.end_cell()
     return True

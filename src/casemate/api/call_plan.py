@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from casemate.api.background import begin
+from casemate.api.background import start_run
 from casemate.errors import PlanDenied
 from casemate.execution import pipeline
-from casemate.execution.asking import asking
 from casemate.execution.redact import prepared, redaction_of
 from casemate.execution.request import new_id
+from casemate.execution.requester import open_requester
 from casemate.model.approval import Question
 from casemate.model.sizes import held_by
 from casemate.tools.broker import Broker
@@ -81,7 +81,7 @@ class Listed:
         limits = self.request.limits
         narrow = within if limits is None else limits.narrowed(within)
         request = replace(self.request, id=new_id(), limits=narrow)
-        return begin(request, self.rooms, partial(self._done, request))
+        return start_run(request, self.rooms, partial(self._done, request))
 
     async def _done(self, request: Request, emitter: Emitter | None = None) -> Execution:
         if request.secrets:  # as they are now: one may be another, or none any more
@@ -99,7 +99,7 @@ class Listed:
         summary = f"run a program that makes {len(calls)} calls of tools"
         question = Question("plan", summary, {"program": _described(request), "calls": calls})
         redaction = await prepared(redaction_of(self.request.secrets))  # of those that the calls may hold
-        async with asking(self.rooms.house, request, emitter, redaction) as asker:
+        async with open_requester(self.rooms.house, request, emitter, redaction) as asker:
             verdict = await asyncio.wrap_future(asker.decide(question))
         if not verdict.allow:
             raise PlanDenied(verdict.reason or f"nobody allowed it ({verdict.by})")
@@ -143,7 +143,7 @@ def begin_trial(request: Request, rooms: Rooms) -> Trial:
     given = (request.code, request.stdin, *request.files.values())
     size = sum(len(content) for content in given if isinstance(content, bytes))
     size += held_by([request.arguments, request.env, request.metadata, request.allowed_domains, list(request.files)])
-    return Trial(begin(request, rooms, try_it), lambda: found[0] if found else None, size)
+    return Trial(start_run(request, rooms, try_it), lambda: found[0] if found else None, size)
 
 
 async def _tried(request: Request, rooms: Rooms, emitter: Emitter | None = None) -> tuple[Execution, Listed]:

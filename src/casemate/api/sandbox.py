@@ -204,14 +204,14 @@ class Sandbox(Planning, Oversight, Connecting):
     ) -> Run:
         """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to, until
         the sandbox is closed. The arguments are those of :meth:`run`, and so is what it raises."""
-        from casemate.api.background import begin
+        from casemate.api.background import start_run
 
         request = self._request(
             code, language=language, timeout=timeout, limits=limits, allowed_domains=allowed_domains,
             secrets=self._rooms.held(secrets), env=env, files=files, stdin=stdin, metadata=metadata,
             program_name=program_name, arguments=arguments,
         )  # fmt: skip
-        return begin(request, self._rooms)
+        return start_run(request, self._rooms)
 
     def session(
         self,

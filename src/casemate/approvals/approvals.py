@@ -92,10 +92,12 @@ class Approvals:
             return self._broker
 
     def pending(self) -> list[ApprovalRequest]:
-        """Requests that wait for an answer, the oldest first: at most sixteen of each session, the others follow.
+        """List the requests that wait for an answer.
 
-        In a service also those whose cells have ended with it, and that can be answered still: their ``state`` is
-        ``"withdrawn"``.
+        Returns:
+            The oldest first, at most sixteen of each session; the others follow when these are answered. In a service
+            also those whose cells have ended with it, and that can still be answered: their ``state`` is
+            ``"withdrawn"``.
         """
         withdrawn = self._store.list_withdrawn() if self._store is not None else []
         return [*withdrawn, *self._get_broker().list_shown()]
@@ -116,10 +118,22 @@ class Approvals:
         reason: str = "",
         content: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Answer a request by its id: only ``allow=True`` allows, anything else denies.
+        """Answer a request.
 
-        The other arguments are those of :class:`casemate.Decision`. False, and nothing changed, when there is no such
-        request or it is over. Raises :class:`casemate.InvalidArgument`, and the request waits on.
+        Args:
+            request_id: Its ``id``.
+            allow: Only True allows, anything else denies.
+            scope: As of :class:`casemate.Decision`, and so are the others.
+            uses: How often the same may cross.
+            expires: Seconds from now.
+            reason: Told to the code that asked, and recorded.
+            content: What was filled in, where the request asked for that.
+
+        Returns:
+            False, and nothing changed, when there is no such request or it is over.
+
+        Raises:
+            InvalidArgument: An argument means nothing. The request waits on.
         """
         from casemate.model.approval import Decision
 
@@ -143,8 +157,8 @@ class Approvals:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Approvals]:
-        """Hold requests for other parts of the application as long as this is entered, also where there is no approver
-        and no stream: somebody will look at :meth:`pending`. What only that holds is denied when it is left."""
+        """Keep requests pending for other parts of the application as long as this is entered, also where there is no
+        approver and no stream: they look at :meth:`pending`. A request that only this keeps is denied at its end."""
         self._queue.add_holder()
         try:
             yield self
@@ -154,8 +168,8 @@ class Approvals:
 
     @contextlib.contextmanager
     def watch(self, call: Callable[[], None]) -> Iterator[None]:
-        """``call`` whenever :meth:`pending` may give something else, from any thread, as long as this is entered. What
-        waits is held meanwhile, as by :meth:`open`."""
+        """``call`` whenever :meth:`pending` may give something else, from any thread, as long as this is entered.
+        Requests are kept pending meanwhile, as by :meth:`open`."""
         with self.open(), self._queue.watch(call):
             yield
 

@@ -1,4 +1,4 @@
-"""Takes what a cell says while it runs: within bounds, and handing each piece on as an event.
+"""Takes what a cell says while it runs: within bounds, and emits each piece as an event.
 
 What events and frames are is loaded while the cell starts (`ahead.py`), or when the first one comes.
 """
@@ -32,7 +32,7 @@ STREAMS: tuple[Stream, Stream] = ("stdout", "stderr")
 class Capture:
     """A wall's sink. Output over the limit goes to a spool; over that, the cell is ended.
 
-    ``redaction``: of the run's secrets, where it has any. Nothing is kept, cut or told of before it has been through.
+    ``redaction``: of the run's secrets, where it has any. Nothing is kept, cut or emitted before it has been through.
     """
 
     def __init__(self, limits: Limits, emitter: Emitter | None, redaction: Redaction | None = None) -> None:
@@ -47,10 +47,10 @@ class Capture:
         self.limits = limits
         self.redaction = redaction
         self._clean = redaction.value if redaction else None
-        self._redacted = {name: redaction.stream() for name in STREAMS} if redaction else None
+        self._redactions = {name: redaction.stream() for name in STREAMS} if redaction else None
         self._emitter = emitter
         self._result_bytes = 0
-        self._ended = False
+        self._was_ended = False
         self._frame_bytes = 0
         self._spool: Spool | None = None
         self._decoders: dict[Stream, codecs.IncrementalDecoder] = {
@@ -59,12 +59,12 @@ class Capture:
 
     def output(self, stream: Stream, data: bytes) -> None:
         self.output_bytes += len(data)
-        if self._redacted is None:
+        if self._redactions is None:
             self._keep(stream, data)
-        elif known := self._redacted[stream].feed(data):
-            self._keep(stream, known)
+        elif clean := self._redactions[stream].feed(data):
+            self._keep(stream, clean)
         if self.output_bytes > self.limits.full_output:
-            self._end()
+            self._end_program()
 
     def _keep(self, stream: Stream, data: bytes) -> None:
         if self._spool is None and self.transcript.would_cut(stream, len(data)):
@@ -99,7 +99,7 @@ class Capture:
 
         self._frame_bytes += len(frame) + _FRAME_COST + _PART_COST * frames.parts_of(frame)
         if self._frame_bytes > self.limits.full_output:
-            self._end()
+            self._end_program()
             return False
         return True
 
@@ -114,7 +114,7 @@ class Capture:
     @property
     def was_too_much(self) -> bool:
         """Whether the program said more than is kept, and was to end for it."""
-        return self._ended
+        return self._was_ended
 
     def leave(self) -> None:
         """Nobody follows the events any more."""
@@ -125,10 +125,10 @@ class Capture:
         return emitter is not None and emitter.is_full()
 
     def finish(self, *, cut: bool) -> None:
-        """It is over: hand on what waits for the rest of a secret or of a character that never came. ``cut``: it may
-        have been ended in the middle of what it said, by somebody else or by a signal."""
-        for stream, redacted in (self._redacted or {}).items():
-            if rest := redacted.finish(cut=cut):
+        """The program is over: keep what waits for the rest of a secret or of a character that never came. ``cut``: it
+        may have been ended in the middle of what it said."""
+        for stream, redaction in (self._redactions or {}).items():
+            if rest := redaction.finish(cut=cut):
                 self._keep(stream, rest)
         if emitter := self._emitter:
             for stream, decoder in self._decoders.items():
@@ -152,15 +152,15 @@ class Capture:
             return None
         return self._spool.artifact(_FULL_OUTPUT, "text/plain")
 
-    def _end(self) -> None:
+    def _end_program(self) -> None:
         """The program says more than is kept: end the cell, once."""
-        if self.kill and not self._ended:
-            self._ended = True
+        if self.kill and not self._was_ended:
+            self._was_ended = True
             self.results_dropped = True
             self.kill("output")
 
     def show(self, result: Result, size: int, event: Event) -> None:
-        """The program showed ``result``, which came in ``size`` bytes; ``event`` tells of it."""
+        """The program showed ``result``, which came in ``size`` bytes; ``event`` is emitted for it."""
         self._result_bytes += size
         if self._result_bytes > self.limits.full_output:
             self.results_dropped = True
@@ -190,8 +190,8 @@ class Capture:
 
     def _write_spool(self, data: bytes) -> None:
         assert self._spool is not None
-        room = self.limits.full_output - self._spool.size
+        space = self.limits.full_output - self._spool.size
         try:
-            self._spool.write(data[:room])
+            self._spool.write(data[:space])
         except OSError as error:
             self.spool_failed = f"the rest of the output could not be kept: {error.strerror}"

@@ -1,4 +1,4 @@
-"""The one place from which events reach a consumer: bounded, in order, from any thread to one event loop."""
+"""Carries events to a consumer: bounded, in order, from any thread to one event loop."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Emitter:
         self._lock = threading.Lock()
         self.on_room: Callable[[], None] | None = None  # called when a full queue has room again
         self.is_followed = True  # by somebody who could answer what it asks
-        self.on_left: Callable[[], None] | None = None  # called when nobody does any more
-        self.has_begun = False  # what it tells of has had its turn
-        self.end_cell: Callable[[], None] | None = None  # of a run of its own: ends it, and it is told as cancelled
+        self.on_unfollowed: Callable[[], None] | None = None  # called when nobody follows it any more
+        self.has_begun = False  # the run whose events it carries
+        self.end_cell: Callable[[], None] | None = None  # of a run of its own: ends it as cancelled
 
     def close(self) -> None:
         """There will be no more events."""
         self.emit(None, 0)
 
-    def follow(self, is_followed: bool) -> None:
+    def set_followed(self, is_followed: bool) -> None:
         """Whether anybody who could answer follows the events from now on."""
         was_followed, self.is_followed = self.is_followed, is_followed
-        if was_followed and not is_followed and self.on_left:
-            self.on_left()
+        if was_followed and not is_followed and self.on_unfollowed:
+            self.on_unfollowed()
 
     def emit(self, event: Event | None, size: int) -> None:
         """Hand on ``event``, which takes about ``size`` bytes. From any thread; never blocks."""

@@ -50,8 +50,8 @@ def parse(frame: bytes, clean: Clean | None = None) -> DisplayFrame | ErrorFrame
 def decode(frame: bytes, clean: Clean | None = None) -> dict[str, Any] | None:
     """The JSON object that the frame is, without lone surrogates; None when it is none, or has too many values.
 
-    ``clean``: is applied to each of its values, before anything is cut; not to what is asked, since an answer is for
-    exactly that: whoever is asked, and the record, are told it without secrets.
+    ``clean``: is applied to each of its values, before anything is cut; not to a question, since an answer is for
+    exactly that: approvers and the record get it without secrets.
     """
     if parts_of(frame) > _MAX_PARTS:
         return None
@@ -125,7 +125,7 @@ def _is_media_type(name: str) -> bool:
 
 
 def parse_error(message: dict[str, Any]) -> ErrorFrame | None:
-    """The error that a message tells of, or None."""
+    """The error in a message, or None."""
     texts = [message.get(key) for key in ("name", "value", "traceback")]
     if not all(isinstance(text, str) for text in texts):
         return None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from casemate.execution import guarding
 from casemate.execution.ahead import loading_the_rest
-from casemate.execution.asking import asking
 from casemate.execution.network import noting
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import recording
 from casemate.execution.redact import prepared, redaction_of
+from casemate.execution.requester import open_requester
 from casemate.execution.run import Doors, run
 from casemate.model.plan import Plan, Waiting
 
@@ -40,7 +40,7 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     redaction = await prepared(redaction_of(request.secrets))
     async with recording(house, request, plan, redaction) as record:
         before = await _output_before(plan)
-        async with asking(house, request, emitter, redaction) as asker:
+        async with open_requester(house, request, emitter, redaction) as asker:
             note = noting(house.log, request, redaction)
             doorway_of = partial(house.outside.doorway, admitted, intercepted, note=note, offers=house.offers())
             doors = Doors(asker, doorway_of, asks=house.may_ask(stream=emitter is not None))

@@ -21,10 +21,10 @@ class _StreamText:
 
     def add(self, data: bytes) -> None:
         self.total += len(data)
-        room = self._head_limit - len(self.head)
-        if room > 0:
-            self.head += data[:room]
-            data = data[room:]
+        space = self._head_limit - len(self.head)
+        if space > 0:
+            self.head += data[:space]
+            data = data[space:]
         self.tail += data[-self._tail_limit :] if len(data) > self._tail_limit else data
         if len(self.tail) > 2 * self._tail_limit:
             del self.tail[: -self._tail_limit]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from casemate.execution.admit import Admitted
-from casemate.execution.asking import asking
 from casemate.execution.collect import Collected, collect
 from casemate.execution.house import House
 from casemate.execution.interception import Intercepted
@@ -19,6 +18,7 @@ from casemate.execution.pipeline import report_for
 from casemate.execution.plan import base_env, listed_hosts, network_of, trusting
 from casemate.execution.record import recording
 from casemate.execution.redact import redaction_of
+from casemate.execution.requester import open_requester
 from casemate.execution.run import Doors, Finished, run
 from casemate.execution.seal import seal
 from casemate.model.execution import Execution
@@ -118,7 +118,7 @@ async def execute(
         return cell
 
     async with recording(house, request, plan, redaction) as record:
-        async with asking(house, request, None, redaction) as asker:
+        async with open_requester(house, request, None, redaction) as asker:
             note = noting(house.log, request, redaction)
             doorway_of = partial(house.outside.doorway, within, intercepted, note=note, offers=())
             finished = await run(plan, start, None, {}, Doors(asker, doorway_of, asks=False), redaction)

@@ -37,7 +37,7 @@ class Commands:
 
     async def check(self, code: bytes) -> Verdict | None:
         """Why a step of Shell may not begin, all of which is a command; None when it may, or when its cell has ended
-        meanwhile, which is for the step to tell."""
+        meanwhile, which the step reports."""
         if not self._must_ask:
             return None
         decision = asyncio.wrap_future(self._requester.decide(_question({"command": code.decode("utf-8", "replace")})))

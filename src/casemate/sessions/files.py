@@ -1,4 +1,4 @@
-"""The files of a session's workspace, read and written from outside while its interpreter lives.
+"""The files of a session's workspace, read and written from outside while its interpreter runs.
 
 What runs in the cell may change them at any moment: every name is opened one component at a time beneath the
 workspace, no link is followed, and only regular files are read.
@@ -135,7 +135,7 @@ class SessionFiles:
         return await self._do(_unpack, name, Path(source), self._refuses_in(name), self._note_upload)
 
     def _refuses_in(self, folder: str) -> Refuses:
-        """Why what lies in a folder of the workspace is not carried; its path there is given."""
+        """Why what lies in a folder of the workspace is not carried, by its path there."""
         outer = [_inner(folder)] if _inner(folder) else []
 
         def refuses(path: tuple[bytes, ...], _is_folder: bool) -> str | None:

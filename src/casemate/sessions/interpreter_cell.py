@@ -172,7 +172,7 @@ class InterpreterCell:
         """Whether it ended before its program began, as a cell may that was ready: another is as good."""
         await self._wait_unless_ended(self._folders)
         if self._folders.done() and self._folders.exception() is not None:
-            await asyncio.wait([self.ended], timeout=_END_WITHIN)  # which tells why, a moment later
+            await asyncio.wait([self.ended], timeout=_END_WITHIN)  # a moment later, with the reason
         return self.ended.done() and isinstance(self.ended.exception(), CellMissed)
 
     @property

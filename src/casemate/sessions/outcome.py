@@ -129,7 +129,7 @@ def outcome_of(
 
 
 def _ending_of_step(end: StepEnd) -> Ending:
-    """A step that is over in a cell that lives on, in the terms of a cell that has ended."""
+    """A step that is over in a cell that goes on, in the terms of a cell that has ended."""
     assert end.done is not None
     assert end.usage is not None
     usage = end.usage

@@ -169,14 +169,14 @@ class MessageOrder:
     def _take(self, texts: deque[Text]) -> Iterator[Text | StepMessage]:
         while texts:
             stream, data = texts.popleft()
-            room = self._count_missing(self._waiting[0], stream) if self._waiting else len(data)
-            if room <= 0:
+            due = self._count_missing(self._waiting[0], stream) if self._waiting else len(data)
+            if due <= 0:
                 self._later.append((stream, data))
                 continue
-            self._read[stream] += len(data[:room])
-            yield stream, data[:room]
-            if data[room:]:
-                texts.appendleft((stream, data[room:]))
+            self._read[stream] += len(data[:due])
+            yield stream, data[:due]
+            if data[due:]:
+                texts.appendleft((stream, data[due:]))
             if self._waiting and self._is_due(self._waiting[0]):
                 yield from self._take_due()
                 texts.extendleft(reversed(self._release()))

@@ -31,12 +31,13 @@ class Run:
         self,
         run_id: str,
         work: Callable[[Emitter], Coroutine[Any, Any, object]],
-        interrupt: Callable[[], bool],
+        interrupt: Callable[[Emitter | None], bool],
         answer: Answer,
         *,
         is_step: bool,
     ) -> None:
-        """``work`` emits what happens; ``interrupt`` ends it, if it runs, and says whether it does. ``answer``: how
+        """``work`` emits what happens; ``interrupt`` ends it, if it runs, and says whether it does: it gets the emitter
+        once the work has begun. ``answer``: how
         what it asks is answered."""
         self.id = run_id
         self.log = EventLog(is_step=is_step)
@@ -47,7 +48,7 @@ class Run:
 
         def follow(emitter: Emitter) -> Coroutine[Any, Any, object]:
             self._emitter = emitter
-            emitter.follow(bool(self._readers))
+            emitter.set_followed(bool(self._readers))
             return work(emitter)
 
         self._done: Done | None = None
@@ -102,7 +103,7 @@ class Run:
 
     async def cancel(self) -> None:
         """Interrupt the step, and wait for its end; one that has not begun never will. Harmless when it is over."""
-        if not self._interrupt():
+        if not self._interrupt(self._emitter):
             self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -127,7 +128,7 @@ class Run:
         """One reader more, or less."""
         self._readers += change
         if self._emitter is not None:
-            self._emitter.follow(bool(self._readers))
+            self._emitter.set_followed(bool(self._readers))
 
     async def _record(self, emitted: AsyncGenerator[Event]) -> None:
         try:

@@ -13,11 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
-from casemate.execution.asking import asking
 from casemate.execution.house import House
 from casemate.execution.network import noting
 from casemate.execution.record import recording
 from casemate.execution.redact import redacted_crossings, redaction_of
+from casemate.execution.requester import open_requester
 from casemate.execution.stream import events
 from casemate.execution.tally import Tally
 from casemate.model.caller import caller
@@ -47,12 +47,18 @@ if TYPE_CHECKING:
 class Session:
     """A stateful interpreter in a cell of its own. See :meth:`casemate.Sandbox.session`.
 
-    ``id`` is random; ``name`` what the caller calls it. It starts on first use; ``async with`` only makes sure of
-    :meth:`close`. Steps of one session run one after the other, in the order in which they were asked for.
+    It starts on first use; ``async with`` only makes sure of :meth:`close`. Steps run one after the other, in the order
+    in which they were asked for.
+
+    Attributes:
+        id: Random.
+        name: What the caller calls it, or None.
+        language: ``"python"``, ``"node"`` or ``"shell"``.
+        files: The files of its workspace.
     """
 
     def __init__(self, terms: SessionTerms, house: House, slot: Callable[[], asyncio.Semaphore]) -> None:
-        """``slot``: lets so many steps and runs go on at once as the sandbox allows."""
+        """``slot`` lets as many steps and runs go on at once as the sandbox allows."""
         self.id = terms.admitted.request.id
         self.name = terms.name
         self.language = terms.admitted.request.language
@@ -80,13 +86,25 @@ class Session:
         metadata: Mapping[str, Any] | None = None,
         wait: bool = True,
     ) -> Execution:
-        """Run ``code`` as the next step, and give its outcome.
+        """Run ``code`` as the next step. Cancelling interrupts it.
 
-        ``timeout``: seconds from the step's start, None for ``limits.wall``; then it is interrupted, and its cell ended
-        two seconds later if that was of no use. ``stdin``: what it reads as standard input, ``input()`` too. ``wait``:
-        False refuses instead of waiting for a step that runs. Cancelling interrupts the step.
+        Args:
+            code: The program, in the session's language.
+            timeout: Seconds from the step's start, None for ``limits.wall``. Then it is interrupted, and its cell ended
+                two seconds later if that was of no use.
+            stdin: What it reads as standard input, ``input()`` too.
+            metadata: What the caller wants to have in the outcome and in the record.
+            wait: False refuses instead of waiting for a step that runs.
 
-        Raises ``InvalidArgument``, ``SandboxClosed``, ``RuntimeMissing``, ``RecordUnavailable`` and ``Fault``.
+        Returns:
+            The outcome. What the program or a limit did is in it, and raises nothing.
+
+        Raises:
+            InvalidArgument: An argument is wrong, or the session is busy and ``wait`` is False.
+            SandboxClosed: The session has ended.
+            RuntimeMissing: The language's interpreter cannot be started here.
+            RecordUnavailable: The step cannot be put on record.
+            Fault: casemate itself failed.
         """
         return await self._run(self._make_request(code, timeout, stdin, metadata), None, wait=wait)
 
@@ -99,9 +117,20 @@ class Session:
         metadata: Mapping[str, Any] | None = None,
         wait: bool = True,
     ) -> AsyncGenerator[Event]:
-        """Run ``code`` as :meth:`run` does, and give events as they happen; ``Done(execution)`` is always the last.
+        """Run ``code`` as :meth:`run` does, and follow its events. Leaving the stream early interrupts the step.
 
-        Leaving the stream early interrupts the step.
+        Args:
+            code: As of :meth:`run`, and so are the others.
+            timeout: Seconds from the step's start.
+            stdin: What it reads as standard input.
+            metadata: What the caller wants to have in the outcome.
+            wait: False refuses instead of waiting for a step that runs.
+
+        Yields:
+            Events as they happen. ``Done(execution)`` is always the last.
+
+        Raises:
+            CasemateError: As of :meth:`run`.
         """
         request = self._make_request(code, timeout, stdin, metadata)
         async with contextlib.aclosing(events(partial(self._run, request, wait=wait))) as emitted:
@@ -116,17 +145,44 @@ class Session:
         stdin: str | bytes | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Run:
-        """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to."""
+        """Start ``code`` as the next step, which goes on when the caller goes away.
+
+        Args:
+            code: As of :meth:`run`, and so are the others.
+            timeout: Seconds from the step's start.
+            stdin: What it reads as standard input.
+            metadata: What the caller wants to have in the outcome.
+
+        Returns:
+            The run, which can be followed, waited for and cancelled.
+
+        Raises:
+            InvalidArgument: An argument is wrong.
+            SandboxClosed: The session has ended.
+        """
         request = self._make_request(code, timeout, stdin, metadata)
-        work, interrupt = partial(self._run, request, wait=True), partial(self._interrupt, request.id)
 
-        def answer(asked: str) -> Callable[[Decision], bool]:
-            return self._house.approvals().answer_function(asked)
+        def answer(request_id: str) -> Callable[[Decision], bool]:
+            return self._house.approvals().answer_function(request_id)
 
+        def interrupt(_emitter: Emitter | None) -> bool:
+            return self._interrupt(request.id)
+
+        work = partial(self._run, request, wait=True)
         return self._runs.add(Run(request.id, work, interrupt, answer, is_step=True))
 
     async def attach(self, run_id: str) -> Run:
-        """A run of this session that was begun with :meth:`start`. Raises ``InvalidArgument``."""
+        """Find a run of this session that was begun with :meth:`start`.
+
+        Args:
+            run_id: Its ``id``.
+
+        Returns:
+            The run.
+
+        Raises:
+            InvalidArgument: There is none with this id, or it is no longer kept.
+        """
         run = self._runs.get(run_id)
         if run is None:
             raise InvalidArgument("run_id", f"this session has no run {run_id!r}")
@@ -144,13 +200,30 @@ class Session:
             await self._cells.end(keep_files=True)
 
     async def variables(self) -> list[Variable]:
-        """The user's names, in the order in which they were bound."""
+        """List the user's names.
+
+        Returns:
+            Each name with the type, size and beginning of its value, in the order in which they were bound.
+
+        Raises:
+            CasemateError: As of :meth:`run`.
+        """
         reply = await self._request_value(lambda interpreter: interpreter.list_variables())
         entries = reply.value if isinstance(reply.value, list) else []
         return [variable for entry in entries if (variable := parse_variable(entry)) is not None]
 
     async def get(self, name: str) -> Any:
-        """The JSON value of ``name``. Raises ``InvalidArgument`` where there is none, or it cannot travel."""
+        """Read the value of a name.
+
+        Args:
+            name: The name of a variable.
+
+        Returns:
+            Its value as JSON has it. In Shell it is the value that the variable holds as JSON text.
+
+        Raises:
+            InvalidArgument: There is no such name, or its value cannot travel as JSON.
+        """
         self._terms.check_name(name)
         reply = await self._request_value(lambda interpreter: interpreter.get(name))
         if reply.error is not None:
@@ -166,7 +239,15 @@ class Session:
             raise InvalidArgument("name", f"{name!r} does not hold JSON text that can be read here") from None
 
     async def set(self, name: str, value: Any) -> None:
-        """Bind ``name`` to a JSON value; in Shell to its JSON text. Raises ``InvalidArgument``."""
+        """Bind a name to a value; in Shell to its JSON text.
+
+        Args:
+            name: The name of a variable.
+            value: What JSON has: None, bool, int, float, str, lists and mappings of these.
+
+        Raises:
+            InvalidArgument: The name or the value cannot be used.
+        """
         self._terms.check_name(name)
         text = json_of(value)
         reply = await self._request_value(lambda interpreter: interpreter.set(name, text))
@@ -269,7 +350,7 @@ class Session:
         self, interpreter: InterpreterCell, step: RunningStep, request: Request, deadline: float
     ) -> StepEnd:
         """Run a step, with what it asks for meanwhile. In Shell somebody may have to allow it first."""
-        async with asking(self._house, request, step.emitter, self._redaction) as requester:
+        async with open_requester(self._house, request, step.emitter, self._redaction) as requester:
             self._requester = requester
             commands = Commands(requester, self._house.approvals().rules, interpreter)
             denial = await commands.check(request.code) if self.language == "shell" else None

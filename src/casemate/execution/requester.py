@@ -1,4 +1,4 @@
-"""The approvals of one run or step: its way to the plane, as long as it goes on."""
+"""The requester of one run or step: what asks the approval broker, as long as the run goes on."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def asking(
+async def open_requester(
     house: House, request: Request, emitter: Emitter | None, redaction: Redaction | None = None
 ) -> AsyncIterator[Requester]:
-    """What the doors of ``request``'s cell ask. When this is left, nothing of it crosses any more."""
+    """The requester of ``request``. When this is left, nothing of it crosses any more."""
     approvals = house.approvals()
     stream = StreamChannel(emitter.emit, lambda: emitter.is_followed) if emitter else None
-    asker = approvals.requester(
-        Origin(request.namespace, request.session, request.id), stream, redaction, asks=house.asks
-    )
+    origin = Origin(request.namespace, request.session, request.id)
+    requester = approvals.requester(origin, stream, redaction, asks=house.asks)
     if emitter and stream:
-        emitter.on_left = lambda: approvals.drop_channel(stream)
+        emitter.on_unfollowed = lambda: approvals.drop_channel(stream)
         emitter.has_begun = True
     try:
-        yield asker
+        yield requester
     finally:
-        await asker.end()
+        await requester.end()
         if emitter:
-            emitter.on_left = None  # nothing waits any more for whoever follows it
+            emitter.on_unfollowed = None  # nothing waits any more for whoever follows it
