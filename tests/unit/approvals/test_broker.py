@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.unit.approvals.bed import PATIENCE, Bed, question, until, verdict
+from tests.unit.approvals.harness import PATIENCE, Harness, question, until, verdict
 
 from casemate import ApprovalRequest, Decision, InvalidArgument, RecordUnavailable, allow_all
 from casemate.approvals.requests import SHOWN_AT_ONCE
@@ -32,13 +32,13 @@ def running(case: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
-async def answered_by(approve: Callable[..., Any] | None, **effects: Any) -> tuple[Verdict, Bed]:
-    bed = Bed(approve, **effects)
-    requester = bed.requester()
+async def answered_by(approve: Callable[..., Any] | None, **effects: Any) -> tuple[Verdict, Harness]:
+    harness = Harness(approve, **effects)
+    requester = harness.requester()
     given = await verdict(requester.decide(question()))
     await requester.end()
-    bed.approvals.close()
-    return given, bed
+    harness.approvals.close()
+    return given, harness
 
 
 # -- who answers what
@@ -59,9 +59,9 @@ async def test_an_approver_that_says_so_lets_it_cross(answer: object, kind: str)
         "async": later,
         "awaitable": later_by_a_plain_call,
     }
-    given, bed = await answered_by(approve[kind])
+    given, harness = await answered_by(approve[kind])
     assert (given.allow, given.by) == (True, "approve")
-    assert bed.decisions == ["allowed"]
+    assert harness.decisions == ["allowed"]
 
 
 @pytest.mark.parametrize(
@@ -73,26 +73,26 @@ async def test_ap_19_nothing_but_a_real_true_allows(answer: object, is_async: bo
     async def later(_request: ApprovalRequest) -> object:
         return answer
 
-    given, bed = await answered_by(later if is_async else lambda _: answer)
+    given, harness = await answered_by(later if is_async else lambda _: answer)
     assert given.allow is False
-    assert bed.decisions == ["denied"]
+    assert harness.decisions == ["denied"]
 
 
 @pytest.mark.parametrize("answer", ["true", 1, None, "yes"])
 @running
 async def test_ap_19_the_queue_takes_only_a_real_true_for_a_known_id_and_survives_the_rest(answer: Any) -> None:
-    bed = Bed()
-    requester = bed.requester()
-    with bed.approvals.open():
-        assert bed.approvals.decide("no such id", True) is False
+    harness = Harness()
+    requester = harness.requester()
+    with harness.approvals.open():
+        assert harness.approvals.decide("no such id", True) is False
         first, second = requester.decide(question("a")), requester.decide(question("b"))
-        await until(lambda: len(bed.approvals.pending()) == 2)
-        ids = [request.id for request in bed.approvals.pending()]
-        assert bed.approvals.decide(ids[0], answer) is True
+        await until(lambda: len(harness.approvals.pending()) == 2)
+        ids = [request.id for request in harness.approvals.pending()]
+        assert harness.approvals.decide(ids[0], answer) is True
         assert (await verdict(first)).allow is False
-        assert bed.approvals.decide(ids[1], True) is True
+        assert harness.approvals.decide(ids[1], True) is True
         assert (await verdict(second)).allow is True
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -104,46 +104,46 @@ async def test_an_approver_that_fails_denies_and_its_words_stay_on_the_host(is_a
     def fail_at_once(_request: ApprovalRequest) -> bool:
         raise SystemExit("/home/me/secret")
 
-    given, bed = await answered_by(fail if is_async else fail_at_once)
+    given, harness = await answered_by(fail if is_async else fail_at_once)
     assert (given.allow, given.reason) == (False, "the approver failed")
-    assert "/home/me/secret" in bed.rows[0]["note"]
+    assert "/home/me/secret" in harness.rows[0]["note"]
 
 
 @running
 async def test_ap_01_with_nobody_to_ask_it_is_denied_at_once() -> None:
-    given, bed = await answered_by(None)
+    given, harness = await answered_by(None)
     assert (given.allow, given.by) == (False, "nobody")
-    assert bed.decisions == ["denied"]
+    assert harness.decisions == ["denied"]
 
 
 @running
 async def test_ap_01_a_silent_channel_denies_when_its_time_is_up() -> None:
-    bed = Bed(timeout=0.05)
-    requester = bed.requester(stream=True)
+    harness = Harness(timeout=0.05)
+    requester = harness.requester(stream=True)
     given = await verdict(requester.decide(question()))
     assert (given.allow, given.by) == (False, "timeout")
-    assert bed.decisions == ["denied: timeout"]
-    assert await bed.events[0].approve() is False
-    bed.approvals.close()
-    assert bed.decisions == ["denied: timeout", "ignored"]
+    assert harness.decisions == ["denied: timeout"]
+    assert await harness.events[0].approve() is False
+    harness.approvals.close()
+    assert harness.decisions == ["denied: timeout", "ignored"]
 
 
 @running
 async def test_with_asking_switched_off_it_crosses_and_the_result_says_so() -> None:
-    given, bed = await answered_by(allow_all)
+    given, harness = await answered_by(allow_all)
     assert (given.allow, given.by) == (True, "allow_all")
-    assert ["switched off" in note for note in bed.approvals.notes] == [True]
-    given, bed = await answered_by(allow_all, tool="deny")
+    assert ["switched off" in note for note in harness.approvals.notes] == [True]
+    given, harness = await answered_by(allow_all, tool="deny")
     assert given.allow is False
 
 
 @running
 async def test_with_asking_switched_off_nothing_crosses_beyond_a_list_of_hosts_that_was_given() -> None:
-    bed = Bed(allow_all)
-    requester = bed.requester()
+    harness = Harness(allow_all)
+    requester = harness.requester()
     told = {beyond: await verdict(requester.decide(_host(beyond))) for beyond in ((), ("good.test",))}
     await requester.end()
-    bed.approvals.close()
+    harness.approvals.close()
     assert {beyond: one.allow for beyond, one in told.items()} == {(): True, ("good.test",): False}
     assert "beyond a list" in told["good.test",].reason
 
@@ -154,15 +154,15 @@ def _host(beyond: tuple[str, ...]) -> Question:
 
 @running
 async def test_the_request_shows_exactly_what_was_asked_and_who_asks() -> None:
-    bed = Bed()
-    requester = bed.requester("run 7", "session 3", stream=True)
+    harness = Harness()
+    requester = harness.requester("run 7", "session 3", stream=True)
     requester.decide(question("x", namespace="other", session="other", run="other", schema="s"))
-    await until(lambda: bed.events)
-    request = bed.events[0]
+    await until(lambda: harness.events)
+    request = harness.events[0]
     assert (request.namespace, request.session, request.run) == ("name", "session 3", "run 7")
     assert (request.kind, request.server, request.tool, request.arguments) == ("tool", "files", "read", {"path": "x"})
     assert len(request.hash) == 64
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 # -- the first answer wins
@@ -178,40 +178,40 @@ async def test_ap_18_the_first_answer_wins_and_later_ones_are_ignored_and_on_rec
         go.wait(PATIENCE)
         return False
 
-    bed = Bed(slow)
-    requester = bed.requester(stream=True)
+    harness = Harness(slow)
+    requester = harness.requester(stream=True)
     future = requester.decide(question())
-    await until(lambda: bed.events and asked.is_set())
-    assert await bed.events[0].approve(reason="mine") is True
+    await until(lambda: harness.events and asked.is_set())
+    assert await harness.events[0].approve(reason="mine") is True
     assert (await verdict(future)).allow is True
-    assert await bed.events[0].deny("too late") is False
-    assert await bed.events[0].approve() is False
+    assert await harness.events[0].deny("too late") is False
+    assert await harness.events[0].approve() is False
     go.set()
-    await until(lambda: bed.decisions.count("ignored") == 3)
+    await until(lambda: harness.decisions.count("ignored") == 3)
     go.clear()
     second = requester.decide(question("b"))  # the channels have survived
-    await until(lambda: len(bed.events) == 2)
-    assert await bed.events[1].deny("no") is True
+    await until(lambda: len(harness.events) == 2)
+    assert await harness.events[1].deny("no") is True
     assert (await verdict(second)).reason == "no"
     await requester.end()
     go.set()
-    bed.approvals.close()
-    assert [word for word in bed.decisions if word != "ignored"] == ["allowed", "denied"]
+    harness.approvals.close()
+    assert [word for word in harness.decisions if word != "ignored"] == ["allowed", "denied"]
 
 
 @running
 async def test_ap_18_of_many_at_once_one_answer_wins() -> None:
-    bed = Bed()
-    requester = bed.requester(stream=True)
+    harness = Harness()
+    requester = harness.requester(stream=True)
     for number in range(20):
         future = requester.decide(question(str(number)))
-        await until(functools.partial(bed.has_shown, number + 1))
+        await until(functools.partial(harness.has_shown, number + 1))
         barrier = threading.Barrier(8)
         wins: list[bool] = []
 
         def answer(allow: bool, barrier: threading.Barrier = barrier, wins: list[bool] = wins) -> None:
             barrier.wait()
-            if bed.approvals.decide(bed.events[-1].id, allow):
+            if harness.approvals.decide(harness.events[-1].id, allow):
                 wins.append(allow)
 
         threads = [threading.Thread(target=answer, args=(bool(n % 2),)) for n in range(8)]
@@ -220,23 +220,23 @@ async def test_ap_18_of_many_at_once_one_answer_wins() -> None:
         for thread in threads:
             thread.join()
         assert wins == [(await verdict(future)).allow]
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 @running
 async def test_a_wrong_answer_is_an_error_for_who_gives_it_and_the_request_waits_on() -> None:
-    bed = Bed()
-    requester = bed.requester(stream=True)
+    harness = Harness()
+    requester = harness.requester(stream=True)
     future = requester.decide(question())
-    await until(lambda: bed.events)
+    await until(lambda: harness.events)
     with pytest.raises(InvalidArgument, match="scope"):
-        await bed.events[0].approve(scope="ever")  # type: ignore[arg-type]
+        await harness.events[0].approve(scope="ever")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="uses"):
-        bed.approvals.decide(bed.events[0].id, True, uses=0)
+        harness.approvals.decide(harness.events[0].id, True, uses=0)
     assert not future.done()
-    assert await bed.events[0].approve() is True
+    assert await harness.events[0].approve() is True
     assert (await verdict(future)).allow
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 # -- when it is over
@@ -262,52 +262,52 @@ async def test_ap_20_what_is_over_is_withdrawn_and_who_answers_is_told(is_async:
             cancelled.append(True)
         return True
 
-    bed = Bed(wait_async if is_async else wait)
-    requester = bed.requester(stream=True)
+    harness = Harness(wait_async if is_async else wait)
+    requester = harness.requester(stream=True)
     future = requester.decide(question())
-    await until(lambda: bed.events and asked.is_set())
+    await until(lambda: harness.events and asked.is_set())
     await requester.end()
     assert cancelled == [True] * is_async  # its task has ended when the run has
-    assert await bed.events[0].approve() is False
+    assert await harness.events[0].approve() is False
     given = await verdict(future)
     assert (given.allow, given.by) == (False, "withdrawn")
     assert (await verdict(requester.decide(question()))).allow is False  # AP-21
     go.set()
-    bed.approvals.close()
-    assert bed.decisions[0] == "withdrawn"
-    assert "allowed" not in bed.decisions
+    harness.approvals.close()
+    assert harness.decisions[0] == "withdrawn"
+    assert "allowed" not in harness.decisions
 
 
 @running
 async def test_ap_17_a_channel_that_is_lost_denies_at_once_what_nobody_else_holds() -> None:
-    bed = Bed(timeout=None)
-    alone, followed = bed.requester("one"), bed.requester("two", "other", stream=True)
-    with bed.approvals.open():
-        with bed.approvals.open():
+    harness = Harness(timeout=None)
+    alone, followed = harness.requester("one"), harness.requester("two", "other", stream=True)
+    with harness.approvals.open():
+        with harness.approvals.open():
             both = followed.decide(question("b"))
             lost = alone.decide(question("a"))
-            await until(lambda: len(bed.approvals.pending()) == 2)
+            await until(lambda: len(harness.approvals.pending()) == 2)
         await asyncio.sleep(0)
         assert not lost.done()
     given = await verdict(lost)
     assert (given.allow, given.by) == (False, "nobody")
     assert not both.done()
     assert (await verdict(alone.decide(question("c")))).by == "nobody"
-    bed.is_followed = False
+    harness.is_followed = False
     assert followed.stream is not None
-    bed.approvals.drop_channel(followed.stream)
+    harness.approvals.drop_channel(followed.stream)
     assert (await verdict(both)).by == "nobody"
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 @running
 async def test_a_broker_that_is_closed_leaves_no_question_open() -> None:
-    bed = Bed()
-    requester = bed.requester(stream=True)
+    harness = Harness()
+    requester = harness.requester(stream=True)
     before = threading.active_count()
     futures = [requester.decide(question(str(number))) for number in range(40)]
     assert threading.active_count() == before + 1
-    bed.approvals.close()
+    harness.approvals.close()
     assert {(await verdict(future)).by for future in futures} == {"withdrawn"}
     assert (await verdict(requester.decide(question()))).allow is False
     assert threading.active_count() == before
@@ -318,16 +318,16 @@ async def test_a_broker_that_is_closed_leaves_no_question_open() -> None:
 
 @running
 async def test_ap_28_a_rule_that_denies_meanwhile_wins_over_the_answer() -> None:
-    bed = Bed()
-    requester = bed.requester(stream=True)
+    harness = Harness()
+    requester = harness.requester(stream=True)
     future = requester.decide(question())
-    await until(lambda: bed.events)
-    bed.rules.set_default("tool", "deny")
-    assert await bed.events[0].approve() is True
+    await until(lambda: harness.events)
+    harness.rules.set_default("tool", "deny")
+    assert await harness.events[0].approve() is True
     given = await verdict(future)
     assert (given.allow, given.by) == (False, "set by the application")
-    bed.approvals.close()
-    assert bed.decisions == ["denied"]
+    harness.approvals.close()
+    assert harness.decisions == ["denied"]
 
 
 @pytest.mark.parametrize(
@@ -344,8 +344,8 @@ async def test_an_answer_holds_for_its_scope_and_for_exactly_the_same(
         count.append(request)
         return Decision(allow=True, scope=scope) if len(count) == 1 else False
 
-    bed = Bed(approve)
-    requester = bed.requester("run 1", "s")
+    harness = Harness(approve)
+    requester = harness.requester("run 1", "s")
     assert (await verdict(requester.decide(question()))).allow
     assert (await verdict(requester.decide(question()))).allow is (scope != "once")
     for other in (
@@ -355,34 +355,34 @@ async def test_an_answer_holds_for_its_scope_and_for_exactly_the_same(
     ):
         assert (await verdict(requester.decide(other))).allow is False
     await requester.end()
-    assert (await verdict(bed.requester("run 2", "s").decide(question()))).allow is later_run
-    assert (await verdict(bed.requester("run 3", "t").decide(question()))).allow is later_session
-    bed.approvals.forget_session("name", "s")
-    assert (await verdict(bed.requester("run 4", "s").decide(question()))).allow is False
-    bed.approvals.close()
+    assert (await verdict(harness.requester("run 2", "s").decide(question()))).allow is later_run
+    assert (await verdict(harness.requester("run 3", "t").decide(question()))).allow is later_session
+    harness.approvals.forget_session("name", "s")
+    assert (await verdict(harness.requester("run 4", "s").decide(question()))).allow is False
+    harness.approvals.close()
 
 
 @running
 async def test_an_answer_holds_as_often_and_as_long_as_it_says() -> None:
     answers = [Decision(True, "run", uses=2), False, Decision(True, "run", expires=1e-6), False, False]
-    bed = Bed(lambda _: answers.pop(0))
-    requester = bed.requester()
+    harness = Harness(lambda _: answers.pop(0))
+    requester = harness.requester()
     given = [(await verdict(requester.decide(question()))).allow for _ in range(6)]
     assert given == [True, True, False, True, False, False]
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 @running
 async def test_an_answer_for_the_session_decides_what_waits_for_the_same() -> None:
-    bed = Bed()
-    requester = bed.requester(stream=True)
+    harness = Harness()
+    requester = harness.requester(stream=True)
     same = [requester.decide(question()) for _ in range(SHOWN_AT_ONCE * 2)]
     other = requester.decide(question("b"))
-    await until(lambda: len(bed.events) == SHOWN_AT_ONCE)
-    await bed.events[5].approve(scope="session")
+    await until(lambda: len(harness.events) == SHOWN_AT_ONCE)
+    await harness.events[5].approve(scope="session")
     assert all([(await verdict(future)).allow for future in same])
     assert not other.done()
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 # -- many
@@ -390,20 +390,20 @@ async def test_an_answer_for_the_session_decides_what_waits_for_the_same() -> No
 
 @running
 async def test_ap_14_three_hundred_at_once_are_shown_a_few_at_a_time_in_order_and_can_be_denied_at_once() -> None:
-    bed = Bed()
-    requester = bed.requester(stream=True)
+    harness = Harness()
+    requester = harness.requester(stream=True)
     futures = [requester.decide(question(str(number))) for number in range(300)]
     for number in range(100):
-        await until(functools.partial(bed.has_shown, number + 1))
-        assert len(bed.approvals.pending()) <= SHOWN_AT_ONCE
-        assert bed.events[number].arguments == {"path": str(number)}
-        assert await bed.events[number].approve()
+        await until(functools.partial(harness.has_shown, number + 1))
+        assert len(harness.approvals.pending()) <= SHOWN_AT_ONCE
+        assert harness.events[number].arguments == {"path": str(number)}
+        assert await harness.events[number].approve()
         assert (await verdict(futures[number])).allow
-    assert bed.approvals.deny_all("enough", session="another") == 0
-    assert bed.approvals.deny_all("enough") == 200
+    assert harness.approvals.deny_all("enough", session="another") == 0
+    assert harness.approvals.deny_all("enough") == 200
     assert {(await verdict(future)).reason for future in futures[100:]} == {"enough"}
-    bed.approvals.close()
-    assert len(bed.decisions) == 300
+    harness.approvals.close()
+    assert len(harness.decisions) == 300
 
 
 @running
@@ -421,28 +421,28 @@ async def test_a_sync_approver_is_asked_one_after_the_other_and_one_that_hangs_d
         at_once[0] -= 1
         return True
 
-    bed = Bed(approve, timeout=0.2)
-    requester = bed.requester()
+    harness = Harness(approve, timeout=0.2)
+    requester = harness.requester()
     hangs = requester.decide(question("hangs"))
     futures = [requester.decide(question(str(number))) for number in range(30)]
     assert (await verdict(hangs)).by == "timeout"
     assert all([(await verdict(future)).allow for future in futures])
     assert most == [1]
     go.set()
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 @running
 async def test_a_thousand_that_wait_are_held_by_one_thread() -> None:
-    bed = Bed()
-    requester = bed.requester(stream=True)
+    harness = Harness()
+    requester = harness.requester(stream=True)
     before = threading.active_count()
     futures = [requester.decide(question(str(number))) for number in range(1000)]
-    await until(lambda: len(bed.events) == SHOWN_AT_ONCE)
+    await until(lambda: len(harness.events) == SHOWN_AT_ONCE)
     assert threading.active_count() <= before + 1
     await requester.end()
     assert {(await verdict(future)).by for future in futures} == {"withdrawn"}
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 # -- what cannot be shown, or recorded
@@ -462,11 +462,11 @@ async def test_a_thousand_that_wait_are_held_by_one_thread() -> None:
 )
 @running
 async def test_ap_12_what_cannot_be_shown_is_denied_without_asking(arguments: Any) -> None:
-    bed = Bed(lambda _: True)
-    given = await verdict(bed.requester().decide(Question("tool", "s", arguments)))
+    harness = Harness(lambda _: True)
+    given = await verdict(harness.requester().decide(Question("tool", "s", arguments)))
     assert (given.allow, given.by) == (False, "form")
-    bed.approvals.close()
-    assert bed.decisions == ["denied"]
+    harness.approvals.close()
+    assert harness.decisions == ["denied"]
 
 
 @running
@@ -474,64 +474,64 @@ async def test_ap_12_arguments_that_are_nested_without_end_are_denied() -> None:
     nested: dict[str, Any] = {}
     for _ in range(100_000):
         nested = {"in": nested}
-    bed = Bed(lambda _: True)
-    given = await verdict(bed.requester().decide(Question("tool", "s", nested)))
+    harness = Harness(lambda _: True)
+    given = await verdict(harness.requester().decide(Question("tool", "s", nested)))
     assert given.by == "form"
     while nested:
         nested = nested["in"]
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 @running
 async def test_ap_09_arguments_that_are_changed_afterwards_are_not_what_was_asked() -> None:
-    bed = Bed()
-    requester = bed.requester(stream=True)
+    harness = Harness()
+    requester = harness.requester(stream=True)
     arguments = {"path": ["safe"]}
     requester.decide(Question("tool", "s", arguments))
     arguments["path"].append("/etc/passwd")
-    await until(lambda: bed.events)
-    assert bed.events[0].arguments == {"path": ["safe"]}
-    bed.events[0].arguments["path"].append("x")
-    await bed.events[0].approve()
-    bed.approvals.close()
-    assert bed.rows[0]["arguments"] == {"path": ["safe"]}
+    await until(lambda: harness.events)
+    assert harness.events[0].arguments == {"path": ["safe"]}
+    harness.events[0].arguments["path"].append("x")
+    await harness.events[0].approve()
+    harness.approvals.close()
+    assert harness.rows[0]["arguments"] == {"path": ["safe"]}
 
 
 @running
 async def test_what_cannot_be_recorded_does_not_cross() -> None:
-    bed = Bed(lambda _: True)
-    bed.record_fails = RecordUnavailable("the disk is full")
-    assert (await verdict(bed.requester().decide(question()))).by == "record"
-    bed.approvals.close()
+    harness = Harness(lambda _: True)
+    harness.record_fails = RecordUnavailable("the disk is full")
+    assert (await verdict(harness.requester().decide(question()))).by == "record"
+    harness.approvals.close()
 
 
 @running
 async def test_when_the_broker_itself_fails_what_waits_is_denied() -> None:
-    bed = Bed()
-    requester = bed.requester(stream=True)
+    harness = Harness()
+    requester = harness.requester(stream=True)
     waits = requester.decide(question())
-    await until(lambda: bed.events)
-    bed.record_fails = ZeroDivisionError("a mistake of ours")
-    bed.rules.set_default("tool", "allow")
+    await until(lambda: harness.events)
+    harness.record_fails = ZeroDivisionError("a mistake of ours")
+    harness.rules.set_default("tool", "allow")
     assert (await verdict(requester.decide(question("b")))).by == "fault"
     assert (await verdict(waits)).by == "fault"
     assert requester.pending_count == 0, "its cell would be stopped for good"
-    bed.record_fails = None
+    harness.record_fails = None
     assert (await verdict(requester.decide(question("c")))).allow
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 @running
 async def test_every_decision_is_one_row_of_its_run() -> None:
-    bed = Bed(lambda request: request.arguments["path"] == "yes")
-    one, two = bed.requester("one", "s"), bed.requester("two", None)
+    harness = Harness(lambda request: request.arguments["path"] == "yes")
+    one, two = harness.requester("one", "s"), harness.requester("two", None)
     await verdict(one.decide(question("yes")))
     await verdict(two.decide(question("no")))
-    bed.approvals.close()
-    assert bed.runs == [("one", "name"), ("two", "name")]
-    assert bed.decisions == ["allowed", "denied"]
-    assert [row.get("session") for row in bed.rows] == ["s", None]
-    assert {"request", "kind", "summary", "server", "tool", "arguments", "hash", "by"} <= set(bed.rows[0])
+    harness.approvals.close()
+    assert harness.runs == [("one", "name"), ("two", "name")]
+    assert harness.decisions == ["allowed", "denied"]
+    assert [row.get("session") for row in harness.rows] == ["s", None]
+    assert {"request", "kind", "summary", "server", "tool", "arguments", "hash", "by"} <= set(harness.rows[0])
 
 
 @running
@@ -543,11 +543,11 @@ async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_fo
         asked.append(request.run)
         return request.session != "hostile" or go.wait(PATIENCE)
 
-    bed = Bed(approve)
+    harness = Harness(approve)
     given = Verdict(True, "nothing yet")
     try:
         for nth in range(6):
-            requester = bed.requester(f"run {nth}", "hostile")
+            requester = harness.requester(f"run {nth}", "hostile")
             future = requester.decide(question())
             if nth < 3:
                 await until(lambda: f"run {nth}" in asked)  # noqa: B023 - the approver is at it, and does not answer
@@ -555,16 +555,16 @@ async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_fo
             given = await verdict(future)
             assert not given.allow
         assert given.by == "nobody"
-        assert (await verdict(bed.requester("run", "honest").decide(question()))).allow
+        assert (await verdict(harness.requester("run", "honest").decide(question()))).allow
     finally:
         go.set()
-        bed.approvals.close()
+        harness.approvals.close()
 
 
 @running
 async def test_the_end_of_a_run_waits_for_what_is_to_be_done_after_its_calls() -> None:
-    bed, go = Bed(lambda _: True), threading.Event()
-    requester, done = bed.requester(), list[bool]()
+    harness, go = Harness(lambda _: True), threading.Event()
+    requester, done = harness.requester(), list[bool]()
     await verdict(requester.decide(question()))
     requester.defer(lambda: done.append(go.wait(PATIENCE)))
     ending = asyncio.ensure_future(requester.end())
@@ -574,15 +574,15 @@ async def test_the_end_of_a_run_waits_for_what_is_to_be_done_after_its_calls() -
     go.set()
     await ending
     assert done == [True]
-    bed.approvals.close()
+    harness.approvals.close()
 
 
 @running
 async def test_what_is_to_be_done_after_a_call_is_done_also_when_the_sandbox_is_closed() -> None:
-    bed, done = Bed(lambda _: True), list[bool]()
-    requester = bed.requester()
+    harness, done = Harness(lambda _: True), list[bool]()
+    requester = harness.requester()
     await verdict(requester.decide(question()))
-    bed.approvals.close()
+    harness.approvals.close()
     requester.defer(lambda: done.append(True))
     assert done == [True]
     await requester.end()

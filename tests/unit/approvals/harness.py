@@ -22,7 +22,7 @@ def question(path: str = "a", **others: Any) -> Question:
     return Question("tool", f"read {path}", {"path": path}, server="files", tool="read", **others)
 
 
-class Bed:
+class Harness:
     """``rows``: what is on record; ``events``: what a stream was told; ``is_busy``: the record would have to wait."""
 
     def __init__(
