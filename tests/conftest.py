@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from tests.pairwise import chosen
 
 SECONDS_PER_TEST = 120
-ONE_WORLD = ("tests/doors/",)  # folders whose tests run in one world of namespaces
+ONE_WORLD = ("tests/network/",)  # folders whose tests run in one world of namespaces
 # How fast an example is says how busy the machine is, and nothing of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

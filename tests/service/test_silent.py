@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.servers import certified
+from tests.network.servers import certified
 from tests.service.daemon import tcp
 
 from casemate.service.serving import Server, listen

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.doors.servers import certified
+from tests.network.servers import certified
 from tests.service.daemon import PATIENCE, Daemon, environment, http, reserved_port, serving, tcp
 
 from casemate import Denied, InvalidArgument, Sandbox, Unavailable

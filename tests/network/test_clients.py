@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.doors.visits import World
+from tests.network.visits import World
 
 from casemate import sync
 

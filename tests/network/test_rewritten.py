@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.doors.test_clients import needs
-from tests.doors.visits import World
+from tests.network.test_clients import needs
+from tests.network.visits import World
 
 from casemate import sync
 from casemate.egress.injection import Injection

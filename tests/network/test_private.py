@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.test_clients import needs
-from tests.doors.test_refused import TRY, new_visits
-from tests.doors.visits import World
+from tests.network.test_clients import needs
+from tests.network.test_refused import TRY, new_visits
+from tests.network.visits import World
 
 from casemate import Execution, InvalidArgument, sync
 

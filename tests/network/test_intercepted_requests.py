@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.doors.test_clients import needs
-from tests.doors.test_intercepted import seeing
-from tests.doors.visits import World
+from tests.network.test_clients import needs
+from tests.network.test_intercepted import seeing
+from tests.network.visits import World
 
 from casemate import InvalidArgument, sync
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.doors.visits import World
+from tests.network.visits import World
 
 from casemate import sync
 

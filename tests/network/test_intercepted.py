@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.doors.test_clients import needs
-from tests.doors.visits import World
+from tests.network.test_clients import needs
+from tests.network.visits import World
 
 from casemate import Limits, sync
 

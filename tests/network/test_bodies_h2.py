@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.doors.servers import PATTERN
-from tests.doors.test_clients import needs
-from tests.doors.test_intercepted_h2 import talk as told
-from tests.doors.visits import World
+from tests.network.servers import PATTERN
+from tests.network.test_clients import needs
+from tests.network.test_intercepted_h2 import talk as told
+from tests.network.visits import World
 
 from casemate import sync
 

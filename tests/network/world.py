@@ -1,8 +1,8 @@
 """A network of the tests' own: a host and, one cable away, an internet with servers. Nothing leaves it.
 
-Run as a program: ``python -m tests.doors.world FOLDER COMMAND...`` runs the command as the host, in namespaces that end
-with it. The internet is another network namespace that only the cable leads to; its addresses are public ones, so
-that what the door refuses is refused for what it is. Names are looked up in the host's own hosts file and nowhere else.
+Run as a program: ``python -m tests.network.world FOLDER COMMAND...`` runs the command as the host, in namespaces that
+end with it. The internet is another network namespace that only the cable leads to; its addresses are public ones, so
+that what the egress proxy refuses is refused for what it is. Names are looked up in the host's own hosts file alone.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
     ):
         _ip(*arguments)
     (folder / "cable").touch()
-    _child([sys.executable, "-m", "tests.doors.servers", str(folder), "resolver"])
+    _child([sys.executable, "-m", "tests.network.servers", str(folder), "resolver"])
     _wait_for(folder / "up")
     _wait_for(folder / "resolver")
     be_ordinary(uid, gid)
@@ -122,7 +122,7 @@ def _be_the_internet(folder: Path, tell: int) -> NoReturn:
         ("route", "add", "blackhole", f"{PUBLIC}.99"),  # nothing comes back from here, not even a refusal
     ):
         _ip(*arguments)
-    os.execv(sys.executable, [sys.executable, "-m", "tests.doors.servers", str(folder), "internet"])
+    os.execv(sys.executable, [sys.executable, "-m", "tests.network.servers", str(folder), "internet"])
 
 
 def _child(command: list[str]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.doors.visits import World
+from tests.network.visits import World
 
 from casemate import sync
 
@@ -59,7 +59,7 @@ def _run_inside(item: pytest.Item) -> str:
     ]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.doors.world", str(folder), *command],
+            [sys.executable, "-m", "tests.network.world", str(folder), *command],
             cwd=item.config.rootpath, env={**os.environ, _TOLD: str(told)}, capture_output=True, text=True,
             timeout=_SECONDS, check=False,
         )  # fmt: skip

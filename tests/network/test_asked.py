@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.visits import World
+from tests.network.visits import World
 
 from casemate import ApprovalRequest, Decision, Done, Execution, Sandbox, sync
 from casemate.audit.log import AuditLog

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.visits import World
-from tests.doors.witness import PORT
+from tests.network.visits import World
+from tests.network.witness import PORT
 
 from casemate import Execution, Inject, InvalidArgument, sync
 

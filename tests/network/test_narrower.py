@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.test_asked import get
-from tests.doors.visits import World
+from tests.network.test_asked import get
+from tests.network.visits import World
 
 from casemate import ApprovalRequest, Decision, Execution, allow_all, sync
 

@@ -1,6 +1,6 @@
 """The servers of the tests' internet, and the host's resolver. Each writes down who came, in the world's folder.
 
-Run by `tests.doors.world`: ``python -m tests.doors.servers FOLDER internet|resolver``.
+Run by `tests.network.world`: ``python -m tests.network.servers FOLDER internet|resolver``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.doors import site, witness, world
+from tests.network import site, witness, world
 
 HTTP, HTTPS, TELNET, ECHO, SSH, POSTGRES, REDIRECT = 80, 443, 23, 7777, 22, 5432, 8080
 BOTH, UNTRUSTED = 8443, 9443  # HTTP/2 or HTTP/1.1; a certificate of an authority that nobody knows

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.visits import World
+from tests.network.visits import World
 
 from casemate import InvalidArgument, sync
 

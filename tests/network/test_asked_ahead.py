@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.test_asked import decisions, get
-from tests.doors.visits import World
+from tests.network.test_asked import decisions, get
+from tests.network.visits import World
 
 from casemate import ApprovalRequest, Decision, EgressAnswer, InvalidArgument, Sandbox, SandboxClosed, sync
 from casemate.audit.log import AuditLog
