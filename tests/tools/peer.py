@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 
 from casemate.tools.modules.catalogue import Catalogue
+from casemate.tools.shell import BadWords, answer_text, arguments_of, command_of
 from casemate.tools.tool import Tool
-from casemate.tools.words import BadWords, answer_text, arguments_of, command_of
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester

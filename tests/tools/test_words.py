@@ -19,12 +19,12 @@ from tests.tools.conftest import real_tools
 
 import casemate
 from casemate.tools.modules.catalogue import Catalogue
-from casemate.tools.modules.literals import python_docstring, script_comment, shown
-from casemate.tools.schemas.inference import infer_schema
-from casemate.tools.schemas.naming import OWN_NAMES, class_name, module_names, package_names, unique_names
+from casemate.tools.modules.generate import python_docstring, script_comment, shown
+from casemate.tools.schemas.schema import infer_schema
+from casemate.tools.schemas.types import OWN_NAMES, class_name, module_names, package_names, unique_names
 from casemate.tools.schemas.validation import Validator
+from casemate.tools.shell import BadWords, Command, answer_text, arguments_of, command_of
 from casemate.tools.tool import Hints, Tool
-from casemate.tools.words import BadWords, Command, answer_text, arguments_of, command_of
 
 ANY_JSON = st.recursive(
     st.none()

@@ -33,7 +33,7 @@ PLACES = {
     ),
     "os.environ": (
         {"surfaces", "api", "walls", "languages", "tools/connections", "remote"},
-        "what a run depends on is read once, where it is configured, and handed on as a value; a server's keeper "
+        "what a run depends on is read once, where it is configured, and handed on as a value; a server's reaper "
         "passes its own on",
     ),
     "os.getenv": ({"surfaces", "api", "walls", "languages"}, "as os.environ"),

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from casemate.sessions.run import StartedRuns
     from casemate.sessions.session import Session
     from casemate.tools.broker import Broker
-    from casemate.tools.connections.listing import ServerTools
+    from casemate.tools.connections.answers import ServerTools
     from casemate.tools.connections.servers import Servers
     from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault

@@ -1,4 +1,4 @@
-"""The host's side of tools in cells: a service in each, which answers what code asks for.
+"""The broker between cells and connections: a service in each cell, which answers what code asks for.
 
 A cell sends names and arguments. Everything else is here: which servers there are, how they are reached, what they have
 said of their tools. Arguments are parsed once, and what was validated and shown is what is sent.
@@ -6,7 +6,11 @@ said of their tools. Arguments are parsed once, and what was validated and shown
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +19,7 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.files.lines import Client, Crowded, Room, Share, line_of, read_line, while_there
 from casemate.tools import shell
 from casemate.tools.calls import SMALL, Asker, Calls, Foreseen, Note, Refused, Turns, is_large, kind_of
-from casemate.tools.progress import telling
+from casemate.tools.connections.answers import Progress
 from casemate.tools.requests import (
     Call,
     Describe,
@@ -29,10 +33,78 @@ from casemate.tools.requests import (
     Source,
     read_request,
 )
-from casemate.tools.words import BadWords
+from casemate.tools.shell import BadWords
 
 if TYPE_CHECKING:
     from casemate.tools.tools import Tools
+
+
+_PAUSE = 0.1  # seconds between two lines: as often as people can read them
+
+
+@asynccontextmanager
+async def telling(
+    client: Client, redacted: Callable[[Any], Awaitable[Any]]
+) -> AsyncIterator[Callable[[Progress], None]]:
+    """What hears of progress, in any thread, and never blocks. ``client`` is sent ``{"progress": n, "total": m or null,
+    "message": "..."}`` at once, then at most every tenth of a second; what it did not hear before is dropped for what
+    came later, and the last is always sent. Where the client is gone, nobody is told."""
+    latest = _Latest()
+    sending = asyncio.ensure_future(_send(client, latest, redacted))  # noqa: TID251 - ended here in every case
+    try:
+        yield latest.hear
+    except asyncio.CancelledError:
+        sending.cancel()
+        raise
+    finally:
+        latest.end()
+        with contextlib.suppress(OSError):
+            await sending
+
+
+class _Latest:
+    """The latest that was said and not sent."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._said: Progress | None = None
+        self._wake = asyncio.Event()
+        self.over = asyncio.Event()
+
+    def hear(self, progress: Progress) -> None:
+        """The server says this. In any thread."""
+        with self._lock:
+            is_known, self._said = self._said is not None, progress
+        if not is_known:
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and so is who listened
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    def end(self) -> None:
+        """Nothing more will be said."""
+        self.over.set()
+        self._wake.set()
+
+    async def taken(self) -> Progress | None:
+        """The latest, when there is one; None at the end."""
+        await self._wake.wait()
+        if not self.over.is_set():
+            self._wake.clear()
+        with self._lock:
+            said, self._said = self._said, None
+        return said
+
+
+async def _send(client: Client, latest: _Latest, redacted: Callable[[Any], Awaitable[Any]]) -> None:
+    while (said := await latest.taken()) is not None or not latest.over.is_set():
+        if said is None:
+            continue
+        told = {"progress": said.progress, "total": said.total, "message": said.message}
+        await client.send(line_of(await redacted(told)))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE):
+                await latest.over.wait()
+
 
 Made = TypeVar("Made")
 NAME, PORT = "tools.casemate.internal", 7

@@ -19,8 +19,8 @@ from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
 from casemate.model.approval import Question, Verdict
 from casemate.policy.canonical import MOST_BYTES, canonical, parse
 from casemate.tools.connections.connection import CHANGED
-from casemate.tools.connections.guests import arrived
-from casemate.tools.connections.last_words import shortened
+from casemate.tools.connections.loop_work import result_of
+from casemate.tools.connections.reports import shortened
 from casemate.tools.requests import Call, Read, Register
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Calls:
 
     async def _addresses(self, url: str) -> str | list[str]:
         """Where alone a server at ``url`` may be, once it is allowed. Raises ``InvalidArgument``."""
-        from casemate.tools.connections.addresses import vetted
+        from casemate.tools.connections.remote import vetted
 
         host = urlsplit(url).hostname or ""
         async with self.turns.looking_up:
@@ -176,7 +176,7 @@ class Calls:
     async def _allowed(self, question: Question, is_slow: bool = False) -> bool:
         """Whether it may be done now; False where it is only foreseen. Raises :class:`Refused`."""
         deciding = await self.turns.take(is_slow, partial(self.asker.decide, inline=not is_slow), question)
-        verdict = await arrived(deciding)
+        verdict = await result_of(deciding)
         if verdict.by == "nobody" and self.foreseen is not None:
             if question.kind != "tool":  # who allows a list of calls allows nothing else
                 raise Refused("denied", "a plan is of calls of tools: it adds no servers")
@@ -209,7 +209,7 @@ class Calls:
         began = time.monotonic()
         outcome = "cancelled"
         try:
-            answer = await arrived(answering)
+            answer = await result_of(answering)
             is_error = getattr(answer, "is_error", False)
             outcome = "error" if is_error else "ok"
         except CasemateError as error:
@@ -244,8 +244,7 @@ def kind_of(error: CasemateError) -> Refusal:
 def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
     """A definition that comes from a cell, as it is shown and would be used: nothing of the host's is filled in but the
     folder, and what it starts is behind a wall. Raises :class:`Refused` and ``InvalidArgument``."""
-    from casemate.tools.connections.definition import Program, read_definition
-    from casemate.tools.connections.placeholders import has_placeholder
+    from casemate.tools.connections.definition import Program, has_placeholder, read_definition
 
     if "variables" in definition or has_placeholder(json.dumps(definition)):
         raise Refused("invalid", "a server that is added from inside gets no variables or secrets of the host's")
@@ -262,7 +261,7 @@ def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
 
 def _inside(shown: Mapping[str, Any]) -> str:
     """What whoever is asked must know of where a server is."""
-    from casemate.tools.connections.addresses import place_of
+    from casemate.tools.connections.remote import place_of
 
     if (addresses := shown.get("addresses", "public")) == "public":
         return ""

@@ -15,14 +15,13 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.policy.nearest import meant
 from casemate.tools.connections.answers import ABSENT, Answer, Elicit, Progress
 from casemate.tools.modules.catalogue import Catalogue, Detail
-from casemate.tools.schemas.inference import infer_schema
-from casemate.tools.schemas.naming import module_names, package_names
-from casemate.tools.schemas.schema import Unreadable
+from casemate.tools.schemas.schema import Unreadable, infer_schema
+from casemate.tools.schemas.types import module_names, package_names
 from casemate.tools.schemas.validation import Validator
 from casemate.tools.tool import Problem, Tool
 
 if TYPE_CHECKING:
-    from casemate.tools.connections.listing import ServerTools as Listed
+    from casemate.tools.connections.answers import ServerTools as Listed
     from casemate.tools.connections.servers import Servers
 
 Aside = Callable[..., Awaitable[Any]]  # does a step, with what it is given, in another thread
@@ -211,7 +210,7 @@ class Tools:
     async def addresses_of(self, host: str) -> tuple[str, ...]:
         """Where a name leads, by threads of its own: each may be held up by who answers for that name. Raises
         ``InvalidArgument`` where it leads nowhere."""
-        from casemate.tools.connections.addresses import addresses_of
+        from casemate.tools.connections.remote import addresses_of
 
         try:
             async with asyncio.timeout(_RESOLVED_SECONDS):

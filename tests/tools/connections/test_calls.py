@@ -13,8 +13,7 @@ import pytest
 from tests.tools.connections.conftest import SECONDS, Made, said, until
 
 from casemate.errors import InvalidArgument, ToolUnavailable
-from casemate.tools.connections.answers import Elicitation, Elicited, Progress
-from casemate.tools.connections.listing import ServerTools
+from casemate.tools.connections.answers import Elicitation, Elicited, Progress, ServerTools
 from casemate.tools.connections.servers import Servers
 
 Own = Callable[..., dict[str, Any]]

@@ -7,10 +7,18 @@ from typing import Any
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.tools.connections.definition import Program, Remote, SignIn, Wall, read_definition, read_servers
-from casemate.tools.connections.flood import Flood
-from casemate.tools.connections.patience import Patience
-from casemate.tools.connections.placeholders import Expansion, Sources
+from casemate.tools.connections.connection import RestartBackoff
+from casemate.tools.connections.definition import (
+    Expansion,
+    Program,
+    Remote,
+    SignIn,
+    Sources,
+    Wall,
+    read_definition,
+    read_servers,
+)
+from casemate.tools.connections.streams import MessageBudget
 
 
 @pytest.mark.parametrize(
@@ -140,21 +148,21 @@ def test_a_secret_is_not_put_where_others_can_read_it() -> None:
 
 
 def test_a_server_that_fails_is_started_later_and_later_and_then_not() -> None:
-    patience = Patience()
+    backoff = RestartBackoff()
     delays = []
     for _ in range(6):
-        delays.append(patience.delay(100.0))
-        assert not patience.is_over(100.0)
-        patience.failed(100.0)
+        delays.append(backoff.delay(100.0))
+        assert not backoff.is_over(100.0)
+        backoff.failed(100.0)
     assert delays == [0, 0.5, 1, 2, 4, 8]
-    assert patience.is_over(399.0)
-    assert not patience.is_over(401.0)
-    patience.worked()
-    assert patience.delay(100.0) == 0
+    assert backoff.is_over(399.0)
+    assert not backoff.is_over(401.0)
+    backoff.worked()
+    assert backoff.delay(100.0) == 0
 
 
 def test_a_flood_is_more_than_fills_up_again() -> None:
-    flood = Flood(0.0)
-    assert all(flood.takes(0.0) for _ in range(10_000))
-    assert not flood.takes(0.0)
-    assert flood.takes(10.0)
+    flood = MessageBudget(0.0)
+    assert all(flood.spend(0.0) for _ in range(10_000))
+    assert not flood.spend(0.0)
+    assert flood.spend(10.0)

@@ -115,7 +115,7 @@ def test_servers_end_when_the_host_is_killed(tmp_path: Path, wall: bool) -> None
     assert host.stdout
     assert host.stdout.readline() == "ready\n"
     pids = beneath(host.pid)
-    assert len(pids) >= 3, "the keeper, the server and its daemon"
+    assert len(pids) >= 3, "the reaper, the server and its daemon"
     host.send_signal(signal.SIGKILL)
     host.wait()
     host.stdout.close()
@@ -167,7 +167,7 @@ def test_a_server_that_cannot_live_is_left_alone_until_it_is_reset(connections: 
     assert "exit code 7" in failure.value.message
     assert failure.value.reason == "connect"
     connection = servers._connections["own"]
-    connection._patience.failures = 6
+    connection._backoff.failures = 6
     with pytest.raises(ToolUnavailable, match="left alone"):
         servers.tools("own").result(SECONDS)
     assert starts(marks) == 1
@@ -236,7 +236,7 @@ def test_a_server_sees_few_variables_of_the_host(connections: Made, own: Own) ->
 
 def test_a_wrapped_server_is_started_through_casemate_wrap(connections: Made, own: Own) -> None:
     from casemate.tools.connections.definition import read_definition
-    from casemate.tools.connections.opening import opened
+    from casemate.tools.connections.transport import opened
 
     surroundings = connections()._surroundings
     words = opened(read_definition("own", own(wall=True)), surroundings).command

@@ -20,10 +20,9 @@ from tests.tools.connections.web import Rough, serving
 
 from casemate.errors import InvalidArgument, ToolUnavailable
 from casemate.tools.connections import remote
-from casemate.tools.connections.addresses import is_metadata, place_of
 from casemate.tools.connections.answers import Elicitation, Elicited
-from casemate.tools.connections.last_words import LastWords
-from casemate.tools.connections.remote import http_client, is_loopback
+from casemate.tools.connections.remote import http_client, is_loopback, is_metadata, place_of
+from casemate.tools.connections.reports import OutputTail
 
 
 def test_a_remote_server_is_called_with_its_headers(connections: Made) -> None:
@@ -235,7 +234,7 @@ def test_a_server_of_the_present_protocol_may_ask_the_user(connections: Made) ->
     ],
 )
 def test_a_server_does_not_lead_where_a_sign_in_has_no_business(home: str, place: str, why: str) -> None:
-    words = LastWords()
+    words = OutputTail()
 
     async def ask() -> int:
         async with http_client(home, {}, words=words) as client:

@@ -14,8 +14,8 @@ from tests.tools.connections.conftest import SECONDS, Made, Secrets, said
 from tests.tools.connections.web import serving
 
 from casemate.errors import InvalidArgument, ToolUnavailable, Unavailable
-from casemate.tools.connections.signing_in.tokens import secret_name
-from casemate.tools.connections.terms import SignInPrompt
+from casemate.tools.connections.context import SignInPrompt
+from casemate.tools.connections.oauth import secret_name
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_a_port_to_come_back_to_that_is_taken_is_named(connections: Made, guarde
     "url", ["javascript:alert(1)", "file:///etc/passwd", "https://user:pass@host.test/", "http:///x"]
 )
 def test_only_pages_are_opened_in_a_browser(url: str) -> None:
-    from casemate.tools.connections.signing_in.browser import open_browser
+    from casemate.tools.connections.browser import open_browser
 
     with pytest.raises(InvalidArgument):
         open_browser(SignInPrompt("own", url))

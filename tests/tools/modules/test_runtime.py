@@ -293,13 +293,13 @@ def _module_of(source: str) -> ModuleType:
 
 
 def test_the_names_that_servers_may_not_take_are_those_of_the_package(runtime: ModuleType) -> None:
-    from casemate.tools.schemas.naming import OWN_NAMES
+    from casemate.tools.schemas.types import OWN_NAMES
 
     assert set(runtime.__all__) == OWN_NAMES
 
 
 def test_the_names_that_attributes_may_not_take_are_those_of_objects(runtime: ModuleType) -> None:
-    from casemate.tools.modules.generate_python import ATTRIBUTES
+    from casemate.tools.modules.generate import ATTRIBUTES
 
     assert {name for name in dir(runtime.Object) if not name.startswith("_")} <= ATTRIBUTES
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from casemate.redaction.redaction import Redaction
-from casemate.tools.connections.last_words import LastWords, shortened
-from casemate.tools.connections.reports import shown
+from casemate.tools.connections.reports import OutputTail, shortened, shown
 
 TOKEN = "tok-0123456789-abcdefghijklmnop"
 
@@ -20,13 +19,13 @@ def test_a_message_that_is_cut_within_a_secret_shows_nothing_of_it(before: int) 
 
 @pytest.mark.parametrize("before", [480, 490, 495])
 def test_last_words_that_are_cut_within_a_secret_show_nothing_of_it(before: int) -> None:
-    words = LastWords()
+    words = OutputTail()
     words.heard(b"." * before + TOKEN.encode() + b"." * 100 + b"\n")
     assert TOKEN[:5] not in Redaction({"TOKEN": TOKEN}).text(words.text())
 
 
 def test_last_words_whose_beginning_is_lost_within_a_secret_show_nothing_of_it() -> None:
-    words = LastWords()
+    words = OutputTail()
     words.heard(TOKEN.encode() + b"\n" + b"x" * ((8 << 10) - 11) + b"\n" * 1)
     words.heard(b"end\n")
     assert TOKEN[-9:] not in Redaction({"TOKEN": TOKEN}).text(words.text())
@@ -39,7 +38,7 @@ def test_a_text_that_is_short_enough_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("hidden", ["\x1b", "\u202e", "\u2060", "\U000e0041"])
 def test_what_a_server_said_last_holds_nothing_that_a_screen_acts_upon_or_hides(hidden: str) -> None:
-    words = LastWords()
+    words = OutputTail()
     words.heard(f"a{hidden}b".encode())
     assert hidden not in words.text()
     assert ascii(hidden).strip("'") in words.text()

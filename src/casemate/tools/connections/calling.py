@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from casemate.visible import visible
 if TYPE_CHECKING:
     import anyio
     from mcp import ClientSession, types
+    from pydantic import RootModel
 
     from casemate.redaction.redaction import Redaction
 
@@ -109,12 +111,18 @@ class Calling:
         return types.ElicitResult(action="accept", content=content)
 
 
+@functools.cache
+def raw_result() -> type[RootModel[dict[str, Any]]]:
+    """The model by which the SDK's ``send_request`` gives a result as it came."""
+    from pydantic import RootModel
+
+    return RootModel[dict[str, Any]]
+
+
 async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
     """Have the tool called, in as many rounds as the server asks questions. Raises ``MCPError`` and ``Malformed``."""
     from mcp import types
     from pydantic import ValidationError
-
-    from casemate.tools.connections.wire import Raw
 
     responses: dict[str, Any] | None = None
     state: str | None = None
@@ -127,7 +135,7 @@ async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
         try:
             # Not session.call_tool, which reads the answer with a schema of the server's own.
             request = types.CallToolRequest(params=params)
-            raw = (await session.send_request(request, Raw, progress_callback=hear)).root
+            raw = (await session.send_request(request, raw_result(), progress_callback=hear)).root
             if raw.get("resultType") != "input_required":
                 return answer_of(raw)
             wanted = types.InputRequiredResult.model_validate(raw, by_name=False)

@@ -17,16 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.tools.connections.answers import Answer, Malformed, answer_of, failure
-from casemate.tools.connections.calling import Calling, call
+from casemate.tools.connections.answers import Answer, Listing, Malformed, ServerTools, answer_of, failure
+from casemate.tools.connections.calling import Calling, call, raw_result
+from casemate.tools.connections.context import Surroundings
 from casemate.tools.connections.definition import Definition
-from casemate.tools.connections.last_words import LastWords
-from casemate.tools.connections.listing import Listing, ServerTools
-from casemate.tools.connections.opening import Opening, opened, transport
-from casemate.tools.connections.patience import MOST_FAILURES, Patience
-from casemate.tools.connections.reports import Reports, redacted, shown
-from casemate.tools.connections.streams import Line
-from casemate.tools.connections.terms import Surroundings
+from casemate.tools.connections.reports import OutputTail, Reports, redacted, shown
+from casemate.tools.connections.streams import MessageFilter
+from casemate.tools.connections.transport import Opening, opened, transport
 
 if TYPE_CHECKING:
     from mcp import Client, MCPError
@@ -34,6 +31,40 @@ if TYPE_CHECKING:
     from mcp.types import ElicitRequestParams, ElicitResult
 
     from casemate.redaction.redaction import Redaction
+
+
+_FIRST, _LONGEST = 0.5, 30.0  # seconds between two starts
+MOST_FAILURES = 6  # one after the other, after which it is left alone
+_ALONE_SECONDS = 300.0
+
+
+class RestartBackoff:
+    """With one server. Times are seconds of a clock that only goes on."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self._last = 0.0
+
+    def failed(self, now: float) -> None:
+        """It could not be started, or died before it was of any use."""
+        self.failures += 1
+        self._last = now
+
+    def worked(self) -> None:
+        """It was of use."""
+        self.failures = 0
+
+    def delay(self, now: float) -> float:
+        """Seconds until it may be started again."""
+        if not self.failures:
+            return 0.0
+        pause: float = min(_FIRST * 2 ** (self.failures - 1), _LONGEST)
+        return max(0.0, self._last + pause - now)
+
+    def is_over(self, now: float) -> bool:
+        """Whether it failed so often that it is left alone for some minutes."""
+        return self.failures >= MOST_FAILURES and now < self._last + _ALONE_SECONDS
+
 
 T = TypeVar("T")
 
@@ -56,8 +87,8 @@ class Life:
     """A connection while it lasts. ``over``: it has ended, or shall; ``changed``: its tools are to be listed anew."""
 
     client: Client
-    line: Line
-    words: LastWords
+    messages: MessageFilter
+    words: OutputTail
     redaction: Redaction | None
     over: asyncio.Event
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,7 +105,7 @@ class Connection:
         self._surroundings = surroundings
         self._name = definition.name
         self._reports = Reports(definition.name)
-        self._patience = Patience()
+        self._backoff = RestartBackoff()
         self._life: Life | None = None
         self._next: asyncio.Future[Life] | None = None  # what whoever needs a connection waits for
         self._wanted = asyncio.Event()
@@ -107,7 +138,7 @@ class Connection:
 
     def reset(self) -> None:
         """End it; it is made again, at once, when somebody needs it."""
-        self._patience.worked()
+        self._backoff.worked()
         self._hurry.set()
         if self._life is not None:
             self._life.over.set()
@@ -147,54 +178,54 @@ class Connection:
 
     async def _take_turn(self) -> None:
         now = time.monotonic()
-        if self._patience.is_over(now):
+        if self._backoff.is_over(now):
             raise self._reports.unavailable(
                 f"it failed {MOST_FAILURES} times in a row and is left alone for some minutes", "start",
                 remediation="Find out what is wrong with it; reset starts it again at once.",
             )  # fmt: skip
         self._hurry.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._patience.delay(now)):
+            async with asyncio.timeout(self._backoff.delay(now)):
                 await self._hurry.wait()
 
     async def _live(self, waiting: asyncio.Future[Life]) -> None:
         """One connection, from its beginning to its end."""
         opening = await asyncio.to_thread(opened, self.definition, self._surroundings)
-        words, over = LastWords(), asyncio.Event()
+        words, over = OutputTail(), asyncio.Event()
         redaction = opening.redaction()
         try:
             life = await self._connected(opening, words, over, redaction, waiting)
         except Exception as error:  # noqa: BLE001 - whatever the SDK, a transport or a sign-in raises ends this server only
-            self._patience.failed(time.monotonic())
+            self._backoff.failed(time.monotonic())
             if waiting.done():
                 return  # it was there: its calls have been told
             raise self._reports.failed(error, words, redaction) from None
         if life is None and self._is_stopped:
             raise self._reports.closed()
         if life is None:
-            self._patience.failed(time.monotonic())
+            self._backoff.failed(time.monotonic())
             seconds = self.definition.connect_timeout
             raise self._reports.unavailable(f"it was not ready within {seconds:g} s", "connect", words, redaction)
         if not life.was_of_use:
-            self._patience.failed(time.monotonic())
+            self._backoff.failed(time.monotonic())
 
     async def _connected(
-        self, opening: Opening, words: LastWords, over: asyncio.Event, redaction: Redaction | None,
+        self, opening: Opening, words: OutputTail, over: asyncio.Event, redaction: Redaction | None,
         waiting: asyncio.Future[Life],
     ) -> Life | None:  # fmt: skip
         """Its life, when it is over; None when it was not ready in time."""
         import anyio
         from mcp import Client
 
-        line = Line(words, over.set)
+        messages = MessageFilter(words, over.set)
         life = None
         with anyio.CancelScope() as self._scope:
             self._scope.deadline = anyio.current_time() + self.definition.connect_timeout
             streams = transport(self.definition, opening, self._surroundings, words, self._waiting)
             async with Client(
-                line.through(streams), cache=None, elicitation_callback=self._elicited, message_handler=self._noticed
+                messages.wrap(streams), cache=None, elicitation_callback=self._elicited, message_handler=self._noticed
             ) as client:
-                life = self._life = Life(client, line, words, redaction, over)
+                life = self._life = Life(client, messages, words, redaction, over)
                 try:
                     await self._list(life)
                     self._scope.deadline = math.inf
@@ -274,7 +305,7 @@ class Connection:
                 calling.begin(scope)
                 answer = await call(life.client.session, self._name, calling)
                 life.was_of_use = True
-                self._patience.worked()
+                self._backoff.worked()
                 return redacted(answer, life.redaction)
         except Malformed as error:
             raise self._reports.unavailable(
@@ -291,12 +322,10 @@ class Connection:
         from mcp import MCPError, types
         from pydantic import ValidationError
 
-        from casemate.tools.connections.wire import Raw
-
         request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
         try:
             async with asyncio.timeout(timeout):
-                raw = await life.client.session.send_request(request, Raw)
+                raw = await life.client.session.send_request(request, raw_result())
             contents = answer_of({"content": raw.root.get("contents")}).content
         except TimeoutError:
             raise self._reports.unavailable(f"the resource did not come within {timeout:g} s", "timeout") from None
@@ -342,7 +371,7 @@ class Connection:
         session = life.client.session
         async with self._reading:
             listing, kept = Listing(self._name), set()
-            life.line.judge = listing.page
+            life.messages.judge = listing.page
             cursor: str | None = None
             try:
                 while True:

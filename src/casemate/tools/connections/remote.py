@@ -1,4 +1,4 @@
-"""A server that is somewhere else: its HTTP client, bounded, and the transports over it.
+"""A server that is somewhere else: which addresses it may have, its bounded HTTP client, and the transports over it.
 
 Redirects are followed within the origin of the definition only (the SDK's transports see to that), so headers and
 tokens go nowhere else. Requests to other origins are those of a sign-in alone; a server out there cannot send them into
@@ -10,19 +10,80 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import httpx2
 
-from casemate.tools.connections.addresses import addresses_of, is_metadata, place_of
+from casemate.errors import InvalidArgument
 from casemate.tools.connections.definition import Remote
-from casemate.tools.connections.last_words import LastWords
+from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.stdio import MOST_MESSAGE
+from casemate.tools.connections.streams import Streams
 
-if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_MOST_ADDRESSES = 16  # of one name
+# Where clouds tell a machine its credentials: as their manuals say.
+_METADATA = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "169.254.169.0/24",
+        "169.254.170.0/24",
+        "168.63.129.16/32",
+        "100.100.100.200/32",
+        "192.0.0.192/32",
+        "fd00:ec2::/32",
+        "fd20:ce::254/128",
+    )
+)
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+def addresses_of(host: str) -> tuple[str, ...]:
+    """The addresses of a host of a URL, as the system's resolver gives them. Blocks. Raises ``OSError``."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(address[0]).partition("%")[0] for *_, address in found))[:_MOST_ADDRESSES]
+
+
+def place_of(address: str) -> str:
+    """What kind of address it is that is not everybody's, such as "loopback"; "" for a public one."""
+    number = _number(address)
+    if number.is_loopback or number.is_unspecified:  # Linux takes 0.0.0.0 for the machine itself
+        return "loopback"
+    if number.is_link_local:
+        return "link-local"
+    if number.is_multicast:
+        return "multicast"
+    return "" if number.is_global else "private"
+
+
+def is_metadata(address: str) -> bool:
+    """Whether a cloud answers there with a machine's credentials."""
+    return any(_number(address) in network for network in _METADATA)
+
+
+def vetted(host: str, addresses: Iterable[str]) -> dict[str, str]:
+    """The places of those of ``addresses`` that are not public. Raises ``InvalidArgument`` for none, and for a cloud's
+    metadata."""
+    found = tuple(addresses)
+    if not found:
+        raise InvalidArgument("url", f"{host} has no address")
+    if any(is_metadata(address) for address in found):
+        raise InvalidArgument("url", f"{host} is where a cloud tells a machine its credentials, which is no MCP server")
+    return {address: place for address in found if (place := place_of(address))}
+
+
+def _number(address: str) -> Address:
+    """The address that is meant, also where an IPv4 address is written inside another (RFC 4291, 2.5.5; RFC 6052)."""
+    number = ipaddress.ip_address(address)
+    if isinstance(number, ipaddress.IPv6Address):
+        if number in _NAT64:
+            return ipaddress.IPv4Address(int(number) & 0xFFFFFFFF)
+        return number.ipv4_mapped or number.sixtofour or number
+    return number
+
 
 _SECONDS = 30.0  # to connect, and to send; answers have the deadlines of whoever waits for them
 _MOST_CONNECTIONS = 50
@@ -35,7 +96,7 @@ class Bounded(httpx2.AsyncBaseTransport):
     ``words`` hears which requests were refused; ``addresses``: where the server alone may be, as of ``Remote``."""
 
     def __init__(
-        self, url: str, words: LastWords | None = None, addresses: tuple[str, ...] | Literal["public"] | None = None
+        self, url: str, words: OutputTail | None = None, addresses: tuple[str, ...] | Literal["public"] | None = None
     ) -> None:
         limits = httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=5)
         self._inner = httpx2.AsyncHTTPTransport(limits=limits, trust_env=False)
@@ -198,7 +259,7 @@ def http_client(
     url: str,
     headers: Mapping[str, str],
     auth: httpx2.Auth | None = None,
-    words: LastWords | None = None,
+    words: OutputTail | None = None,
     addresses: tuple[str, ...] | Literal["public"] | None = None,
 ) -> httpx2.AsyncClient:
     """A client for one server, which nothing in the environment configures: no proxies, no netrc."""
@@ -211,8 +272,8 @@ def http_client(
 
 @asynccontextmanager
 async def remote(
-    server: Remote, url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, words: LastWords
-) -> AsyncGenerator[TransportStreams]:
+    server: Remote, url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, words: OutputTail
+) -> AsyncGenerator[Streams]:
     """The server as a transport of the MCP SDK. ``url`` and ``headers`` are the definition's, filled in."""
     if server.transport == "sse":
         from mcp.client.sse import sse_client

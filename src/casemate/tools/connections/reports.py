@@ -1,17 +1,57 @@
-"""What is said of one server when it cannot be used, and what it says itself without its secrets."""
+"""What is said of a server that cannot be used, and the last output of its process, both without its secrets."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, ToolUnavailable
 from casemate.tools.connections.answers import Answer
-from casemate.tools.connections.last_words import LastWords, shortened
-from casemate.visible import inert
+from casemate.visible import inert, visible
 
 if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
+
+
+_MOST_BYTES = 8 << 10
+_MOST_LINES = 20
+_LONGEST_LINE = 500  # characters
+
+
+class OutputTail:
+    """Keeps the end of a stream of bytes, bounded, and lines that casemate notes itself."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._has_lost = False
+
+    def heard(self, data: bytes) -> None:
+        """More of it."""
+        self._has_lost = self._has_lost or len(data) > _MOST_BYTES
+        self._pieces.append(data[-_MOST_BYTES:])
+        self._size += len(self._pieces[-1])
+        while self._size - len(self._pieces[0]) >= _MOST_BYTES:
+            self._size -= len(self._pieces.popleft())
+            self._has_lost = True
+
+    def note(self, line: str) -> None:
+        """A line of casemate's own among them."""
+        self.heard(f"\n[{line}]\n".encode(errors="replace"))
+
+    def text(self) -> str:
+        """Its last lines; control and formatting characters are shown as their codes."""
+        lines = b"".join(self._pieces).decode(errors="replace").splitlines()
+        kept = [shortened(visible(line.strip()), _LONGEST_LINE) for line in lines if line.strip()]
+        return ("…" if self._has_lost else "") + "\n".join(kept[-_MOST_LINES:])
+
+
+def shortened(text: str, most: int) -> str:
+    """At most ``most`` characters of ``text``, with an ellipsis where it was cut: what finds secrets looks for the
+    beginning of one there."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
 
 _LONGEST_REASON = 2000  # characters
 _MOST_CAUSES = 5
@@ -28,7 +68,7 @@ class Reports:
         self,
         why: str,
         reason: str,
-        words: LastWords | None = None,
+        words: OutputTail | None = None,
         redaction: Redaction | None = None,
         remediation: str = "",
     ) -> ToolUnavailable:
@@ -44,7 +84,7 @@ class Reports:
         """It is no longer one of ours."""
         return self.unavailable("it was removed, or all connections were closed", "closed")
 
-    def failed(self, error: Exception, words: LastWords, redaction: Redaction | None) -> CasemateError:
+    def failed(self, error: Exception, words: OutputTail, redaction: Redaction | None) -> CasemateError:
         """It could not be connected because of ``error``, which may be a group of them."""
         causes = list(_causes(error))
         ours = [cause for cause in causes if isinstance(cause, CasemateError)]

@@ -15,13 +15,12 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed
-from casemate.tools.connections.answers import Answer, Elicit, Progress
+from casemate.tools.connections.answers import Answer, Elicit, Progress, ServerTools
 from casemate.tools.connections.calling import Calling
 from casemate.tools.connections.connection import Connection
+from casemate.tools.connections.context import SecretStore, SignInPrompt, Surroundings
 from casemate.tools.connections.definition import Definition, check_server_name, read_definition
-from casemate.tools.connections.guests import Guests, Work
-from casemate.tools.connections.listing import ServerTools
-from casemate.tools.connections.terms import SecretStore, SignInPrompt, Surroundings
+from casemate.tools.connections.loop_work import LoopWork, Work
 
 _THREAD = "casemate-tools"
 _START_SECONDS = 10.0
@@ -46,7 +45,7 @@ class Servers:
         on_tools: Callable[[ServerTools], None] = lambda _tools: None,
         on_sign_in: Callable[[SignInPrompt], None] | None = None,
     ) -> None:
-        from casemate.tools.connections.signing_in.browser import open_browser
+        from casemate.tools.connections.browser import open_browser
 
         self._surroundings = Surroundings(environ, secrets, on_tools, on_sign_in or open_browser)
         self._lock = threading.Lock()
@@ -56,7 +55,7 @@ class Servers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group: asyncio.TaskGroup | None = None
         self._end: asyncio.Event | None = None
-        self._guests = Guests()
+        self._loop_work = LoopWork()
         self._is_closed = False
         self._process = os.getpid()
 
@@ -152,8 +151,8 @@ class Servers:
             self._check_open()
             loop = self._running()
             assert self._group is not None
-            guest = self._guests.enter(loop, self._group, work)
-        await guest.stay()
+            item = self._loop_work.enter(loop, self._group, work)
+        await item.stay()
 
     def reset(self, name: str | None = None) -> None:
         """End a server, or all that run; each is started anew when it is next used. Raises ``InvalidArgument``."""
@@ -229,7 +228,7 @@ class Servers:
             asyncio.run(self._serve(has_started))
         finally:
             has_started.set()
-            self._guests.abandon()
+            self._loop_work.abandon()
 
     async def _serve(self, has_started: threading.Event) -> None:
         self._end = asyncio.Event()
@@ -238,7 +237,7 @@ class Servers:
             has_started.set()
             await asyncio.to_thread(_load)
             await self._end.wait()
-            self._guests.cancel()
+            self._loop_work.cancel()
             for connection in self._owned:
                 connection.stop()
 

@@ -1,7 +1,7 @@
 """A server that is a program here: its processes, and messages over its standard streams, one JSON text on each line.
 
 What it says is bounded, what it says besides messages is kept for its last words, and everything that it started ends
-with it (`casemate.tools.connections.keeper`).
+with it (`casemate.tools.connections.reaper`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from casemate.tools.connections.flood import Flood
-from casemate.tools.connections.last_words import LastWords
+from casemate.tools.connections.reports import OutputTail
+from casemate.tools.connections.streams import MessageBudget, Streams
 
 if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
     from mcp.shared.message import SessionMessage
     from mcp_types import JSONRPCMessage
 
-KEEPER = Path(__file__).with_name("keeper.py")
+REAPER = Path(__file__).with_name("reaper.py")
 MOST_MESSAGE = 64 << 20  # bytes of one message
 _CHUNK = 1 << 18
 _MOST_RUBBISH = 16 << 20  # bytes that are no messages, after which it is no server
@@ -38,7 +37,7 @@ _ID = re.compile(rb'"id": ?([0-9]{1,15})[,}]')
 _NEAR = 200  # bytes from either end in which an answer names its request
 _SOON = 1.0  # seconds for an end to be known whose sign was seen
 _NOISE = 8 << 20  # bytes a second that are read of what it says besides: a server that says more waits
-_KEEPER_SECONDS = 8.0  # the keeper's own delays, and some
+_REAPER_SECONDS = 8.0  # the reaper's own delays, and some
 # What every server gets of the host's environment: who and where it is, and how to find programs and speak.
 INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 
@@ -62,8 +61,8 @@ class Processes:
     def __init__(self, command: Command) -> None:
         held, self._lifeline = os.pipe()
         try:
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER), str(held), *command.words],
+            self._reaper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(REAPER), str(held), *command.words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -78,32 +77,32 @@ class Processes:
             raise
         finally:
             os.close(held)
-        assert self._keeper.stdin
-        assert self._keeper.stdout
-        assert self._keeper.stderr
-        self.stdin, self.stdout, self.stderr = self._keeper.stdin, self._keeper.stdout, self._keeper.stderr
+        assert self._reaper.stdin
+        assert self._reaper.stdout
+        assert self._reaper.stderr
+        self.stdin, self.stdout, self.stderr = self._reaper.stdin, self._reaper.stdout, self._reaper.stderr
 
     async def end(self) -> int | None:
         """End everything, bounded: politely, then by force. Its exit code, None where even force took too long."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-        code = await self.ended(_KEEPER_SECONDS)
+        code = await self.wait(_REAPER_SECONDS)
         if code is None:
-            self._keeper.kill()
-            await self.ended(1.0)
+            self._reaper.kill()
+            await self.wait(1.0)
         return code
 
-    async def ended(self, seconds: float) -> int | None:
+    async def wait(self, seconds: float) -> int | None:
         """The exit code, when it has one within so many seconds."""
         deadline = time.monotonic() + seconds
-        while (code := self._keeper.poll()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
+        while (code := self._reaper.poll()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         return code
 
 
 @asynccontextmanager
-async def stdio(command: Command, words: LastWords) -> AsyncGenerator[TransportStreams]:
+async def stdio(command: Command, words: OutputTail) -> AsyncGenerator[Streams]:
     """The server as a transport of the MCP SDK: it is started, and with the block it is ended.
 
     Raises ``OSError`` where it cannot be started. ``words`` hears what it says besides, and how it ended. Its streams
@@ -127,12 +126,12 @@ async def stdio(command: Command, words: LastWords) -> AsyncGenerator[TransportS
         ends.callback(lambda: None if pipe.is_closing() else pipe.abort())
         is_quiet = asyncio.Event()
         async with anyio.create_task_group() as group:
-            group.start_soon(_overhear, noise, words, is_quiet)
+            group.start_soon(_read_stderr, noise, words, is_quiet)
             try:
-                yield cast("TransportStreams", (Heard(said, processes, words, is_quiet), Told(writer)))
+                yield StdioReader(said, processes, words, is_quiet), StdioWriter(writer)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await _closed(processes, writer)
+                    await _close(processes, writer)
                 group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
@@ -143,21 +142,21 @@ async def stdio(command: Command, words: LastWords) -> AsyncGenerator[TransportS
                 pipe_end.close()
 
 
-async def _closed(processes: Processes, writer: asyncio.StreamWriter) -> None:
+async def _close(processes: Processes, writer: asyncio.StreamWriter) -> None:
     """Its standard input ends, which asks it to leave; then it is made to."""
     writer.close()
     await processes.end()
 
 
-class Heard:
+class StdioReader:
     """What the server says, as a stream of the SDK's: read by who wants it, in no task of its own."""
 
     def __init__(
-        self, said: asyncio.StreamReader, processes: Processes, words: LastWords, is_quiet: asyncio.Event
+        self, said: asyncio.StreamReader, processes: Processes, words: OutputTail, is_quiet: asyncio.Event
     ) -> None:
         self._said, self._processes, self._words, self._is_quiet = said, processes, words, is_quiet
         self._lines = Lines()
-        self._flood, self._rubbish = Flood(time.monotonic()), 0
+        self._budget, self._rubbish = MessageBudget(time.monotonic()), 0
         self._is_over = False
 
     async def receive(self) -> SessionMessage:
@@ -168,7 +167,7 @@ class Heard:
             try:
                 if (item := await self._next()) is not None:
                     return item
-                await _overhear_rest(self._processes, self._words, self._is_quiet)
+                await _note_exit(self._processes, self._words, self._is_quiet)
             except Broken as broken:
                 self._words.note(str(broken))
             self._is_over = True
@@ -197,12 +196,12 @@ class Heard:
     def _heard_rubbish(self, line: bytes) -> None:
         self._rubbish += len(line)
         self._words.heard(line[:1000] + b"\n")
-        is_borne = self._flood.takes(time.monotonic(), 1 + len(line) / _RUBBISH_COST)
+        is_borne = self._budget.spend(time.monotonic(), 1 + len(line) / _RUBBISH_COST)
         if self._rubbish > _MOST_RUBBISH or not is_borne:
             raise Broken("it says too much that is no message of MCP")
 
 
-class Told:
+class StdioWriter:
     """What is said to the server, as a stream of the SDK's: written by who says it, one after the other."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
@@ -224,7 +223,7 @@ class Told:
             self._writer.write(text)
 
     async def aclose(self) -> None:
-        """Say no more; its standard input ends when it is ended."""
+        """Say no more; its standard input ends when the server is ended."""
 
 
 def _message(line: bytes) -> JSONRPCMessage | None:
@@ -265,10 +264,10 @@ class Lines:
 
     def add(self, chunk: bytes) -> None:
         """More of them. Raises ``Broken`` beyond 64 MiB without an end."""
-        *ended, rest = chunk.split(b"\n")
-        if ended:
-            self._whole.append(b"".join([*self._pieces, ended[0]]))
-            self._whole.extend(ended[1:])
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            self._whole.append(b"".join([*self._pieces, lines[0]]))
+            self._whole.extend(lines[1:])
             self._pieces.clear()
             self._size = 0
         self._pieces.append(rest)
@@ -277,16 +276,16 @@ class Lines:
             raise Broken(f"it sent a message of more than {MOST_MESSAGE >> 20} MiB")
 
 
-async def _overhear(noise: asyncio.StreamReader, words: LastWords, is_quiet: asyncio.Event) -> None:
+async def _read_stderr(noise: asyncio.StreamReader, words: OutputTail, is_quiet: asyncio.Event) -> None:
     while chunk := await noise.read(_CHUNK):
         words.heard(chunk)
         await asyncio.sleep(len(chunk) / _NOISE)
     is_quiet.set()
 
 
-async def _overhear_rest(processes: Processes, words: LastWords, is_quiet: asyncio.Event) -> None:
-    """It has ended, or closed its standard output: how, and what it said last."""
-    code = await processes.ended(_SOON)
+async def _note_exit(processes: Processes, words: OutputTail, is_quiet: asyncio.Event) -> None:
+    """Note how it ended, or that it closed its standard output, and what it said last."""
+    code = await processes.wait(_SOON)
     if code is not None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SOON):

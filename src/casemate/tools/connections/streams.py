@@ -1,5 +1,5 @@
-"""Between a server and the MCP SDK: malformed tools are taken out of lists before the SDK sees them, a flood is ended,
-and the end of the connection is noticed."""
+"""Between a server and the MCP SDK: malformed tools are taken out of lists before the SDK sees them, a server that
+sends too many messages is cut off, and the end of the connection is noticed."""
 
 from __future__ import annotations
 
@@ -10,40 +10,56 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from casemate.tools.connections.flood import Flood
-from casemate.tools.connections.last_words import LastWords
+from casemate.tools.connections.reports import OutputTail
 
 if TYPE_CHECKING:
-    from mcp.client._transport import ReadStream, TransportStreams, WriteStream
     from mcp.shared.message import SessionMessage
+
+Streams = tuple[Any, Any]  # a reader and a writer of messages, as the SDK's transports give them
+
+_AT_ONCE = 10_000.0
+_PER_SECOND = 500.0
+
+
+class MessageBudget:
+    """A bucket that fills by 500 in each second, up to 10,000; a server that empties it says too much."""
+
+    def __init__(self, now: float) -> None:
+        self._left = _AT_ONCE
+        self._then = now
+
+    def spend(self, now: float, cost: float = 1.0) -> bool:
+        """Whether this much more is bearable at ``now`` (seconds of a clock that only goes on)."""
+        self._left = min(_AT_ONCE, self._left + (now - self._then) * _PER_SECOND) - cost
+        self._then = now
+        return self._left >= 0
+
 
 Judge = Callable[[Any], list[dict[str, Any]]]  # the tools of a page to those that the SDK may see
 
 
-class Line:
-    """One connection's line. ``judge``: takes the tools of each page of tools/list; ``over`` is called when the server
-    says no more, and when it says too much."""
+class MessageFilter:
+    """Sees all messages of one connection. ``judge``: takes the tools of each page of tools/list; ``on_end`` is called
+    when the server says no more, and when it says too much."""
 
-    def __init__(self, words: LastWords, over: Callable[[], None]) -> None:
+    def __init__(self, words: OutputTail, on_end: Callable[[], None]) -> None:
         self.judge: Judge = lambda _tools: []
         self._words = words
-        self._over = over
+        self._on_end = on_end
         self._listings: set[object] = set()
 
     @asynccontextmanager
-    async def through(
-        self, transport: AbstractAsyncContextManager[TransportStreams]
-    ) -> AsyncGenerator[TransportStreams]:
+    async def wrap(self, transport: AbstractAsyncContextManager[Streams]) -> AsyncGenerator[Streams]:
         """``transport``, with this in between."""
         async with transport as (read, write):
-            yield Heard(read, self), Told(write, self)
+            yield CheckedReader(read, self), CheckedWriter(write, self)
 
-    def asked(self, message: Any) -> None:
+    def note_request(self, message: Any) -> None:
         """Something is sent to the server."""
         if getattr(message, "method", "") == "tools/list" and hasattr(message, "id"):
             self._listings.add(message.id)
 
-    def answered(self, message: Any) -> None:
+    def check_answer(self, message: Any) -> None:
         """Something came from it."""
         from mcp_types import JSONRPCError, JSONRPCResponse
 
@@ -55,20 +71,20 @@ class Line:
                 if not isinstance(message.result.get("nextCursor", ""), str):
                     del message.result["nextCursor"]
 
-    def ended(self, why: str = "") -> None:
+    def end(self, why: str = "") -> None:
         """It says no more."""
         if why:
             self._words.note(why)
-        self._over()
+        self._on_end()
 
 
-class Heard:
+class CheckedReader:
     """What a server says, as a stream of the SDK's."""
 
-    def __init__(self, inner: ReadStream[SessionMessage | Exception], line: Line) -> None:
+    def __init__(self, inner: Any, messages: MessageFilter) -> None:
         self._inner = inner
-        self._line = line
-        self._flood = Flood(time.monotonic())
+        self._filter = messages
+        self._budget = MessageBudget(time.monotonic())
 
     @property
     def last_context(self) -> contextvars.Context | None:
@@ -79,18 +95,18 @@ class Heard:
         import anyio
 
         try:
-            item = await self._inner.receive()
+            item: SessionMessage | Exception = await self._inner.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
-            self._line.ended()
+            self._filter.end()
             raise
         if not isinstance(item, Exception):
-            self._line.answered(item.message)
-        if not self._flood.takes(time.monotonic()):
-            self._line.ended("it says more than anybody can listen to")
+            self._filter.check_answer(item.message)
+        if not self._budget.spend(time.monotonic()):
+            self._filter.end("it says more than anybody can listen to")
             raise anyio.EndOfStream
         return item
 
-    def __aiter__(self) -> Heard:
+    def __aiter__(self) -> CheckedReader:
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
@@ -114,16 +130,16 @@ class Heard:
         await self.aclose()
 
 
-class Told:
+class CheckedWriter:
     """What is said to a server, as a stream of the SDK's."""
 
-    def __init__(self, inner: WriteStream[SessionMessage], line: Line) -> None:
+    def __init__(self, inner: Any, messages: MessageFilter) -> None:
         self._inner = inner
-        self._line = line
+        self._filter = messages
 
     async def send(self, item: SessionMessage, /) -> None:
         """Say it."""
-        self._line.asked(item.message)
+        self._filter.note_request(item.message)
         await self._inner.send(item)
 
     async def aclose(self) -> None:

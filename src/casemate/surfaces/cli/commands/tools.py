@@ -248,7 +248,7 @@ def call(
     """
 
     async def called(sandbox: Sandbox) -> tuple[bool, dict[str, Any]]:
-        from casemate.tools.words import BadWords, arguments_of
+        from casemate.tools.shell import BadWords, arguments_of
 
         found = await _tool(sandbox, tool)
         try:
@@ -304,7 +304,7 @@ def generate(
 
 async def _tool(sandbox: Sandbox, path: str) -> Any:
     """The tool that ``SERVER.TOOL`` names, on the wire or in Python; its server alone is started."""
-    from casemate.tools.schemas.naming import package_names
+    from casemate.tools.schemas.types import package_names
 
     given = path.removeprefix("mcptools.").partition(".")[0]
     names = package_names(definition.name for definition in sandbox.tools.servers.definitions())

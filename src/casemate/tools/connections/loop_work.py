@@ -18,26 +18,26 @@ T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Guests:
+class LoopWork:
     """Who works in a loop that is not its own. ``enter``, ``abandon``: in any thread; ``cancel``: in the loop's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ends: set[Future[None]] = set()  # of those that have not ended
+        self._pending: set[Future[None]] = set()  # of those that have not ended
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def enter(self, loop: asyncio.AbstractEventLoop, group: asyncio.TaskGroup, work: Work) -> Guest:
+    def enter(self, loop: asyncio.AbstractEventLoop, group: asyncio.TaskGroup, work: Work) -> WorkItem:
         """Have ``work`` begun in ``loop``, where ``group`` is. Raises ``Fault`` where it is gone."""
-        guest = Guest(loop)
+        item = WorkItem(loop)
         with self._lock:
-            self._ends.add(guest.ended)
-        guest.ended.add_done_callback(self._left)
+            self._pending.add(item.end)
+        item.end.add_done_callback(self._discard)
         try:
-            loop.call_soon_threadsafe(self._begin, guest, group, work)
+            loop.call_soon_threadsafe(self._begin, item, group, work)
         except RuntimeError:
-            self._left(guest.ended)
+            self._discard(item.end)
             raise Fault("the thread of the connections to MCP servers is gone") from None
-        return guest
+        return item
 
     def cancel(self) -> None:
         """End all that are there; those that come later have no group to be in."""
@@ -47,33 +47,33 @@ class Guests:
     def abandon(self) -> None:
         """The loop is gone: nobody need wait for anything there."""
         with self._lock:
-            left = tuple(self._ends)
-        for ended in left:
-            _end(ended, Fault("the thread of the connections to MCP servers is gone"))
+            left = tuple(self._pending)
+        for end in left:
+            _finish(end, Fault("the thread of the connections to MCP servers is gone"))
 
-    def _begin(self, guest: Guest, group: asyncio.TaskGroup, work: Work) -> None:
-        working = _kept(work, guest.ended)
+    def _begin(self, item: WorkItem, group: asyncio.TaskGroup, work: Work) -> None:
+        working = _run(work, item.end)
         try:
-            task = guest.task = group.create_task(working)
+            task = item.task = group.create_task(working)
         except RuntimeError:  # it is ending
             working.close()
-            _end(guest.ended, Fault("the connections to MCP servers are ending"))
+            _finish(item.end, Fault("the connections to MCP servers are ending"))
             return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: _end(guest.ended, None))  # also where it was cancelled before it began
+        task.add_done_callback(lambda _: _finish(item.end, None))  # also where it was cancelled before it began
 
-    def _left(self, ended: Future[None]) -> None:
+    def _discard(self, end: Future[None]) -> None:
         with self._lock:
-            self._ends.discard(ended)
+            self._pending.discard(end)
 
 
-class Guest:
-    """One piece of work. ``ended`` is done when nothing of it goes on, with what it raised."""
+class WorkItem:
+    """One piece of work. ``end`` is done when nothing of it goes on, with what it raised."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.ended: Future[None] = Future()
-        self.ended.set_running_or_notify_cancel()  # only its end ends it
+        self.end: Future[None] = Future()
+        self.end.set_running_or_notify_cancel()  # only its end ends it
         self.task: asyncio.Task[None] | None = None
         self._loop = loop
 
@@ -81,9 +81,9 @@ class Guest:
         """Until it has ended. Cancelling this ends it, which is waited for all the same: what it was lent is its own
         before. Raises what it raised."""
         is_cancelled = False
-        while not self.ended.done():
+        while not self.end.done():
             try:
-                await _done(self.ended)
+                await _wait(self.end)
             except asyncio.CancelledError:
                 if not is_cancelled:  # once is enough, however impatient: it may have something to tidy up
                     with contextlib.suppress(RuntimeError):
@@ -91,18 +91,18 @@ class Guest:
                 is_cancelled = True
         if is_cancelled:
             raise asyncio.CancelledError
-        self.ended.result()
+        self.end.result()
 
     def _cancel(self) -> None:
         if self.task is not None:
             self.task.cancel()
 
 
-async def arrived(future: Future[T]) -> T:
+async def result_of(future: Future[T]) -> T:
     """As ``asyncio.wrap_future``, but that what is there already, or comes in this thread, wakes no loop."""
     if not future.done():
         try:
-            await _done(future)
+            await _wait(future)
         except asyncio.CancelledError:
             future.cancel()
             raise
@@ -111,38 +111,38 @@ async def arrived(future: Future[T]) -> T:
     return future.result()
 
 
-async def _done(future: Future[T]) -> None:
+async def _wait(future: Future[T]) -> None:
     """Wait until ``future`` is done, whatever with; it is not cancelled with this."""
     loop, here = asyncio.get_running_loop(), threading.get_ident()
     waiter: asyncio.Future[None] = loop.create_future()
 
-    def told() -> None:
+    def wake() -> None:
         if not waiter.done():
             waiter.set_result(None)
 
-    def came(_: Future[T]) -> None:
+    def on_done(_: Future[T]) -> None:
         if threading.get_ident() == here:
-            told()
+            wake()
         else:
             with contextlib.suppress(RuntimeError):  # the loop is gone, and who waited with it
-                loop.call_soon_threadsafe(told)
+                loop.call_soon_threadsafe(wake)
 
-    future.add_done_callback(came)
+    future.add_done_callback(on_done)
     await waiter
 
 
-async def _kept(work: Work, ended: Future[None]) -> None:
+async def _run(work: Work, end: Future[None]) -> None:
     """``work``, of which nothing that goes wrong is anybody else's end."""
     try:
         await work()
     except Exception as error:  # noqa: BLE001 - whoever waits for it has it
-        _end(ended, error)
+        _finish(end, error)
 
 
-def _end(ended: Future[None], error: Exception | None) -> None:
-    if ended.done():
+def _finish(end: Future[None], error: Exception | None) -> None:
+    if end.done():
         return
     if error is None:
-        ended.set_result(None)
+        end.set_result(None)
     else:
-        ended.set_exception(error)
+        end.set_exception(error)

@@ -12,7 +12,7 @@ import pytest
 from tests.tools.connections.conftest import Secrets
 
 from casemate.errors import Fault, SandboxClosed
-from casemate.tools.connections.guests import Guests, arrived
+from casemate.tools.connections.loop_work import LoopWork, result_of
 from casemate.tools.connections.servers import Servers
 
 PATIENCE = 60.0
@@ -130,18 +130,18 @@ async def test_where_the_loop_dies_nobody_waits_for_ever() -> None:
 
 
 async def test_what_never_began_in_a_loop_that_is_gone_is_not_waited_for() -> None:
-    guests, gone = Guests(), asyncio.new_event_loop()
+    loop_work, gone = LoopWork(), asyncio.new_event_loop()
     async with asyncio.TaskGroup() as group:
-        guest = guests.enter(gone, group, lambda: asyncio.sleep(0))
-        staying = asyncio.ensure_future(guest.stay())
+        item = loop_work.enter(gone, group, lambda: asyncio.sleep(0))
+        staying = asyncio.ensure_future(item.stay())
         await asyncio.sleep(0)
         assert not staying.done()
-        guests.abandon()
+        loop_work.abandon()
         with pytest.raises(Fault):
             await staying
     gone.close()
     with pytest.raises(Fault):
-        guests.enter(gone, group, lambda: asyncio.sleep(0))
+        loop_work.enter(gone, group, lambda: asyncio.sleep(0))
 
 
 @pytest.mark.parametrize("comes", ["before", "here", "elsewhere"])
@@ -154,12 +154,12 @@ async def test_what_arrives_is_had_wherever_it_comes_from(comes: str) -> None:
     else:
         threading.Timer(0.01, future.set_result, (7,)).start()
     async with asyncio.timeout(PATIENCE):
-        assert await arrived(future) == 7
+        assert await result_of(future) == 7
 
 
 async def test_who_waits_for_it_no_longer_takes_it_back() -> None:
     future: Future[int] = Future()
-    waiting = asyncio.ensure_future(arrived(future))
+    waiting = asyncio.ensure_future(result_of(future))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -171,4 +171,4 @@ async def test_what_was_taken_back_is_told_as_a_cancellation() -> None:
     future: Future[int] = Future()
     asyncio.get_running_loop().call_soon(future.cancel)
     with pytest.raises(asyncio.CancelledError):
-        await arrived(future)
+        await result_of(future)

@@ -6,25 +6,205 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
+import re
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
-from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthMetadata
-from pydantic import AnyUrl
+from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+)
+from pydantic import AnyUrl, BaseModel
 
-from casemate.errors import ToolUnavailable
+from casemate.errors import CasemateError, ToolUnavailable
+from casemate.tools.connections.browser import Loopback
+from casemate.tools.connections.context import SecretStore, SignInPrompt, Surroundings
 from casemate.tools.connections.definition import SignIn, check_url
 from casemate.tools.connections.remote import http_client, is_loopback
-from casemate.tools.connections.signing_in.device import DEVICE_GRANT, DeviceFlow
-from casemate.tools.connections.signing_in.loopback import Loopback
-from casemate.tools.connections.signing_in.tokens import Tokens
-from casemate.tools.connections.terms import SignInPrompt, Surroundings
 from casemate.visible import visible
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def secret_name(server: str) -> str:
+    """The name in the vault: readable, and another one for each server, however alike their names are."""
+    digest = hashlib.sha256(server.encode()).hexdigest()[:8]
+    return f"OAUTH_{re.sub('[^A-Z0-9]', '_', server.upper())}_{digest.upper()}"
+
+
+class Tokens:
+    """What is kept for ``server`` at ``url``; in memory alone where the vault keeps nothing (``is_kept``).
+
+    It is the SDK's ``TokenStorage``, and remembers besides when a token expires and what was found out about who gave
+    it, so that it can be renewed after a restart.
+    """
+
+    def __init__(self, store: SecretStore, server: str, url: str, client: str) -> None:
+        """``client``: which client of the authorization server these are of; another's are forgotten."""
+        self._store = store
+        self._name = secret_name(server)
+        self._owner = {"url": url, "client": client}
+        self._held: dict[str, Any] = {}
+        self.is_kept = True
+
+    async def load(self) -> None:
+        """Read what is kept. Raises ``CasemateError`` where the vault cannot be read."""
+        text = await asyncio.to_thread(self._store.get, self._name)
+        try:
+            held = json.loads(text) if text else {}
+        except ValueError:
+            held = {}
+        is_ours = isinstance(held, dict) and held.get("owner") == self._owner
+        self._held = held if is_ours else {}
+
+    @property
+    def expires_at(self) -> float | None:
+        """Seconds since the epoch; None where that is unknown."""
+        expires = self._held.get("expires_at")
+        return float(expires) if isinstance(expires, int | float) else None
+
+    @property
+    def redirect_port(self) -> int:
+        """Where the client was registered to be come back to; 0 for nowhere."""
+        port = self._held.get("redirect_port", 0)
+        return port if isinstance(port, int) and 0 <= port < 1 << 16 else 0
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """The tokens."""
+        return _read(OAuthToken, self._held.get("tokens"))
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Keep new ones."""
+        expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        await self._keep(tokens=tokens.model_dump(mode="json", exclude_none=True), expires_at=expires_at)
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Which client we were registered as."""
+        return _read(OAuthClientInformationFull, self._held.get("registered"))
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Keep which client we were registered as."""
+        await self._keep(registered=client_info.model_dump(mode="json", exclude_none=True))
+
+    def metadata(self) -> OAuthMetadata | None:
+        """What the authorization server said of itself."""
+        return _read(OAuthMetadata, self._held.get("metadata"))
+
+    async def keep_context(self, metadata: OAuthMetadata | None, redirect_port: int) -> None:
+        """Keep what is needed to renew a token."""
+        dumped = None if metadata is None else metadata.model_dump(mode="json", exclude_none=True)
+        await self._keep(metadata=dumped, redirect_port=redirect_port)
+
+    async def _keep(self, **changes: Any) -> None:
+        self._held = {**self._held, "owner": self._owner, **changes}
+        try:
+            await asyncio.to_thread(self._store.set, self._name, json.dumps(self._held))
+        except CasemateError:
+            self.is_kept = False  # a store that is only read, or a token that is too long: for this process, then
+
+
+def _read(model: type[Model], held: Any) -> Model | None:
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(held) if held else None
+    except ValidationError:
+        return None
+
+
+DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_INTERVAL, _SHORTEST, _LONGEST, _SLOWER = 5.0, 0.1, 60.0, 5.0  # seconds between two questions (RFC 8628, 3.5)
+_OK = 200
+
+
+class DeviceFlow:
+    """One sign-in at a time. ``page``: where the user goes; ``user_code``: what is entered there; ``data``: the form
+    that asks for the token."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+        self._interval = _INTERVAL
+        self.page = self.user_code = ""
+        self.data: dict[str, str] = {}
+
+    async def begin(self, issuer: str, client_id: str, scope: str | None, resource: str) -> None:
+        """Have a code made at the authorization server. Raises ``OAuthFlowError`` where it offers none."""
+        endpoint = await self._endpoint(issuer)
+        form = {"client_id": client_id, "resource": resource, **({"scope": scope} if scope else {})}
+        response = await self._client.post(endpoint, data=form)
+        answer = _json(response)
+        if response.status_code != _OK:
+            raise OAuthFlowError(f"no code for a device was given: {visible(str(answer.get('error', ''))[:200])}")
+        texts = [answer.get(key) for key in ("device_code", "user_code", "verification_uri")]
+        if not all(isinstance(text, str) and text for text in texts):
+            raise OAuthFlowError("the answer to a request for a device's code lacks what RFC 8628 asks for")
+        device_code, self.user_code, self.page = (str(text) for text in texts)
+        interval = answer.get("interval")
+        self._interval = (
+            min(max(float(interval), _SHORTEST), _LONGEST) if isinstance(interval, int | float) else _INTERVAL
+        )
+        self.data = {
+            "grant_type": DEVICE_GRANT,
+            "device_code": device_code,
+            "client_id": client_id,
+            "resource": resource,
+        }
+
+    async def granted(self, response: httpx2.Response) -> httpx2.Response:
+        """Ask again and again, until the user has done it. ``response``: to the first question. Raises
+        ``OAuthFlowError`` where it was refused or took too long."""
+        while True:
+            await response.aread()
+            if response.status_code == _OK:
+                return response
+            error = str(_json(response).get("error", f"HTTP {response.status_code}"))
+            if error == "slow_down":
+                self._interval = min(self._interval + _SLOWER, _LONGEST)
+            elif error != "authorization_pending":
+                raise OAuthFlowError(f"the sign-in was refused: {visible(error[:200])}")
+            await asyncio.sleep(self._interval)
+            request = response.request
+            again = self._client.build_request("POST", request.url, content=request.content, headers=_form(request))
+            response = await self._client.send(again)
+
+    async def _endpoint(self, issuer: str) -> str:
+        """Where codes are given; the SDK's metadata leave that out."""
+        for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):
+            response = await self._client.get(url)
+            if response.status_code != _OK:
+                continue
+            metadata = _json(response)
+            endpoint = metadata.get("device_authorization_endpoint")
+            is_theirs = str(metadata.get("issuer", "")).rstrip("/") == issuer.rstrip("/")
+            if is_theirs and isinstance(endpoint, str) and urlsplit(endpoint).scheme in ("http", "https"):
+                return endpoint
+        raise OAuthFlowError("its authorization server offers no sign-in by a device (RFC 8628)")
+
+
+def _json(response: httpx2.Response) -> dict[str, Any]:
+    try:
+        value = json.loads(response.content)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def _form(request: httpx2.Request) -> dict[str, str]:
+    kept = ("content-type", "authorization")
+    return {name: request.headers[name] for name in kept if name in request.headers}
+
 
 _CLIENT_NAME = "casemate"
 _MOST_PROMPTS = 2  # sign-ins for one connection: a second for more scopes, or a token that ended

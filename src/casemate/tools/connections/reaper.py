@@ -1,10 +1,10 @@
 """Keeps one server's processes together. A program of its own: standard library only, imported by nobody.
 
-    python -I -S keeper.py DESCRIPTOR COMMAND ARGUMENT...
+    python -I -S reaper.py DESCRIPTOR COMMAND ARGUMENT...
 
 It starts the command in a session of its own, with the standard streams that it was given itself, and ends everything
 that came of it when the command ends, or when DESCRIPTOR, a pipe that only casemate's process holds, comes to its end:
-so nothing of a server outlives casemate, also when that was killed. Whatever a server starts becomes the keeper's
+so nothing of a server outlives casemate, also when that was killed. Whatever a server starts becomes the reaper's
 child when its own parent is gone (PR_SET_CHILD_SUBREAPER, prctl(2)), so none can leave by daemonising. Its exit code is
 the command's, 128 + N for death by signal N, or 127 where the command cannot be started.
 """

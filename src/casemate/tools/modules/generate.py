@@ -1,22 +1,157 @@
-"""Python for tools: the package `mcptools.<server>` and in it a module for each tool. Pure.
+"""The source of tool modules: the Python package ``mcptools.<server>`` with a module for each tool, and TypeScript
+declarations for what ``require("mcptools")`` gives in Node. Pure.
 
-What comes out needs the standard library and the runtime package `mcptools` alone, which is in every cell and can be a
-folder beside it. A stranger's text gets into literals and docstrings alone (`casemate.tools.modules.literals`).
+Python modules need the standard library and the runtime package ``mcptools`` alone, which is in every cell and can be a
+folder beside them. A stranger's text gets into literals and docstrings alone. Node needs no generated code: its
+functions are made when they are used, from names and arguments alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from casemate.tools.modules.literals import one_line, python_docstring, shown
-from casemate.tools.modules.python_types import WORDS, Annotations, exact_values, shape_of
-from casemate.tools.schemas.naming import OWN_NAMES
-from casemate.tools.schemas.reading import Reader
 from casemate.tools.schemas.schema import Document
-from casemate.tools.schemas.types import Field, Record, Table, Type
+from casemate.tools.schemas.types import (
+    OWN_NAMES,
+    Anything,
+    Array,
+    Choice,
+    Exact,
+    Field,
+    Plain,
+    Reader,
+    Record,
+    Scalar,
+    Table,
+    Type,
+)
 from casemate.tools.tool import Tool
+from casemate.visible import escape
+
+_QUOTE = re.compile(r'"(?="|\Z)')  # one that could be of three, with the end's own
+LONGEST_DESCRIPTION = 8_000
+LONGEST_LINE = 600
+_CUT = " [...]"
+
+
+def shown(text: str, longest: int = LONGEST_DESCRIPTION) -> str:
+    """``text`` for people and models: cut, control characters and what changes the direction of text as escapes."""
+    cut = text if len(text) <= longest else text[: longest - len(_CUT)] + _CUT
+    lines = cut.replace("\r\n", "\n").replace("\t", "    ").split("\n")
+    return "\n".join("".join(map(_visible, line)).rstrip() for line in lines).strip()
+
+
+def one_line(text: str, longest: int = LONGEST_LINE) -> str:
+    """``text`` on a single line."""
+    return shown(" ".join(text[: 4 * longest].split()), longest)
+
+
+def python_docstring(text: str, indent: str = "") -> str:
+    """A docstring that reads as ``text``, in which nothing can end it, and no escape is one."""
+    safe = _QUOTE.sub('\\\\"', text.replace("\\", "\\\\"))
+    lines = safe.split("\n")
+    body = "\n".join([lines[0], *(f"{indent}{line}" if line else "" for line in lines[1:])])
+    return f'"""{body}"""' if len(lines) == 1 else f'"""{body}\n{indent}"""'
+
+
+def script_comment(text: str, indent: str = "") -> str:
+    """A documentation comment of JavaScript that reads as ``text``, in which nothing can end it."""
+    safe = text.replace("*/", "*\\/")
+    return "\n".join([f"{indent}/**", *(f"{indent} * {line}".rstrip() for line in safe.split("\n")), f"{indent} */"])
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() or character == " " else escape(character)
+
+
+Side = Literal["given", "had"]
+
+_SCALARS = {"null": "None", "boolean": "bool", "integer": "int", "number": "float", "string": "str"}
+WORDS = ("Any", "Literal", "Mapping", "Sequence", "bool", "dict", "float", "int", "list", "str")
+
+
+class Annotations:
+    """Annotations of one module. In a class a field hides a type of its name, so such a type is called ``_name`` there.
+
+    ``hidden`` are the names of all fields of the module; ``given`` values may be plain dictionaries, those that one has
+    are objects.
+    """
+
+    def __init__(self, hidden: Collection[str]) -> None:
+        self.aliases = tuple(word for word in WORDS if word in hidden)
+
+    def of(self, kind: Type, side: Side) -> str:
+        """``kind`` as an annotation."""
+        match kind:
+            case Anything():
+                return self.word("Any")
+            case Scalar(kind=name):
+                return _SCALARS[name] if name == "null" else self.word(_SCALARS[name])
+            case Exact(values=values):
+                return self._exact(values)
+            case Array(item=item):
+                return self._array(item, side)
+            case Table(value=value):
+                key = self.word("str")
+                return f"{self.word('Mapping' if side == 'given' else 'dict')}[{key}, {self.of(value, side)}]"
+            case Record(name=name):
+                return f"{name} | {self.dictionary(kind)}" if side == "given" else name
+            case Choice(options=options):
+                return " | ".join(dict.fromkeys(self.of(option, side) for option in options))
+
+    def dictionary(self, record: Record) -> str:
+        """A dictionary that may be given for ``record``."""
+        return (
+            f"{self.word('Mapping')}[{self.word('str')}, {self.word('Any')}]" if record.open else f"{record.name}Dict"
+        )
+
+    def word(self, name: str) -> str:
+        """A type's name that no field hides."""
+        return f"_{name}" if name in self.aliases else name
+
+    def _array(self, item: Type, side: Side) -> str:
+        # A text is a sequence of texts, too, and would pass for one; a list of int is no list of float.
+        textual = item == Scalar("string") or isinstance(item, Anything | Exact | Choice)
+        kind = "list" if side == "had" or textual else "Sequence"
+        return f"{self.word(kind)}[{self.of(item, side)}]"
+
+    def _exact(self, values: tuple[Plain, ...]) -> str:
+        if values == (None,):
+            return "None"
+        return f"{self.word('Literal')}[{', '.join(map(repr, values))}]"
+
+
+def shape_of(kind: Type) -> str:
+    """What the runtime reads (see guest/modules/mcptools/objects.py): a class; ``[s]`` a list; ``{"": s}`` a table;
+    ``(s, s)`` a choice; ``None`` where nothing is to be made of the value."""
+    match kind:
+        case Record(name=name):
+            return name
+        case Array(item=item):
+            return _around("[", shape_of(item), "]")
+        case Table(value=value):
+            return _around('{"": ', shape_of(value), "}")
+        case Choice(options=options):
+            shapes = [shape for shape in dict.fromkeys(map(shape_of, options)) if shape != "None"]
+            return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})" if shapes else "None"
+        case _:
+            return "None"
+
+
+def exact_values(kind: Type) -> str:
+    """The few texts that tell one record of a choice from another; empty for anything else."""
+    if isinstance(kind, Exact) and len(kind.values) <= 4:
+        return repr(kind.values)
+    return ""
+
+
+def _around(before: str, shape: str, after: str) -> str:
+    return "None" if shape == "None" else f"{before}{shape}{after}"
+
 
 PACKAGE = "mcptools"
 # What generated modules define or import besides the classes of a tool.
@@ -262,3 +397,65 @@ _DEFINED = [
     "    run.__doc__ = __doc__",
     "    arun.__doc__ = 'As run(), in an event loop.'",
 ]
+
+
+_SCRIPT_SCALARS = {"null": "null", "boolean": "boolean", "integer": "number", "number": "number", "string": "string"}
+_HEAD = """\
+/** What a tool said: `text`, and all of it in `content` (MCP's content blocks; bytes are in base64). */
+export interface Output { text: string; content: Array<{ type: string; [key: string]: unknown }>; }
+/** Why a call failed: `kind` is denied, tool, invalid, unknown, unavailable, timeout or limit. */
+export class ToolError extends Error { kind: string; content: Array<{ type: string; [key: string]: unknown }>; }
+export interface Progress { progress: number; total?: number; message?: string; }
+export interface CallOptions { signal?: AbortSignal; onProgress?: (progress: Progress) => void; }
+/** Everything that came with a result: texts, images, audio, resources and links, as MCP has them. */
+export function contentOf(result: unknown): Array<{ type: string; [key: string]: unknown }>;
+/** Tools for what the words say. */
+export function search(query?: string, detail?: "names" | "brief" | "full"): Promise<string>;
+"""
+
+
+def declarations(packages: Mapping[str, Mapping[str, Readable]]) -> str:
+    """The text of ``index.d.ts``: one constant for each server, by package name, with a function for each tool."""
+    reserved = {"Output", "ToolError", "CallOptions", "Progress", "Array", "Record", "Promise", "Error", "AbortSignal"}
+    reader = Reader(reserved_classes=reserved)
+    bodies: list[str] = []
+    for package, modules in packages.items():
+        lines = [_function(module, readable, reader) for module, readable in modules.items()]
+        bodies.append(f"export const {package}: {{\n" + "\n".join(lines) + "\n};\n")
+    return "\n".join([_HEAD, *(_interface(record) for record in reader.records), *bodies])
+
+
+def _function(module: str, readable: Readable, reader: Reader) -> str:
+    stem = "".join(word[:1].upper() + word[1:] for word in module.split("_") if word)
+    params = reader.parameters(readable.parameters, reader.free_name(f"{stem}Params"))
+    result = "Output"
+    if readable.result is not None:
+        result = _text(reader.type_of(readable.result, reader.free_name(f"{stem}Result")))
+    optional = "" if any(field.required for field in params.fields) else "?"
+    comment = script_comment(shown(readable.tool.description) or readable.module, "  ")
+    return f"{comment}\n  {module}(params{optional}: {params.name}, options?: CallOptions): Promise<{result}>;"
+
+
+def _interface(record: Record) -> str:
+    lines = [f"  {json.dumps(f.key)}{'' if f.required else '?'}: {_text(f.type)};" for f in record.fields]
+    if record.open or not record.fields:
+        lines.append("  [key: string]: unknown;")
+    return f"export interface {record.name} {{\n" + "\n".join(lines) + "\n}\n"
+
+
+def _text(kind: Type) -> str:
+    match kind:
+        case Anything():
+            return "unknown"
+        case Scalar(kind=name):
+            return _SCRIPT_SCALARS[name]
+        case Exact(values=values):
+            return " | ".join(json.dumps(value) for value in values)
+        case Array(item=item):
+            return f"Array<{_text(item)}>"
+        case Table(value=value):
+            return f"Record<string, {_text(value)}>"
+        case Record(name=name):
+            return name
+        case Choice(options=options):
+            return " | ".join(dict.fromkeys(map(_text, options)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from casemate.tools.connections.listing import ServerTools
+from casemate.tools.connections.answers import ServerTools
 
 
 class SecretStore(Protocol):

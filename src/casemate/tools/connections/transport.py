@@ -10,16 +10,24 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument
-from casemate.tools.connections.definition import Definition, Program, Remote, SignIn, Wall, check_url
-from casemate.tools.connections.last_words import LastWords
-from casemate.tools.connections.placeholders import Expansion, Sources
+from casemate.tools.connections.context import Surroundings
+from casemate.tools.connections.definition import (
+    Definition,
+    Expansion,
+    Program,
+    Remote,
+    SignIn,
+    Sources,
+    Wall,
+    check_url,
+)
+from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.stdio import INHERITED, Command, stdio
-from casemate.tools.connections.terms import Surroundings
+from casemate.tools.connections.streams import Streams
 
 if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
-
     from casemate.redaction.redaction import Redaction
+
 
 _APART = "_CASEMATE_OF_THE_SERVER_"  # how names of variables begin that nobody but a server behind a wall may read
 _SHORTEST = 8  # bytes of a secret that can be told from innocent text, as the vault asks for
@@ -99,9 +107,9 @@ async def transport(
     definition: Definition,
     opening: Opening,
     surroundings: Surroundings,
-    words: LastWords,
+    words: OutputTail,
     waiting: Callable[[], AbstractContextManager[None]],
-) -> AsyncGenerator[TransportStreams]:
+) -> AsyncGenerator[Streams]:
     """The server as a transport of the MCP SDK, for as long as the block lasts. ``waiting``: a block in which a person
     is waited for, and no deadline of a machine's."""
     if opening.command is not None:
@@ -114,7 +122,7 @@ async def transport(
     async with contextlib.AsyncExitStack() as stack:
         auth = None
         if opening.sign_in is not None:
-            from casemate.tools.connections.signing_in.oauth import signed_in
+            from casemate.tools.connections.oauth import signed_in
 
             auth = await stack.enter_async_context(
                 signed_in(

@@ -1,14 +1,32 @@
-"""Where the user's browser comes back to from a sign-in: a listener on the loopback (RFC 8252, 7.3), for one answer."""
+"""The user's browser: where a sign-in begins by default, and the listener on the loopback that the browser comes back
+to (RFC 8252, 7.3), for one answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
+import webbrowser
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
+
+from casemate.errors import Unavailable
+from casemate.tools.connections.context import SignInPrompt
+from casemate.tools.connections.definition import check_url
+
+
+def open_browser(prompt: SignInPrompt) -> None:
+    """Open the page in the user's browser. Raises ``InvalidArgument`` for what is no http or https URL, ``Unavailable``
+    where there is no browser, or where a code would have to be shown beside the page."""
+    url = check_url(prompt.url, "url")
+    if prompt.code or not webbrowser.open(url, new=1):
+        raise Unavailable(
+            f"nobody can be shown where to sign in for the server {prompt.server!r}",
+            remediation="Give on_sign_in, which shows a person the URL and the code.",
+        )
+
 
 _PATH = "/callback"
 _MOST_HEAD = 16 << 10  # bytes of a request
