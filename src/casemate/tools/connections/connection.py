@@ -20,9 +20,9 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.tools.connections.answers import Answer, Listing, Malformed, ServerTools, answer_of, failure
 from casemate.tools.connections.calling import Calling, call, raw_result
 from casemate.tools.connections.context import Surroundings
-from casemate.tools.connections.definition import Definition
+from casemate.tools.connections.definition import Definition, Remote
 from casemate.tools.connections.reports import OutputTail, Reports, redacted, shown
-from casemate.tools.connections.streams import MessageFilter
+from casemate.tools.connections.streams import HTTP_STATUS, MessageFilter
 from casemate.tools.connections.transport import Opening, opened, transport
 
 if TYPE_CHECKING:
@@ -69,11 +69,7 @@ class RestartBackoff:
 T = TypeVar("T")
 
 _SOON = 1.0  # seconds between two readings of a list that changes, and to learn of an end that others noticed first
-_NO_SESSION = "Session terminated"  # the SDK's words for an answer 404: the server does not know this session
-_HTTP_ERROR = "Server returned an error response"  # the SDK's words for an answer without MCP in it
-_PARSE_ERROR = -32700  # JSON-RPC 2.0, 5.1; the SDK's for answers that cannot be read
-_CLOSED = "Connection closed"
-_STREAM_ENDED = "SSE stream"
+_NOT_FOUND = 404  # the server does not know this session
 CHANGED = "changed"  # why a call is refused, as `ToolUnavailable.reason`
 _CHANGED = "notifications/tools/list_changed"
 
@@ -349,16 +345,20 @@ class Connection:
 
     async def _refused(self, life: Life, error: MCPError, while_what: str) -> Answer:
         """What an error of the protocol means: an answer of the server's, or that there is no server any more."""
-        if error.message == _NO_SESSION:
+        from mcp_types import CONNECTION_CLOSED, PARSE_ERROR
+
+        status = error.data.get(HTTP_STATUS) if isinstance(error.data, dict) else None
+        if status == _NOT_FOUND:
             raise _Forgotten
-        if error.message == _CLOSED:
+        if error.code == CONNECTION_CLOSED:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SOON):
                     await life.over.wait()
         if life.over.is_set():
             raise self._reports.unavailable(f"it ended {while_what}", "died", life.words, life.redaction)
-        is_none = error.code == _PARSE_ERROR or error.message == _HTTP_ERROR or error.message.startswith(_STREAM_ENDED)
-        if is_none:
+        # The SDK uses the same code for the end of a remote server's stream, without which there is no answer.
+        is_cut_off = error.code == CONNECTION_CLOSED and isinstance(self.definition.how, Remote)
+        if status is not None or error.code == PARSE_ERROR or is_cut_off:
             raise self._reports.unavailable(f"{error.message} {while_what}", "answer", life.words, life.redaction)
         life.was_of_use = True
         return failure(shown(error.message, life.redaction))

@@ -21,7 +21,7 @@ from casemate.errors import InvalidArgument
 from casemate.tools.connections.definition import Remote
 from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.stdio import MOST_MESSAGE
-from casemate.tools.connections.streams import Streams
+from casemate.tools.connections.streams import HTTP_STATUS, Streams
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _MOST_ADDRESSES = 16  # of one name
@@ -87,7 +87,8 @@ def _number(address: str) -> Address:
 
 _SECONDS = 30.0  # to connect, and to send; answers have the deadlines of whoever waits for them
 _MOST_CONNECTIONS = 50
-_FIRST_ERROR, _UNAVAILABLE = 400, 503
+_FIRST_ERROR, _NOT_FOUND, _UNAVAILABLE = 400, 404, 503
+_OF_BODY = {"content-length", "content-type", "transfer-encoding"}
 _HEARD = 1.0  # seconds for a server to say that it streams; some say so only with the first event, perhaps hours later
 
 
@@ -111,9 +112,10 @@ class Bounded(httpx2.AsyncBaseTransport):
             response = await self._sent(request)
         except httpx2.TransportError as error:
             self._note(f"{place}: {str(error) or type(error).__name__}")
-            return httpx2.Response(_UNAVAILABLE, request=request)
+            return await _as_json_rpc(request, httpx2.Response(_UNAVAILABLE, request=request))
         if response.status_code >= _FIRST_ERROR:
             self._note(f"{place}: HTTP {response.status_code}")
+            return await _as_json_rpc(request, response)
         return response
 
     async def _sent(self, request: httpx2.Request) -> httpx2.Response:
@@ -154,6 +156,34 @@ class Bounded(httpx2.AsyncBaseTransport):
             raise httpx2.UnsupportedProtocol(f"{url.scheme}://{url.host} is no place for a sign-in: it is not https")
         if await _is_public(self._home.host) and not await _is_public(url.host):
             raise httpx2.UnsupportedProtocol(f"{url.host} is not in the public network, as the server is that names it")
+
+
+async def _as_json_rpc(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    """An HTTP error as a JSON-RPC error that names the status, where the server did not give one itself.
+
+    The codes are those that the SDK uses for such answers. 404 is left to the SDK while there is no session.
+    """
+    from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, JSONRPCError, jsonrpc_message_adapter
+
+    is_call = request.method == "POST" and "text/event-stream" in request.headers.get("accept", "")
+    is_gone = response.status_code == _NOT_FOUND
+    if not is_call or (is_gone and "mcp-session-id" not in request.headers):
+        return response
+    headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in _OF_BODY]
+    if response.headers.get("content-type", "").lower().startswith("application/json"):
+        with contextlib.suppress(httpx2.StreamError, ValueError):
+            body = await response.aread()
+            if isinstance(jsonrpc_message_adapter.validate_json(body, by_name=False), JSONRPCError):
+                headers.append(("content-type", "application/json"))
+                return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
+    await response.aclose()
+    error = {
+        "code": INVALID_REQUEST if is_gone else INTERNAL_ERROR,
+        "message": f"the server answered with HTTP {response.status_code}",
+        "data": {HTTP_STATUS: response.status_code},
+    }
+    content = {"jsonrpc": "2.0", "id": None, "error": error}
+    return httpx2.Response(response.status_code, headers=headers, json=content, request=request)
 
 
 class _Limited(httpx2.AsyncByteStream):
