@@ -10,8 +10,7 @@ from typing import Any
 from casemate import Sandbox
 from casemate.execution import pipeline
 from casemate.model.plan import Plan
-from casemate.walls.native.wall import NativeSession
-from casemate.walls.wall import SessionSink
+from casemate.walls.wall import SessionCell, SessionSink
 
 WARM = ("pool", "zygote")  # `execution.isolation.start` of a program that began in a cell which was ready
 _PATIENCE = 60.0  # seconds until everything is ready, on a machine under heavy load
@@ -32,7 +31,7 @@ def keep_nothing(sandbox: Sandbox) -> None:
         plan: Plan = real(admitted, asking, *more, **named)
         return cold(plan) if asking is house else plan
 
-    def open_cold(plan: Plan, sink: SessionSink) -> NativeSession:
+    def open_cold(plan: Plan, sink: SessionSink) -> SessionCell:
         return real_open(cold(plan), sink)
 
     steps.make_plan = cold_plan
@@ -41,11 +40,12 @@ def keep_nothing(sandbox: Sandbox) -> None:
 
 def keep_zygotes_only(sandbox: Sandbox) -> None:
     """From now on ``sandbox`` has no cell ready: each is forked when it is asked for. Its zygotes must be there."""
-    warm: Any = sandbox._rooms.wall._warm
-    warm._fill = lambda _shelf: None
-    with warm._lock:
-        for shelf in warm._shelves.values():
-            warm._empty(shelf)
+    wall: Any = sandbox._rooms.wall
+    pools = wall._pools
+    pools._fill = lambda _pool: None
+    with pools._lock:
+        for pool in pools._pools.values():
+            pools._empty(pool)
 
 
 async def settle_sessions(sandbox: Sandbox) -> None:

@@ -33,7 +33,7 @@ from casemate.audit.log import AuditLog
 from casemate.execution import collect as collecting
 from casemate.execution import pipeline
 from casemate.execution import seal as sealing
-from casemate.walls.native import link, wall, warm
+from casemate.walls.native import link, pool, wall
 
 Step = tuple[Moment, str]  # a moment, and what came to its end then
 
@@ -116,7 +116,7 @@ NOTED: tuple[tuple[Any, str, str], ...] = (
     (pipeline, "make_plan", "plan"),
     (AuditLog, "intent", "intent"),
     (wall.NativeWall, "start", "start"),
-    (warm.Warm, "take", "take"),
+    (pool.Pools, "take", "take"),
     (link.Link, "begin", "begin"),
     (link.Link, "_finish", "finish"),
     (pipeline, "run", "run"),

@@ -1,4 +1,4 @@
-"""Runs whose cells are all started by exec, or all of which may be are begun in a cell that is warm."""
+"""Runs whose cells are all started by exec, or all of which may be are begun in a cell from a pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from casemate.execution import pipeline
 from casemate.model.plan import Plan, Waiting
-from casemate.walls.native.warm import Warm
+from casemate.walls.native.pool import Pools
 
 STARTS = ("exec", "warm")
 _PATIENCE = 60.0  # seconds a zygote has to be ready, on a machine under heavy load
@@ -44,10 +44,10 @@ def _by_exec() -> Iterator[None]:
 def _warm() -> Iterator[None]:
     """Waits for zygotes, and has a ready cell made where there is none."""
 
-    def take(warm: Warm, plan: Plan, waiting: Waiting, root: str) -> Any:
-        warm.start(plan, waiting, root)
+    def take(pools: Pools, plan: Plan, waiting: Waiting, root: str) -> Any:
+        pools.start(plan, waiting, root)
         deadline = time.monotonic() + _PATIENCE
-        while (turn := real(warm, plan, waiting, root)).cell is None:
+        while (turn := real(pools, plan, waiting, root)).cell is None:
             if "is not ready yet" not in turn.why and "no cell" not in turn.why:
                 break
             turn.end()
@@ -55,8 +55,8 @@ def _warm() -> Iterator[None]:
             time.sleep(_PAUSE)
         return turn
 
-    real = Warm.take
-    with mock.patch.object(Warm, "take", take):
+    real = Pools.take
+    with mock.patch.object(Pools, "take", take):
         yield
 
 

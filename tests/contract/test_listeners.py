@@ -60,7 +60,7 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None]:
         cell = sandbox._rooms.wall.start(plan, kept)  # a door's way in; no public name of this version leads here
         (descriptor,) = await asyncio.wrap_future(cell.listeners())
         heard = await asyncio.to_thread(answer, descriptor)
-        ending = await cell.ended()
+        ending = await cell.wait()
         os.close(ending.tree_fd)
         return heard, kept.data, ending.wait_status
 
@@ -122,7 +122,7 @@ print(kept[1].recv(10).decode())
             other, _ = await asyncio.to_thread(listener.accept)
             with other:
                 other.sendall(b"again")
-        os.close((await cell.ended()).tree_fd)
+        os.close((await cell.wait()).tree_fd)
         return kept.data
 
 

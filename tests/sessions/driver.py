@@ -19,8 +19,8 @@ from tests.warmth import starting as starting_runs
 from casemate import Display, Done, Event, Execution, Output
 from casemate.model.plan import Plan, Waiting
 from casemate.sessions.session import Session
+from casemate.walls.native.pool import Pools
 from casemate.walls.native.wall import NativeWall
-from casemate.walls.native.warm import Warm
 from casemate.walls.wall import SessionCell, SessionSink
 
 Open = Callable[..., Session]
@@ -34,7 +34,7 @@ PROMPT = 30.0  # seconds within which what must be noticed at once is noticed, h
 FOREVER = 500.0  # a step's time, which no test waits for
 PNG = b"\x89PNG\r\n\x1a\n"
 _PAUSE = 0.003
-_TAKE = Warm.take
+_TAKE = Pools.take
 
 WAIT_FOR_GO: Mapping[str, str] = {  # as part of a program: wait until there is a file called `go`
     "python": "import os as _os, time as _time\nwhile not _os.path.exists('/workspace/go'): _time.sleep(0.005)\n",
@@ -63,11 +63,11 @@ def _cold_sessions() -> Iterator[None]:
 def _none_for_the_second_life() -> Iterator[None]:
     """A session that goes on with its files does not wait for a cell that is ready: none can have them."""
 
-    def take(warm: Warm, plan: Plan, waiting: Waiting, root: str) -> Any:
+    def take(warm: Pools, plan: Plan, waiting: Waiting, root: str) -> Any:
         return (plain if plan.continues else patient)(warm, plan, waiting, root)
 
-    plain, patient = _TAKE, Warm.take
-    with mock.patch.object(Warm, "take", take):
+    plain, patient = _TAKE, Pools.take
+    with mock.patch.object(Pools, "take", take):
         yield
 
 

@@ -36,16 +36,16 @@ async def test_the_death_of_the_supervisor_between_steps_is_told_once_and_costs_
 
 
 async def test_a_caller_that_leaves_while_the_files_are_looked_at_leaves_a_session_that_works(opened: Open) -> None:
-    real = RunningSession.freeze
+    real = RunningSession.pause_files
     steps: list[asyncio.Task[object]] = []
 
-    async def freeze(cell: RunningSession) -> bool:
+    async def pause_files(cell: RunningSession) -> bool:
         asyncio.get_running_loop().call_soon(steps[-1].cancel)
         return await real(cell)
 
     session, other = opened(), opened()
     ticking = "def tick():\n    global ticks\n    while not go.wait(0.001): ticks += 1\n"
-    with mock.patch.object(RunningSession, "freeze", freeze):
+    with mock.patch.object(RunningSession, "pause_files", pause_files):
         await said(session, "import threading, time\ngo = threading.Event()\nticks = 0")
         steps.append(
             asyncio.ensure_future(

@@ -28,13 +28,13 @@ def strict(number: str) -> float:
 
 # A run is to cost no more than a dozen starts of an interpreter, and each of these takes a noticeable part of one.
 _NEVER = {
-    "casemate.execution.frames", "casemate.walls.native.warm", "casemate.model.warmth", "casemate.model.shown",
+    "casemate.execution.frames", "casemate.walls.native.pool", "casemate.model.warmth", "casemate.model.shown",
     "casemate.languages.node", "casemate.languages.shell", "casemate.policy.rules", "casemate.egress.door", "cyclopts",
     "importlib.metadata", "pydantic", "rich", "shutil", "tempfile", "yaml",
 }  # fmt: skip
 _LATER = {
     "casemate.artifacts.collect", "casemate.execution.collect", "casemate.execution.diagnose",
-    "casemate.execution.gather", "casemate.execution.seal", "casemate.files.walk", "casemate.walls.ending",
+    "casemate.execution.gather", "casemate.execution.seal", "casemate.files.walk", "casemate.walls.wall",
     "casemate.model.approval", "casemate.model.events", "casemate.model.execution", "casemate.workspace.apply",
 }  # fmt: skip
 _TELLS_WHAT_IS_LOADED = """

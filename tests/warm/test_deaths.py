@@ -126,7 +126,7 @@ def test_nothing_begins_in_a_cell_whose_end_is_being_noted(sandbox: sync.Sandbox
         kill(all_ready(sandbox)[0])
         chosen = noted.result(witness.PATIENCE)
         try:
-            assert not chosen._link.begin(chosen, {}, {}, b"", None)  # type: ignore[arg-type]
+            assert not chosen._link.begin(chosen, {}, {}, b"", None)  # type: ignore[attr-defined]
         finally:
             tried.set()
     check(sandbox.run(HELLO["python"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import Any
 
 from tests.contract import witness
 from tests.warm.ready import until
@@ -14,7 +15,8 @@ from casemate import sync
 
 def test_a_supervisor_that_does_not_read_holds_up_nothing_but_itself(sandbox: sync.Sandbox) -> None:
     assert sandbox.run("print(1)").stdout == "1\n"
-    link = sandbox._sandbox._rooms.wall._link
+    wall: Any = sandbox._sandbox._rooms.wall
+    link = wall._link
     assert link is not None
     (supervisor,) = witness.serving()
     os.kill(supervisor, signal.SIGSTOP)

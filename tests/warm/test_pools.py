@@ -217,7 +217,7 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None, str]:
         cell = sandbox._rooms.wall.start(plan, kept)
         (descriptor,) = await asyncio.wrap_future(cell.listeners())
         heard = await asyncio.to_thread(answer, descriptor)
-        ending = await cell.ended()
+        ending = await cell.wait()
         os.close(ending.tree_fd)
         return heard, kept.data, ending.wait_status, ending.start
 

@@ -17,7 +17,6 @@ from casemate.errors import QueueFull, SandboxClosed
 from casemate.execution.given import (
     check_apart,
     check_approver,
-    check_choice,
     check_namespace,
     check_preload,
     checked_concurrency,
@@ -33,7 +32,7 @@ from casemate.execution.request import check_timeout
 from casemate.execution.tally import Tally
 from casemate.languages.catalogue import launch_probe, runtime_for
 from casemate.model.secrets import NO_SECRETS, Secrets
-from casemate.walls.native.wall import NativeWall
+from casemate.walls.registry import open_wall
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
     from casemate.workspace.guarding import Guard
 
 _MOST_KNOWN = 10_000  # runs of which nothing is kept but that they left no files
-_WALLS = ("native",)
 
 
 class Rooms:
@@ -113,7 +111,8 @@ class Rooms:
             workspace=workspace, workspace_mode=workspace_mode, allow_read=allow_read, isolation=isolation,
             intercept=intercept, trust=trust,
         )  # fmt: skip
-        check_choice("isolation", bound.isolation, ("auto", *_WALLS))
+        self._concurrency = checked_concurrency(concurrency)
+        self.wall = open_wall(bound.isolation, launch_probe, self._concurrency)
         check_approver(approve)
         folder = checked_folder("workspace", bound.workspace)
         output_folder = checked_output_dir(output_dir)
@@ -126,8 +125,6 @@ class Rooms:
         self._policy, self._approve = bound.policy, approve
         self._approval_timeout = check_timeout(approval_timeout, "approval_timeout")
         self._store = None if vault is None else opened_store(vault, os.environ)
-        self._concurrency = checked_concurrency(concurrency)
-        self.wall = NativeWall(launch_probe, self._concurrency)
         self.log = AuditLog(checked_path("audit", audit) if audit is not None else default_path(os.environ))
         self.house = House(
             wall=self.wall, log=self.log, approvals=lambda: self.approvals,

@@ -16,7 +16,7 @@ from casemate.api.config import bounded
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
-from casemate.execution.given import check_choice, check_namespace, checked_folder, opened_store
+from casemate.execution.given import check_namespace, checked_folder, opened_store
 from casemate.execution.house import House
 from casemate.execution.interception import Interceptions
 from casemate.execution.network import Outside
@@ -30,7 +30,7 @@ from casemate.model.plan import HOME, Bind, Entry, Place, Plan, Workspace
 from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.model.shown import Shown
 from casemate.policy.globs import is_pattern
-from casemate.walls.native.wall import NativeWall
+from casemate.walls.registry import open_wall
 from casemate.walls.wall import Cell, Standard
 from casemate.workspace.guarding import HIDDEN, Guard, Guarded, Watched, seen_through_layers
 
@@ -79,7 +79,7 @@ class Wrapping:
             asked.policy, network=network, allowed_domains=asked.allowed_domains, allow_local=(), limits=asked.limits,
             workspace=asked.workspace, workspace_mode=asked.mode, isolation=asked.isolation, wraps=True,
         )  # fmt: skip
-        check_choice("isolation", bound.isolation, ("auto", "native"))
+        self._wall = open_wall(bound.isolation, launch_probe, 1)
         check_namespace(asked.namespace)
         self._asked = asked
         self._policy = bound.policy
@@ -87,7 +87,6 @@ class Wrapping:
         self.folder = _folder(bound.workspace or asked.cwd)
         self.mode = bound.workspace_mode
         self.read_only = bound.policy.read_only
-        self._wall = NativeWall(launch_probe, 1)
         self._log = AuditLog(default_path(asked.environ))
         self._approvals: Approvals | None = None
         self._house = House(

@@ -45,7 +45,7 @@ class Pausable(Protocol):
         """Stop everything in it, and its clock."""
         ...
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let it go on."""
         ...
 
@@ -255,7 +255,7 @@ class CellPause:
         with self._lock:
             self._is_over = self._is_over or is_over
             if self._is_paused and self._cell:
-                self._cell.go_on()
+                self._cell.resume()
             self._is_paused = False
 
     def _check_later(self, seconds: float) -> None:

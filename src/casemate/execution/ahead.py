@@ -11,7 +11,7 @@ from importlib import import_module
 # In the order in which they are needed.
 _ALWAYS = (
     "casemate.model.events",
-    "casemate.walls.ending",
+    "casemate.walls.wall",
     "casemate.execution.collect",
     "casemate.execution.seal",
     "concurrent.futures.thread",  # asyncio's threads, in which a sandbox is closed

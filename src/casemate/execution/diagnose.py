@@ -13,7 +13,7 @@ from casemate.model.sizes import format_size
 if TYPE_CHECKING:
     from casemate.model.limits import Limits
     from casemate.model.result import ProgramError
-    from casemate.walls.ending import Ending
+    from casemate.walls.wall import Ending
 
 # Signals by which runtimes end themselves when memory is refused: V8 traps or aborts, C code aborts or faults.
 _SELF_ENDED = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL}

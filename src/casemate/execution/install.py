@@ -124,7 +124,7 @@ async def _run(plan: Plan, house: House, gateway: Gateway) -> Finished:
     capture.kill = cell.kill
     try:
         async with _served(cell, gateway):
-            ending = await cell.ended()
+            ending = await cell.wait()
     except asyncio.CancelledError:
         await end_first(cell)
         raise

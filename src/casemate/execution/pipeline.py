@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.isolation import IsolationReport
     from casemate.model.request import Request
-    from casemate.walls.ending import Ending
-    from casemate.walls.wall import SessionCell
+    from casemate.walls.wall import Ending, SessionCell
 
 
 async def execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from casemate.model.crossing import Crossing
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
-    from casemate.walls.ending import Ending
-    from casemate.walls.wall import Cell, Sink
+    from casemate.walls.wall import Cell, Ending, Sink
 
 _END_TIMEOUT = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
 
@@ -62,12 +61,12 @@ async def run(
         capture.kill = cell.kill
         doors.asker.attach(cell)
         if emitter:
-            emitter.on_room = cell.resume
+            emitter.on_room = cell.read_on
             emitter.end_cell = partial(_cancel, cell, doors.asker)
         doorway = doors.doorway_of(cell)
         doorway.attend(doors.asker, asks=doors.asks)
         try:
-            ending = await cell.ended()
+            ending = await cell.wait()
         except asyncio.CancelledError:
             await end_first(cell)
             raise
@@ -86,7 +85,7 @@ def _cancel(cell: Cell, asker: Requester) -> None:
 async def end_first(cell: Cell) -> None:
     """Kill a cell and wait until it is gone, also when cancelled once more."""
     cell.kill("cancelled")
-    waiting = asyncio.ensure_future(cell.ended())  # noqa: TID251 - awaited here, or its result closed when it comes
+    waiting = asyncio.ensure_future(cell.wait())  # noqa: TID251 - awaited here, or its result closed when it comes
     try:
         ending = await asyncio.wait_for(asyncio.shield(waiting), _END_TIMEOUT)
     except asyncio.CancelledError:

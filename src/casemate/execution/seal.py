@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from casemate.model.artifact import Artifact
     from casemate.model.isolation import IsolationReport
     from casemate.model.request import Request
-    from casemate.walls.ending import Ending
+    from casemate.walls.wall import Ending
 
 
 class Sealed(NamedTuple):

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
-    from casemate.walls.ending import Ending
-    from casemate.walls.wall import SessionCell
+    from casemate.walls.wall import Ending, SessionCell
 
 _MISSED = "the cell that was ready had ended"
 _NO_DEADLINE = float("inf")  # steps have deadlines, the cell has none
@@ -235,12 +234,12 @@ class SessionCells:
         if self._collector.is_empty(tree) or await asyncio.to_thread(self._collector.is_untouched, tree):
             return StepFiles()
         try:
-            is_paused = await interpreter.cell.freeze()
+            is_paused = await interpreter.cell.pause_files()
             files = await finishing(partial(self._collector.collect, tree, dead=False))
         except Fault:  # it has ended since: nothing in it runs
             return await finishing(partial(self._collector.collect, tree, dead=True))
         finally:
-            interpreter.cell.thaw()
+            interpreter.cell.resume_files()
         with contextlib.suppress(Fault):  # it has ended since
-            is_paused = is_paused and await interpreter.cell.has_stood_still()
+            is_paused = is_paused and await interpreter.cell.stayed_paused()
         return files if is_paused else replace(files, skipped=(*files.skipped, _NOT_PAUSED))

@@ -27,8 +27,7 @@ from casemate.sessions.protocol import (
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
     from casemate.redaction.redaction import Redaction
-    from casemate.walls.ending import StepUsage
-    from casemate.walls.wall import SessionCell, Stream
+    from casemate.walls.wall import SessionCell, StepUsage, Stream
 
 _MOST_BACKGROUND = 1 << 16  # bytes of text from the background that wait for a step to emit them
 _LAST_FRAME = 1 << 16  # bytes of an error or an end, which still counts when a step has said too much
@@ -113,7 +112,7 @@ class Inbox:
         self._step = step
         self._pipes.pop(step.number - 1, None)
         if was_full:
-            self.cell.resume()
+            self.cell.read_on()
 
     def end(self, step: RunningStep) -> None:
         """The cell has ended, and ``step`` is the last one: it emits what waits from the background, and what waited
@@ -159,7 +158,7 @@ class Inbox:
                 return self._add_message(message)
         return False
 
-    def heard(self) -> int:
+    def count_frames(self) -> int:
         return 0 if self._step is None else self._step.order.count
 
     def settle(self, upto: int = 1 << 62) -> None:
@@ -185,7 +184,7 @@ class Inbox:
             return running.capture.is_full()
         return running.capture.is_full() or self._is_background_full()
 
-    def deaf(self) -> None:
+    def interpreter_closed(self) -> None:
         self._call_in_loop(self._loop.call_later, _DEAF_GRACE, self.cell.kill, "deaf")
 
     def _is_background_full(self) -> bool:

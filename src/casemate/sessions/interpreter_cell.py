@@ -13,8 +13,7 @@ from casemate.execution.guarding import Watch
 from casemate.execution.network import Doorway
 from casemate.sessions.inbox import Inbox, RunningStep
 from casemate.sessions.interpreters import StepRequest
-from casemate.walls.ending import Ending
-from casemate.walls.wall import CellMissed
+from casemate.walls.wall import CellMissed, Ending
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
     from casemate.sessions.interpreters import Interpreter
     from casemate.sessions.protocol import Reply
-    from casemate.walls.ending import StepUsage
-    from casemate.walls.wall import Reason, SessionCell, Wall
+    from casemate.walls.wall import Reason, SessionCell, StepUsage, Wall
 
 GRACE = 2.0  # seconds that a step has after an interrupt, before its cell is ended
 _READY_WITHIN = 60.0  # seconds that an interpreter has to start, on a machine under heavy load
@@ -54,8 +52,8 @@ class InterpreterCell:
             raise
         self.watch.begin(self.cell.kill)
         self._inbox.cell = self.cell
-        self.ended: asyncio.Future[Ending] = asyncio.ensure_future(self.cell.ended())  # noqa: TID251 - ended by `end`
-        self._folders = asyncio.ensure_future(self.cell.opened())  # noqa: TID251 - done at the latest when the cell ends
+        self.ended: asyncio.Future[Ending] = asyncio.ensure_future(self.cell.wait())  # noqa: TID251 - ended by `end`
+        self._folders = asyncio.ensure_future(self.cell.open_folders())  # noqa: TID251 - done at the latest when the cell ends
         self._folders.add_done_callback(_ignore_exception)
         self.ended.add_done_callback(_ignore_exception)
         self._is_released = False
@@ -88,7 +86,7 @@ class InterpreterCell:
 
         capture.kill = interrupt
         if emitter:
-            emitter.on_room = self.cell.resume
+            emitter.on_room = self.cell.read_on
         return capture
 
     def answer(self, number: int, allow: bool, reason: str) -> None:
@@ -204,7 +202,7 @@ class InterpreterCell:
             return
         with contextlib.suppress(CasemateError, TimeoutError):
             async with asyncio.timeout(_END_WITHIN):
-                os.close((await self.cell.ended()).tree_fd)
+                os.close((await self.cell.wait()).tree_fd)
 
     def abandon(self) -> None:
         """End it and give up its files, without waiting. Harmless when it has ended."""

@@ -16,7 +16,7 @@ from casemate.model.isolation import IsolationReport
 from casemate.model.limits import Limits
 from casemate.model.request import Request
 from casemate.sessions.protocol import StepDone
-from casemate.walls.ending import Ending, StepUsage
+from casemate.walls.wall import Ending, StepUsage
 
 _CLOSED = Cause("cancelled", "Its session was closed.")
 _INTERRUPTED = Cause("cancelled", "It was interrupted.", retryable=True)

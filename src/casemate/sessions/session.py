@@ -396,7 +396,7 @@ class Session:
         if not step.has_begun:
             return
         step.leave()
-        interpreter.cell.resume()
+        interpreter.cell.read_on()
         interpreter.cell.interrupt(GRACE)
         self._stop_asking("the step was interrupted")
         waiting = asyncio.ensure_future(self._wait_quiet(interpreter, step))  # noqa: TID251 - awaited here in every case

@@ -1,6 +1,6 @@
 """What every wall offers: prove itself, and run one planned cell.
 
-Above: `casemate.execution`, which knows walls only by this. Below: `native`.
+Above: `casemate.execution`, which knows walls only by this. Below: a folder for each wall, listed in `registry`.
 A wall reports what happened as values; it raises only `casemate.CasemateError`.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from casemate.errors import Fault
@@ -17,7 +18,45 @@ if TYPE_CHECKING:
     from casemate.model.overview import InUse
     from casemate.model.plan import Entry, Listener, Plan
     from casemate.model.warmth import Warmth
-    from casemate.walls.ending import Ending, StepUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a cell ended, as seen from outside.
+
+    ``wait_status``: of the program (as wait(2) gives it), None when it never reported;
+    ``reason``: None when the program ended by itself; ``tree_fd``: a descriptor of the folder
+    of everything the cell could write, which the receiver closes. ``start``: how the cell was made, as
+    :class:`casemate.model.isolation.IsolationReport` has it, and ``start_reason`` why.
+    """
+
+    wait_status: int | None
+    reason: str | None
+    seconds: float
+    cpu_seconds: float
+    peak_memory: int
+    tasks: int
+    oom: bool
+    space_left: int
+    inodes_left: int
+    tree_fd: int
+    start: str = "exec"
+    start_reason: str = ""
+
+
+class StepUsage(NamedTuple):
+    """What a session's cell used during a step: seconds of cpu, and the most bytes and tasks; what it went on using,
+    and what was left of its limits, when the step was over; whether the wall ``interrupted`` it: its time was up."""
+
+    cpu_seconds: float
+    peak_memory: int
+    tasks: int
+    memory_left: int
+    tasks_left: int
+    space_left: int
+    inodes_left: int
+    interrupted: bool
+
 
 Stream = Literal["stdout", "stderr"]
 
@@ -58,7 +97,7 @@ class SessionSink(Protocol):
         """One control frame, hostile; whether text that was written before it is still to come from the pipes."""
         ...
 
-    def heard(self) -> int:
+    def count_frames(self) -> int:
         """How many frames of the step that runs have come."""
         ...
 
@@ -80,7 +119,7 @@ class SessionSink(Protocol):
         pipes, and None for the one that frames come through."""
         ...
 
-    def deaf(self) -> None:
+    def interpreter_closed(self) -> None:
         """The interpreter does not speak or listen any more: its end of a pipe is closed."""
         ...
 
@@ -107,17 +146,16 @@ class Cell(Protocol):
         From any thread."""
         ...
 
-    def resume(self) -> None:
+    def read_on(self) -> None:
         """Read on after the sink was full. From any thread."""
         ...
 
     def pause(self) -> None:
-        """Stop everything in it, and its clock, until `go_on`: it waits for somebody's answer and for nothing else. Not
-        when it has been interrupted, or when no step runs. Whatever runs all the same has the clock against it. From
-        any thread."""
+        """Stop everything in it, and its clock, until `resume`: it waits for an answer and for nothing else. Not when
+        it has been interrupted, or when no step runs. The clock counts whatever runs all the same. From any thread."""
         ...
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let it and its clock go on. Harmless when it was not paused. From any thread."""
         ...
 
@@ -131,7 +169,7 @@ class Cell(Protocol):
         thread. The future may hold an ``OSError``."""
         ...
 
-    async def ended(self) -> Ending:
+    async def wait(self) -> Ending:
         """Wait for the end; everything in the cell is dead then.
 
         Raises ``Unavailable``, ``InvalidArgument`` or ``Fault`` for a cell that could not be made.
@@ -171,33 +209,33 @@ class SessionCell(Protocol):
         """As of `Cell`."""
         ...
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """As of `Cell`."""
         ...
 
-    async def freeze(self) -> bool:
+    async def pause_files(self) -> bool:
         """Stop everything in the cell; whether it stands still."""
         ...
 
-    def thaw(self) -> None:
+    def resume_files(self) -> None:
         """Let it go on."""
         ...
 
-    async def has_stood_still(self) -> bool:
-        """Whether nothing in it has run between the last `freeze` and the last `thaw`."""
+    async def stayed_paused(self) -> bool:
+        """Whether nothing in it has run between the last `pause_files` and the last `resume_files`."""
         ...
 
     def kill(self, reason: Reason) -> None:
         """End everything in the cell; its files are kept for the next one unless the reason is "closed"."""
         ...
 
-    def resume(self) -> None:
+    def read_on(self) -> None:
         """Read on after the sink was full. From any thread."""
         ...
 
-    async def opened(self) -> tuple[int, int]:
+    async def open_folders(self) -> tuple[int, int]:
         """Descriptors of the workspace as the cell sees it, and of the folder of everything it can write; the
-        receiver closes them. Raises as `ended` does where the cell could not be made."""
+        receiver closes them. Raises as `wait` does where the cell could not be made."""
         ...
 
     def listeners(self) -> Future[list[int]]:
@@ -213,8 +251,8 @@ class SessionCell(Protocol):
         thread; what is shown stays as long as the cell lives. The future may hold an ``OSError``."""
         ...
 
-    async def ended(self) -> Ending:
-        """Wait for the end; everything in the cell is dead then. Raises as `Cell.ended` does, and ``CellMissed``."""
+    async def wait(self) -> Ending:
+        """Wait for the end; everything in the cell is dead then. Raises as `Cell.wait` does, and ``CellMissed``."""
         ...
 
     def forget(self) -> None:
@@ -226,6 +264,10 @@ class Wall(Protocol):
     """Something that holds cells."""
 
     name: str
+
+    def warm_up(self) -> None:
+        """Start what cells need without waiting for it. Raises ``Unavailable``."""
+        ...
 
     async def prove(self) -> IsolationReport:
         """What this wall can do here, as its self-test showed. Raises ``WallUnavailable``."""

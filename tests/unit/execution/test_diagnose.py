@@ -10,7 +10,7 @@ import pytest
 
 from casemate import Limits, ProgramError
 from casemate.execution.diagnose import Evidence, Verdict, diagnose
-from casemate.walls.ending import Ending
+from casemate.walls.wall import Ending
 
 MIB = 2**20
 

@@ -78,7 +78,7 @@ def _dispatch(given: list[str]) -> int:
         return 0
     given[0] = ALIASES.get(given[0], given[0])
     if given[0] in ("run", "wrap") and sys.platform == "linux" and not {*_HELP, "--explain"} & {*given}:
-        from casemate.walls.native.spawn import start_early
+        from casemate.walls.registry import start_early
 
         start_early()  # the supervisor starts while this process loads what it needs itself
     if given[0] == "serve":

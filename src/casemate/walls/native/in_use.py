@@ -55,7 +55,7 @@ def used_by(link: Link | None) -> InUse:
 
 def _is_ready(cell: RunningCell) -> bool:
     """Whether it waits for a program."""
-    return (cell.hears if isinstance(cell, RunningSession) else cell.sink) is None
+    return (cell.session_sink if isinstance(cell, RunningSession) else cell.sink) is None
 
 
 def look(supervisor: int) -> Look:

@@ -16,37 +16,50 @@ import time
 import weakref
 from collections import deque
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 from casemate.errors import Fault
 from casemate.supervisor import wire
 from casemate.walls.native import spawn
-from casemate.walls.native.carrying import PIPE, Outbox, close_all, what_is_in
-from casemate.walls.native.frames import FrameError
-from casemate.walls.native.keeping import Keeper
-from casemate.walls.native.memory import seal
+from casemate.walls.native.descriptors import PIPE, Outbox, close_all, seal, what_is_in
+from casemate.walls.native.refusal import Unlaunched, why_lost
 from casemate.walls.native.running import (
+    FrameError,
     RunningCell,
     RunningSession,
     StepPipe,
-    Unlaunched,
     ending_of,
     open_pipes,
     open_requests,
     open_ways_in,
 )
 from casemate.walls.native.session_pipes import SessionPipes
-from casemate.walls.native.unlaunched import why_lost
 from casemate.walls.wall import SessionSink, Sink, Stream
 
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
+
+
+class PoolKeeper(Protocol):
+    """The pools, as the link calls them. All of it is called in the pump thread."""
+
+    def handle(self, message: dict[str, Any]) -> None:
+        """The supervisor tells of a zygote."""
+        ...
+
+    def next_time(self) -> float | None:
+        """When it wants to be called next, in monotonic seconds; None for not at all."""
+        ...
+
+    def on_time(self) -> None:
+        """It may be that time."""
+        ...
 
 
 class Link:
     """One running supervisor."""
 
     def __init__(self) -> None:
-        self.keeper: Keeper | None = None
+        self.pools: PoolKeeper | None = None
         self.hello: Future[dict[str, Any]] = Future()
         self._supervisor = spawn.take()
         self._socket = self._supervisor.socket
@@ -151,7 +164,7 @@ class Link:
                 return False
             if isinstance(cell, RunningSession):
                 cell.requests = os.dup(cell.order)
-                cell.hears = sink  # type: ignore[assignment]
+                cell.session_sink = sink  # type: ignore[assignment]
             order, way_in = cell.order, cell.stdin
             cell.order = cell.stdin = -1
             if not isinstance(cell, RunningSession):
@@ -199,13 +212,13 @@ class Link:
         self.epoll.register(self._socket.fileno(), select.EPOLLIN)
         self.epoll.register(self._wake, select.EPOLLIN)
         try:
-            while self._turn():
+            while self._pump_once():
                 pass
         finally:
-            self._lost()
+            self._end_all()
 
-    def _turn(self) -> bool:
-        when = self.keeper.next_time() if self.keeper else None
+    def _pump_once(self) -> bool:
+        when = self.pools.next_time() if self.pools else None
         for fd, events in self.epoll.poll(None if when is None else max(0.0, when - time.monotonic())):
             if fd == self._socket.fileno():
                 if events & ~select.EPOLLOUT and not self._receive():
@@ -220,8 +233,8 @@ class Link:
                 self._read(fd, self.readers[fd])
             elif fd in self.sessions.writers:
                 self.sessions.send_on(fd)
-        if self.keeper:
-            self.keeper.on_time()
+        if self.pools:
+            self.pools.on_time()
         return True
 
     def _send_on(self) -> None:
@@ -249,7 +262,7 @@ class Link:
             self.readers[fd] = cell
             self.epoll.register(fd, select.EPOLLIN)
 
-    def resume(self, cell: RunningCell) -> None:
+    def read_on(self, cell: RunningCell) -> None:
         """Read on where the sink had been full."""
         while cell.paused:
             self.epoll.register(cell.paused.pop(), select.EPOLLIN)
@@ -276,7 +289,7 @@ class Link:
         place = cell.pipes[fd]
         if isinstance(cell, RunningSession):
             step = place.step if isinstance(place, StepPipe) else None if place is None else 0
-            return cell.hears is not None and cell.hears.is_full(step)
+            return cell.session_sink is not None and cell.session_sink.is_full(step)
         return cell.sink is not None and cell.sink.is_full()
 
     def deliver(self, fd: int, cell: RunningCell, data: bytes) -> None:
@@ -311,7 +324,7 @@ class Link:
         del self.readers[fd]
         os.close(fd)
         if place is None and isinstance(cell, RunningSession):
-            self.sessions.deaf(cell)
+            self.sessions.report_closed(cell)
 
     def drain(self, cell: RunningCell) -> None:
         """Read what a dead cell's pipes still hold, and close them."""
@@ -347,10 +360,10 @@ class Link:
             if cell is None or not cell.take_listeners(message, fds):
                 close_all(fds)
         elif message["op"] in ("zygote", "zygote ended"):
-            if self.keeper:
-                self.keeper.hear(message)
+            if self.pools:
+                self.pools.handle(message)
         elif message["op"] in ("session files", "pipes", "step over", "files paused", "files resumed", "shown"):
-            self.sessions.hear(self._cells.get(message["id"]), message, fds)
+            self.sessions.handle(self._cells.get(message["id"]), message, fds)
         elif flags & socket.MSG_CTRUNC:
             lost = {"op": "launch refused", "stage": "descriptors", "errno": errno.EMFILE}
             self._finish({**message, **lost, "detail": "no descriptor is left"}, fds)
@@ -383,7 +396,7 @@ class Link:
             close_all(fds)
             cell.future.set_exception(Unlaunched(message["stage"], message["errno"], message["detail"]))
 
-    def _lost(self) -> None:
+    def _end_all(self) -> None:
         with self._lock:
             self.alive = False
             cells = list(self._cells.values())

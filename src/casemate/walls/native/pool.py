@@ -1,64 +1,409 @@
-"""How many cells of one kind should be ready. Pure.
+"""Pools of ready cells, and the zygotes that cells are forked from.
 
-A run takes a ready cell in a millisecond where making one takes several; but each that waits holds
-memory, and making one takes time from the runs that go on.
+The wall takes a cell with `take`; the link makes them. A ready cell was made for nobody, serves one run and is never
+given to another. A run takes a ready cell in a millisecond where making one takes several; but each that waits holds
+memory, and making one takes time from the runs that go on. The pump thread keeps time here; any thread may take.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-_SHARE = 0.1  # of the memory that is free, for all cells that wait
-_REMEMBERED = 10.0  # seconds for which the most runs at once count as demand
-IDLE = 30.0  # seconds without a run of its kind, after which a ready cell is ended
-ZYGOTE_IDLE = 600.0  # seconds without a run, after which a zygote is ended
-PAUSE = 0.02  # seconds without a run, after which there is time to make more
-_SPARE = 1  # cells more than were ever used at once: the next run may come before another is made
-MOST_MAKING = 2  # cells made ahead at once: more would take time from runs
+from casemate.errors import CasemateError
+from casemate.model.secrets import NO_SECRETS
+from casemate.walls.native import launch
+from casemate.walls.native.demand import (
+    IDLE,
+    MOST_MAKING,
+    PAUSE,
+    ZYGOTE_IDLE,
+    Demand,
+    has_just_ended,
+    is_busy,
+    target_size,
+)
+
+if TYPE_CHECKING:
+    from casemate.model.plan import Plan, Waiting
+    from casemate.model.warmth import PoolState, Warmth, ZygoteState
+    from casemate.walls.native.link import Link
+    from casemate.walls.native.running import RunningCell
+
+_SOON = 0.05  # seconds after the first run: who runs one program and goes pays for nothing
+_AFTER = 0.001  # seconds after a run until others are made ready in the place of what it took
+_LATER = 1.0  # seconds after the first run, until the zygote of programs that want more is started as well
+_OFTEN = 1.0  # seconds between looks at what is ready
+_DEATHS = 3  # of a zygote in a row, each within seconds of its start: then its environment goes without
+_SHORT_LIFE = 10.0
+_FAILURES = 5  # cells of one kind that ended while they waited, in a row: then it goes without
+_KINDS = 8  # that are kept at most
+_LEAST = 2  # cells of a kind, however many of others wait
+_ENOUGH_FOR_ONE = 400 << 20  # bytes
 
 
 @dataclass(slots=True)
-class Demand:
-    """How one kind of cell was asked for: ``running`` now, the ``most`` at once lately, and ``since`` when that counts.
+class _Zygote:
+    """One warmed interpreter, as far as the supervisor has told of it."""
 
-    Times are monotonic seconds.
+    key: str
+    waiting: Waiting
+    state: str = "wanted"  # then starting, ready, or ruled out
+    problem: str = ""
+    pid: int = 0
+    data: int = 0
+    deaths: int = 0
+    asked: float = 0.0
+    ready: float = 0.0
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Cells of one kind. ``request`` makes another; ``waiting`` says how."""
+
+    plan: Plan
+    root: str
+    request: dict[str, Any]
+    waiting: Waiting
+    zygote: _Zygote | None
+    born: float
+    demand: Demand = field(default_factory=Demand)
+    ready: deque[RunningCell] = field(default_factory=deque)
+    taken: int = 0
+    made: int = 0
+    failed: int = 0  # in a row: cells that ended while they waited
+    problem: str = ""
+
+
+class Lease:
+    """One run's use of the pool of its kind.
+
+    ``cell``: one that waits, and ``how`` it came about; None where there is none, and ``why``.
     """
 
-    running: int = 0
-    most: int = 0
-    since: float = 0.0
-    last: float = 0.0
+    def __init__(
+        self, pools: Pools, pool: _Pool, cell: RunningCell | None = None, how: str = "exec", why: str = ""
+    ) -> None:
+        self.cell = cell
+        self.how = how
+        self.why = why
+        self._pools = pools
+        self._pool: _Pool | None = pool
 
-    def begin(self, now: float) -> None:
-        """A run of this kind begins."""
-        self.running += 1
-        self.last = now
-        if self.running >= self.most or now - self.since > _REMEMBERED:
-            self.most, self.since = self.running, now
-
-    def end(self, now: float) -> None:
-        """A run of this kind has ended."""
-        self.running -= 1
-        self.last = max(self.last, now)
+    def end(self) -> None:
+        """The run is over. Once; harmless when repeated."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            self._pools.release(pool)
 
 
-def wanted(demand: Demand, now: float, concurrency: int, free: int, cost: int) -> int:
-    """Cells to have ready besides those that run, ``free`` bytes of memory being available and each taking ``cost``.
+class Pools:
+    """The pools of one link, for at most ``concurrency`` runs at once."""
 
-    While runs come one after the other only half of them are made up for: making more takes time from the runs.
-    """
-    if now - demand.last > IDLE:
-        return 0
-    affordable = int(free * _SHARE / max(1, cost))
-    most = max(0, min(demand.most + _SPARE, concurrency - demand.running, affordable))
-    return -(-most // 2) if is_busy(demand, now) else most
+    def __init__(self, link: Link, concurrency: int) -> None:
+        self._link = link
+        self._concurrency = concurrency
+        self._lock = threading.Lock()
+        self._pools: dict[Any, _Pool] = {}
+        self._zygotes: dict[Any, _Zygote] = {}
+        self._runs = 0
+        self._due: float | None = None
+        self._looked = 0.0
+        self._free_bytes = 0
+
+    # -- from any thread
+
+    def take(self, plan: Plan, waiting: Waiting, root: str) -> Lease:
+        """What a run gets of its pool: a ready cell where there is one. Raises ``OSError``."""
+        now = time.monotonic()
+        with self._lock:
+            pool = self._pool_for(plan, waiting, root)
+            pool.demand.begin(now)
+            self._runs += 1
+            if self._runs > 1 or plan.session:
+                self._want_zygote(pool, now)
+            return self._lease(pool, plan.continues)
+
+    def _lease(self, pool: _Pool, continues: str) -> Lease:
+        while pool.ready and not continues:
+            cell = pool.ready.popleft()
+            if not cell.future.done():
+                pool.taken += 1
+                return Lease(self, pool, cell, "pool")
+        if pool.zygote is None:
+            return Lease(self, pool, why=pool.problem or "no cell of its kind was ready yet")
+        if pool.zygote.state != "ready":
+            return Lease(self, pool, why=_why_not(pool.zygote))
+        try:
+            return Lease(self, pool, self._make(pool, continues), "zygote")
+        except OSError as error:
+            return Lease(self, pool, why=f"a cell could not be made ready: {error.strerror}")
+
+    def release(self, pool: _Pool) -> None:
+        """A run that used ``pool`` is over."""
+        with self._lock:
+            now = time.monotonic()
+            pool.demand.end(now)
+            self._set_due(now + (_SOON if self._runs == 1 else _AFTER))  # not now: the result is on its way
+
+    def start(self, plan: Plan, waiting: Waiting, root: str) -> None:
+        """Keep cells for such programs ready, from now on."""
+        now = time.monotonic()
+        with self._lock:
+            pool = self._pool_for(plan, waiting, root)
+            pool.demand.last = pool.demand.since = now
+            pool.demand.most = max(1, pool.demand.most)
+            self._want_zygote(pool, now)
+            self._fill(pool)
+            self._set_due(now + _OFTEN)
+
+    def states(self) -> Warmth:
+        """What there is, for people."""
+        from casemate.model.warmth import Warmth  # here alone: who runs one program and goes asks for nothing
+
+        with self._lock:
+            pools = tuple(_pool_state(pool) for pool in self._pools.values())
+            return Warmth(pools, tuple(_zygote_state(zygote) for zygote in self._zygotes.values()))
+
+    # -- in the pump thread
+
+    def handle(self, message: dict[str, Any]) -> None:
+        """The supervisor tells of a zygote."""
+        with self._lock:
+            zygote = next((one for one in self._zygotes.values() if one.key == message["key"]), None)
+            if zygote is None:
+                return
+            if message["op"] == "zygote ended":
+                self._note_death(zygote, message["detail"])
+            elif message["problem"] is not None:
+                zygote.state, zygote.problem = "ruled out", message["problem"]
+            else:
+                zygote.state, zygote.pid, zygote.data = "ready", message["pid"], message["data"]
+                zygote.ready = time.monotonic()
+                for pool in self._pools.values():
+                    if pool.zygote is zygote:
+                        self._fill(pool)
+
+    def next_time(self) -> float | None:
+        """When `on_time` wants to be called (monotonic seconds)."""
+        return self._due
+
+    def on_time(self) -> None:
+        """Start what is wanted, end what is no longer."""
+        now = time.monotonic()
+        if self._due is None or now < self._due:
+            return
+        with self._lock:
+            for pool in list(self._pools.values()):
+                with contextlib.suppress(OSError, CasemateError):  # its workspace has gone; a run will say so
+                    self._keep_up(pool, now)
+            self._drop_idle(now)
+            soon = any(has_just_ended(pool.demand, now) for pool in self._pools.values())
+            self._due = now + (PAUSE if soon else _OFTEN) if self._pools or self._zygotes else None
+
+    # -- under the lock
+
+    def _pool_for(self, plan: Plan, waiting: Waiting, root: str) -> _Pool:
+        kind = _kind(plan, waiting, root)
+        pool = self._pools.get(kind)
+        if pool is None:
+            zygote = None if waiting.preload is None else self._zygote(waiting, root)
+            request = launch.waiting_request(plan, waiting, root)
+            request["zygote"] = zygote.key if zygote else ""
+            # A program's own is not kept.
+            like = replace(
+                plan, code=b"", files={}, stdin=b"", env={}, argv=(), waiting="", continues="", secrets=NO_SECRETS
+            )
+            waiting = replace(waiting, order=b"")
+            now = time.monotonic()
+            pool = self._pools[kind] = _Pool(like, root, request, waiting, zygote, now)
+            pool.demand.last = now
+            self._drop_least_used()
+        return pool
+
+    def _zygote(self, waiting: Waiting, root: str) -> _Zygote:
+        kind = (root, waiting.argv, tuple(waiting.env.items()), waiting.preload, waiting.optional)
+        for known in [one for one in self._zygotes.values() if one.waiting.argv == waiting.argv]:
+            if known.waiting.stamp != waiting.stamp:
+                self._retire(known)  # their environment has changed on the disk
+        zygote = self._zygotes.get(kind)
+        if zygote is None:
+            zygote = self._zygotes[kind] = _Zygote(os.urandom(6).hex(), waiting)
+        return zygote
+
+    def _retire(self, zygote: _Zygote) -> None:
+        for kind, pool in list(self._pools.items()):
+            if pool.zygote is zygote:
+                self._empty(pool)
+                del self._pools[kind]
+        for name, known in list(self._zygotes.items()):
+            if known is zygote:
+                del self._zygotes[name]
+        self._link.send({"op": "end zygote", "key": zygote.key})
+
+    def _want_zygote(self, pool: _Pool, now: float) -> None:
+        zygote = pool.zygote
+        if zygote is None or zygote.state != "wanted":
+            return
+        zygote.state, zygote.asked = "starting", now
+        self._link.send(
+            {
+                "op": "zygote",
+                "key": zygote.key,
+                "root": pool.request["root"],
+                "argv": list(pool.waiting.argv),
+                "env": dict(pool.waiting.env),
+                "own_entries": pool.request["own_entries"],
+                "preload": list(pool.waiting.preload or ()),
+                "optional": pool.waiting.optional,
+            }
+        )
+
+    def _keep_up(self, pool: _Pool, now: float) -> None:
+        if pool.waiting.fuller and now - pool.born > _LATER:
+            self._want_fuller(pool)
+        self._want_zygote(pool, now)
+        self._fill(pool)
+
+    def _want_fuller(self, pool: _Pool) -> None:
+        """Sooner or later a program comes that wants more modules: their zygote takes a second to start."""
+        waiting = replace(pool.waiting, preload=pool.waiting.fuller, fuller=(), cost=pool.waiting.fuller_cost)
+        if _kind(pool.plan, waiting, pool.root) not in self._pools:
+            demand = self._pool_for(pool.plan, waiting, pool.root).demand
+            demand.last, demand.most = pool.demand.last, 1
+
+    def _note_death(self, zygote: _Zygote, detail: str) -> None:
+        if zygote.state == "ruled out":
+            return
+        now = time.monotonic()
+        zygote.deaths = zygote.deaths + 1 if now - zygote.asked < _SHORT_LIFE else 1
+        zygote.state, zygote.problem, zygote.ready = "wanted", detail, 0.0
+        if zygote.deaths >= _DEATHS:
+            zygote.state, zygote.problem = "ruled out", f"it ended {zygote.deaths} times: {detail}"
+        self._set_due(now + _SOON)
+
+    def _make(self, pool: _Pool, continues: str = "") -> RunningCell:
+        waiting = pool.waiting
+        request = {**pool.request, "continues": continues}
+        cell = self._link.prepare(request, launch.payload(waiting.argv, waiting.env, pool.plan.cwd))
+        pool.made += 1
+        return cell
+
+    def _fill(self, pool: _Pool) -> None:
+        """Make cells ready, a few at a time, and end those that are too many."""
+        now = time.monotonic()
+        self._drop_dead(pool)
+        if pool.problem or (pool.zygote is not None and pool.zygote.state != "ready"):
+            return
+        others = [one for one in self._pools.values() if one is not pool]
+        room = max(min(_LEAST, self._concurrency), self._concurrency - sum(len(one.ready) for one in others))
+        taken = sum(len(one.ready) * one.waiting.cost for one in others)
+        target = target_size(pool.demand, now, room, self._free(now) - taken, pool.waiting.cost)
+        try:
+            for _ in range(min(target - len(pool.ready), MOST_MAKING)):
+                pool.ready.append(self._make(pool))
+        except OSError:
+            return  # there are too few descriptors for now
+        while len(pool.ready) > target and not is_busy(pool.demand, now):
+            pool.ready.pop().discard()
+
+    def _drop_dead(self, pool: _Pool) -> None:
+        """Forget cells that have ended; after many in a row their kind goes without."""
+        living = deque(cell for cell in pool.ready if not cell.future.done())
+        dead = len(pool.ready) - len(living)
+        pool.ready = living
+        pool.failed = pool.failed + dead if dead else (0 if living else pool.failed)
+        if pool.failed >= _FAILURES:
+            pool.problem = f"cells of its kind ended {pool.failed} times while they waited"
+
+    def _drop_least_used(self) -> None:
+        """Keep a bounded number of kinds: a caller may ask for another with each run."""
+        idle = [kind for kind, pool in self._pools.items() if not pool.demand.running]
+        for kind in sorted(idle, key=lambda one: self._pools[one].demand.last)[: max(0, len(self._pools) - _KINDS)]:
+            self._empty(self._pools.pop(kind))
+
+    def _free(self, now: float) -> int:
+        """Bytes that can be had, looked up now and then."""
+        if now - self._looked > _OFTEN:
+            self._looked, self._free_bytes = now, _free_memory()
+        return self._free_bytes
+
+    def _empty(self, pool: _Pool) -> None:
+        while pool.ready:
+            pool.ready.pop().discard()
+
+    def _drop_idle(self, now: float) -> None:
+        for kind, pool in list(self._pools.items()):
+            if not pool.demand.running and now - pool.demand.last > ZYGOTE_IDLE:
+                self._empty(pool)
+                del self._pools[kind]
+        used = {pool.zygote.key for pool in self._pools.values() if pool.zygote}
+        for zygote in list(self._zygotes.values()):
+            if zygote.key not in used:
+                self._retire(zygote)
+
+    def _set_due(self, when: float) -> None:
+        if self._due is None or when < self._due:
+            self._due = when
+            self._link.call(_wake_pump)  # the pump looks at its clock
 
 
-def has_just_ended(demand: Demand, now: float) -> bool:
-    """Whether a run has ended a moment ago, so that there will soon be time."""
-    return now - demand.last < 2 * PAUSE
+def _wake_pump() -> None:
+    """Wakes the pump."""
 
 
-def is_busy(demand: Demand, now: float) -> bool:
-    """Whether runs go on, or have done so a moment ago."""
-    return demand.running > 0 or now - demand.last < PAUSE
+def _kind(plan: Plan, waiting: Waiting, root: str) -> Any:
+    """Cells of one kind can begin each other's programs."""
+    return (
+        root,
+        waiting.argv,
+        tuple(waiting.env.items()),
+        waiting.preload,
+        waiting.stamp,
+        waiting.limits,
+        plan.workspace,
+        launch.identity(plan.workspace),
+        plan.layers,
+        plan.control,
+        plan.reserve,
+        plan.session,
+    )
+
+
+def _why_not(zygote: _Zygote) -> str:
+    if zygote.state == "ruled out":
+        return f"its environment goes without a zygote: {zygote.problem}"
+    return "the zygote of its environment, which cells are forked from, is not ready yet"
+
+
+def _free_memory() -> int:
+    """Bytes that can be had without swapping (proc(5), MemAvailable); a little where the kernel does not say."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", "rb") as file:
+        for line in file:
+            if line.startswith(b"MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return _ENOUGH_FOR_ONE
+
+
+def _pool_state(pool: _Pool) -> PoolState:
+    from casemate.model.warmth import PoolState
+
+    zygote = None if pool.zygote is None else _zygote_state(pool.zygote)
+    idle = time.monotonic() - pool.demand.last > IDLE
+    waiting = sum(not cell.future.done() for cell in pool.ready)
+    counts = (waiting, pool.demand.running, pool.taken, pool.made)
+    return PoolState(pool.plan.language, zygote, *counts, idle=idle, problem=pool.problem)
+
+
+def _zygote_state(zygote: _Zygote) -> ZygoteState:
+    from casemate.model.warmth import ZygoteState
+
+    took = zygote.ready - zygote.asked if zygote.ready else None
+    return ZygoteState(
+        zygote.waiting.preload or (), zygote.state, zygote.problem, zygote.pid or None, took, zygote.data
+    )

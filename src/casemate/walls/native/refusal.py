@@ -1,15 +1,27 @@
-"""Why a machine refuses the native wall, and what would help. Pure, but for `facts`."""
+"""Why a machine refuses the native wall, or a cell could not be made; what would help. Pure, but for `facts`."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from casemate.errors import WallUnavailable
+from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable, WallUnavailable
 
 _OLDEST_KERNEL = (5, 14)  # RLIMIT_NPROC counted per user namespace, mount_setattr, unprivileged overlay
+
+
+class Unlaunched(Exception):
+    """A cell that could not be made: at which stage, with which errno, in the supervisor's words."""
+
+    def __init__(self, stage: str, number: int, detail: str) -> None:
+        super().__init__(f"{stage}: {detail}")
+        self.stage = stage
+        self.errno = number
+        self.detail = detail
 
 
 class Facts(NamedTuple):
@@ -144,3 +156,70 @@ def _text(path: str) -> str:
 def _number(path: str) -> int | None:
     text = _text(path).strip()
     return int(text) if text.lstrip("-").isdigit() else None
+
+
+_CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)  # what was there a moment before is not
+
+
+@contextlib.contextmanager
+def explain_os_errors() -> Iterator[None]:
+    """What goes wrong before anything has started, as what it means for the caller."""
+    try:
+        yield
+    except OSError as error:
+        raise _why_unprepared(error) from None
+
+
+def _why_unprepared(error: OSError) -> CasemateError:
+    """What an error of this process, before anything started, means for the caller."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        remedy = "Where that is as it should be, try again."
+        return InvalidArgument("workspace", f"{error.filename!r} is no longer there", remediation=remedy)
+    return Unavailable(
+        f"a run could not be prepared: {error.strerror}",
+        remediation="When too many files are open: raise the limit (ulimit -n), or lower concurrency.",
+    )
+
+
+def why_unlaunched(error: Unlaunched) -> CasemateError:
+    """What a cell that could not be made means for the caller: whose fault, which argument, what to do."""
+    if error.stage in ("files", "program", "scratch") and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return InvalidArgument("files", f"they do not fit into limits.disk and limits.inodes ({error.detail})")
+    if error.stage == "files":
+        return InvalidArgument("files", f"could not be put into the workspace: {error.detail}")
+    if error.stage == "workspace":
+        return _workspace(error)
+    if error.stage == "root":
+        return Unavailable(f"what the cell needs to read cannot be shown to it: {error.detail}")
+    if error.stage == "descriptors" or error.errno in (errno.EMFILE, errno.ENFILE):
+        return Unavailable(
+            f"there are too few descriptors for this run: {error.detail}",
+            remediation="Raise the limit on open files (ulimit -n), lower concurrency, or wait for other runs to end.",
+        )
+    if error.stage == "environment":
+        return InvalidArgument("environment", f"cannot be shown to a cell: {error.detail}")
+    if error.stage == "exec":
+        return InvalidArgument("environment", f"its interpreter cannot be started in the cell: {error.detail}")
+    refused = explain(error.stage, error.errno, error.detail, facts())
+    return refused.error() if refused.reason != "refused" else Fault(f"a cell could not be made: {error}")
+
+
+def _workspace(error: Unlaunched) -> InvalidArgument:
+    if error.errno == errno.EINVAL:
+        remedy = "Use a folder on ext4, xfs, btrfs or tmpfs, a folder that an ordinary user owns, or no workspace."
+        return InvalidArgument(
+            "workspace",
+            f"the file system of this folder cannot be layered or mapped here ({error.detail})",
+            remediation=remedy,
+        )
+    remedy = "It was changed while the run was prepared; try again." if error.errno in _CHANGED else ""
+    return InvalidArgument("workspace", f"cannot be used: {error.detail}", remediation=remedy)
+
+
+def why_lost(words: str, *, closing: bool) -> CasemateError:
+    """What the end of a supervisor means for whatever ran under it; ``words``: its last."""
+    if words:
+        return Fault(f"the supervisor failed: {words}")
+    if closing:
+        return SandboxClosed("the sandbox was closed while this ran")
+    return Fault("the supervisor was killed while this ran; the next run starts a new one")

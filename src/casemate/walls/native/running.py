@@ -8,21 +8,78 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from casemate.errors import CasemateError, Fault
-from casemate.walls.native.carrying import close_all
-from casemate.walls.native.frames import FrameReader
+from casemate.walls.native.descriptors import close_all
 from casemate.walls.wall import SessionSink, Sink, Stream
 
 if TYPE_CHECKING:
     import asyncio
 
     from casemate.model.plan import Listener
-    from casemate.walls.ending import Ending, StepUsage
-    from casemate.walls.native.link import Link
+    from casemate.walls.wall import Ending, StepUsage
+
+MAX_FRAME = 16 << 20  # bytes; a large picture in base64
+_HEADER = 4
+
+
+class FrameError(ValueError):
+    """The cell sent something that is no frame; nothing after it can be understood."""
+
+
+class FrameReader:
+    """Takes bytes as they come and gives whole frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames completed by ``data``. Raises :class:`FrameError`."""
+        self._buffer += data
+        frames = []
+        while len(self._buffer) >= _HEADER:
+            length = int.from_bytes(self._buffer[:_HEADER], "big")
+            if length > MAX_FRAME:
+                raise FrameError(f"a frame of {length} bytes")
+            if len(self._buffer) < _HEADER + length:
+                break
+            frames.append(bytes(self._buffer[_HEADER : _HEADER + length]))
+            del self._buffer[: _HEADER + length]
+        return frames
+
 
 T = TypeVar("T")
+
+
+class CellLink(Protocol):
+    """What a cell needs of the link to its supervisor."""
+
+    @property
+    def sessions(self) -> RequestWriter:
+        """Where requests to interpreters are written."""
+        ...
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Send the supervisor a message."""
+        ...
+
+    def call(self, function: Any, *arguments: Any) -> None:
+        """Have the pump thread call ``function``."""
+        ...
+
+    def read_on(self, cell: RunningCell) -> None:
+        """Read on where the sink was full."""
+        ...
+
+
+class RequestWriter(Protocol):
+    """Sends requests to sessions' interpreters."""
+
+    def write(self, cell: RunningSession, data: bytes) -> None:
+        """Send ``data``."""
+        ...
+
 
 _numbers = itertools.count(1)  # of what is asked of the supervisor for a cell
 
@@ -40,7 +97,7 @@ class RunningCell:
     Without a ``sink`` it waits for its program; ``order`` and ``stdin`` then lead to its process.
     """
 
-    def __init__(self, link: Link, cell_id: str, sink: Sink | None, pipes: dict[int, Stream | None]) -> None:
+    def __init__(self, link: CellLink, cell_id: str, sink: Sink | None, pipes: dict[int, Stream | None]) -> None:
         self.id = cell_id
         self.sink = sink
         self.order = self.stdin = -1
@@ -56,8 +113,8 @@ class RunningCell:
     def kill(self, reason: str) -> None:
         self._link.send({"op": "kill", "id": self.id, "reason": reason})
 
-    def resume(self) -> None:
-        self._link.call(self._link.resume, self)
+    def read_on(self) -> None:
+        self._link.call(self._link.read_on, self)
 
     def signal(self, number: int) -> None:
         self._say("signal", number=number)
@@ -65,7 +122,7 @@ class RunningCell:
     def pause(self) -> None:
         self._say("pause")
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._say("resume")
 
     def _say(self, what: str, **more: Any) -> None:
@@ -122,7 +179,7 @@ class RunningCell:
         self.end_listening()
         self.future.set_exception(error)
 
-    async def ended(self) -> Ending:
+    async def wait(self) -> Ending:
         return await outcome(self.future)
 
 
@@ -131,21 +188,21 @@ class RunningSession(RunningCell):
 
     def __init__(
         self,
-        link: Link,
+        link: CellLink,
         cell_id: str,
         sink: SessionSink | None,
         pipes: dict[int, Stream | None],
         requests: int = -1,
     ) -> None:
         super().__init__(link, cell_id, None, pipes)
-        self.hears: SessionSink | None = sink
+        self.session_sink: SessionSink | None = sink
         self.requests = requests
         self.unsent = bytearray()
         self.sending = threading.Lock()
         self.unsettled = False  # frames wait for text that is in the pipes
         self.files: Future[tuple[int, int]] = Future()
-        self.frozen: Future[bool] | None = None
-        self.thawed: Future[bool] | None = None
+        self.paused_files: Future[bool] | None = None
+        self.resumed_files: Future[bool] | None = None
         self._shown: dict[int, Future[None]] = {}  # folders that are to be shown, by number
         self.is_gone = False
 
@@ -165,22 +222,22 @@ class RunningSession(RunningCell):
     def interrupt(self, grace: float) -> None:
         self._say("interrupt", grace=grace)
 
-    async def freeze(self) -> bool:
-        self.frozen = frozen = Future[bool]()
-        if self.is_gone:  # asked after `frozen` is there: whoever sets it looks at that afterwards
+    async def pause_files(self) -> bool:
+        self.paused_files = paused_files = Future[bool]()
+        if self.is_gone:  # asked after `paused_files` is there: whoever sets it looks at that afterwards
             raise Fault("the session's cell has ended")
         self._say("pause files")
-        return await outcome(frozen)
+        return await outcome(paused_files)
 
-    def thaw(self) -> None:
-        self.thawed = Future()
+    def resume_files(self) -> None:
+        self.resumed_files = Future()
         self._say("resume files")
 
-    async def has_stood_still(self) -> bool:
-        thawed = self.thawed
-        if thawed is None or self.is_gone:
+    async def stayed_paused(self) -> bool:
+        resumed_files = self.resumed_files
+        if resumed_files is None or self.is_gone:
             raise Fault("the session's cell has ended")
-        return await outcome(thawed)
+        return await outcome(resumed_files)
 
     def show(self, source: str, target: str) -> Future[None]:
         """Show a folder of the host in it."""
@@ -204,7 +261,7 @@ class RunningSession(RunningCell):
         for number in list(self._shown):
             self.take_shown(number, errno.ESRCH)
 
-    async def opened(self) -> tuple[int, int]:
+    async def open_folders(self) -> tuple[int, int]:
         return await outcome(self.files)
 
     def forget(self) -> None:
@@ -227,19 +284,9 @@ class RunningSession(RunningCell):
         """Nobody is left to answer."""
         self.is_gone = True
         self._end_showing()
-        for future in (self.files, self.frozen, self.thawed):
+        for future in (self.files, self.paused_files, self.resumed_files):
             if future is not None and not future.done():
                 future.set_exception(Fault("the session's cell has ended"))
-
-
-class Unlaunched(Exception):
-    """A cell that could not be made: at which stage, with which errno, in the supervisor's words."""
-
-    def __init__(self, stage: str, number: int, detail: str) -> None:
-        super().__init__(f"{stage}: {detail}")
-        self.stage = stage
-        self.errno = number
-        self.detail = detail
 
 
 async def outcome(future: Future[T]) -> T:
@@ -247,11 +294,11 @@ async def outcome(future: Future[T]) -> T:
     import asyncio
 
     waiting = asyncio.wrap_future(future)
-    waiting.add_done_callback(_heard)
+    waiting.add_done_callback(_retrieve_exception)
     return await asyncio.shield(waiting)
 
 
-def _heard(waiting: asyncio.Future[T]) -> None:
+def _retrieve_exception(waiting: asyncio.Future[T]) -> None:
     """asyncio logs an exception that nobody has asked for, also where whoever waited was cancelled."""
     if not waiting.cancelled():
         waiting.exception()
@@ -259,7 +306,7 @@ def _heard(waiting: asyncio.Future[T]) -> None:
 
 def usage_of(message: dict[str, Any]) -> StepUsage:
     """What was used up to the end of a step, as the supervisor tells it."""
-    from casemate.walls.ending import StepUsage
+    from casemate.walls.wall import StepUsage
 
     return StepUsage(
         cpu_seconds=message["cpu"],
@@ -275,7 +322,7 @@ def usage_of(message: dict[str, Any]) -> StepUsage:
 
 def ending_of(message: dict[str, Any], tree_fd: int) -> Ending:
     """How a cell ended, as the supervisor tells it."""
-    from casemate.walls.ending import Ending  # it loads while a cell runs, not before one starts
+    from casemate.walls.wall import Ending  # it loads while a cell runs, not before one starts
 
     return Ending(
         wait_status=message["main"],

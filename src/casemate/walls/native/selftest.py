@@ -26,7 +26,7 @@ from casemate.walls.native import report
 from casemate.walls.wall import Cell, Sink, Stream
 
 if TYPE_CHECKING:
-    from casemate.walls.ending import Ending
+    from casemate.walls.wall import Ending
 
 _GUEST = Path(__file__).parents[2] / "guest"
 _DEADLINE = 20.0  # seconds; the test takes about a tenth of one, more on a machine under heavy load
@@ -68,7 +68,7 @@ class Bench(NamedTuple):
     launch: LaunchProgram
 
 
-async def proved(bench: Bench) -> IsolationReport:
+async def prove(bench: Bench) -> IsolationReport:
     """The report of a wall that holds, from the cache or by testing it. Raises ``WallUnavailable``."""
     key = _key(bench.facts)
     cached = _read_cache(key)
@@ -145,7 +145,7 @@ async def _run(bench: Bench, name: str, arguments: tuple[str, ...], limits: Limi
         deadline=_DEADLINE,
     )
     listener = _Listener()
-    return await bench.start(plan, listener).ended(), listener
+    return await bench.start(plan, listener).wait(), listener
 
 
 def _is_root(owner: int) -> bool:

@@ -7,7 +7,7 @@ import resource
 import select
 from typing import TYPE_CHECKING, Any, Protocol
 
-from casemate.walls.native.carrying import PIPE, close_all, what_is_in
+from casemate.walls.native.descriptors import PIPE, close_all, what_is_in
 from casemate.walls.native.running import RunningCell, RunningSession, StepPipe, usage_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class SessionPipes:
             return
         except OSError:
             cell.unsent.clear()
-            self._pump.call(self.deaf, cell)
+            self._pump.call(self.report_closed, cell)
 
     def _watch_requests(self, cell: RunningSession) -> None:
         """Write on to a session's interpreter when it has read."""
@@ -96,10 +96,10 @@ class SessionPipes:
                 self._pump.epoll.unregister(fd)
                 del self.writers[fd]
 
-    def deaf(self, cell: RunningSession) -> None:
+    def report_closed(self, cell: RunningSession) -> None:
         """Its interpreter has closed its end of a pipe."""
-        if cell.hears:
-            cell.hears.deaf()
+        if cell.session_sink:
+            cell.session_sink.interpreter_closed()
 
     def read_control(self, cell: RunningSession) -> None:
         """Everything that is in a session's control pipe now."""
@@ -109,11 +109,11 @@ class SessionPipes:
 
     def settle(self, cell: RunningSession) -> None:
         """Where frames wait for text that was written before them: it is in the pipes, all of it."""
-        if cell.unsettled and cell.hears:
+        if cell.unsettled and cell.session_sink:
             cell.unsettled = False
-            upto = cell.hears.heard()
+            upto = cell.session_sink.count_frames()
             self._read_text(cell)
-            cell.hears.settle(upto)
+            cell.session_sink.settle(upto)
             if cell.unsettled:
                 self._pump.call(self.settle, cell)
 
@@ -131,7 +131,7 @@ class SessionPipes:
 
     def hand_on(self, cell: RunningSession, place: Stream | StepPipe | None, data: bytes) -> None:
         """What came through one of its pipes."""
-        sink = cell.hears
+        sink = cell.session_sink
         assert sink is not None
         if isinstance(place, StepPipe):
             sink.output(place.step, place.stream, data)
@@ -141,20 +141,20 @@ class SessionPipes:
             for frame in cell.frames.feed(data):
                 cell.unsettled = sink.frame(frame) or cell.unsettled
 
-    def hear(self, cell: RunningCell | None, message: dict[str, Any], fds: list[int]) -> None:
+    def handle(self, cell: RunningCell | None, message: dict[str, Any], fds: list[int]) -> None:
         """The supervisor tells of a session's cell."""
-        if not isinstance(cell, RunningSession) or cell.hears is None:
+        if not isinstance(cell, RunningSession) or cell.session_sink is None:
             close_all(fds)
         elif message["op"] == "session files" and len(fds) == 2:
             cell.files.set_result((fds[0], fds[1]))
         elif message["op"] == "pipes" and len(fds) == 2:
             self._take_step_pipes(cell, message["step"], fds)
         elif message["op"] == "step over":
-            cell.hears.step_over(message["step"], usage_of(message))
+            cell.session_sink.step_over(message["step"], usage_of(message))
         elif message["op"] == "shown":
             cell.take_shown(message["number"], message["errno"])
         elif message["op"] in ("files paused", "files resumed"):
-            answer = cell.frozen if message["op"] == "files paused" else cell.thawed
+            answer = cell.paused_files if message["op"] == "files paused" else cell.resumed_files
             if answer is not None and not answer.done():
                 answer.set_result(message["complete"])
         else:
@@ -172,8 +172,8 @@ class SessionPipes:
         old = [fd for fd, place in cell.pipes.items() if isinstance(place, StepPipe) and place.step <= oldest]
         for fd in old:
             self._pump.close_pipe(fd, cell)
-        assert cell.hears is not None
-        cell.hears.step_ready(step)
+        assert cell.session_sink is not None
+        cell.session_sink.step_ready(step)
 
     def end(self, cell: RunningSession) -> None:
         """A session's cell has ended: what it said before, and no more."""
@@ -181,12 +181,12 @@ class SessionPipes:
             self._pump.epoll.unregister(cell.requests)
             del self.writers[cell.requests]
         cell.close_ways_in()
-        if cell.hears is None:
+        if cell.session_sink is None:
             close_all(list(cell.pipes))
         else:
             if cell.pipes and next(iter(cell.pipes)) not in self._pump.readers:
                 self._pump.watch(cell)
             self.read_control(cell)
             self._pump.drain(cell)
-            cell.hears.settle()
+            cell.session_sink.settle()
         cell.give_up()

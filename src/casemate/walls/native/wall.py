@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import Fault, SandboxClosed
 from casemate.supervisor import wire
-from casemate.walls.native import launch, refusal, tree
-from casemate.walls.native.carrying import close_all
+from casemate.walls.native import launch, refusal
+from casemate.walls.native.descriptors import close_all, memory_file
+from casemate.walls.native.launch import Silent, copies_of
 from casemate.walls.native.link import Link
-from casemate.walls.native.memory import memory_file
-from casemate.walls.native.piped import Silent, copies_of
-from casemate.walls.native.running import RunningCell, RunningSession, Unlaunched, outcome
-from casemate.walls.native.unlaunched import explained, why_unlaunched
+from casemate.walls.native.refusal import Unlaunched, explain_os_errors, why_unlaunched
+from casemate.walls.native.running import RunningCell, RunningSession, outcome
 from casemate.walls.wall import CellMissed, Reason, SessionSink, Sink, Standard
 
 if TYPE_CHECKING:
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from casemate.model.overview import InUse
     from casemate.model.plan import Entry, Listener, Plan, Waiting
     from casemate.model.warmth import Warmth
-    from casemate.walls.ending import Ending
+    from casemate.walls.native.pool import Lease, Pools
     from casemate.walls.native.selftest import LaunchProgram
-    from casemate.walls.native.warm import Turn, Warm
+    from casemate.walls.wall import Ending
 
 S = TypeVar("S", Sink, SessionSink)
 
@@ -51,7 +50,7 @@ class NativeWall:
         self._launch_probe = launch_probe
         self._concurrency = concurrency
         self._link: Link | None = None
-        self._warm: Warm | None = None
+        self._pools: Pools | None = None
         self._roots: dict[tuple[Entry, ...], str] = {}
         self._system: tuple[Entry, ...] | None = None
         self._report: IsolationReport | None = None
@@ -66,7 +65,7 @@ class NativeWall:
 
     def system_entries(self) -> tuple[Entry, ...]:
         if self._system is None:
-            self._system = tree.system_entries()
+            self._system = launch.system_entries()
         return self._system
 
     async def prove(self) -> IsolationReport:
@@ -84,69 +83,69 @@ class NativeWall:
             if self._report is None:
                 facts = await self._facts()
                 bench = selftest.Bench(facts, self.start, self.system_entries(), self._launch_probe)
-                self._report = await selftest.proved(bench)
+                self._report = await selftest.prove(bench)
             return self._report
 
     def start(self, plan: Plan, sink: Sink) -> NativeCell:
-        cell, turn, why_exec = self._cell_for(plan, sink, Link.launch)
-        return NativeCell(self, plan, sink, cell, turn, why_exec)
+        cell, lease, why_exec = self._cell_for(plan, sink, Link.launch)
+        return NativeCell(self, plan, sink, cell, lease, why_exec)
 
     def start_piped(self, plan: Plan, standard: Standard) -> NativeCell:
         link, _, root = self._ready(plan)
-        with explained():
-            cell = link.launch(*self._prepared(root, plan, copies_of(standard)), Silent())
+        with explain_os_errors():
+            cell = link.launch(*self._prepare(root, plan, copies_of(standard)), Silent())
         return NativeCell(self, plan, Silent(), cell, None, "its standard streams are its caller's")
 
     def _cell_for(
         self, plan: Plan, sink: S, make: Callable[[Link, dict[str, Any], dict[str, int], S], RunningCell]
-    ) -> tuple[RunningCell, Turn | None, str]:
-        """A cell that has the program of ``plan``, whose turn it is, and why it is not one that was ready.
+    ) -> tuple[RunningCell, Lease | None, str]:
+        """A cell that has the program of ``plan``, the lease of its pool, and why it is not one that was ready.
 
         ``make`` makes one where none is ready.
         """
-        link, warm, root = self._ready(plan)
-        with explained():
+        link, pools, root = self._ready(plan)
+        with explain_os_errors():
             files = launch.files_of(plan)
-            if warm is None or isinstance(plan.waiting, str):
-                return make(link, *self._prepared(root, plan, files), sink), None, str(plan.waiting)
+            if pools is None or isinstance(plan.waiting, str):
+                return make(link, *self._prepare(root, plan, files), sink), None, str(plan.waiting)
             try:
-                turn = warm.take(plan, plan.waiting, root)
+                lease = pools.take(plan, plan.waiting, root)
             except BaseException:
                 close_all(files.values())
                 raise
             try:
-                cell = self._begin(link, turn, plan, plan.waiting, files, sink)
+                cell = self._begin(link, lease, plan, plan.waiting, files, sink)
                 if cell is not None:
-                    return cell, turn, ""
-                return make(link, *self._prepared(root, plan, files), sink), turn, turn.why or _GONE
+                    return cell, lease, ""
+                return make(link, *self._prepare(root, plan, files), sink), lease, lease.why or _GONE
             except BaseException:
-                turn.end()
+                lease.end()
                 raise
 
     def relaunch(self, plan: Plan, sink: Sink) -> RunningCell:
         """Start a cell for ``plan`` that need not be ready: one that was ended before its program began."""
         link, _, root = self._ready(plan)
-        with explained():
-            return link.launch(*self._prepared(root, plan, launch.files_of(plan)), sink)
+        with explain_os_errors():
+            return link.launch(*self._prepare(root, plan, launch.files_of(plan)), sink)
 
     def open(self, plan: Plan, sink: SessionSink) -> NativeSession:
-        cell, turn, why_exec = self._cell_for(plan, sink, Link.open)
-        if turn:
-            turn.end()  # it has been given out; how long it lives says nothing of when the next is wanted
+        cell, lease, why_exec = self._cell_for(plan, sink, Link.open)
+        if lease:
+            lease.end()  # it has been given out; how long it lives says nothing of when the next is wanted
         assert isinstance(cell, RunningSession)
-        return NativeSession(cell, turn.how if turn and not why_exec else "exec", why_exec)
+        return NativeSession(cell, lease.how if lease and not why_exec else "exec", why_exec)
 
     def keep_ready(self, plan: Plan) -> None:
         if not isinstance(plan.waiting, str):
-            _, warm, root = self._ready(plan)
-            assert warm is not None
-            with explained():
-                warm.start(plan, plan.waiting, root)
+            _, pools, root = self._ready(plan)
+            assert pools is not None
+            with explain_os_errors():
+                pools.start(plan, plan.waiting, root)
 
     def warmth(self) -> Warmth:
         from casemate.model.warmth import Warmth
 
-        return self._warm.states() if self._warm else Warmth()
+        return self._pools.states() if self._pools else Warmth()
 
     def in_use(self) -> InUse:
         from casemate.walls.native.in_use import used_by
@@ -155,7 +154,7 @@ class NativeWall:
             link = self._link
         return used_by(link)
 
-    def _prepared(self, root: str, plan: Plan, files: dict[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
+    def _prepare(self, root: str, plan: Plan, files: dict[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
         """The request for a cell of its own for ``plan``, and its descriptors; ``files`` are given away."""
         fds = dict(files)
         try:
@@ -172,26 +171,26 @@ class NativeWall:
     def _begin(
         self,
         link: Link,
-        turn: Turn,
+        lease: Lease,
         plan: Plan,
         waiting: Waiting,
         files: dict[str, int],
         sink: Sink | SessionSink,
     ) -> RunningCell | None:
         """The cell that is ready, with the program in it and ``files`` taken over; None when there is none any more."""
-        if turn.cell is None:
+        if lease.cell is None:
             return None
         message = launch.begin_request(plan, waiting)
         fds = dict(files)
         try:
             fds["order_file"] = launch.unread(plan, waiting)
-            begun = link.begin(turn.cell, message, fds, plan.stdin, sink)
+            begun = link.begin(lease.cell, message, fds, plan.stdin, sink)
         except OSError:
-            turn.cell.discard()
+            lease.cell.discard()
             close_all(fds.values())
             raise
         if begun:
-            return turn.cell
+            return lease.cell
         close_all(fd for name, fd in fds.items() if name not in files)
         return None
 
@@ -215,7 +214,7 @@ class NativeWall:
             if refused:
                 raise refused.error()
             self._roots.clear()
-            self._warm = None
+            self._pools = None
             try:
                 self._link = Link()
             except OSError as error:
@@ -239,7 +238,7 @@ class NativeWall:
             raise refusal.explain(hello["stage"], hello["errno"], hello["detail"], refusal.facts()).error()
         return hello
 
-    def _ready(self, plan: Plan) -> tuple[Link, Warm | None, str]:
+    def _ready(self, plan: Plan) -> tuple[Link, Pools | None, str]:
         """The link, what it keeps ready where ``plan`` may be begun in such a cell, and the key of the root tree of its
         entries, which the supervisor knows."""
         entries = plan.entries
@@ -251,30 +250,30 @@ class NativeWall:
                 key = hashlib.sha256(wire.encode(described)).hexdigest()[:24]
                 link.send({"op": "root", "key": key, "entries": described})
                 self._roots[entries] = key
-            return link, None if isinstance(plan.waiting, str) else self._warmed(link), key
+            return link, None if isinstance(plan.waiting, str) else self._pools_of(link), key
 
-    def _warmed(self, link: Link) -> Warm:
+    def _pools_of(self, link: Link) -> Pools:
         """What ``link`` keeps ready, which is there from the first program on that may have it. Under the lock."""
-        from casemate.walls.native.warm import Warm
+        from casemate.walls.native.pool import Pools
 
-        if self._warm is None:
-            self._warm = link.keeper = Warm(link, self._concurrency)
-        return self._warm
+        if self._pools is None:
+            self._pools = link.pools = Pools(link, self._concurrency)
+        return self._pools
 
 
 class NativeCell:
     """A running cell of the native wall."""
 
     def __init__(
-        self, wall: NativeWall, plan: Plan, sink: Sink, cell: RunningCell, turn: Turn | None, why_exec: str
+        self, wall: NativeWall, plan: Plan, sink: Sink, cell: RunningCell, lease: Lease | None, why_exec: str
     ) -> None:
         self._wall = wall
         self._plan = plan
         self._sink = sink
         self._cell = cell
-        self._turn = turn
+        self._lease = lease
         self.signal = cell.signal
-        self._how = turn.how if turn and not why_exec else "exec"
+        self._how = lease.how if lease and not why_exec else "exec"
         self._why = why_exec
         self._killed: Reason | None = None
         self._listening: Future[list[int]] = Future()
@@ -284,14 +283,14 @@ class NativeCell:
         self._killed = reason
         self._cell.kill(reason)
 
-    def resume(self) -> None:
-        self._cell.resume()
+    def read_on(self) -> None:
+        self._cell.read_on()
 
     def pause(self) -> None:
         self._cell.pause()
 
-    def go_on(self) -> None:
-        self._cell.go_on()
+    def resume(self) -> None:
+        self._cell.resume()
 
     def listeners(self) -> Future[list[int]]:
         return self._listening
@@ -315,30 +314,30 @@ class NativeCell:
 
         self._cell.listening.add_done_callback(hand_on)
 
-    async def ended(self) -> Ending:
+    async def wait(self) -> Ending:
         import asyncio
 
         try:
-            ending = await self._ended()
+            ending = await self._wait()
         except asyncio.CancelledError:
             raise  # only the waiting is over
         except BaseException as error:
-            self._end_turn()
+            self._end_lease()
             if isinstance(error, Unlaunched):
                 raise why_unlaunched(error) from None
             raise
-        self._end_turn()
+        self._end_lease()
         return replace(ending, start=self._how, start_reason=self._why)
 
-    def _end_turn(self) -> None:
+    def _end_lease(self) -> None:
         self._listening.cancel()  # where nobody has them yet, there is nothing to listen to
-        if self._turn:
-            self._turn.end()
+        if self._lease:
+            self._lease.end()
 
-    async def _ended(self) -> Ending:
+    async def _wait(self) -> Ending:
         """The end, of a second cell where the first ended before its program began: nobody is to notice."""
         try:
-            return await self._cell.ended()
+            return await self._cell.wait()
         except Unlaunched as error:
             if self._how == "exec" or error.stage not in _MISSED or self._listening.done():
                 raise  # and not once more where a door has been opened for it
@@ -348,7 +347,7 @@ class NativeCell:
         self._hand_on_listeners()
         if self._killed:
             self._cell.kill(self._killed)
-        return await self._cell.ended()
+        return await self._cell.wait()
 
 
 class NativeSession:
@@ -362,27 +361,27 @@ class NativeSession:
         self.end_step = cell.end_step
         self.interrupt = cell.interrupt
         self.pause = cell.pause
-        self.go_on = cell.go_on
-        self.freeze = cell.freeze
-        self.thaw = cell.thaw
-        self.has_stood_still = cell.has_stood_still
-        self.kill = cell.kill
         self.resume = cell.resume
+        self.pause_files = cell.pause_files
+        self.resume_files = cell.resume_files
+        self.stayed_paused = cell.stayed_paused
+        self.kill = cell.kill
+        self.read_on = cell.read_on
         self.forget = cell.forget
         self.listen = cell.listen
         self.show = cell.show
         self._cell = cell
         self.start, self.start_reason = how, why
 
-    async def opened(self) -> tuple[int, int]:
-        return await self._cell.opened()
+    async def open_folders(self) -> tuple[int, int]:
+        return await self._cell.open_folders()
 
     def listeners(self) -> Future[list[int]]:
         return self._cell.listening
 
-    async def ended(self) -> Ending:
+    async def wait(self) -> Ending:
         try:
-            ending = await self._cell.ended()
+            ending = await self._cell.wait()
         except Unlaunched as error:
             if self.start != "exec" and error.stage in _MISSED:
                 raise CellMissed(f"{_GONE}: {error.detail}") from None

@@ -105,7 +105,7 @@ def serve(options: Options) -> int:
 
         early = Early()
     if options.is_embedded:
-        from casemate.walls.native.spawn import start_early
+        from casemate.walls.registry import start_early
 
         start_early()
     else:
