@@ -25,7 +25,7 @@ from casemate.model.approval import Question
 from casemate.sessions.session import Session
 
 _OTHERS = 1000
-_STEP = "asks.permission('true'); print('on')"  # asks as a command does, and starts none
+_STEP = "approvals.require('true'); print('on')"  # asks as a command does, and starts none
 _WAKE = Goal(plus=5e-3)
 _PAUSE = 0.002  # seconds between two looks at whether the cell is frozen
 
@@ -40,7 +40,7 @@ def main() -> None:
 async def _measure(run: measure.Run, folder: str) -> None:
     async with Sandbox(audit=f"{folder}/audit.db", approval_timeout=None) as sandbox, sandbox.session() as session:
         sandbox.approvals.rules.set_default("shell", "ask")
-        await session.run("from _casemate.session_asks import asks")
+        await session.run("from _casemate.session_commands import approvals")
         rounds = run.rounds(200)
         at_once = await _answered(session, rounds, frozen=False)
         frozen = await _answered(session, rounds, frozen=True)

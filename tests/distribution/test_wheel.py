@@ -27,7 +27,7 @@ def test_the_wheel_has_every_file_of_the_package_with_its_mode_and_no_other(buil
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         found = {one.filename: bool(one.external_attr >> 16 & 0o100) for one in wheel.infolist()}
     assert {name: mode for name, mode in found.items() if name.startswith("casemate/")} == files
-    assert {"casemate/py.typed", "casemate/guest/bin/tool", "casemate/guest/python/fresh.py"} <= set(found)
+    assert {"casemate/py.typed", "casemate/guest/bin/tool", "casemate/guest/python/process.py"} <= set(found)
     assert {name.split("/")[0] for name in found} == {"casemate", f"casemate-{casemate.__version__}.dist-info"}
 
 

@@ -1,7 +1,7 @@
 """Looks at a Python program without running it, in a cell: standard input is a line of JSON and then the program.
 
 Parsers can be made to overflow, to take very long or to take all memory: whatever happens to this process says so to
-the host. What it finds is one JSON document on standard output.
+the host. Its report is one JSON document on standard output.
 """
 
 import ast
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MOST = 100  # issues of each kind
-_MUCH = 384 << 10  # KiB that reading a text took: near the most that it may (validate), and far from what depth takes
+# KiB that reading a text took: near the most that it may (validate), and far from what depth takes.
+_MUCH_MEMORY = 384 << 10
 _LONGEST = 300  # characters of a message
 _RUFF_WITHIN = 6
 _IN_SESSIONS = "F401,F403,F405,F704,F811,F821"  # names of other steps
@@ -36,46 +37,46 @@ _RUNNERS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "chec
 
 
 def main() -> None:
-    """Read what is asked for, look, and say what was found."""
+    """Read the request, look at the program, and print a report."""
     head, _, code = sys.stdin.buffer.read().partition(b"\n")
-    asked = json.loads(head)
-    said: "dict[str, Any]" = {"issues": [], "fixes": [], "notes": []}
-    tree = parsed(code, asked["session"], said)
+    request = json.loads(head)
+    report: "dict[str, Any]" = {"issues": [], "fixes": [], "notes": []}
+    tree = parse(code, request["session"], report)
     if tree is not None:
-        said["issues"] += hints(tree)
-        if asked["ruff"] and "magic" not in said:
-            ask_ruff(asked, code, said)
-    said.pop("magic", None)
-    text = json.dumps(said)
+        report["issues"] += hints(tree)
+        if request["ruff"] and "magic" not in report:
+            ask_ruff(request, code, report)
+    report.pop("magic", None)
+    text = json.dumps(report)
     sys.stdout.write(text + "\n")
 
 
-def parsed(code: bytes, is_step: bool, said: "dict[str, Any]") -> "ast.Module | None":
-    """The tree of a program that compiles, else None and why in ``said``."""
+def parse(code: bytes, is_step: bool, report: "dict[str, Any]") -> "ast.Module | None":
+    """The tree of a program that compiles, else None and why in ``report``."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if is_step else 0
     before = most_memory()
-    with warnings.catch_warnings(record=True) as doubts:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            source: "str | bytes" = as_step(code, said) if is_step else code
+            source: "str | bytes" = transform_step(code, report) if is_step else code
             tree: ast.Module = compile(source, "main.py", "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
             compile(source, "main.py", "exec", flags, dont_inherit=True)
         except SyntaxError as error:  # IndentationError and TabError are some, too
             place = error.lineno or 0, error.offset or 0
-            said["issues"].append(issue(*place, error.msg or "invalid syntax", "error", "syntax"))
+            report["issues"].append(issue(*place, error.msg or "invalid syntax", "error", "syntax"))
             return None
         except (RecursionError, MemoryError):  # the second is raised for both
-            if most_memory() - before > _MUCH:
-                said["issues"].append(issue(0, 0, "it takes more memory to read than it may", "error", "too-much"))
+            if most_memory() - before > _MUCH_MEMORY:
+                report["issues"].append(issue(0, 0, "it takes more memory to read than it may", "error", "too-much"))
             else:
-                said["issues"].append(issue(0, 0, "it is nested too deeply to be read", "error", "too-deep"))
+                report["issues"].append(issue(0, 0, "it is nested too deeply to be read", "error", "too-deep"))
             return None
         except (ValueError, UnicodeError, OverflowError) as error:
-            said["issues"].append(issue(0, 0, str(error), "error", "syntax"))
+            report["issues"].append(issue(0, 0, str(error), "error", "syntax"))
             return None
-    for doubt in doubts[:_MOST]:
-        if issubclass(doubt.category, SyntaxWarning | DeprecationWarning):
-            said["issues"].append(issue(doubt.lineno, 0, str(doubt.message), "warning", "syntax-warning"))
+    for warning in caught[:_MOST]:
+        if issubclass(warning.category, SyntaxWarning | DeprecationWarning):
+            report["issues"].append(issue(warning.lineno, 0, str(warning.message), "warning", "syntax-warning"))
     return tree
 
 
@@ -86,46 +87,47 @@ def most_memory() -> int:
         return next((int(line.split()[1]) for line in status if line.startswith("VmHWM:")), 0)
 
 
-def as_step(code: bytes, said: "dict[str, Any]") -> str:
+def transform_step(code: bytes, report: "dict[str, Any]") -> str:
     """The Python that a session makes of a step: magics and shell commands are calls there."""
     text = code.decode("utf-8")
     try:
         from IPython.core.inputtransformer2 import TransformerManager
     except ImportError:
-        said["notes"].append("IPython is not in the environment, so %magics and !commands were not understood.")
+        report["notes"].append("IPython is not in the environment, so %magics and !commands were not understood.")
         return text
     plain = TransformerManager().transform_cell(text)
     if plain.strip() != text.strip():
-        said["magic"] = True
-        said["notes"].append("It has %magics or !commands, so ruff did not look at it.")
+        report["magic"] = True
+        report["notes"].append("It has %magics or !commands, so ruff did not look at it.")
     return str(plain)
 
 
 def issue(line: int, column: int, message: object, severity: str, code: str) -> "dict[str, Any]":
-    """One thing that was found."""
+    """One finding."""
     return {"line": line, "column": column, "message": str(message)[:_LONGEST], "severity": severity, "code": code}
 
 
 def hints(tree: ast.Module) -> "list[dict[str, Any]]":
     """What may do harm, as the tree has it; names are followed through imports, and no further."""
     names: "dict[str, str]" = {}
-    found: "list[dict[str, Any]]" = []
+    issues: "list[dict[str, Any]]" = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names.update(
-                (one.asname or one.name.partition(".")[0], one.name if one.asname else "") for one in node.names
+                (alias.asname or alias.name.partition(".")[0], alias.name if alias.asname else "")
+                for alias in node.names
             )
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            names.update((one.asname or one.name, f"{node.module}.{one.name}") for one in node.names)
+            names.update((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (what := of_call(node, called(node.func, names))):
-            found.append(issue(node.lineno, node.col_offset + 1, f"Hint: {what[1]}.", "hint", what[0]))
-            if len(found) == _MOST:
+        if isinstance(node, ast.Call) and (hint := call_hint(node, dotted_name(node.func, names))):
+            issues.append(issue(node.lineno, node.col_offset + 1, f"Hint: {hint[1]}.", "hint", hint[0]))
+            if len(issues) == _MOST:
                 break
-    return found
+    return issues
 
 
-def called(function: ast.AST, names: "dict[str, str]") -> str:
+def dotted_name(function: ast.AST, names: "dict[str, str]") -> str:
     """The dotted name of what is called, empty where it has none."""
     parts = []
     while isinstance(function, ast.Attribute):
@@ -138,7 +140,7 @@ def called(function: ast.AST, names: "dict[str, str]") -> str:
     return ""
 
 
-def of_call(call: ast.Call, name: str) -> "tuple[str, str] | None":
+def call_hint(call: ast.Call, name: str) -> "tuple[str, str] | None":
     """Why a call may do harm, or None."""
     first = call.args[0] if call.args else None
     text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
@@ -151,7 +153,7 @@ def of_call(call: ast.Call, name: str) -> "tuple[str, str] | None":
         return "dangerous-remove", "this removes everything that it can"
     if name in _SHELLS:
         return "dangerous-shell", f"{name}() has a shell read its text"
-    if name in _RUNNERS and any(is_shell(one) for one in call.keywords):
+    if name in _RUNNERS and any(is_shell(keyword) for keyword in call.keywords):
         return "dangerous-shell", f"{name}(shell=True) has a shell read its text"
     return None
 
@@ -159,7 +161,7 @@ def of_call(call: ast.Call, name: str) -> "tuple[str, str] | None":
 def words(first: "ast.AST | None", text: "str | None") -> str:
     """A command as text, as far as it is written out."""
     if isinstance(first, ast.List | ast.Tuple):
-        return " ".join(str(one.value) for one in first.elts if isinstance(one, ast.Constant))
+        return " ".join(str(part.value) for part in first.elts if isinstance(part, ast.Constant))
     return text or ""
 
 
@@ -171,30 +173,32 @@ def is_shell(keyword: ast.keyword) -> bool:
 # --- ruff ------------------------------------------------------------------------------------------------------------
 
 
-def ask_ruff(asked: "dict[str, Any]", code: bytes, said: "dict[str, Any]") -> None:
-    """What ruff's checks of names and of formats find; and its text where that was asked for."""
+def ask_ruff(request: "dict[str, Any]", code: bytes, report: "dict[str, Any]") -> None:
+    """What ruff's checks of names and of formats find; and the fixed text where that was requested."""
     import subprocess
 
     version = f"py{sys.version_info[0]}{sys.version_info[1]}"
     rules = ["--select", "E9,F", "--target-version", version]
-    if asked["session"]:
+    if request["session"]:
         rules += ["--ignore", _IN_SESSIONS]
     try:
-        found = json.loads(ruff(asked["ruff"], [*rules, "--output-format", "json"], code))
-        for one in found[:_MOST]:
-            place = one["location"]["row"], one["location"]["column"]
-            said["issues"].append(issue(*place, one["message"], "warning", one["code"]))
-            if one.get("fix") and one["fix"]["applicability"] == "safe":
-                said["fixes"].append({"message": one["fix"]["message"], "line": place[0], "code": one["code"]})
-        if asked["fix"] and said["fixes"]:
-            fixed = ruff(asked["ruff"], [*rules, "--fix", "--quiet"], code)
-            if fixed != code:
-                flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if asked["session"] else 0
-                compile(fixed, "main.py", "exec", flags, dont_inherit=True)
-                said["fixed"] = fixed.decode("utf-8")
+        findings = json.loads(ruff(request["ruff"], [*rules, "--output-format", "json"], code))
+        for finding in findings[:_MOST]:
+            place = finding["location"]["row"], finding["location"]["column"]
+            report["issues"].append(issue(*place, finding["message"], "warning", finding["code"]))
+            if finding.get("fix") and finding["fix"]["applicability"] == "safe":
+                report["fixes"].append(
+                    {"message": finding["fix"]["message"], "line": place[0], "code": finding["code"]}
+                )
+        if request["fix"] and report["fixes"]:
+            fixed_code = ruff(request["ruff"], [*rules, "--fix", "--quiet"], code)
+            if fixed_code != code:
+                flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if request["session"] else 0
+                compile(fixed_code, "main.py", "exec", flags, dont_inherit=True)
+                report["fixed"] = fixed_code.decode("utf-8")
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, SyntaxError) as error:
-        said["fixes"].clear()
-        said["notes"].append(f"ruff could not look at it: {type(error).__name__}.")
+        report["fixes"].clear()
+        report["notes"].append(f"ruff could not look at it: {type(error).__name__}.")
 
 
 def ruff(program: str, options: "list[str]", code: bytes) -> bytes:

@@ -2,7 +2,7 @@
 // What a one-shot Node program gets besides plain Node, loaded with --require before the program starts: modules that
 // are not beside the program are looked up in the working directory, and the host hears of an uncaught error.
 // Everything that costs time is loaded only when it is needed. The program's own behaviour stays plain Node's.
-// With CASEMATE_WAIT in its environment the process was started ahead: its program comes later, with an order.
+// With CASEMATE_WAIT in its environment the process was started before its program was known: an order brings it.
 
 const fs = require('node:fs');
 const Module = require('node:module');

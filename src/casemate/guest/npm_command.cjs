@@ -90,8 +90,8 @@ function realNpm(words) {
   if (!found) return fail('there is no npm here');
   const [program, first] = found === beside ? [process.execPath, [beside]] : [found, []];
   // A registry that cannot be reached is told in seconds: npm would wait for minutes.
-  const patience = { npm_config_fetch_retry_mintimeout: '200', npm_config_fetch_retry_maxtimeout: '1000' };
-  const env = { ...patience, ...process.env, PATH: folders.join(':') };
+  const retryTimes = { npm_config_fetch_retry_mintimeout: '200', npm_config_fetch_retry_maxtimeout: '1000' };
+  const env = { ...retryTimes, ...process.env, PATH: folders.join(':') };
   const done = require('node:child_process').spawnSync(program, [...first, ...words], { stdio: 'inherit', env });
   process.exitCode = done.status ?? 1;
 }

@@ -1,7 +1,7 @@
-# A bash that was started ahead sources this file, because BASH_ENV names it, before it opens its program. It waits here
-# for an order on descriptor 6: shell text up to a NUL byte, which sets the program's variables. Without an order it
-# ends. One that begins as a comment is a session's, whose requests come there, too. What follows it in `eval` is a
-# comment, there to leave `$_` as it was.
+# A bash that was started before its program was known sources this file, because BASH_ENV names it, before it opens its
+# program. It waits here for an order on descriptor 6: shell text up to a NUL byte, which sets the program's variables.
+# Without an order it ends. An order that begins as a comment is a session's, whose requests come there, too. What
+# follows the order in `eval` is a comment, there to keep `$_` as it was.
 CASEMATE_LAST=$_
 IFS= read -r -d '' -u 6 CASEMATE_ORDER 2>/dev/null || exit 0
 [[ $CASEMATE_ORDER == "#"* ]] || exec 6<&-

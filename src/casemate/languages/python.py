@@ -27,7 +27,7 @@ _SAFE_PATH = (3, 11)
 _OLDEST_ZYGOTE = (3, 11)
 # What most programs of agents import, where it is installed; sessions run on IPython.
 PRELOADED = ("IPython.core.interactiveshell", "numpy", "pandas", "matplotlib.pyplot")
-_SESSION = "_casemate.session_ready"  # makes IPython's shell when it is imported
+_SESSION = "_casemate.session"  # makes IPython's shell when it is imported
 _WATCHED = ("IPython", "numpy", "pandas", "matplotlib")
 _COST, _COST_PRELOADED = 3 << 20, 8 << 20  # bytes that one that waits holds, its init included
 _LOOKS_A_SECOND = 10  # at an environment on the disk

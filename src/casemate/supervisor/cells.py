@@ -77,12 +77,12 @@ class CellProcess:
         self.next_look = self.started + _FIRST_LOOK
 
     def keep_namespaces(self) -> None:
-        """Keep its mounts and its network at hand. Waits until it has prepared itself. Raises ``OSError``."""
+        """Keep its mount and network namespaces. Waits until it has prepared itself. Raises ``OSError``."""
         if self.network < 0:
             self.mounts, self.network = self.ready.take_namespaces()
 
     def limit(self, limits: dict[str, Any]) -> None:
-        """Hold it to ``limits``, which are the request's, as far as a cgroup counts them. Raises ``OSError``."""
+        """Apply ``limits``, which are the request's, as far as a cgroup counts them. Raises ``OSError``."""
         self.limits = limits
         if self.group:
             # tmpfs pages count as memory
@@ -91,9 +91,9 @@ class CellProcess:
     def narrow(
         self, limits: dict[str, Any], rlimits: dict[str, int | None], cpus: list[int], identity: Identity
     ) -> None:
-        """Hold a cell that waits to less than it was made with. Raises ``OSError``.
+        """Lower the limits of a cell that waits. Raises ``OSError``.
 
-        Its init first: what it forks from then on is held already.
+        Its init first: what it forks from then on inherits them.
         """
         self.limit(limits)
         with identity.as_cell():
@@ -167,20 +167,20 @@ class CellProcess:
                 os.killpg(pid, number)
 
     def forward_signal(self, number: int) -> None:
-        """The same from outside; where its program has not begun yet, that is its end."""
+        """The same for a signal from outside; it ends a cell whose program has not begun yet."""
         if watch.has_no_children(self.pid):
             self.kill("cancelled")
         else:
             self.signal(number)
 
     def pause_for_files(self) -> bool:
-        """Stop everything in it but its init, so that nothing changes its files; whether all of it stands still."""
+        """Stop everything in it but its init, so that nothing changes its files; whether all of it is stopped."""
         self.resume()
         self.files_pause = pause.Pause(self.pid)
         return self.files_pause.stop()
 
     def resume_after_files(self) -> bool:
-        """Let go on what was stopped, and nothing that stood still before; whether all of it has stood still since."""
+        """Continue what was stopped here, and nothing that was stopped before; whether nothing has run meanwhile."""
         file_pause, self.files_pause = self.files_pause, None
         if file_pause is None:
             return False
@@ -189,10 +189,10 @@ class CellProcess:
         return is_unbroken
 
     def pause(self) -> None:
-        """It waits for somebody's answer and for nothing else: stop it and its clock until `resume`.
+        """Stop it and its clock until `resume`: it waits for somebody's answer and for nothing else.
 
-        Not when it has been interrupted: then its time is its last. And not where the kernel does not tell whether it
-        stands still: its time would go by all the same.
+        Not after an interrupt: then its grace period runs. And not where the kernel does not tell whether it stays
+        stopped: its time would pass all the same.
         """
         has_clock = self.in_step if self.session else not self.is_waiting
         can_pause = has_clock and not (self.interrupted or self.reason or self.answer_pause or self.files_pause)
@@ -210,7 +210,7 @@ class CellProcess:
             self.next_look = now + _FIRST_LOOK
 
     def _account_pause(self, now: float) -> None:
-        """What runs in a cell that is paused, by a timer of its own, has the clock against it, and is stopped again."""
+        """Credit the clock for the time that nothing ran. What a timer of the cell's own has woken is stopped again."""
         assert self.answer_pause
         self.deadline += self.answer_pause.take_credit(now)
         if self.answer_pause.is_complete:
@@ -242,7 +242,7 @@ class CellProcess:
             self._rest_after(now)
 
     def _rest_after(self, began: float) -> None:
-        """A cell whose looks take long is looked at less often: the others' time must not go into it."""
+        """A cell that takes long to measure is measured less often: other cells must not wait for it."""
         ended = time.monotonic()
         self.next_look = max(self.next_look, ended + _REST_FACTOR * (ended - began))
 
@@ -336,7 +336,7 @@ class CellProcess:
         return {"peak": usage.ru_maxrss * 1024, "cpu": usage.ru_utime + usage.ru_stime}
 
     def close(self) -> None:
-        """Let go of everything but the cgroup, which may take the kernel a moment."""
+        """Close everything but the cgroup, which may take the kernel a moment."""
         self.close_descriptors()
         os.close(self.status_fd)
         if not self.keeps_files:
@@ -344,7 +344,7 @@ class CellProcess:
         self.ready.close()
 
     def close_descriptors(self) -> None:
-        """Close what it holds of the process, its mounts and its network."""
+        """Close the descriptors of the process, its mounts and its network."""
         os.close(self.pidfd)
         if self.network >= 0:
             close_all((self.mounts, self.network))

@@ -69,7 +69,7 @@ class Pause:
         return credit
 
     def resume(self) -> None:
-        """Let go on what was stopped here, and nothing that was stopped before."""
+        """Continue what was stopped here, and nothing that was stopped before."""
         for pid in self._stopped_pids.intersection(watch.measure(self._init).pids):
             _send_signal(pid, _SIGCONT)
 

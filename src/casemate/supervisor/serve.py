@@ -286,7 +286,7 @@ class SupervisorLoop:
         """
         cell = self._cells[message["id"]]
         if cell.reason is not None:
-            cells.close_all(fds.values())  # it is being ended, and still waits: that is told
+            cells.close_all(fds.values())  # it is being ended while it waits: `_report_end` says so
             return
         if message["narrows"] and not cell.is_set_up:
             cell.pending_begin = (message, fds)
@@ -307,7 +307,7 @@ class SupervisorLoop:
             self._host.refuse(cell.id, error.part, error.errno, str(error))
         except OSError as error:
             cell.problem = str(error)
-            cell.kill("unbegun")  # its end is told, and that it never began
+            cell.kill("unbegun")  # `_report_end` says that it never began
         finally:
             cells.close_all(fds.values())
 

@@ -34,12 +34,12 @@ _MAX_ENDS = 8  # descriptors of one new cell: channel, status, cgroup fds
 # What a program's start, its pictures and its end need; the guest's own come below.
 _NEEDED = ("__future__", "atexit", "binascii", "encodings.utf_8", "fcntl", "io", "json", "linecache", "stat",
            "termios", "time", "tokenize", "traceback", "types")  # fmt: skip
-_GUEST_MODULES = ("leaving", "fresh", "bundles", "channel", "failure", "patches", "show")
+_GUEST_MODULES = ("process", "channel", "displays")
 REHEARSAL_PROGRAM = "main.py"
 # What most programs do first; its output goes nowhere. Where a session's interpreter is loaded, that is rehearsed. It
-# contains none of the words for which `leaving` has a program end as any other does.
+# contains none of the words for which `process` has a program end as any other does.
 REHEARSAL_TEXT = """import _casemate
-if hasattr(_casemate, "session_ready"):
+if hasattr(_casemate, "session"):
     from _casemate import session
     session.main()
 def f(x):
@@ -48,7 +48,7 @@ print(*f(3))
 """
 _ORDER = b'{"env": {"PATH": "/usr/bin", "TZ": "UTC", "REHEARSAL": "1"}, "arguments": []}'
 _SESSION_ORDER = _ORDER[:-1] + b', "session": true}'
-_STEPS = ("x = [1]\\nprint(x)", "x", "__import__('sys').modules['_casemate.leaving'].at_the_end[-1]()")
+_STEPS = ("x = [1]\\nprint(x)", "x", "__import__('sys').modules['_casemate.process'].rehearsal_end[-1]()")
 _STEP = '{"op": "run", "step": %d, "code": "%s", "out": "/dev/null", "err": "/dev/null", "stdin": null, "cwd": null}'
 _WITHIN = 5.0  # seconds; it takes ten milliseconds
 _PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56  # of an entry in pagemap (proc(5))
@@ -65,7 +65,7 @@ def wait() -> None:
     settings = wire.decode(socket.recv(wire.MAX_MESSAGE))
     begin = _compile_start()
     problem = _preload(settings["preload"], optional=settings["optional"])
-    sys.modules["_casemate.fresh"].begin_randomness()
+    sys.modules["_casemate.process"].begin_randomness()
     _rehearse()
     _rehearse_failure()
     problem = problem or _flush_output()
@@ -76,7 +76,7 @@ def wait() -> None:
         os._exit(0)
     program = _ProgramStart(begin)
     gc.collect()
-    sys.modules["_casemate.leaving"].hold_what_is_loaded()
+    sys.modules["_casemate.process"].keep_loaded_modules()
     gc.disable()  # a collection in a cell that waits would copy the whole heap's pages
     # These would end with this call in every program, and freeing them would write to their memory.
     _kept_alive.extend((settings, program, socket))
@@ -156,8 +156,8 @@ class _PatchingFinder:
     @staticmethod
     def find_spec(name: str, path: Any = None, target: object = None) -> Any:
         """The real finder's answer, with the patch that the module gets in every cell."""
-        patches = sys.modules["_casemate.patches"]
-        return patches.patched_spec(name, path, target, _PatchingFinder) if name in patches._PATCHES else None
+        displays = sys.modules["_casemate.displays"]
+        return displays.patched_spec(name, path, target, _PatchingFinder) if name in displays._PATCHES else None
 
 
 def _rehearse() -> None:
@@ -173,7 +173,7 @@ def _rehearse_failure() -> None:
         raise NameError("rehearsal")
     except NameError as error:
         sys.modules["traceback"].format_exception(type(error), error, error.__traceback__)
-    sys.modules["_casemate.bundles"].bundle_of([1, "two"])
+    sys.modules["_casemate.displays"].bundle_of([1, "two"])
 
 
 def _data_bytes() -> int:
@@ -233,15 +233,15 @@ class _ProgramStart:
 
         ``written``: memory that programs write to, which is copied meanwhile.
         """
-        fresh = sys.modules["_casemate.fresh"]
+        process = sys.modules["_casemate.process"]
         _signal.signal(_SIGINT, _signal.default_int_handler)
-        fresh.prepare()
+        process.prepare()
         if self._has_begun:
             self._namespace["_open_package"]()  # its control pipe
         if not select.select([init.ORDER], [], [], 0)[0]:
             _rehearse()  # so that the interpreter's own code is mapped
             kernel.copy_pages(written)
-        fresh.become(fresh.read_order(init.ORDER))
+        process.take_order(process.read_order(init.ORDER))
         if not self._has_begun:
             exec(self._begin, self._namespace)  # noqa: S102
 
@@ -311,12 +311,12 @@ def _set_up_child(tell: int) -> None:
         os.write(high, b"e")
         select.select([], [], [])  # the zygote has a look at us, and ends us
 
-    sys.modules["_casemate.leaving"].at_the_end.append(end)
+    sys.modules["_casemate.process"].rehearsal_end.append(end)
 
 
 def _messages() -> list[bytes]:
     """What that process is told: its order, and a session's interpreter some steps, the last of which is its end."""
-    if "_casemate.session_ready" not in sys.modules:
+    if "_casemate.session" not in sys.modules:
         return [_ORDER]
     return [_SESSION_ORDER, *((_STEP % (number, code)).encode() for number, code in enumerate(_STEPS, 1))]
 

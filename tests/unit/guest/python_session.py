@@ -20,10 +20,9 @@ PROGRAM = "from _casemate import session\nsession.main()\n"
 FORKED = f"""
 import gc, os, sys
 before = set(sys.modules)
-import _casemate.session_ready
-from _casemate import leaving, session
+from _casemate import process, session
 threads = os.listdir("/proc/self/task")
-gc.collect(); leaving.hold_what_is_loaded(); gc.disable()
+gc.collect(); process.keep_loaded_modules(); gc.disable()
 pid = os.fork()
 if pid:
     os.close(3); os.close(6)

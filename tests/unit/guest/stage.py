@@ -159,14 +159,14 @@ import os, sys
 sys.path.remove({here!r})
 package = sys.modules["_casemate"] = type(sys)("_casemate")
 package.__path__ = [{hook!r}]
-from _casemate import channel, failure, fresh, patches, show
+from _casemate import channel, displays, process
 for name in {ahead!r}:
     __import__(name)
 sys.path_importer_cache.pop({here!r}, None)
 with open({hook!r} + "/sitecustomize.py") as file:
     code = compile(file.read(), file.name, "exec")
 {before}
-fresh.become(fresh.read_order(6))
+process.take_order(process.read_order(6))
 exec(code, {{"__name__": "sitecustomize", "__file__": code.co_filename}})
 """
 

@@ -558,7 +558,7 @@ input()"""
 
 @needs_ipython
 def test_standard_input_needs_no_memory_file(new: Session) -> None:
-    new.run("import sys; sys.modules['_casemate.session_input']._memory_file = lambda *a: open('/nosuch')")
+    new.run("import sys; sys.modules['_casemate.session_streams']._memory_file = lambda *a: open('/nosuch')")
     assert new.run("input(), list(sys.stdin)", stdin="a\nb\nc").result["text/plain"] == "('a', ['b\\n', 'c'])"
 
 

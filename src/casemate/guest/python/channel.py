@@ -1,4 +1,7 @@
-"""The control pipe to the host: length-prefixed JSON objects on descriptor 3, sent whole or not at all."""
+"""The control pipe to the host: length-prefixed JSON objects on descriptor 3, sent whole or not at all.
+
+An uncaught exception is reported through it.
+"""
 
 import _thread
 import fcntl
@@ -14,6 +17,7 @@ FRAME_LIMIT = 16 * 2**20
 ORDER_TRIES, ORDER_PAUSE = 100, 0.0005  # a twentieth of a second in all
 
 _lock = _thread.allocate_lock()
+_LONGEST = 2**20
 
 
 def encode(frame: "dict[str, object]") -> bytes:
@@ -59,14 +63,68 @@ def _wait_until_read(*descriptors: int) -> None:
     There is no order between pipes but this. A host that does not read holds nothing up for longer than the moment.
     """
     for _ in range(ORDER_TRIES):
-        if not any(_holds_unread(descriptor) for descriptor in descriptors):
+        if not any(_has_unread(descriptor) for descriptor in descriptors):
             return
         time.sleep(ORDER_PAUSE)
 
 
-def _holds_unread(descriptor: int) -> bool:
+def _has_unread(descriptor: int) -> bool:
     try:
         waiting = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0")
         return stat.S_ISFIFO(os.fstat(descriptor).st_mode) and any(waiting)
     except OSError:
         return False  # it is closed, or something that holds nothing for the host
+
+
+def report_error(error: BaseException) -> None:
+    """Send one error frame. Never raises for a broken exception: the program has already failed in its own way."""
+    number = getattr(error, "errno", None) if isinstance(error, OSError) else None
+    frame: "dict[str, object]" = {
+        "type": "error",
+        "name": type(error).__name__,
+        "value": _cut_end(_message(error)),
+        "traceback": _cut_beginning(_traceback(error)),
+        "errno": number if isinstance(number, int) else None,
+    }
+    send(encode(frame))
+    if isinstance(error, KeyboardInterrupt):
+        _stay_interrupted()
+
+
+def _cut_end(text: str) -> str:
+    """``text``, or as much of it as is sent. Where it is cut an ellipsis says so: the host hides half secrets there."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _cut_beginning(text: str) -> str:
+    """The same with the end, which says most in a traceback."""
+    return text if len(text) <= _LONGEST else f"…{text[1 - _LONGEST :]}"
+
+
+def _stay_interrupted() -> None:
+    """Python remembers that Ctrl-C ended the program, to die by SIGINT, until the next text is evaluated. The imports
+    above did that (named tuples are made so); this makes it remember again."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    try:
+        eval("interrupt()", {"interrupt": interrupt})
+    except KeyboardInterrupt:
+        return
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        import traceback
+
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception:
+        return f"{type(error).__name__}: {_message(error)}\n"

@@ -1,21 +1,25 @@
 """The Python interpreter of a session: takes steps from the host and runs them, one at a time, in one namespace.
 
-docs/internals/session-protocol.md describes the pipes. Around this file: session_shell runs code, session_steps
-knows whose output is whose, session_streams and session_input are the standard streams, session_interrupts is SIGINT.
-Their code uses nothing that user code can replace: neither the builtins, nor modules it would have to look up.
+docs/internals/session-protocol.md describes the pipes. Around this file: session_shell runs code, session_steps knows
+whose output is whose, session_streams are the standard streams, session_interrupts is SIGINT. Their code uses nothing
+that user code can replace: neither the builtins, nor modules it would have to look up.
+
+The shell is made when this is imported: in a zygote that is before any cell is forked from it. Whatever else runs in
+such a cell must not see it. What IPython puts into the interpreter is taken out again here, and put back when a session
+begins.
 """
 
 import atexit
+import builtins
 import functools
 import os
 import sys
 
 import _casemate  # type: ignore[import-not-found]
-from _casemate import session_ready as ready
 from _casemate.session_frames import CANNOT_SPEAK, encode, pipes  # type: ignore[import-not-found]
 from _casemate.session_interrupts import STARTING, interrupts  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
-from _casemate.session_steps import steps  # type: ignore[import-not-found]
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[no-redef]
+from _casemate.session_steps import Step, steps  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,19 +29,38 @@ __all__ = ["__builtins__", "main"]
 
 _exit, _modules = os._exit, sys.modules
 _run_at_exit = atexit._run_exitfuncs
+_OLDEST = (8, 0)
+_BUILTINS = ("__IPYTHON__", "display", "get_ipython")
+_PROMPTS = ("ps1", "ps2", "ps3")
+_LAST = ("last_type", "last_value", "last_traceback", "last_exc")
+# Runs once before any session: what the first steps of any session load lazily is loaded then.
+_REHEARSAL = (
+    "import sys as _sys\nx = [f'{n!r} {n / 2:.1f}' for n in range(3)]\nprint(x)\nprint(1, file=_sys.stderr)\n{1: x}",
+    "x",
+    "1 + 1",
+    "%who_ls",
+    "display(x)",
+    "def f(n):\n    return 1 / n\nf(0)",
+    "f(",
+    "import asyncio\nawait asyncio.sleep(0)",
+    "_sys.exit(1)",
+    "class C:\n    def _repr_html_(self): return '<b>'\nC()",
+)
+problem: "str | None" = None
+_shell: "Any" = None
 
 
 def main() -> "NoReturn":
     """Serve the host until it closes the pipe of requests, or the user's code ends the process."""
     pipes.take()
-    if ready.problem is not None:
-        pipes.send(encode({"type": "ready", "problem": ready.problem}))
+    if problem is not None:
+        pipes.send(encode({"type": "ready", "problem": problem}))
         _exit(0)
     from _casemate.session_serving import Serving  # type: ignore[import-not-found]
 
     try:
-        serving = Serving(ready.take(), end)
-        _put_text_before_every_end()
+        serving = Serving(_claim_shell(), end)
+        _flush_before_exit_functions()
         pipes.send(encode({"type": "ready"}))
         while True:
             serving.wait()
@@ -51,13 +74,13 @@ def main() -> "NoReturn":
         _exit(CANNOT_SPEAK)
 
 
-def _put_text_before_every_end() -> None:
-    """What ends the interpreter without its own end would take lines along that a flood of them has collected."""
+def _flush_before_exit_functions() -> None:
+    """What ends the interpreter without its own end would lose the lines that are collected just now."""
     for name in ("_exit", "abort", "execv", "execve"):
-        setattr(os, name, _after_flushing(getattr(os, name)))
+        setattr(os, name, _with_flush(getattr(os, name)))
 
 
-def _after_flushing(function: "Any") -> "Any":
+def _with_flush(function: "Any") -> "Any":
     @functools.wraps(function)
     def flush_and_call(*arguments: "Any", **named: "Any") -> "Any":
         steps.flush()
@@ -70,11 +93,113 @@ def end(code: int) -> "NoReturn":
     """End the process as an interpreter ends: what was written is put, what was registered is run."""
     if pipes.are_mine():
         _casemate.control = None  # the one-shot hook would report the last error of the session
-        leaving = _modules.get("_casemate.leaving")
-        if leaving is not None:
-            atexit.unregister(leaving._leave)
+        process = _modules.get("_casemate.process")
+        if process is not None:
+            atexit.unregister(process._leave)
     try:
         _run_at_exit()
         steps.flush()
     finally:
         _exit(code & 0xFF)
+
+
+def _claim_shell() -> "Any":
+    """Make the shell the interpreter's own, and return it."""
+    _shell.starting_dir = os.getcwd()
+    _shell.home_dir = os.path.expanduser("~")
+    _shell.history_manager.dir_hist[:] = [_shell.starting_dir]
+    for name, value in _builtins.items():
+        setattr(builtins, name, value)
+    for name, value in _prompts.items():
+        setattr(sys, name, value)
+    for kind in _shell._walk_mro():
+        kind._instance = _shell
+    return _shell
+
+
+def _create_shell() -> "Any":
+    """The shell; None, and why, where it cannot be made."""
+    global problem
+    fix = f"sessions of Python run on it: install it into the environment ({sys.executable} -m pip install ipython)"
+    try:
+        import IPython
+    except ImportError as error:
+        problem = f"IPython cannot be imported ({error}); {fix}"
+        return None
+    if IPython.version_info[:2] < _OLDEST:
+        problem = f"IPython {IPython.__version__} is too old, 8.0 is needed; {fix}"
+        return None
+    try:
+        from _casemate.session_shell import make_shell  # type: ignore[import-not-found]
+
+        return make_shell()
+    except Exception as error:
+        problem = f"IPython {IPython.__version__} does not start: {type(error).__name__}: {error}"[:500]
+        return None
+
+
+def _rehearse(shell: "Any") -> None:
+    """Run what steps run, with nobody listening, and forget it."""
+    from _casemate import session_errors, session_names, session_streams
+
+    before = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__, sys.modules["__main__"], steps.running
+    null = os.open(os.devnull, os.O_WRONLY)
+    step = Step(0, null, os.dup(null))
+    try:
+        steps.rehearse(step)
+        session_streams.install()
+        sys.modules["__main__"] = shell.user_module
+        names = session_names.UserNames(shell.user_ns, shell.user_ns_hidden)
+        for code in _REHEARSAL:
+            result = shell.run_cell(code, store_history=True)
+            error = result.error_before_exec or result.error_in_exec
+            if error is not None:
+                session_errors.fields(shell, error)
+            names.changes()
+        names.variables()
+    finally:
+        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__, sys.modules["__main__"], running = before  # type: ignore[misc]
+        steps.rehearse(running)
+        step.close()
+    _reset(shell)
+
+
+def _reset(shell: "Any") -> None:
+    """The state of a shell that has run nothing."""
+    from _casemate.session_loop import loop  # type: ignore[import-not-found]
+
+    loop.close()
+    shell.reset(new_session=False)
+    shell.execution_count = 1
+    history = shell.history_manager
+    history.input_hist_parsed[:] = history.input_hist_raw[:] = [""]
+    history.db_input_cache[:] = []
+    history._i = history._ii = history._iii = history._i00 = ""
+    shell.user_ns.update(dict.fromkeys(("__doc__", "__loader__", "__package__", "__spec__")))
+    shell.user_ns.update(dict.fromkeys(("_", "__", "___"), ""))
+    for name in [name for name in shell.user_ns if name.startswith("_i") and name not in shell.user_ns_hidden]:
+        del shell.user_ns[name]
+    shell.compile._filename_map.clear()
+    for name in _LAST:
+        vars(sys).pop(name, None)
+
+
+def _hide_shell(shell: "Any") -> None:
+    atexit.unregister(shell.atexit_operations)
+    type(shell).clear_instance()
+    for removed, names, place in ((_builtins, _BUILTINS, builtins), (_prompts, _PROMPTS, sys)):
+        for name in names:
+            value = vars(place).pop(name, None)
+            if value is not None:
+                removed[name] = value
+
+
+_builtins: "dict[str, Any]" = {}
+_prompts: "dict[str, Any]" = {}
+_before = {name: vars(builtins)[name] for name in _BUILTINS if name in vars(builtins)}
+_shell = _create_shell()
+if _shell is not None:
+    _rehearse(_shell)
+    _hide_shell(_shell)
+    __import__("_casemate.session_serving")  # what a session begins with
+vars(builtins).update(_before)

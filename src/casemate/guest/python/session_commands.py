@@ -4,6 +4,10 @@ The output of a command goes through pipes and is written here, not by the comma
 the host knows what came before a picture and what after it. IPython itself gives the command a terminal, which colours
 and folds its output for a person and needs a /dev/pts of the cell's own. Commands that are left behind (``cmd &``) go
 on writing into the step that started them.
+
+Where the host wants that, it is asked before a command runs. This keeps nothing in: the walls do. The answer comes
+through the pipe of requests, where nothing else comes while a step runs. Whoever waits reads it, for the others too.
+When the step ends nobody waits any more, and an answer that is still on its way is passed over.
 """
 
 import codecs
@@ -14,12 +18,14 @@ import signal
 import subprocess
 import sys
 import threading
+from _thread import allocate_lock
+from select import POLLIN, poll
 
-from _casemate.session_asks import asks  # type: ignore[import-not-found]
-from _casemate.session_input import file_of  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+from _casemate.session_frames import pipes  # type: ignore[import-not-found]
+from _casemate.session_interrupts import REQUESTS, interrupts  # type: ignore[import-not-found]
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[no-redef]
 from _casemate.session_steps import ERR, OUT, steps  # type: ignore[import-not-found]
-from _casemate.session_streams import streams  # type: ignore[import-not-found]
+from _casemate.session_streams import file_of, streams  # type: ignore[import-not-found]
 from IPython.core.magic import cell_magic, magics_class
 from IPython.core.magic_arguments import magic_arguments
 from IPython.core.magics.script import ScriptMagics, script_args
@@ -30,26 +36,103 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Outlets = dict[int, Callable[[bytes], object]]
+    Writers = dict[int, Callable[[bytes], object]]
 
-__all__ = ["SessionScripts", "__builtins__", "output_of", "run_pip", "run_shell"]
+__all__ = ["SessionScripts", "__builtins__", "approvals", "output_of", "run_pip", "run_shell"]
 
+_MOST = 1 << 20  # characters of a command: nobody looks through more
+_LOOK_MS = 50  # how long a thread waits at most before it sees that its step is over
 _PIECE = 1 << 16
 _PIP = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/pip_command.py"
 _LOOK_SECONDS = 0.05  # how long a command has ended at most before that is seen, when others hold its pipes
-_PATIENCE = 0.5  # how long an interrupted command has to end, and then once more
+_END_SECONDS = 0.5  # how long an interrupted command has to end, and then once more
 _popen: "Any" = subprocess.Popen
 _PIPE, _STDOUT = subprocess.PIPE, subprocess.STDOUT
 
 
+class _CommandApprovals:
+    """``is_wanted``: whether the host wants to be asked in the step that runs."""
+
+    __slots__ = ("_answers", "_count", "_lock", "is_wanted")
+
+    def __init__(self) -> None:
+        self.is_wanted = False
+        self._answers: "dict[int, dict[str, Any]]" = {}
+        self._count = 0
+        self._lock = allocate_lock()  # of who reads
+
+    def begin(self, is_wanted: bool) -> None:
+        """A step begins."""
+        self._answers.clear()
+        self.is_wanted = is_wanted
+
+    def end(self) -> None:
+        """The step is over: wait until nobody reads any more."""
+        self.is_wanted = False
+        with self._lock:
+            return
+
+    def require(self, command: str, input_text: "str | None" = None) -> None:
+        """Wait until the host allows it. Raises ``PermissionError`` when it does not."""
+        if self.is_wanted:
+            self._wait(self._send_request(command, input_text))
+
+    def _send_request(self, command: str, input_text: "str | None") -> int:
+        step = steps.current()
+        if not pipes.are_mine() or step is not steps.running:
+            raise PermissionError("a command has to be allowed, and nobody can be asked: its step is over")
+        if len(command) + len(input_text or "") > _MOST:
+            raise PermissionError("a command has to be allowed, and this one is too long to be shown")
+        self._count += 1
+        number = self._count
+        arguments = {"command": command} if input_text is None else {"command": command, "input": input_text}
+        step.send_fields("ask", id=number, kind="shell", arguments=arguments)
+        return number
+
+    def _wait(self, number: int) -> None:
+        while self.is_wanted:
+            with self._lock:
+                answer = self._answers.pop(number, None)
+                if answer is None and self.is_wanted:
+                    self._read()
+            if answer is not None:
+                if answer["allow"] is not True:
+                    raise PermissionError("the command was not allowed: " + (answer["reason"] or "it was denied"))
+                return
+        raise PermissionError("the command was not allowed: its step is over")
+
+    def _read(self) -> None:
+        """One more answer, if it is there soon. Under the lock."""
+        waiter = poll()
+        waiter.register(REQUESTS, POLLIN)
+        if not waiter.poll(_LOOK_MS):
+            return
+        interrupts.hold()
+        try:
+            answer = pipes.receive()
+            if answer is None:
+                self.is_wanted = False
+            elif answer["op"] == "answer":
+                self._answers[answer["id"]] = answer
+        finally:
+            interrupts.release()
+
+    def renew_lock(self) -> None:
+        """In a forked child."""
+        self._lock = allocate_lock()
+
+
+approvals = _CommandApprovals()
+
+
 def run_shell(command: str) -> int:
     """Run a line of shell; its exit code, negative for the signal that ended it."""
-    asks.permission(command)
+    approvals.require(command)
     steps.current().flush()
     if command.rstrip().endswith("&"):
-        return _left_behind(command)
+        return _start_in_background(command)
     process = _popen(_shell(command), stdout=_PIPE, stderr=_PIPE, start_new_session=True)
-    return _attend(process, {process.stdout.fileno(): _writer(OUT), process.stderr.fileno(): _writer(ERR)})
+    return _wait_for(process, {process.stdout.fileno(): _writer(OUT), process.stderr.fileno(): _writer(ERR)})
 
 
 def run_pip(line: str) -> int:
@@ -58,15 +141,15 @@ def run_pip(line: str) -> int:
     process = _popen(
         [sys.executable, "-I", _PIP, *shlex.split(line)], stdout=_PIPE, stderr=_PIPE, start_new_session=True
     )
-    return _attend(process, {process.stdout.fileno(): _writer(OUT), process.stderr.fileno(): _writer(ERR)})
+    return _wait_for(process, {process.stdout.fileno(): _writer(OUT), process.stderr.fileno(): _writer(ERR)})
 
 
 def output_of(command: str, split: bool) -> "tuple[object, int]":
     """What a line of shell writes (to both streams, as IPython does), and its exit code."""
-    asks.permission(command)
+    approvals.require(command)
     pieces: "list[bytes]" = []
     process = _popen(_shell(command), stdout=_PIPE, stderr=_STDOUT, start_new_session=True)
-    code = _attend(process, {process.stdout.fileno(): pieces.append})
+    code = _wait_for(process, {process.stdout.fileno(): pieces.append})
     text = b"".join(pieces).decode("utf-8", "replace")
     return (SList(text.splitlines()) if split else LSString(text)), code
 
@@ -76,7 +159,7 @@ def _shell(command: str) -> "list[str]":
     return [next((path for path in wanted if path and os.access(path, os.X_OK)), "/bin/sh"), "-c", command]
 
 
-def _left_behind(command: str) -> int:
+def _start_in_background(command: str) -> int:
     """Start it and look no further; it has the step's own pipes."""
     process = _popen(_shell(command), start_new_session=True)
     code: int = process.wait()
@@ -88,55 +171,55 @@ def _writer(which: int) -> "Callable[[bytes], object]":
     stream: "Any" = sys.stdout if which == OUT else sys.stderr
     if stream is streams[which] or stream is None:
         step = steps.current()
-        return lambda data: step.data(which, data)
+        return lambda data: step.write_bytes(which, data)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     return lambda data: stream.write(decoder.decode(data))
 
 
-def _attend(process: "Any", outlets: "Outlets") -> int:
+def _wait_for(process: "Any", writers: "Writers") -> int:
     """Hand on what the command writes, until it has ended. An interrupt ends it."""
     try:
-        left = _hand_on(process, dict(outlets))
-        if left:
-            _hand_on_later(process, left)
+        remaining = _copy_output(process, dict(writers))
+        if remaining:
+            _copy_output_later(process, remaining)
         code: int = process.wait()
     except BaseException:
-        _end(process, outlets)
+        _end(process, writers)
         raise
     return code
 
 
-def _hand_on(process: "Any", outlets: "Outlets") -> "Outlets":
+def _copy_output(process: "Any", writers: "Writers") -> "Writers":
     """Until the command has ended; the pipes that something it has left behind still holds."""
     waiter = select.poll()
-    for descriptor in outlets:
+    for descriptor in writers:
         waiter.register(descriptor, select.POLLIN)
-    ended = False
-    while outlets:
-        ready = waiter.poll(0 if ended else _LOOK_SECONDS * 1000)
-        if not ready and ended:
-            return outlets
+    has_ended = False
+    while writers:
+        ready = waiter.poll(0 if has_ended else _LOOK_SECONDS * 1000)
+        if not ready and has_ended:
+            return writers
         for descriptor, _ in ready:
             data = os.read(descriptor, _PIECE)
             if data:
-                outlets[descriptor](data)
+                writers[descriptor](data)
             else:
                 waiter.unregister(descriptor)
-                del outlets[descriptor]
-        ended = ended or (not ready and process.poll() is not None)
-    return outlets
+                del writers[descriptor]
+        has_ended = has_ended or (not ready and process.poll() is not None)
+    return writers
 
 
-def _hand_on_later(process: "Any", outlets: "Outlets") -> None:
+def _copy_output_later(process: "Any", writers: "Writers") -> None:
     """What the command has left behind goes on writing: closing its pipes would end it."""
 
-    def attend() -> None:
-        _hand_on(_Endless(process), outlets)
+    def copy() -> None:
+        _copy_output(_BackgroundProcess(process), writers)
 
-    threading.Thread(target=attend, name="casemate-output", daemon=True).start()
+    threading.Thread(target=copy, name="casemate-output", daemon=True).start()
 
 
-class _Endless:
+class _BackgroundProcess:
     """Stands for what a command has left behind, which ends when its pipes do. Holds them open."""
 
     def __init__(self, process: "Any") -> None:
@@ -146,8 +229,8 @@ class _Endless:
         """Never."""
 
 
-def _end(process: "Any", outlets: "Outlets") -> None:
-    """Ask it to end as Ctrl-C does, then make it; what it says meanwhile is still heard."""
+def _end(process: "Any", writers: "Writers") -> None:
+    """Ask it to end as Ctrl-C does, then make it; what it says meanwhile is still read."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -155,7 +238,7 @@ def _end(process: "Any", outlets: "Outlets") -> None:
             break
         if _ends_in_time(process):
             break
-    for descriptor, put in outlets.items():
+    for descriptor, put in writers.items():
         while select.select([descriptor], [], [], 0)[0]:
             data = os.read(descriptor, _PIECE)
             if not data:
@@ -165,7 +248,7 @@ def _end(process: "Any", outlets: "Outlets") -> None:
 
 def _ends_in_time(process: "Any") -> bool:
     try:
-        process.wait(_PATIENCE)
+        process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
         return False
     return True
@@ -180,8 +263,8 @@ class SessionScripts(ScriptMagics):  # type: ignore[misc]
     @cell_magic("script")  # type: ignore[untyped-decorator]
     def shebang(self, line: str, cell: str) -> None:
         """Run the cell by the program that the line names; options as in IPython."""
-        arguments, command = self.shebang.parser.parse_known_args(_split(line))
-        asks.permission(" ".join(command), cell)
+        arguments, command = self.shebang.parser.parse_known_args(shlex.split(line))
+        approvals.require(" ".join(command), cell)
         if arguments.bg:
             ScriptMagics.shebang(self, line, cell)
             return
@@ -193,21 +276,15 @@ class SessionScripts(ScriptMagics):  # type: ignore[misc]
             raise FileNotFoundError(2, "there is no such program", command[0]) from None
         finally:
             os.close(source)
-        kept: "dict[str, list[bytes]]" = {name: [] for name in (arguments.out, arguments.err) if name}
-        code = _attend(
+        captured: "dict[str, list[bytes]]" = {name: [] for name in (arguments.out, arguments.err) if name}
+        code = _wait_for(
             process,
             {
-                process.stdout.fileno(): kept[arguments.out].append if arguments.out else _writer(OUT),
-                process.stderr.fileno(): kept[arguments.err].append if arguments.err else _writer(ERR),
+                process.stdout.fileno(): captured[arguments.out].append if arguments.out else _writer(OUT),
+                process.stderr.fileno(): captured[arguments.err].append if arguments.err else _writer(ERR),
             },
         )
-        for name, pieces in kept.items():
+        for name, pieces in captured.items():
             self.shell.user_ns[name] = b"".join(pieces).decode("utf-8", "replace")
         if code and getattr(arguments, "raise_error", True):
             raise subprocess.CalledProcessError(code, cell)
-
-
-def _split(line: str) -> "list[str]":
-    import shlex
-
-    return shlex.split(line)

@@ -1,21 +1,37 @@
-"""What IPython shows, as frames: displays, results, clearing."""
+"""What IPython shows, as frames: displays, results, clearing; and figures of matplotlib.
 
-from _casemate.bundles import clean, complain  # type: ignore[import-not-found]
+Figures that are still open when a step ends are shown without being asked for, as in a notebook.
+"""
+
+import sys
+
+from _casemate.displays import clean, complain  # type: ignore[import-not-found]
 from _casemate.session_frames import FRAME_LIMIT, encode, pipes  # type: ignore[import-not-found]
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from _casemate.session_names import cut  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from _casemate.session_steps import OUT, steps  # type: ignore[import-not-found]
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
+from IPython.display import display
+from traitlets import Bool, CUnicode, Dict, Set
+from traitlets.config.configurable import Configurable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Publisher", "ResultHook", "__builtins__"]
+__all__ = ["InlineBackend", "Publisher", "ResultHook", "__builtins__", "close_all", "register", "show_open_figures"]
 
-_ROOM = FRAME_LIMIT - 2**10  # for a bundle, so that the rest of its frame has room too
+_BUNDLE_LIMIT = FRAME_LIMIT - 2**10  # for a bundle, so that the rest of its frame fits too
 _PLAIN = (int, float, bool, str, complex, type(None))
+_KINDS = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "pdf": "application/pdf",
+}
+_shown: "list[Any]" = []  # the figures that this step has shown already
 
 
 class Publisher(DisplayPublisher):  # type: ignore[misc]
@@ -26,16 +42,16 @@ class Publisher(DisplayPublisher):  # type: ignore[misc]
         self._validate_data(data, metadata)
         transient = options.get("transient") or {}
         name = transient.get("display_id")
-        told = None if name is None else cut(str(name), 200)
+        display_id = None if name is None else cut(str(name), 200)
         _send(
             "display",
             data,
-            f',"id":{encode(told)},"update":{encode(bool(options.get("update")))}',
+            f',"id":{encode(display_id)},"update":{encode(bool(options.get("update")))}',
         )
 
     def clear_output(self, wait: bool = False) -> None:
         """What was shown so far is to go, at once or (``wait``) when the next comes."""
-        steps.current().fields("clear", wait=bool(wait))
+        steps.current().send_fields("clear", wait=bool(wait))
 
 
 class ResultHook(DisplayHook):  # type: ignore[misc]
@@ -83,11 +99,11 @@ class ResultHook(DisplayHook):  # type: ignore[misc]
 
     def cull_cache(self) -> None:
         """Forget the oldest results, without a word."""
-        kept = self.shell.user_ns.get("_oh", {})
-        for number in sorted(kept)[: max(len(kept) // 5, 2)]:
+        results = self.shell.user_ns.get("_oh", {})
+        for number in sorted(results)[: max(len(results) // 5, 2)]:
             for place in (self.shell.user_ns, self.shell.user_ns_hidden):
                 place.pop(f"_{number}", None)
-            kept.pop(number, None)
+            results.pop(number, None)
 
 
 def _send(kind: str, data: "Any", rest: str) -> None:
@@ -97,12 +113,12 @@ def _send(kind: str, data: "Any", rest: str) -> None:
     step = steps.current()
     if not pipes.are_mine():
         text = bundle.get("text/plain", "")
-        step.text(OUT, f"{text}\n")
+        step.write_text(OUT, f"{text}\n")
     elif bundle:
-        step.frame(kind, f'"bundle":{_fitting(bundle)}{rest}')
+        step.send_frame(kind, f'"bundle":{_encode_bundle(bundle)}{rest}')
 
 
-def _fitting(bundle: "dict[str, object]") -> str:
+def _encode_bundle(bundle: "dict[str, object]") -> str:
     """The bundle's JSON, without what JSON cannot hold and without the largest parts where it is too large."""
     parts = {}
     for media_type, data in bundle.items():
@@ -111,8 +127,90 @@ def _fitting(bundle: "dict[str, object]") -> str:
         except (TypeError, ValueError, RecursionError) as error:
             complain(data, media_type, error)
     sizes = {media_type: len(part.encode("utf-8", "replace")) + 1 for media_type, part in parts.items()}
-    while sum(sizes.values()) > _ROOM:
+    while sum(sizes.values()) > _BUNDLE_LIMIT:
         largest = max(sizes, key=lambda media_type: sizes[media_type])
         complain(bundle[largest], largest, ValueError(f"more than {FRAME_LIMIT} bytes"))
         del sizes[largest], parts[largest]
     return "{" + ",".join(parts.values()) + "}"
+
+
+class InlineBackend(Configurable):  # type: ignore[misc]
+    """What ``%config InlineBackend.…`` sets, as where matplotlib_inline is installed."""
+
+    figure_formats = Set({"png"}, help="png, retina, jpeg, svg, pdf").tag(config=True)
+    figure_format = CUnicode(help="one format").tag(config=True)
+    print_figure_kwargs = Dict({"bbox_inches": "tight"}, help="options of savefig").tag(config=True)
+    rc = Dict(help="not used").tag(config=True)
+    close_figures = Bool(True, help="close what a step has shown").tag(config=True)
+
+    def __init__(self, shell: "Any") -> None:
+        super().__init__()
+        self.observe(lambda change: self.set_trait("figure_formats", {change["new"]}), "figure_format")
+        self.observe(lambda _: register(shell, self), ["figure_formats", "print_figure_kwargs"])
+
+
+def register(shell: "Any", settings: InlineBackend) -> None:
+    """Teach ``shell`` to show a figure in the formats that are set. matplotlib is not imported for it."""
+    formatters = shell.display_formatter.formatters
+    for media_type in set(_KINDS.values()):
+        try:
+            formatters[media_type].pop("matplotlib.figure.Figure")
+        except KeyError:
+            pass
+    for kind in settings.figure_formats:
+        plain = "png" if kind in ("retina", "png2x") else kind
+        if plain in _KINDS:
+            formatters[_KINDS[plain]].for_type_by_name(
+                "matplotlib.figure", "Figure", _saver(plain, 2 if plain != kind else 1, settings.print_figure_kwargs)
+            )
+
+
+def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
+    def save(figure: "Any") -> "bytes | str | None":
+        if not any(figure is other for other in _shown):
+            _shown.append(figure)
+        if not _has_content(figure):
+            return None
+        from io import BytesIO
+
+        buffer = BytesIO()
+        figure.savefig(buffer, format=kind, **{"dpi": figure.dpi * scale, **options})
+        data = buffer.getvalue()
+        return data.decode() if kind == "svg" else data
+
+    return save
+
+
+def show_open_figures() -> None:
+    """Show those that the step has not shown itself, and close all."""
+    figures = _open_figures()
+    try:
+        for figure in figures:
+            if not any(figure is other for other in _shown) and _has_content(figure):
+                display(figure)
+    finally:
+        if figures:
+            close_all()
+        _shown.clear()
+
+
+def close_all() -> None:
+    """Close every open figure, however broken it is."""
+    for manager in _managers().get_all_fig_managers():
+        try:
+            _managers().destroy(manager)
+        except Exception as error:
+            complain(manager, "destroy", error)
+
+
+def _open_figures() -> "list[Any]":
+    managers = _managers()
+    return [] if managers is None else [manager.canvas.figure for manager in managers.get_all_fig_managers()]
+
+
+def _managers() -> "Any":
+    return getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
+
+
+def _has_content(figure: "Any") -> bool:
+    return len(figure.get_children()) > 1  # the first is its background

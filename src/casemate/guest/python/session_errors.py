@@ -1,12 +1,12 @@
-"""An exception as the host hears of it, whatever the exception does when it is asked about itself."""
+"""An exception as it is reported to the host, whatever the exception does when it is asked about itself."""
 
 import inspect
 import sys
 import traceback
 import types
 
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from _casemate.session_names import cut  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from IPython.core.error import UsageError
 
 TYPE_CHECKING = False
@@ -64,7 +64,7 @@ def text_of(shell: "Any", error: BaseException) -> str:
     try:
         if issubclass(type(error), SystemExit):
             return "".join(traceback.format_exception_only(type(error), error))
-        lines = _structured(shell, error)
+        lines = _ipython_lines(shell, error)
         if lines is not None:
             return "\n".join(lines)
     except Exception:
@@ -72,7 +72,7 @@ def text_of(shell: "Any", error: BaseException) -> str:
     return _plain(error)
 
 
-def _structured(shell: "Any", error: BaseException) -> "list[str] | None":
+def _ipython_lines(shell: "Any", error: BaseException) -> "list[str] | None":
     """IPython's lines; None where plain Python's are better."""
     if hasattr(error, "_render_traceback_"):
         lines: "list[str] | None" = error._render_traceback_()

@@ -10,7 +10,7 @@ from _thread import allocate_lock
 from select import POLLIN, poll
 
 from _casemate.session_interrupts import REQUESTS, interrupts  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[no-redef]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ whole even inside user code (a frame, a write and its count) is done between `ho
 """
 
 import _signal  # type: ignore[import-not-found]
+import builtins
 import sys
 from _thread import get_ident
 from select import POLLIN, poll
-
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +17,12 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Any
 
-__all__ = ["__builtins__", "interrupts"]
+__all__ = ["__builtins__", "interrupts", "own"]
+
+# The builtins as they are before any user code runs. The session's modules bind this copy as their ``__builtins__``:
+# whatever user code does to the real ones, they go on.
+own: "dict[str, object]" = dict(vars(builtins))
+__builtins__ = own  # type: ignore[assignment]
 
 REQUESTS = 6
 _COROUTINE = 0x20 | 0x80 | 0x100  # of generators, coroutines, and generators that are coroutines
@@ -48,31 +52,31 @@ class _Interrupts:
     def install(self) -> None:
         """Take SIGINT, also back from a step that took it. Only for the main thread."""
         self.main = get_ident()
-        if _get_handler(_SIGINT) != self._arrived:
-            _set_handler(_SIGINT, self._arrived)
+        if _get_handler(_SIGINT) != self._handle_signal:
+            _set_handler(_SIGINT, self._handle_signal)
 
     def watch_finalizers(self) -> None:
         """Python drops what is raised in a finalizer or a weak reference's callback: interrupt once more then."""
         plain = sys.unraisablehook
 
-        def dropped(what: "Any") -> None:
+        def handle_unraisable(what: "Any") -> None:
             if what.exc_type is KeyboardInterrupt and self.state == USER:
-                self._again(_this_frame(1))
+                self._interrupt_frame(_this_frame(1))
             else:
                 plain(what)
 
-        sys.unraisablehook = dropped
+        sys.unraisablehook = handle_unraisable
 
-    def _again(self, frame: "FrameType") -> None:
+    def _interrupt_frame(self, frame: "FrameType") -> None:
         """Interrupt ``frame``, which the finalizer has returned to, at its next instruction: as a debugger stops it."""
         if get_ident() == self.main and _get_trace() is None:
-            frame.f_trace, frame.f_trace_opcodes = self._traced, True
-            _set_trace(self._traced)
+            frame.f_trace, frame.f_trace_opcodes = self._raise_at_next_instruction, True
+            _set_trace(self._raise_at_next_instruction)
 
-    def _traced(self, frame: "FrameType", _event: str, _argument: object) -> None:
+    def _raise_at_next_instruction(self, frame: "FrameType", _event: str, _argument: object) -> None:
         _set_trace(None)
         frame.f_trace, frame.f_trace_opcodes = None, False
-        self._arrived(_SIGINT, frame)
+        self._handle_signal(_SIGINT, frame)
 
     def call(self, function: "Callable[..., Any]", *arguments: object) -> "Any":
         """What ``function`` gives; it runs the user's code, and is what an interrupt ends."""
@@ -94,16 +98,16 @@ class _Interrupts:
         if get_ident() == self.main:
             self.depth -= 1
             if self.pending and not self.depth:
-                self._raise_what_waited()
+                self._raise_pending()
 
-    def _raise_what_waited(self) -> None:
+    def _raise_pending(self) -> None:
         if self.state == USER:
             self.pending = False
             raise KeyboardInterrupt
         if self.state == OTHER and self._is_in_callback(_this_frame()):
             raise KeyboardInterrupt
 
-    def _arrived(self, _number: int, frame: "FrameType | None") -> None:
+    def _handle_signal(self, _number: int, frame: "FrameType | None") -> None:
         if self.state == USER:
             self.came = True
             if self.depth or not _is_inside(frame, _ENTERED):
@@ -122,11 +126,11 @@ class _Interrupts:
 
     def _is_in_callback(self, frame: "FrameType | None") -> bool:
         """Whether the event loop has called code of somebody else's that has not returned."""
-        called = None
+        callee = None
         while frame is not None and self.callback is not None:
             if frame.f_code is self.callback:
-                return called is not None and not _is_the_loops(called)
-            called, frame = frame, frame.f_back
+                return callee is not None and not _is_the_loops(callee)
+            callee, frame = frame, frame.f_back
         return False
 
 

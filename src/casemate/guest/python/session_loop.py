@@ -10,7 +10,7 @@ import sys
 
 from _casemate.session_frames import pipes  # type: ignore[import-not-found]
 from _casemate.session_interrupts import OTHER, REQUESTS, interrupts  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[no-redef]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _wake_by, _pipe, _read, _close = _signal.set_wakeup_fd, os.pipe2, os.read, os.cl
 _NO_WAITING = os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class _Bell:
+class _Waker:
     """Wakes the loop by a signal that comes in the instant before it waits: Python's handler would run after the wait.
 
     What a step has put in its place (``add_signal_handler`` does) wakes the loop as well, and stays. It is made for one
@@ -34,33 +34,33 @@ class _Bell:
 
     def __init__(self, running: "Any") -> None:
         self._running = running
-        self._heard, self._rung = _pipe(_NO_WAITING)
+        self._read_end, self._write_end = _pipe(_NO_WAITING)
         try:
-            running.add_reader(self._heard, self._listen)
+            running.add_reader(self._read_end, self._listen)
         except BaseException:
             self._close()
             raise
-        replaced = _wake_by(self._rung, warn_on_full_buffer=False)
+        replaced = _wake_by(self._write_end, warn_on_full_buffer=False)
         if replaced != _NO_DESCRIPTOR:
             _wake_by(replaced)
 
     def _listen(self) -> None:
         try:
-            _read(self._heard, _MANY)
+            _read(self._read_end, _MANY)
         except OSError:
             pass  # a child that the step has forked has read it, or the step has closed it
 
-    def take_down(self) -> None:
+    def remove(self) -> None:
         replaced = _wake_by(_NO_DESCRIPTOR)
-        if replaced != self._rung:
+        if replaced != self._write_end:
             _wake_by(replaced)
         try:
-            self._running.remove_reader(self._heard)
+            self._running.remove_reader(self._read_end)
         finally:
             self._close()
 
     def _close(self) -> None:
-        for end in (self._heard, self._rung):
+        for end in (self._read_end, self._write_end):
             _close(end)
 
 
@@ -72,17 +72,17 @@ class _Loop:
 
     def run(self, coroutine: "Coroutine[Any, Any, Any]") -> object:
         """What the coroutine returns. An interrupt cancels it, and is raised when it has ended."""
-        running = self._made()
+        running = self._running_loop()
         task = running.create_task(coroutine)
         interruptions: "list[bool]" = []
 
         def cancel() -> None:
             interruptions.append(True)
             task.cancel()  # now: a callback would come after the task's next step, which may block for ever
-            running.call_soon_threadsafe(_nothing)
+            running.call_soon_threadsafe(_wake_up)
 
         interrupts.cancel = cancel
-        bell = _bell(running)
+        waker = _create_waker(running)
         try:
             while not task.done():
                 try:
@@ -92,7 +92,7 @@ class _Loop:
                 except BaseException:  # another task's exit, or the task's own end
                     continue
         finally:
-            _take_down(bell)
+            _remove_waker(waker)
             interrupts.cancel = None
         if interruptions:
             raise KeyboardInterrupt
@@ -113,9 +113,9 @@ class _Loop:
         if self._is_usable():
             return
         policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
-        found = getattr(getattr(policy, "_local", None), "_loop", None)
-        if found is not None and not found.is_closed():
-            self._loop = found
+        step_loop = getattr(getattr(policy, "_local", None), "_loop", None)
+        if step_loop is not None and not step_loop.is_closed():
+            self._loop = step_loop
             interrupts.callback = _callback_code()
 
     def wait(self) -> None:
@@ -154,7 +154,7 @@ class _Loop:
     def _is_usable(self) -> bool:
         return self._loop is not None and not self._loop.is_closed()
 
-    def _made(self) -> "Any":
+    def _running_loop(self) -> "Any":
         import asyncio
 
         if not self._is_usable():
@@ -164,21 +164,21 @@ class _Loop:
         return self._loop
 
 
-def _nothing() -> None:
+def _wake_up() -> None:
     """Only so that a loop that waits looks again."""
 
 
-def _bell(running: "Any") -> "_Bell | None":
+def _create_waker(running: "Any") -> "_Waker | None":
     try:
-        return _Bell(running)
+        return _Waker(running)
     except Exception:  # no descriptors are left, or asyncio has been patched: the host interrupts again after a second
         return None
 
 
-def _take_down(bell: "_Bell | None") -> None:
+def _remove_waker(waker: "_Waker | None") -> None:
     try:
-        if bell is not None:
-            bell.take_down()
+        if waker is not None:
+            waker.remove()
     except Exception:
         return  # the step has closed the loop or the descriptors
 

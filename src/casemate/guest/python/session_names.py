@@ -8,13 +8,13 @@ import math
 import sys
 
 from _casemate.session_frames import FRAME_LIMIT  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[import-not-found,no-redef]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Names", "__builtins__", "cut", "described", "json_of"]
+__all__ = ["UserNames", "__builtins__", "cut", "describe", "json_of"]
 
 _MOST_NAMES, _LONGEST_NAME, _LONGEST_REPR, _LONGEST_KEY = 10_000, 200, 200, 50
 _DEEPEST_REPR, _DEEPEST_JSON = 4, 200
@@ -32,7 +32,7 @@ _SAFE = {("builtins", "range"), ("builtins", "slice"), ("decimal", "Decimal"), (
          ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath")}  # fmt: skip
 
 
-class Names:
+class UserNames:
     """The user's part of a namespace. ``hidden``: what IPython has put there, by name."""
 
     def __init__(self, namespace: "dict[str, Any]", hidden: "dict[str, Any]") -> None:
@@ -45,18 +45,18 @@ class Names:
         self._known = now
         new = [name for name in _last_of(self._namespace, now - before) if self._is_users(name)]
         gone = sorted(name for name in before - now if type(name) is str and not _is_ipythons(name))
-        return _listed(new), _listed(gone)
+        return _cut_names(new), _cut_names(gone)
 
     def variables(self) -> "list[dict[str, object]]":
         """All of them, in order of definition."""
-        found = []
+        variables = []
         for name in list(self._namespace):
             if name in self._namespace and self._is_users(name):
                 value = self._namespace[name]
-                found.append({"name": cut(name, _LONGEST_NAME), **described(value)})
-                if len(found) == _MOST_NAMES:
+                variables.append({"name": cut(name, _LONGEST_NAME), **describe(value)})
+                if len(variables) == _MOST_NAMES:
                     break
-        return found
+        return variables
 
     def get(self, name: str) -> object:
         """The value as JSON. Raises ``ValueError`` that says what JSON cannot hold, and where."""
@@ -90,7 +90,7 @@ def _last_of(namespace: "dict[str, Any]", names: "set[str]") -> "list[str]":
     return found
 
 
-def _listed(names: "list[str]") -> "list[str]":
+def _cut_names(names: "list[str]") -> "list[str]":
     return [cut(name, _LONGEST_NAME) for name in names[:_MOST_NAMES]]
 
 
@@ -112,7 +112,7 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def described(value: object) -> "dict[str, object]":
+def describe(value: object) -> "dict[str, object]":
     """Type, size and a short text of ``value``."""
     kind = type(value)
     return {"type": cut(_name_of(kind), _LONGEST_REPR), "size": _size_of(value), "repr": _repr_of(value)}

@@ -4,18 +4,18 @@ import os
 import sys
 
 import _casemate  # type: ignore[import-not-found]
+from _casemate import session_display
 from _casemate import session_errors as errors
-from _casemate import session_pictures as pictures
 from _casemate import session_streams as streams
-from _casemate.layered import adopt  # type: ignore[import-not-found]
-from _casemate.session_asks import asks  # type: ignore[import-not-found]
+from _casemate.packages import use_installed  # type: ignore[import-not-found]
+from _casemate.session_commands import approvals  # type: ignore[import-not-found]
 from _casemate.session_frames import encode, pipes  # type: ignore[import-not-found]
-from _casemate.session_input import stdin  # type: ignore[import-not-found]
 from _casemate.session_interrupts import OTHER, interrupts  # type: ignore[import-not-found]
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[no-redef]
 from _casemate.session_loop import loop  # type: ignore[import-not-found]
-from _casemate.session_names import Names, cut  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+from _casemate.session_names import UserNames, cut  # type: ignore[import-not-found]
 from _casemate.session_steps import ERR, steps  # type: ignore[import-not-found]
+from _casemate.session_streams import stdin  # type: ignore[import-not-found]
 from IPython.display import display
 
 TYPE_CHECKING = False
@@ -42,9 +42,9 @@ class Serving:
         stdin.install()
         streams.install()
         steps.watch_threads()
-        os.register_at_fork(before=steps.flush, after_in_child=_become_a_child)
+        os.register_at_fork(before=steps.flush, after_in_child=_set_up_child)
         sys.breakpointhook = _breakpoint
-        self._names = Names(shell.user_ns, shell.user_ns_hidden)
+        self._names = UserNames(shell.user_ns, shell.user_ns_hidden)
 
     def wait(self) -> None:
         """Until there is a request, if tasks of earlier steps have something to do meanwhile."""
@@ -67,23 +67,23 @@ class Serving:
         except OSError as failure:
             step, error = steps.running, failure
         if error is None:
-            asks.begin(request.get("asks") is True)
-            error = self._executed(request)
+            approvals.begin(request.get("asks") is True)
+            error = self._execute(request)
         if not pipes.are_mine():
             self._end_child(error)
-        asks.end()
+        approvals.end()
         streams.install()
         step.flush()
         if error is not None:
-            step.fields("error", **self._told(error))
-        stdin.give(None)
+            step.send_fields("error", **self._describe_error(error))
+        stdin.set_text(None)
         loop.adopt()
         interrupts.install()
         new, gone = self._names.changes()
         steps.flush()
-        step.fields("done", exit=errors.exit_code(error), new=new, gone=gone)
+        step.send_fields("done", exit=errors.exit_code(error), new=new, gone=gone)
 
-    def _executed(self, request: "dict[str, Any]") -> "BaseException | None":
+    def _execute(self, request: "dict[str, Any]") -> "BaseException | None":
         """Run the code and show its figures; the error that ended it."""
         try:
             self._prepare(request)
@@ -92,11 +92,11 @@ class Serving:
             if error is None:
                 error = result.error_in_exec
         except BaseException as failure:
-            error = _meant(failure)
+            error = _classify_failure(failure)
             interrupts.state = OTHER
         if pipes.are_mine():
             try:
-                interrupts.call(pictures.show_open_figures)
+                interrupts.call(session_display.show_open_figures)
             except BaseException as failure:
                 error = failure if error is None else error
         return error
@@ -105,12 +105,12 @@ class Serving:
         streams.install()
         interrupts.install()
         loop.offer()
-        stdin.give(request["stdin"])
-        adopt()
+        stdin.set_text(request["stdin"])
+        use_installed()
         if request["cwd"] is not None:
             _chdir(request["cwd"])
 
-    def _told(self, error: BaseException) -> "dict[str, object]":
+    def _describe_error(self, error: BaseException) -> "dict[str, object]":
         """What is said of it. Exceptions answer for themselves, so this too can be interrupted."""
         for _ in range(2):
             try:
@@ -125,7 +125,7 @@ class Serving:
         """A process that the step has forked has come to the step's end: it is not the interpreter."""
         try:
             if error is not None and not issubclass(type(error), SystemExit):
-                steps.running.text(ERR, errors.text_of(self._shell, error) + "\n")
+                steps.running.write_text(ERR, errors.text_of(self._shell, error) + "\n")
             steps.flush()
         finally:
             _exit(errors.exit_code(error))
@@ -150,20 +150,20 @@ class Serving:
         raise ValueError(f"no such request: {request['op']}")
 
 
-def _meant(failure: BaseException) -> BaseException:
+def _classify_failure(failure: BaseException) -> BaseException:
     """What ended a step whose result IPython did not give: it fails itself where a second interrupt comes while it
     deals with the first."""
     return KeyboardInterrupt() if interrupts.came and isinstance(failure, Exception) else failure
 
 
-def _become_a_child() -> None:
+def _set_up_child() -> None:
     """Called in a process that was forked from the interpreter: it is a process of the user's."""
     pipes.leave_to_parent()
     steps.renew_locks()
-    asks.renew_lock()
+    approvals.renew_lock()
     loop.stop_in_child()
 
 
 def _breakpoint(*arguments: object, **options: object) -> object:
-    stdin.need("breakpoint()")
+    stdin.require("breakpoint()")
     return _plain_breakpoint(*arguments, **options)

@@ -5,13 +5,12 @@ import os
 import sys
 
 from _casemate import session_errors as errors  # type: ignore[import-not-found]
-from _casemate.layered import adopt  # type: ignore[import-not-found]
+from _casemate.packages import use_installed  # type: ignore[import-not-found]
 from _casemate.session_commands import SessionScripts, output_of, run_pip, run_shell  # type: ignore[import-not-found]
-from _casemate.session_display import Publisher, ResultHook  # type: ignore[import-not-found]
-from _casemate.session_input import stdin  # type: ignore[import-not-found]
+from _casemate.session_display import InlineBackend, Publisher, ResultHook, register  # type: ignore[import-not-found]
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from _casemate.session_loop import loop  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
-from _casemate.session_pictures import InlineBackend, register  # type: ignore[import-not-found]
+from _casemate.session_streams import stdin  # type: ignore[import-not-found]
 from IPython.core import interactiveshell
 from IPython.core.autocall import ExitAutocall
 from IPython.core.error import UsageError
@@ -88,12 +87,12 @@ class Shell(InteractiveShell):  # type: ignore[misc]
                 sys.excepthook = hook
         except self.custom_exceptions:
             self.CustomTB(*sys.exc_info())
-            return self._failed(sys.exc_info()[1], result)
+            return self._record_failure(sys.exc_info()[1], result)
         except BaseException as error:
-            return self._failed(error, result)
+            return self._record_failure(error, result)
         return False
 
-    def _failed(self, error: "BaseException | None", result: "Any") -> bool:
+    def _record_failure(self, error: "BaseException | None", result: "Any") -> bool:
         if result is not None:
             result.error_in_exec = error
         if error is not None:
@@ -148,31 +147,31 @@ class Shell(InteractiveShell):  # type: ignore[misc]
     def debugger(self, force: bool = False) -> None:
         """``%debug``: it asks for commands."""
         if force or self.call_pdb:
-            stdin.need("the debugger")
+            stdin.require("the debugger")
             super().debugger(force)
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def system(self, cmd: str) -> None:
         """``!command``."""
-        self._exited(cmd, run_shell(self.var_expand(cmd, depth=1) if _holds_names(cmd) else cmd))
-        adopt()
+        self._record_exit_code(cmd, run_shell(self.var_expand(cmd, depth=1) if _holds_names(cmd) else cmd))
+        use_installed()
 
     system_piped = system_raw = system
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> "Any":
         """``x = !command``."""
         output, code = output_of(self.var_expand(cmd, depth=depth + 1) if _holds_names(cmd) else cmd, split)
-        self._exited(cmd, code)
-        adopt()
+        self._record_exit_code(cmd, code)
+        use_installed()
         return output
 
     def pip(self, line: str) -> None:
         """``%pip install name``: the host does it."""
-        self._exited(f"pip {line}", run_pip(line))
-        adopt()
+        self._record_exit_code(f"pip {line}", run_pip(line))
+        use_installed()
 
-    def _exited(self, command: str, code: int) -> None:
+    def _record_exit_code(self, command: str, code: int) -> None:
         self.user_ns["_exit_code"] = code
         if code and getattr(self, "system_raise_on_error", False):
             from subprocess import CalledProcessError
@@ -208,7 +207,7 @@ def make_shell() -> Shell:
     config = Config()
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
-    shell = _constructed(config)
+    shell = _create_shell(config)
     shell.loop_runner = loop.run
     shell.exiter = _Exit(shell)
     for name in ("exit", "quit"):
@@ -216,17 +215,17 @@ def make_shell() -> Shell:
         shell.register_magic_function(lambda line, end=shell.ask_exit: end(int(line) if line else None), "line", name)
     shell.register_magics(SessionScripts)
     shell.register_magic_function(shell.pip, "line", "pip")
-    shell.history_manager.outputs = _Forgetful()
-    shell.history_manager.exceptions = _Forgetful()
+    shell.history_manager.outputs = _EmptyHistory()
+    shell.history_manager.exceptions = _EmptyHistory()
     inline = InlineBackend(shell)
     shell.configurables.append(inline)
     register(shell, inline)
     return shell
 
 
-def _constructed(config: "Any") -> Shell:
-    kept = getattr(interactiveshell, "PickleShareDB", None)
-    if kept is not None:  # IPython 8 makes a folder when it starts
+def _create_shell(config: "Any") -> Shell:
+    share_db = getattr(interactiveshell, "PickleShareDB", None)
+    if share_db is not None:  # IPython 8 makes a folder when it starts
         interactiveshell.PickleShareDB = lambda _folder: None
     previous = os.environ.get("IPYTHONDIR")
     try:
@@ -234,13 +233,13 @@ def _constructed(config: "Any") -> Shell:
             config=config, colors="nocolor", cache_size=_RESULTS_KEPT, display_page=True, profile_dir=None
         )
     finally:
-        if kept is not None:
-            interactiveshell.PickleShareDB = kept
+        if share_db is not None:
+            interactiveshell.PickleShareDB = share_db
     assert os.environ.get("IPYTHONDIR") == previous
     return shell
 
 
-class _Forgetful(dict):  # type: ignore[type-arg]
+class _EmptyHistory(dict):  # type: ignore[type-arg]
     """Where IPython would keep everything that was ever shown."""
 
     def __setitem__(self, key: object, value: object) -> None:

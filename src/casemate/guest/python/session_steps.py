@@ -15,7 +15,7 @@ from select import POLLOUT, poll
 
 from _casemate.session_frames import encode, pipes  # type: ignore[import-not-found]
 from _casemate.session_interrupts import interrupts  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[no-redef]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["ERR", "OUT", "Step", "__builtins__", "steps"]
 
 OUT, ERR = 0, 1
-_MOST_KEPT = 16
+_MOST_OPEN = 16
 _MOST_PENDING = 8192  # characters without a line's end
 _SLICE = 1 << 17
-_OUT_OF_THE_WAY = 200  # the first descriptor that a step's pipes may have, at most: programs expect low ones
+_HIGH_DESCRIPTOR = 200  # the first descriptor that a step's pipes may have, at most: programs expect low ones
 _write, _open, _close, _dup2 = os.write, os.open, os.close, os.dup2
 _HOW = os.O_WRONLY | os.O_CLOEXEC
 _mine: "ContextVar[Step]" = ContextVar("casemate_step")
 
 
-class _Sink:
+class _PipeWriter:
     """One of a step's two pipes. ``written``: how many bytes this process has put there; ``pending``: text to come."""
 
     __slots__ = ("descriptor", "pending", "pending_size", "written")
@@ -44,7 +44,7 @@ class _Sink:
         self.pending: "list[str]" = []
         self.pending_size = 0
 
-    def put(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Write everything. When nobody reads any more it is dropped, now and from then on."""
         if self.descriptor < 0:
             return
@@ -52,13 +52,13 @@ class _Sink:
             count = _write(self.descriptor, data)
             self.written += count
             if count != len(data):
-                self._put_rest(memoryview(data)[count:])
+                self._write_rest(memoryview(data)[count:])
         except BlockingIOError:  # a child process can make the pipe so, for all that have it open
-            self._put_rest(memoryview(data))
+            self._write_rest(memoryview(data))
         except OSError:
             self.close()
 
-    def _put_rest(self, data: memoryview) -> None:
+    def _write_rest(self, data: memoryview) -> None:
         while data and self.descriptor >= 0:
             try:
                 count = _write(self.descriptor, data)
@@ -72,13 +72,13 @@ class _Sink:
                 self.written += count
                 data = data[count:]
 
-    def take(self, text: str) -> None:
+    def write_text(self, text: str) -> None:
         """Put ``text`` at once, or keep it until its line ends."""
         size = len(text)
         if size > _SLICE:
             self.flush()
             for at in range(0, size, _SLICE):  # to encode it whole would take its memory once more
-                self.put(text[at : at + _SLICE].encode("utf-8", "backslashreplace"))
+                self.write(text[at : at + _SLICE].encode("utf-8", "backslashreplace"))
             return
         self.pending.append(text)
         self.pending_size += size
@@ -91,7 +91,7 @@ class _Sink:
             text = "".join(self.pending)
             self.pending.clear()
             self.pending_size = 0
-            self.put(text.encode("utf-8", "backslashreplace"))
+            self.write(text.encode("utf-8", "backslashreplace"))
 
     def close(self) -> None:
         if self.descriptor > ERR + 1:
@@ -105,47 +105,47 @@ class _Sink:
 class Step:
     """What one step says: text into its two pipes, and frames that name it.
 
-    ``last``: the stream that spoke last; ``flood``: what collects a flood of lines just now, when there is one.
+    ``last``: the stream that spoke last; ``batch``: what collects lines just now, when many come at once.
     """
 
-    __slots__ = ("_lock", "flood", "is_kept", "last", "number", "sinks")
+    __slots__ = ("_lock", "batch", "is_open", "last", "number", "writers")
 
     def __init__(self, number: int, out: int, err: int) -> None:
-        self.number, self.is_kept = number, True
-        self.sinks = (_Sink(out), _Sink(err))
+        self.number, self.is_open = number, True
+        self.writers = (_PipeWriter(out), _PipeWriter(err))
         self.last: "int | None" = None
-        self.flood: "Any" = None
+        self.batch: "Any" = None
         self._lock = RLock()
 
     @property
     def has_more(self) -> bool:
         """Whether something waits to be flushed."""
-        return self.flood is not None or any(sink.pending for sink in self.sinks)
+        return self.batch is not None or any(writer.pending for writer in self.writers)
 
-    def text(self, which: int, text: str) -> None:
+    def write_text(self, which: int, text: str) -> None:
         """Write ``text``: at once to its last line's end. Nothing at all (what ``print(end="")`` ends with) flushes."""
         interrupts.hold()
         try:
             with self._lock:
-                if self.flood is not None:
-                    self.flood.end()
+                if self.batch is not None:
+                    self.batch.end()
                 if self.last != which:
-                    self._turn(which)
-                sink = self.sinks[which]
-                sink.take(text)
+                    self._switch_stream(which)
+                writer = self.writers[which]
+                writer.write_text(text)
         finally:
             interrupts.release()
 
-    def data(self, which: int, data: bytes) -> None:
+    def write_bytes(self, which: int, data: bytes) -> None:
         """Write bytes, after what was written before."""
         interrupts.hold()
         try:
             with self._lock:
                 if self.last != which:
-                    self._turn(which)
-                sink = self.sinks[which]
-                sink.flush()
-                sink.put(data)
+                    self._switch_stream(which)
+                writer = self.writers[which]
+                writer.flush()
+                writer.write(data)
         finally:
             interrupts.release()
 
@@ -158,7 +158,7 @@ class Step:
         finally:
             interrupts.release()
 
-    def frame(self, kind: str, rest: str) -> bool:
+    def send_frame(self, kind: str, rest: str) -> bool:
         """Send a frame, after what was written before. ``rest``: its other fields as JSON, without the braces."""
         if not self.number:
             return False
@@ -166,7 +166,7 @@ class Step:
         try:
             with self._lock:
                 self._flush()
-                out, err = self.sinks
+                out, err = self.writers
                 comma = "," if rest else ""
                 sent: bool = pipes.send(
                     f'{{"type":"{kind}","step":{self.number},"at":[{out.written},{err.written}]{comma}{rest}}}'
@@ -175,32 +175,32 @@ class Step:
         finally:
             interrupts.release()
 
-    def fields(self, kind: str, /, **fields: object) -> bool:
-        """`frame`, from values."""
-        return self.frame(kind, encode(fields)[1:-1])
+    def send_fields(self, kind: str, /, **fields: object) -> bool:
+        """`send_frame`, from values."""
+        return self.send_frame(kind, encode(fields)[1:-1])
 
     def renew_lock(self) -> None:
         """In a forked child: whoever held it is not there."""
         self._lock = RLock()
 
-    def forget(self) -> None:
+    def close(self) -> None:
         """Close the pipes: what comes now goes elsewhere."""
         self.flush()
-        self.is_kept = False
-        for sink in self.sinks:
-            sink.close()
+        self.is_open = False
+        for writer in self.writers:
+            writer.close()
 
     def _flush(self) -> None:
-        if self.flood is not None:
-            self.flood.end()
-        for sink in self.sinks:
-            sink.flush()
+        if self.batch is not None:
+            self.batch.end()
+        for writer in self.writers:
+            writer.flush()
 
-    def _turn(self, which: int) -> None:
+    def _switch_stream(self, which: int) -> None:
         before, self.last = self.last, which
         if before is not None:
-            self.sinks[before].flush()
-            self.frame("mark", "")
+            self.writers[before].flush()
+            self.send_frame("mark", "")
 
 
 class _Steps:
@@ -208,7 +208,7 @@ class _Steps:
 
     def __init__(self) -> None:
         self.running = Step(0, 1, 2)  # before the first: the cell's own streams, and no frames
-        self._kept: "deque[Step]" = deque([self.running])
+        self._open_steps: "deque[Step]" = deque([self.running])
         self._threads: "dict[int, Any]" = {}
 
     def begin(self, number: int, out: str, err: str) -> Step:
@@ -219,11 +219,11 @@ class _Steps:
         step = Step(number, -1, -1)
         self.running = step
         _mine.set(step)
-        self._kept.append(step)
-        while len(self._kept) > min(_MOST_KEPT, _most_open() // 8):
-            self._kept.popleft().forget()
+        self._open_steps.append(step)
+        while len(self._open_steps) > min(_MOST_OPEN, _most_open() // 8):
+            self._open_steps.popleft().close()
         for which, path in ((OUT, out), (ERR, err)):
-            step.sinks[which].descriptor = _opened(path, which + 1)
+            step.writers[which].descriptor = _open_pipe(path, which + 1)
         return step
 
     def current(self) -> Step:
@@ -233,23 +233,23 @@ class _Steps:
             thread = self._threads.get(get_ident())
             step = getattr(thread, "_casemate_step", None) or self.running
             _mine.set(step)
-        return step if step.is_kept else self._kept[0]
+        return step if step.is_open else self._open_steps[0]
 
     def flush(self) -> None:
         """Put everything that any step has written."""
-        for step in self._kept:
+        for step in self._open_steps:
             if step.has_more:
                 step.flush()
 
     def renew_locks(self) -> None:
         """In a forked child."""
-        for step in self._kept:
+        for step in self._open_steps:
             step.renew_lock()
 
     def rehearse(self, step: Step) -> None:
         """Let ``step`` be all there is."""
         self.running = step
-        self._kept = deque([step])
+        self._open_steps = deque([step])
         _mine.set(step)
 
     def watch_threads(self) -> None:
@@ -257,7 +257,7 @@ class _Steps:
         import threading
 
         self._threads = threading._active  # type: ignore[attr-defined]
-        threading.Thread.start = _remembering(threading.Thread.start)  # type: ignore[method-assign]
+        threading.Thread.start = _start_with_step(threading.Thread.start)  # type: ignore[method-assign]
 
 
 def _most_open() -> int:
@@ -266,12 +266,12 @@ def _most_open() -> int:
     return most if most > 0 else 1 << 20
 
 
-def out_of_the_way() -> int:
+def first_high_descriptor() -> int:
     """The first descriptor for what must not be among the low ones that programs expect."""
-    return min(_OUT_OF_THE_WAY, max(8, _most_open() // 2))
+    return min(_HIGH_DESCRIPTOR, max(8, _most_open() // 2))
 
 
-def _remembering(start: "Callable[..., None]") -> "Callable[..., None]":
+def _start_with_step(start: "Callable[..., None]") -> "Callable[..., None]":
     @functools.wraps(start)
     def start_thread(self: "Any") -> None:
         step = steps.current()
@@ -282,12 +282,12 @@ def _remembering(start: "Callable[..., None]") -> "Callable[..., None]":
     return start_thread
 
 
-def _opened(path: str, standard: int) -> int:
+def _open_pipe(path: str, standard: int) -> int:
     """A descriptor for the pipe at ``path``, which becomes the ``standard`` one too."""
     descriptor = _open(path, _HOW)
     try:
         _dup2(descriptor, standard)
-        return fcntl(descriptor, F_DUPFD_CLOEXEC, out_of_the_way())
+        return fcntl(descriptor, F_DUPFD_CLOEXEC, first_high_descriptor())
     finally:
         _close(descriptor)
 

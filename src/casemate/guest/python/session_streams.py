@@ -1,35 +1,49 @@
-"""``sys.stdout`` and ``sys.stderr`` of a session: one object each for its whole life, which writes into the pipes of
-the step that the writing code belongs to.
+"""The standard streams of a session: one object each for its whole life.
 
-A line is written when it ends. That costs a system call each, so a program that prints thousands in a row without a
-pause is in flood: its lines are collected, for a fiftieth of a second at most.
+What is written goes into the pipes of the step that the writing code belongs to. A line is written when it ends. That
+costs a system call each, so where a program prints thousands of lines without a pause they are collected into batches,
+for a fiftieth of a second at most.
+
+What a step may read is the text that the host gave with it, on descriptor 0, or nothing. The text lies in a file
+without a name, so that the step's child processes go on reading where the step itself stopped.
 """
 
 import _signal  # type: ignore[import-not-found]
+import builtins
+import getpass
 import io
+import os
 import sys
+import tempfile
 from _thread import _count as _count_threads
 from _thread import get_ident
+from binascii import a2b_base64
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from time import monotonic
 
 from _casemate.session_interrupts import USER, interrupts  # type: ignore[import-not-found]
-from _casemate.session_own import own as __builtins__  # type: ignore[import-not-found,no-redef]
-from _casemate.session_steps import ERR, OUT, steps  # type: ignore[import-not-found]
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[no-redef]
+from _casemate.session_steps import ERR, OUT, first_high_descriptor, steps  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["__builtins__", "install", "streams"]
+__all__ = ["NoStandardInput", "__builtins__", "file_of", "install", "stdin", "streams"]
 
-_FLOOD_LINES, _FLOOD_SECONDS = 4096, 0.1  # so many lines in less than so long
+_BATCH_LINES, _BATCH_SECONDS = 4096, 0.1  # so many lines in less than so long
 _COLLECTED_BYTES, _COLLECTED_SECONDS = 1 << 16, 0.02
 _setitimer, _getitimer, _TIMER = _signal.setitimer, _signal.getitimer, _signal.ITIMER_REAL
 _set_handler, _get_handler, _ALARM = _signal.signal, _signal.getsignal, int(_signal.SIGALRM)
+_PIECE = 8192
+_read, _pread, _lseek, _dup2, _close, _write = os.read, os.pread, os.lseek, os.dup2, os.close, os.write
+_open = os.open
+_plain_input = builtins.input
+_memory_file = getattr(os, "memfd_create", None)
 
 
-class _Stream(io.TextIOBase):
+class _OutputStream(io.TextIOBase):
     """A text stream that cannot fail: what is no UTF-8 is written as an escape, what nobody reads is dropped."""
 
     encoding = "utf-8"
@@ -41,18 +55,18 @@ class _Stream(io.TextIOBase):
 
     def __init__(self, which: int, name: str) -> None:
         self._which, self.name = which, name
-        self.buffer = _Bytes(which, name)
-        self._lines, self._since = _FLOOD_LINES, 0.0
+        self.buffer = _OutputBytes(which, name)
+        self._lines, self._since = _BATCH_LINES, 0.0
 
     def write(self, text: str) -> int:
         """Write to the current step."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         step = steps.current()
-        step.text(self._which, text)
+        step.write_text(self._which, text)
         self._lines -= 1
         if not self._lines:
-            self._look_for_a_flood(step)
+            self._start_batch_when_fast(step)
         return len(text)
 
     def writelines(self, lines: "Iterable[str]") -> None:  # type: ignore[override]
@@ -90,13 +104,13 @@ class _Stream(io.TextIOBase):
     def __repr__(self) -> str:
         return f"<session stream name={self.name!r} mode='w' encoding='utf-8'>"
 
-    def _look_for_a_flood(self, step: "Any") -> None:
-        before, self._since, self._lines = self._since, monotonic(), _FLOOD_LINES
-        if self._since - before < _FLOOD_SECONDS and _can_flood(step):
-            _Flood(self, self._which, step)
+    def _start_batch_when_fast(self, step: "Any") -> None:
+        before, self._since, self._lines = self._since, monotonic(), _BATCH_LINES
+        if self._since - before < _BATCH_SECONDS and _can_batch(step):
+            _Batch(self, self._which, step)
 
 
-class _Bytes(io.BufferedIOBase):
+class _OutputBytes(io.BufferedIOBase):
     """The stream's ``buffer``: bytes go to the pipe as they are, at once."""
 
     mode = "wb"
@@ -113,7 +127,7 @@ class _Bytes(io.BufferedIOBase):
         view = memoryview(data)
         step = steps.current()
         step.flush()
-        step.data(self._which, bytes(view))
+        step.write_bytes(self._which, bytes(view))
         return view.nbytes
 
     def flush(self) -> None:
@@ -133,28 +147,28 @@ class _Bytes(io.BufferedIOBase):
         self.flush()
 
 
-class _Flood:
+class _Batch:
     """Collects lines: the stream's ``write`` is that of a C text stream meanwhile. A timer ends it when the lines stop.
 
     Whatever else writes to the step, or sends a frame, or starts a thread or a process by fork, ends it first.
     """
 
-    def __init__(self, stream: _Stream, which: int, step: "Any") -> None:
+    def __init__(self, stream: _OutputStream, which: int, step: "Any") -> None:
         self._stream, self._which, self._step = stream, which, step
-        self._had_more, self._is_over = True, False
-        text: "Any" = io.TextIOWrapper(_Collected(self), encoding="utf-8", errors="backslashreplace", newline="\n")
+        self._has_new_lines, self._is_over = True, False
+        text: "Any" = io.TextIOWrapper(_BatchBuffer(self), encoding="utf-8", errors="backslashreplace", newline="\n")
         text._CHUNK_SIZE = _COLLECTED_BYTES
         self._text = text
-        step.flood = self
+        step.batch = self
         stream.write = self._text.write  # type: ignore[method-assign]
         _set_handler(_ALARM, self._look)
         _setitimer(_TIMER, _COLLECTED_SECONDS)
 
-    def put(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Into the step's pipe."""
-        self._had_more = True
+        self._has_new_lines = True
         step = steps.current() if self._is_over else self._step
-        step.data(self._which, data)
+        step.write_bytes(self._which, data)
 
     def end(self) -> None:
         """Put what was collected, and let the stream write its lines again.
@@ -162,7 +176,7 @@ class _Flood:
         Who has looked up ``write`` before may call it only now: `print` does, which looks for signals in between. What
         comes that way from here on is put at once.
         """
-        self._step.flood = None
+        self._step.batch = None
         vars(self._stream).pop("write", None)
         self._text.reconfigure(write_through=True)
         self._is_over = True
@@ -171,31 +185,31 @@ class _Flood:
             _set_handler(_ALARM, _signal.SIG_DFL)
 
     def _look(self, _number: int, frame: "Any") -> None:
-        if self._step.flood is not self:
+        if self._step.batch is not self:
             return
-        if interrupts.depth or _is_being_put(frame):
+        if interrupts.depth or _is_being_written(frame):
             _setitimer(_TIMER, _COLLECTED_SECONDS)
-        elif self._had_more:
+        elif self._has_new_lines:
             self._text.flush()
-            self._had_more = False
+            self._has_new_lines = False
             _setitimer(_TIMER, _COLLECTED_SECONDS)
         else:
             self._step.flush()
 
 
-def _is_being_put(frame: "Any") -> bool:
+def _is_being_written(frame: "Any") -> bool:
     """Whether what was collected is on its way: what the text stream is just given it keeps only after that, and in a
-    flood that was ended meanwhile nobody would come for it."""
-    while frame is not None and frame.f_code is not _Collected.write.__code__:
+    batch that was ended meanwhile nobody would come for it."""
+    while frame is not None and frame.f_code is not _BatchBuffer.write.__code__:
         frame = frame.f_back
     return frame is not None
 
 
-class _Collected(io.BufferedIOBase):
-    """Takes what a flood has collected."""
+class _BatchBuffer(io.BufferedIOBase):
+    """Takes what a batch has collected."""
 
-    def __init__(self, flood: _Flood) -> None:
-        self._put = flood.put
+    def __init__(self, batch: _Batch) -> None:
+        self._put = batch.write
 
     def writable(self) -> bool:
         """It always is."""
@@ -207,37 +221,252 @@ class _Collected(io.BufferedIOBase):
         return len(data)
 
 
-def _can_flood(step: "Any") -> bool:
+def _can_batch(step: "Any") -> bool:
     """Only where nobody else can write meanwhile, and where the timer is not the program's."""
     return (
         interrupts.state == USER
         and get_ident() == interrupts.main
         and step is steps.running
-        and step.flood is None
+        and step.batch is None
         and not _count_threads()
-        and _loop_rests()
+        and _is_loop_idle()
         and _get_handler(_ALARM) == _signal.SIG_DFL
         and not any(_getitimer(_TIMER))
     )
 
 
-def _loop_rests() -> bool:
+def _is_loop_idle() -> bool:
     """Whether no task can run before the program's next line."""
     running = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
     return running is None or running() is None
 
 
-streams = (_Stream(OUT, "<stdout>"), _Stream(ERR, "<stderr>"))
+streams = (_OutputStream(OUT, "<stdout>"), _OutputStream(ERR, "<stderr>"))
 
 
-_untouched = [dict(vars(stream)) for stream in streams]
+_original_attributes = [dict(vars(stream)) for stream in streams]
 
 
 def install() -> None:
     """Make them the standard streams, as they were, whatever a step has put in their place."""
-    for stream, attributes in zip(streams, _untouched):  # noqa: B905 - strict is not known before 3.10
+    for stream, attributes in zip(streams, _original_attributes):  # noqa: B905 - strict is not known before 3.10
         if len(vars(stream)) != len(attributes):
             vars(stream).clear()
             vars(stream).update(attributes)
     sys.stdout = sys.__stdout__ = streams[OUT]  # type: ignore[misc,assignment]
     sys.stderr = sys.__stderr__ = streams[ERR]  # type: ignore[misc,assignment]
+
+
+class NoStandardInput(EOFError):
+    """The step asked for input and was given none."""
+
+
+def _no_input(what: str) -> NoStandardInput:
+    return NoStandardInput(f"{what}: this step was given no standard input; give it with stdin=…")
+
+
+class _InputBytes(io.BufferedIOBase):
+    """Descriptor 0, without reading more than was asked for: the rest may be a child's."""
+
+    name = "<stdin>"
+    mode = "rb"
+
+    @property
+    def raw(self) -> "Any":
+        return self
+
+    def readable(self) -> bool:
+        """It always is."""
+        return True
+
+    def fileno(self) -> int:
+        """Descriptor 0."""
+        return 0
+
+    def read(self, size: "int | None" = -1) -> bytes:
+        """So many bytes, fewer only at the end; all of them by default."""
+        pieces, missing = [], -1 if size is None else size
+        while missing:
+            piece = _read(0, _PIECE if missing < 0 else missing)
+            if not piece:
+                break
+            pieces.append(piece)
+            missing -= len(piece) if missing > 0 else 0
+        return b"".join(pieces)
+
+    def read1(self, size: int = -1) -> bytes:
+        """What one read gives."""
+        return _read(0, _PIECE if size < 0 else size)
+
+    def readinto(self, buffer: "Any") -> int:
+        """As `read`, into ``buffer``."""
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def readline(self, size: "int | None" = -1) -> bytes:
+        """The next line, and not a byte more."""
+        limit = -1 if size is None else size
+        pieces: "list[bytes]" = []
+        while limit and not (pieces and pieces[-1].endswith(b"\n")):
+            piece = _line_or_part(_PIECE if limit < 0 else min(limit, _PIECE))
+            if not piece:
+                break
+            pieces.append(piece)
+            limit -= len(piece) if limit > 0 else 0
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """It stays open: later steps need it."""
+
+
+class _InputText(io.TextIOBase):
+    """``sys.stdin``."""
+
+    encoding = "utf-8"
+    errors = "replace"
+    newlines = None
+    name = "<stdin>"
+    mode = "r"
+
+    def __init__(self) -> None:
+        self.buffer = _InputBytes()
+
+    def readable(self) -> bool:
+        """It always is."""
+        return True
+
+    def fileno(self) -> int:
+        """Descriptor 0."""
+        return 0
+
+    def isatty(self) -> bool:
+        """It never is a terminal."""
+        return False
+
+    def read(self, size: "int | None" = -1) -> str:
+        """So many characters; all by default."""
+        if size is None or size < 0:
+            return self.buffer.read().decode(self.encoding, self.errors)
+        text = ""
+        while len(text) < size:
+            character = self._character()
+            if not character:
+                break
+            text += character
+        return text
+
+    def readline(self, size: "int | None" = -1) -> str:  # type: ignore[override]
+        """The next line."""
+        if size is not None and size >= 0:
+            return self.read(size) if size == 0 else self._line_of_at_most(size)
+        return self.buffer.readline().decode(self.encoding, self.errors)
+
+    def close(self) -> None:
+        """It stays open: later steps need it."""
+
+    def _line_of_at_most(self, size: int) -> str:
+        text = ""
+        while len(text) < size and not text.endswith("\n"):
+            character = self._character()
+            if not character:
+                break
+            text += character
+        return text
+
+    def _character(self) -> str:
+        data = _read(0, 1)
+        while data and data[0] >= 0xC0 and len(data) < 2 + (data[0] >= 0xE0) + (data[0] >= 0xF0):
+            more = _read(0, 1)
+            if not more:
+                break
+            data += more
+        return data.decode(self.encoding, self.errors)
+
+
+class _StandardInput:
+    """Descriptor 0, ``sys.stdin``, and the functions that read from it."""
+
+    def __init__(self) -> None:
+        self.text = _InputText()
+        self.has_text = False
+        self._empty = -1
+
+    def install(self) -> None:
+        """Remember what empty is, and answer ``getpass`` too."""
+        empty = _open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._empty = fcntl(empty, F_DUPFD_CLOEXEC, first_high_descriptor())
+        _close(empty)
+        getpass.getpass = self._read_line
+        self.set_text(None)
+
+    def set_text(self, data: "str | None") -> None:
+        """What the next step reads, as base64. Raises ``OSError`` when there is no place to keep it."""
+        sys.stdin = sys.__stdin__ = self.text  # type: ignore[misc,assignment]
+        builtins.input = self._read_line
+        self.has_text = data is not None
+        if data is None:
+            _dup2(self._empty, 0)
+        else:
+            source = file_of(a2b_base64(data))
+            _dup2(source, 0)
+            _close(source)
+
+    def _read_line(self, prompt: object = "", *_stream: object, **_options: object) -> str:
+        """What ``input`` and ``getpass`` do."""
+        if sys.stdin is not self.text:
+            return _plain_input(prompt)
+        if not self.has_text:
+            raise _no_input("input()")
+        output: "Any" = sys.stdout
+        if prompt != "" and output is not None:
+            output.write(str(prompt))
+            output.flush()
+        line: str = self.text.readline()
+        if not line:
+            raise EOFError("the standard input that this step was given has ended")
+        return line.removesuffix("\n")
+
+    def require(self, what: str) -> None:
+        """Raise :class:`NoStandardInput` unless the step has some."""
+        if not self.has_text and sys.stdin is self.text:
+            raise _no_input(what)
+
+
+def file_of(data: bytes) -> int:
+    """A descriptor of a file without a name that holds ``data``, at its beginning."""
+    descriptor = _nameless_file()
+    view = memoryview(data)
+    while view:
+        view = view[_write(descriptor, view) :]
+    _lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _nameless_file() -> int:
+    """In memory where that is allowed, else where temporary files are."""
+    try:
+        if _memory_file is not None:
+            descriptor: int = _memory_file("stdin", os.MFD_CLOEXEC)
+            return descriptor
+    except OSError:
+        pass
+    with tempfile.TemporaryFile(buffering=0) as file:
+        return os.dup(file.fileno())
+
+
+def _line_or_part(size: int) -> bytes:
+    """At most so many bytes, to the end of the line. From what cannot be sought, one byte."""
+    try:
+        at = _lseek(0, 0, os.SEEK_CUR)
+        piece = _pread(0, size, at)
+    except OSError:
+        return _read(0, 1)
+    end = piece.find(b"\n") + 1
+    piece = piece[:end] if end else piece
+    _lseek(0, at + len(piece), os.SEEK_SET)
+    return piece
+
+
+stdin = _StandardInput()

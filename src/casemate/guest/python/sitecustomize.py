@@ -29,7 +29,7 @@ def display(*objects: object, **options: object) -> None:
 
     The options are IPython's; ``raw=True`` says that the objects are MIME bundles already.
     """
-    from _casemate.show import show  # type: ignore[import-not-found]
+    from _casemate.displays import show  # type: ignore[import-not-found]
 
     show(objects, options)
 
@@ -44,13 +44,13 @@ class LazyPatches:
             return _spec_of_tools(name)
         if name not in _PATCHED_WHEN_IMPORTED:
             return None
-        from _casemate.patches import patched_spec  # type: ignore[import-not-found]
+        from _casemate.displays import patched_spec
 
         spec: ModuleSpec | None = patched_spec(name, path, target, LazyPatches)
         return spec
 
 
-class ReadyTools:
+class PreloadedTools:
     """Gives the package of tools to the program that imports it, where the warm interpreter has loaded it already."""
 
     def __init__(self, modules: "dict[str, ModuleType]") -> None:
@@ -70,13 +70,16 @@ class ReadyTools:
 
 
 def _spec_of_tools(name: str) -> "ModuleSpec | None":
-    """Where the package of tools is found, or that it was loaded ahead: once, whoever wants it anew has it read."""
+    """Where the package of tools is found, or that it was preloaded.
+
+    The preloaded one is given once: a program that imports it anew has it read.
+    """
     ready = vars(sys.modules["_casemate"]).pop("ready", None)
     if ready is None:
-        found: ModuleSpec | None = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, [_MODULES])
-        return found
+        plain_spec: ModuleSpec | None = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, [_MODULES])
+        return plain_spec
     make: Any = type(sys.__spec__)  # ModuleSpec, without importing what imports it
-    spec: ModuleSpec = make(name, ReadyTools(ready), origin=ready[name].__file__, is_package=True)
+    spec: ModuleSpec = make(name, PreloadedTools(ready), origin=ready[name].__file__, is_package=True)
     return spec
 
 
@@ -115,9 +118,9 @@ def _report_uncaught() -> None:
     error = vars(sys).get("last_value")
     if error is not None:
         try:
-            from _casemate.failure import report  # type: ignore[import-not-found]
+            from _casemate.channel import report_error  # type: ignore[import-not-found]
 
-            report(error)
+            report_error(error)
         except Exception:
             return  # a program can break anything that this needs; it ends as in plain Python all the same
 
@@ -132,12 +135,12 @@ def _prefer_workspace() -> None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def _adopt_layer() -> None:
+def _use_installed_packages() -> None:
     """Packages that were installed for all cells."""
     if os.path.islink("/packages/python/current"):
-        from _casemate.layered import adopt  # type: ignore[import-not-found]
+        from _casemate.packages import use_installed  # type: ignore[import-not-found]
 
-        adopt()
+        use_installed()
 
 
 def _run_the_environments_own() -> None:
@@ -153,6 +156,6 @@ _open_package()
 builtins.display = display  # type: ignore[attr-defined]
 sys.meta_path.insert(0, LazyPatches)
 atexit.register(_report_uncaught)
-_adopt_layer()
+_use_installed_packages()
 _run_the_environments_own()
 _prefer_workspace()

@@ -6,22 +6,22 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _adopt() -> None:
+def _use_installed_packages() -> None:
     place = f"{os.path.dirname(_HERE)}/python"
     sys.path[:] = [entry for entry in sys.path if entry != _HERE]
-    module = type(sys)("_casemate_layered")
-    module.__file__ = f"{place}/layered.py"
+    module = type(sys)("_casemate_packages")
+    module.__file__ = f"{place}/packages.py"
     try:
         with open(module.__file__, encoding="utf-8") as file:
             exec(compile(file.read(), module.__file__, "exec"), vars(module))
-        kept = {name: os.environ.get(name) for name in ("PYTHONPATH", "PATH")}
-        module.adopt()
-        os.environ.update({name: value for name, value in kept.items() if value is not None})
+        variables = {name: os.environ.get(name) for name in ("PYTHONPATH", "PATH")}
+        module.use_installed()
+        os.environ.update({name: value for name, value in variables.items() if value is not None})
     except OSError:
         pass  # they were taken away
 
 
-_adopt()
+_use_installed_packages()
 _finder = sys.modules["_frozen_importlib_external"].PathFinder
 if _finder.find_spec("sitecustomize") is not None:
     del sys.modules["sitecustomize"]

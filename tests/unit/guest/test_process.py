@@ -108,12 +108,12 @@ def test_without_a_whole_order_the_process_ends_quietly(tmp_path: Path, order: b
     "order", [{"env": {}}, {"env": {"A": 1}, "arguments": []}, {"env": {}, "arguments": [], "x": 1}]
 )
 def test_what_is_no_order_is_refused(tmp_path: Path, order: object) -> None:
-    before = "try: fresh.read_order(6)\nexcept (ValueError, KeyError): print('refused', flush=True)\nos._exit(0)"
+    before = "try: process.read_order(6)\nexcept (ValueError, KeyError): print('refused', flush=True)\nos._exit(0)"
     assert warm(tmp_path, sys.executable, "", order=framed(order), before=before).stdout == "refused\n"
 
 
 def test_an_order_that_says_it_is_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    before = "try:\n    fresh.read_order(6)\nexcept ValueError as e:\n    print(e, flush=True)\nos._exit(0)"
+    before = "try:\n    process.read_order(6)\nexcept ValueError as e:\n    print(e, flush=True)\nos._exit(0)"
     assert (
         warm(tmp_path, sys.executable, "", order=b"\x7f\0\0\0", before=before).stdout
         == "an order of 2130706432 bytes\n"
@@ -204,8 +204,8 @@ def test_settings_of_matplotlib_in_the_working_directory_count(tmp_path: Path) -
 def test_the_order_can_ask_for_more_threads_than_the_warm_interpreter_has(tmp_path: Path) -> None:
     pytest.importorskip("numpy")
     before = (
-        "import numpy\ncalls = []\nfresh.find_blas()\nfound = len(fresh._blas)\n"
-        "fresh._blas[:] = [calls.append]\nos.sched_getaffinity = lambda pid: {1, 2, 3}\nsys.calls = calls\n"
+        "import numpy\ncalls = []\nprocess.find_blas()\nfound = len(process._blas)\n"
+        "process._blas[:] = [calls.append]\nos.sched_getaffinity = lambda pid: {1, 2, 3}\nsys.calls = calls\n"
     )
     program = "import sys\nprint(sys.calls)"
     env = {"OMP_NUM_THREADS": "8"}

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-__all__ = ["adopt"]
+__all__ = ["use_installed"]
 
 _CURRENT = "/packages/python/current"
 _SITE = f"{_CURRENT}/site"
@@ -17,19 +17,19 @@ _BIN = f"{_CURRENT}/bin"
 _GUEST = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CHILDREN = f"{_GUEST}/python_children"
 _readlink, _environ = os.readlink, os.environ
-_seen: "Optional[str]" = None
+_current_generation: "Optional[str]" = None
 
 
-def adopt() -> None:
+def use_installed() -> None:
     """Find what is installed now. Cheap when nothing has changed."""
-    global _seen
+    global _current_generation
     try:
         generation = _readlink(_CURRENT)
     except OSError:
         return
-    if generation == _seen:
+    if generation == _current_generation:
         return
-    _seen = generation
+    _current_generation = generation
     if _SITE not in sys.path:
         before = list(sys.path)
         site.addsitedir(_SITE)  # .pth files, too: they run behind the wall, as everything here
