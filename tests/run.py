@@ -130,8 +130,12 @@ def main(arguments: list[str]) -> int:
             copy_peers()
         suites = suites_for(is_quick, is_all, as_root, rest)
         works.extend([threads.submit(run_suite, suite, outcome) for suite in suites])
-        for work in works:
-            work.result()
+        try:
+            for work in works:
+                work.result()
+        except BaseException:
+            end_suites()
+            raise
     return outcome.report()
 
 
@@ -176,19 +180,25 @@ def run_suite(suite: Suite, outcome: Outcome) -> None:
 
 
 def _run(suite: Suite, arguments: Sequence[str], *, is_live: bool = False) -> tuple[int, str]:
-    """Run pytest; its exit code and what it said, unless that is shown at once. Left early, it ends as a whole."""
+    """Run pytest; its exit code and what it said, unless that is shown at once."""
     process = subprocess.Popen(
         suite.command(arguments), cwd=suite.folder, stdin=subprocess.DEVNULL,
         stdout=None if is_live else subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         start_new_session=True,
     )  # fmt: skip
-    try:
-        said, _ = process.communicate()
-        return process.returncode, said or ""
-    finally:
+    _suites.append(process)
+    said, _ = process.communicate()
+    return process.returncode, said or ""
+
+
+_suites: list[subprocess.Popen[str]] = []
+
+
+def end_suites() -> None:
+    """End every pytest that runs, as a whole."""
+    for process in _suites:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def check(outcome: Outcome) -> None:
