@@ -15,18 +15,12 @@ import os
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from casemate.model.approval import ApprovalRequest, Decision
+from casemate.model.event_documents import Answer, Document, event_document, event_of
 from casemate.model.events import Display, ErrorEvent, Event, Output, ResultEvent
-from casemate.model.result import ProgramError, Result
-
-Document = dict[str, Any]
-Answer = Callable[[str], Callable[[Decision], bool]]  # how a request, by its id, is answered
 
 _IN_MEMORY = 1 << 16  # bytes: most runs say no more
 _INDEX_EVENTS = 64  # events between two places of the index
@@ -36,7 +30,7 @@ _RECENT_BYTES = 1 << 18  # of these, about
 _BATCH = 1 << 20  # bytes of events that `read` gives at once
 _CHUNK = 1 << 20  # bytes of one read
 _PRIVATE = ("_data", "_text")  # keys of a kept document that readers do not get
-_REQUEST = tuple(field.name for field in fields(ApprovalRequest) if field.repr)
+_SHORT = 64  # bytes of text that is kept as such in any case
 
 
 class EventLog:
@@ -85,7 +79,7 @@ class EventLog:
 
     def append(self, event: Event) -> None:
         """Keep ``event`` as the next. Raises ``OSError`` where it cannot be kept."""
-        document = _document_of(event)
+        document = _kept_document(event)
         text = self._text_of(event)
         if text != _text_of_kept(document):
             document["_text"] = text
@@ -284,31 +278,18 @@ def _line(document: Document) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode() + b"\n"
 
 
-def _document_of(event: Event) -> Document:
-    """An event as it is kept; ``event`` in it says which."""
-    match event:
-        case Output():
-            return {"event": "output", "stream": event.stream, "background": event.background, **_kept_output(event)}
-        case Display(result, display_id, update):
-            return {"event": "display", "result": dict(result), "display_id": display_id, "update": update}
-        case ResultEvent(result):
-            return {"event": "result", "result": dict(result)}
-        case ErrorEvent(error):
-            error_document = {"name": error.name, "value": error.value, "traceback": error.traceback}
-            return {"event": "error", "error": error_document}
-        case ApprovalRequest():
-            return {"event": "approval", "request": {name: getattr(event, name) for name in _REQUEST}}
-    raise TypeError(f"a {type(event).__name__} is not kept")
-
-
-def _kept_output(event: Output) -> dict[str, str]:
-    """The text, or the bytes that it was decoded from: these in Base64 where text as JSON could be six times as
-    long."""
+def _kept_document(event: Event) -> Document:
+    """An event as it is kept: output as text, or as the bytes that it was decoded from. These are in Base64 where text
+    as JSON could be six times as long."""
+    document = event_document(event)
+    if not isinstance(event, Output):
+        return document
     text, data = event.text, event.data
-    if text.encode() == data and len(_line({"text": text})) <= 2 * len(data) + _INDEX_EVENTS:
-        return {"text": text}
-    encoded = base64.b64encode(data).decode()
-    return {"_data": encoded} if text == data.decode("utf-8", "replace") else {"text": text, "_data": encoded}
+    if text.encode() == data and len(_line({"text": text})) <= 2 * len(data) + _SHORT:
+        return document
+    if text == data.decode("utf-8", "replace"):
+        del document["text"]
+    return {**document, "_data": base64.b64encode(data).decode()}
 
 
 def _output_text(document: Document) -> str:
@@ -332,18 +313,7 @@ def _public(document: Document) -> Document:
 
 
 def _event_of(document: Document, answer: Answer) -> Event:
-    match document["event"]:
-        case "output":
-            text = _output_text(document)
-            data = base64.b64decode(document["_data"]) if "_data" in document else text.encode()
-            return Output(document["stream"], text, document["background"], data)
-        case "display":
-            return Display(Result(document["result"]), document["display_id"], document["update"])
-        case "result":
-            return ResultEvent(Result(document["result"]))
-        case "error":
-            return ErrorEvent(ProgramError(**document["error"]))
-        case "approval":
-            request = document["request"]
-            return ApprovalRequest(**request, _answer=answer(request["id"]))
-    raise ValueError(f"{document['event']!r} is no event of a log")
+    if "_data" not in document:
+        return event_of(document, answer)
+    data = base64.b64decode(document["_data"])
+    return Output(document["stream"], _output_text(document), document["background"], data)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.approval import ApprovalRequest as LocalRequest
 from casemate.model.approval import Decision, Scope
+from casemate.model.event_documents import request_of
 from casemate.model.events import Done, Event
-from casemate.operations.events import event_of, request_of
+from casemate.operations.events import event_of
 from casemate.operations.failures import error_from
 from casemate.operations.wire import execution_of
 from casemate.remote.blocking import Blocking, RemoteContent

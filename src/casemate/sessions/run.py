@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument, SandboxClosed
-from casemate.execution.event_log import Answer, EventLog
+from casemate.execution.event_log import EventLog
 from casemate.execution.stream import events
+from casemate.model.event_documents import Answer
 from casemate.model.events import Done, Event
 
 if TYPE_CHECKING:
