@@ -142,7 +142,7 @@ class Rooms:
 
     @property
     def approvals(self) -> Approvals:
-        """The plane that everything is asked on."""
+        """The approvals of the sandbox."""
         from casemate.approvals.approvals import Approvals
 
         with self._making:

@@ -12,7 +12,7 @@ from casemate.errors import InvalidArgument
 Kind = Literal["tool", "egress", "package", "shell", "host", "files", "server", "plan", "elicitation"]
 Scope = Literal["once", "run", "session"]
 Effect = Literal["allow", "deny", "ask"]
-Listed = Literal["asked", "withdrawn"]  # states of a request that is listed (approvals/states.py has all of them)
+Listed = Literal["asked", "withdrawn"]  # states of a request that is listed (approvals/requests.py has all of them)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Question:
     acted upon. ``session``: None for a run of its own. ``server``, ``tool`` and ``schema`` (a hash of the tool's
     definition) are of tool calls. ``beyond``: the narrower lists, of the run or of the sandbox, that do not name the
     host that it is about, as they are written; then what is written allows nothing, and a person may. Who asks leaves
-    ``namespace``, ``session`` and ``run`` out: the plane fills them in.
+    ``namespace``, ``session`` and ``run`` out: its requester fills them in.
     """
 
     kind: Kind
