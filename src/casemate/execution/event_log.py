@@ -29,8 +29,9 @@ _RECENT_EVENTS = 256  # events that are read without a file
 _RECENT_BYTES = 1 << 18  # of these, about
 _BATCH = 1 << 20  # bytes of events that `read` gives at once
 _CHUNK = 1 << 20  # bytes of one read
+_TO_JSON = json.JSONEncoder(ensure_ascii=False).encode  # made once: json.dumps would make one for each event
 _PRIVATE = ("_data", "_text")  # keys of a kept document that readers do not get
-_SHORT = 64  # bytes of text that is kept as such in any case
+_SHORT = 200  # bytes of a document that is kept as text in any case
 
 
 class EventLog:
@@ -79,11 +80,14 @@ class EventLog:
 
     def append(self, event: Event) -> None:
         """Keep ``event`` as the next. Raises ``OSError`` where it cannot be kept."""
-        document = _kept_document(event)
-        text = self._text_of(event)
-        if text != _text_of_kept(document):
+        document, text = event_document(event), self._text_of(event)
+        if text != document.get("text", ""):
             document["_text"] = text
         data = _line(document)
+        # Text as JSON may be six times as long as its bytes, and is not always all of them.
+        if isinstance(event, Output) and (text.encode() != event.data or len(data) > 2 * len(event.data) + _SHORT):
+            document = _with_bytes(event, document)
+            data = _line(document)
         if not self._is_closed:  # else nobody can read it
             self._write(data)
         self._count(len(data), text)
@@ -275,21 +279,16 @@ def _write_all(fd: int, data: bytes | bytearray, at: int) -> int:
 
 
 def _line(document: Document) -> bytes:
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+    return _TO_JSON(document).encode() + b"\n"
 
 
-def _kept_document(event: Event) -> Document:
-    """An event as it is kept: output as text, or as the bytes that it was decoded from. These are in Base64 where text
-    as JSON could be six times as long."""
-    document = event_document(event)
-    if not isinstance(event, Output):
-        return document
-    text, data = event.text, event.data
-    if text.encode() == data and len(_line({"text": text})) <= 2 * len(data) + _SHORT:
-        return document
-    if text == data.decode("utf-8", "replace"):
+def _with_bytes(event: Output, document: Document) -> Document:
+    """The document of output with the bytes that its text was decoded from, in Base64; without the text where these
+    give the same."""
+    document = {**document, "_data": base64.b64encode(event.data).decode()}
+    if event.text == event.data.decode("utf-8", "replace"):
         del document["text"]
-    return {**document, "_data": base64.b64encode(data).decode()}
+    return document
 
 
 def _output_text(document: Document) -> str:
