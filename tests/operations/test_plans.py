@@ -20,7 +20,7 @@ from casemate.operations import plans
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.retention import Retention
-from casemate.sessions import registry
+from casemate.sessions import run as session_run
 from casemate.sessions.run import Run
 
 CODE = "import os\nprint(sorted(os.listdir()))"
@@ -92,7 +92,7 @@ async def test_large_plans_are_kept_up_to_a_size_and_the_last_one_always(
 async def test_what_a_program_said_while_it_was_tried_out_is_not_held_with_its_plan(
     agent: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_RUNS_KEPT", 1)
+    monkeypatch.setattr(session_run, "_MOST_KEPT", 1)
     first, _, _ = [await made(agent) for _ in range(3)]
     assert (await agent("plans.get", {"plan": first}))["plan"] == first
     async with asyncio.timeout(60):
