@@ -29,7 +29,7 @@ async def serving(index: Index, folder: Path) -> AsyncIterator[tuple[Gateway, in
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     try:
-        async with gateway.listening(listening):
+        async with gateway.serve_at(listening):
             yield gateway, port
     finally:
         await upstream.close()

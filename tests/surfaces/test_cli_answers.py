@@ -15,8 +15,7 @@ from cyclopts import App
 from cyclopts.argument import ArgumentCollection
 
 from casemate.model.packages import InstalledPackage
-from casemate.packages.environments import Environments
-from casemate.packages.layers import Layer
+from casemate.packages.package_sets import Environments, PackageSet
 from casemate.packages.store import default_folder
 from casemate.surfaces.cli import application, command
 from casemate.surfaces.cli.over_service.connection import Asked
@@ -163,7 +162,7 @@ def test_environments_are_listed_with_what_was_asked_for(home: Path, capsys: pyt
     packages = (InstalledPackage("rich", "15.0.0", "rich.whl", "https://a.test/rich.whl", "0" * 64, 7),)
     kept = Environments(default_folder(os.environ) / "environments")
     (home / "layer").mkdir()
-    kept.keep("key", Layer(home / "layer"), ["rich>=2"], packages)
+    kept.keep("key", PackageSet(home / "layer"), ["rich>=2"], packages)
     expected = [{"asked": ["rich>=2"], "packages": [{"name": "rich", "version": "15.0.0"}]}]
     assert told(capsys, "packages", "list", "--output", "json") == expected
     assert command(["packages", "list"]) == 0

@@ -135,7 +135,7 @@ class Rooms:
             outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts, guard=None if folder is None else _guard_of(bound),
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._finished,
-            layer=lambda: () if self._packages is None else self._packages.shared(),
+            layer=lambda: () if self._packages is None else self._packages.shared_folders(),
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
         self._making = threading.Lock()  # of approvals, vault and tools: other threads may ask for them
@@ -364,6 +364,6 @@ def _indexes_in(addresses: Sequence[str]) -> tuple[Index, ...]:
     """Where packages come from, as the application says. Raises ``InvalidArgument``."""
     if not addresses:
         return ()
-    from casemate.packages.indexes import given
+    from casemate.packages.indexes import check_indexes
 
-    return given(addresses)
+    return check_indexes(addresses)

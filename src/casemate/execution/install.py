@@ -1,6 +1,6 @@
-"""Packages from the operator's index into a layer: fetched and unpacked in a cell of their own, approved, then kept.
+"""Packages from the operator's index into a package set: fetched and unpacked in a cell of their own, approved, kept.
 
-    requirements -> cell (installer, gateway) -> what came in, and what became of it -> approval -> layer
+    requirements -> cell (installer, gateway) -> what came in, and what became of it -> approval -> package set
 
 One question is asked, about exactly the files that went into the cell, when they are known: name, version, address and
 hash. Nothing of them can have run, unless they were built there, and nothing leaves the cell before the answer.
@@ -54,7 +54,7 @@ _MOST_OUTPUT = 20_000  # characters of what the installer printed, from its end
 
 
 class _Everything(Protection):
-    """A layer is read by cells only: no name in it means anything to the host."""
+    """A package set is read by cells only: no name in it means anything to the host."""
 
     def reason(self, path: tuple[str, ...], *, folder: bool = False) -> str | None:  # noqa: ARG002
         return None
@@ -62,7 +62,7 @@ class _Everything(Protection):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be installed, and how, and into which layer."""
+    """What is to be installed, and how, and into which package set."""
 
     requirements: tuple[Requirement, ...]
     terms: Terms
@@ -71,12 +71,12 @@ class Order:
 
 
 async def install(order: Order, house: House, gateway: Gateway, asker: Requester) -> Installed:
-    """Install what ``order`` says over what its layer has, and into it; ``asker`` asks whether that may be.
+    """Install what ``order`` says over what its package set has, and into it; ``asker`` asks whether that may be.
 
     Raises ``CasemateError`` for what is not the packages' doing.
     """
     report = await house.wall.prove()
-    request, plan = _planned(order, house, asker.session)
+    request, plan = _make_plan(order, house, asker.session)
     async with recording(house, request, plan) as record:
         finished = await _run(plan, house, gateway)
         try:
@@ -99,7 +99,7 @@ async def install(order: Order, house: House, gateway: Gateway, asker: Requester
     return replace(installed, output=output)
 
 
-def _planned(order: Order, house: House, session: str | None) -> tuple[Request, Plan]:
+def _make_plan(order: Order, house: House, session: str | None) -> tuple[Request, Plan]:
     """The cell: nothing of the caller's is in it, and its only way out is one socket, at which the gateway is."""
     installer = order.installer
     runtime = house.runtime_for(installer.language)
@@ -123,7 +123,7 @@ async def _run(plan: Plan, house: House, gateway: Gateway) -> Finished:
     cell = house.wall.start(plan, capture)
     capture.kill = cell.kill
     try:
-        async with _served(cell, gateway):
+        async with _serve_gateway(cell, gateway):
             ending = await cell.wait()
     except asyncio.CancelledError:
         await end_first(cell)
@@ -133,7 +133,7 @@ async def _run(plan: Plan, house: House, gateway: Gateway) -> Finished:
 
 
 @contextlib.asynccontextmanager
-async def _served(cell: Cell, gateway: Gateway) -> AsyncIterator[None]:
+async def _serve_gateway(cell: Cell, gateway: Gateway) -> AsyncIterator[None]:
     """The gateway listens in the cell; where it ended before, nowhere: then its end says why."""
     sockets = asyncio.wrap_future(cell.listeners())
     await asyncio.wait([sockets])
@@ -141,18 +141,18 @@ async def _served(cell: Cell, gateway: Gateway) -> AsyncIterator[None]:
         cell.kill("cancelled")
         yield
         return
-    (listening,) = sockets.result()
-    async with gateway.listening(socket.socket(fileno=listening)):
+    (listener,) = sockets.result()
+    async with gateway.serve_at(socket.socket(fileno=listener)):
         yield
 
 
 async def _keep(order: Order, finished: Finished, gateway: Gateway, asker: Requester) -> Installed:
-    """What the cell left, into the layer, when it is what the gateway served, and that may be installed."""
-    new = await asyncio.to_thread(order.installer.layer.begin)
+    """What the cell left, into the package set, when it is what the gateway served, and that may be installed."""
+    new = await asyncio.to_thread(order.installer.package_set.begin)
     problem = await finishing(_take, finished.ending.tree_fd, new)
     if problem:
         return Installed("failed", reason=problem)
-    found, strangers = await asyncio.to_thread(order.installer.matched, new, gateway.served)
+    found, strangers = await asyncio.to_thread(order.installer.match_files, new, gateway.served)
     if strangers:
         return Installed("failed", reason=f"the cell left packages that no file was served for: {', '.join(strangers)}")
     if found:
@@ -170,16 +170,16 @@ async def _keep(order: Order, finished: Finished, gateway: Gateway, asker: Reque
 def _take(tree: int, new: Path) -> str:
     """Copy what was installed; why not, where something of it may not be there. What a cell leaves is hostile: regular
     files, folders and inner links come, without setuid bits, up to the bounds."""
-    workspace = layer = folder = -1
+    workspace = installed = folder = -1
     try:
         workspace = open_folder(tree, b"workspace", unlock=True)
-        layer = open_folder(workspace, b"layer", unlock=True)
+        installed = open_folder(workspace, b"layer", unlock=True)
         folder = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        applied = apply(layer, folder, bounds=_BOUNDS, protected=_Everything(()), marks=None)
+        applied = apply(installed, folder, bounds=_BOUNDS, protected=_Everything(()), marks=None)
     except OSError as error:
         return f"what was installed cannot be read: {error.strerror}"
     finally:
-        for fd in (workspace, layer, folder):
+        for fd in (workspace, installed, folder):
             if fd >= 0:
                 os.close(fd)
     return "; ".join(f"{one.name}: {one.reason}" for one in applied.skipped)

@@ -12,7 +12,7 @@ from casemate.model.packages import InstalledPackage, Terms
 from casemate.model.plan import DOOR, GUEST, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement
-from casemate.packages.node_layers import MODULES, NodeLayer, modules
+from casemate.packages.package_sets import MODULES, NodePackageSet, modules
 
 if TYPE_CHECKING:
     from casemate.execution.house import House
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class NodeInstaller:
     """``npm``: the program, where it is on the host and in the cell."""
 
-    layer: NodeLayer
+    package_set: NodePackageSet
     npm: Path
     language: str = "node"
     program: str = f"require('{GUEST}/install_node.cjs')\n"
@@ -35,17 +35,19 @@ class NodeInstaller:
     ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
         """What the program is told: everything that is wanted by now. npm makes a whole tree of it, anew."""
         told = {
-            "wanted": self._wanted(requirements), "scripts": terms.sources, "registry": f"http://{DOOR}/",
-            "npm": str(self.npm), "lock": "" if terms.upgrade else self.layer.lock,
+            "wanted": self._add_wanted(requirements), "scripts": terms.sources, "registry": f"http://{DOOR}/",
+            "npm": str(self.npm), "lock": "" if terms.upgrade else self.package_set.lock,
         }  # fmt: skip
         return told, ()
 
-    def matched(self, new: Path, served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
+    def match_files(self, new: Path, served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
         """The packages that came newly, each with the file that was served for it; and what has come otherwise."""
         left = modules(new / MODULES)
         by_place = {one.place: one for one in left}
         before = (
-            set() if self.layer.current is None else {(one.name, one.version) for one in modules(self.layer.current)}
+            set()
+            if self.package_set.current is None
+            else {(one.name, one.version) for one in modules(self.package_set.current)}
         )
         found: dict[tuple[str, str], InstalledPackage] = {}
         strangers = []
@@ -61,11 +63,11 @@ class NodeInstaller:
 
     def publish(self, new: Path, requirements: Sequence[Requirement]) -> None:
         """Keep it. Raises ``OSError``."""
-        self.layer.publish(new)
-        self.layer.wanted = self._wanted(requirements)
+        self.package_set.publish(new)
+        self.package_set.wanted = self._add_wanted(requirements)
 
-    def _wanted(self, requirements: Sequence[Requirement]) -> dict[str, str]:
-        return {**self.layer.wanted, **{one.name: one.range for one in requirements}}
+    def _add_wanted(self, requirements: Sequence[Requirement]) -> dict[str, str]:
+        return {**self.package_set.wanted, **{one.name: one.range for one in requirements}}
 
 
 def _is_bundled(place: str, by_place: dict[str, Any], served: dict[str, Served]) -> bool:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from casemate.model.packages import InstalledPackage, Terms
 from casemate.model.plan import DOOR, GUEST, LAYERED, Bind, Entry
 from casemate.packages.gateway import Served
-from casemate.packages.layers import Layer, projects
-from casemate.packages.names import Requirement, normalized
+from casemate.packages.names import Requirement, normalize
+from casemate.packages.package_sets import PackageSet, projects
 
 if TYPE_CHECKING:
     from casemate.execution.house import House
@@ -24,7 +24,7 @@ _UV = "/packages/uv"  # where the host's is, in the cell
 class PythonInstaller:
     """uv, or the environment's pip; ``uv``: the host's, None for pip."""
 
-    layer: Layer
+    package_set: PackageSet
     uv: Path | None
     language: str = "python"
     program: str = f"__file__ = '{GUEST}/install_python.py'\nexec(compile(open(__file__).read(), __file__, 'exec'))\n"
@@ -35,7 +35,7 @@ class PythonInstaller:
         """What the program is told, and what else its cell has."""
         runtime = house.runtime_for("python")
         uv, shown = _uv_in_the_cell(self.uv, runtime.launch(house.environment, runtime.default_name, ()).entries)
-        there = () if self.layer.current is None else (Bind(str(self.layer.folder), LAYERED),)
+        there = () if self.package_set.current is None else (Bind(str(self.package_set.folder), LAYERED),)
         told = {
             "requirements": [one.text for one in requirements], "sources": terms.sources, "upgrade": terms.upgrade,
             "index": f"http://{DOOR}/simple/", "host": DOOR,
@@ -43,7 +43,7 @@ class PythonInstaller:
         }  # fmt: skip
         return told, (*shown, *there)
 
-    def matched(self, new: Path, served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
+    def match_files(self, new: Path, served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
         """The projects that the cell left, each with the file that was served for it; and those without one."""
         files = {key: one for one in served.values() if (key := _project_in(one.filename)) is not None}
         found, strangers = [], []
@@ -57,7 +57,7 @@ class PythonInstaller:
 
     def publish(self, new: Path, requirements: Sequence[Requirement]) -> None:  # noqa: ARG002
         """Keep it. Raises ``OSError``."""
-        self.layer.publish(new)
+        self.package_set.publish(new)
 
 
 def package_of(name: str, version: str, file: Served) -> InstalledPackage:
@@ -90,7 +90,7 @@ def _project_in(filename: str) -> tuple[str, str] | None:
             name, version = parse_sdist_filename(filename)
     except (InvalidSdistFilename, InvalidWheelFilename):
         return None
-    return normalized(name), str(version)
+    return normalize(name), str(version)
 
 
 def _version(text: str) -> str:

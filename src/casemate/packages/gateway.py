@@ -2,20 +2,35 @@
 
 It answers GET and HEAD of pages of projects, and of files that such a page has linked to. What goes to the operator's
 index is the name of a project; nothing else that the cell says goes anywhere.
+
+For npm the host serves what the operator's registry has, as npm's registries do. Pages of packages are read and written
+anew, with what an installer needs of them and addresses of ours; files are those that such a page has named, and their
+``dist.integrity`` or ``dist.shasum`` is checked before they go in. Whatever else npm would ask for, such as audits, is
+refused.
+
+Sources: npm's package metadata (npm/registry, package-metadata.md), Subresource Integrity (W3C).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
+import json
+import re
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import h11
 
-from casemate.packages.names import project
+from casemate.model.plan import DOOR
+from casemate.packages.indexes import registry_for
+from casemate.packages.names import node_name, project
 from casemate.packages.pages import HTML_TYPE, JSON_TYPE, Link, write
 from casemate.packages.store import Store
 from casemate.packages.upstream import Unfetched, Upstream
@@ -75,7 +90,7 @@ class Gateway:
     _known: dict[str, str] = field(default_factory=dict)  # the hash of what has a file's name
 
     @asynccontextmanager
-    async def listening(self, taken: socket.socket) -> AsyncIterator[None]:
+    async def serve_at(self, listener: socket.socket) -> AsyncIterator[None]:
         """Serve at a socket that listens in the cell, until this is left; it is closed then, and so is everything."""
         clients: set[asyncio.Task[None]] = set()
 
@@ -93,7 +108,7 @@ class Gateway:
             finally:
                 clients.discard(task)
 
-        server = await asyncio.start_server(serve, sock=taken)
+        server = await asyncio.start_server(serve, sock=listener)
         try:
             yield
         finally:
@@ -122,12 +137,12 @@ class Gateway:
         if request.method not in (b"GET", b"HEAD"):
             return Answer(405, body=b"only GET and HEAD\n")
         try:
-            return await self._found(path, request)
+            return await self._answer_path(path, request)
         except Unfetched as error:
             self._tell(str(error))
             return Answer(502, body=f"{error}\n".encode())
 
-    async def _found(self, path: str, request: h11.Request) -> Answer:
+    async def _answer_path(self, path: str, request: h11.Request) -> Answer:
         """What is at ``path``. Raises :class:`Unfetched`."""
         if path.startswith("/simple/"):
             as_json = any(name == b"accept" and JSON_TYPE.encode() in value for name, value in request.headers)
@@ -140,7 +155,7 @@ class Gateway:
         if name not in self._pages:
             if len(self._pages) >= _MOST_PROJECTS:
                 raise Unfetched(f"one installation may ask for {_MOST_PROJECTS} projects, and no more")
-            # Awaited by all who ask for this page, and ended by `listening`.
+            # Awaited by all who ask for this page, and ended by `serve_at`.
             self._pages[name] = asyncio.ensure_future(self.upstream.page(name))  # noqa: TID251
         links = await asyncio.shield(self._pages[name])
         if links is None:
@@ -148,14 +163,14 @@ class Gateway:
         if len(self._files) + len(links) > _MOST_LINKS:
             raise Unfetched(f"the pages that were asked for list more than {_MOST_LINKS} files, which is the most")
         offered = []
-        for number, link in enumerate(self._wanted(name, links)):
+        for number, link in enumerate(self._choose_files(name, links)):
             if link.is_wheel or (self.sources and link.is_source):
                 path = f"/files/{name}/{number}/{link.filename}"
                 self._files[path] = link
                 offered.append((link, path))
         return Answer(200, JSON_TYPE if as_json else HTML_TYPE, write(name, offered, as_json=as_json))
 
-    def _wanted(self, name: str, links: list[Link]) -> list[Link]:
+    def _choose_files(self, name: str, links: list[Link]) -> list[Link]:
         """Those that may come; where a page does not say what a file's hash is, that is seen when it is fetched."""
         if not self.hashes:
             return links
@@ -175,13 +190,13 @@ class Gateway:
     async def _file(self, path: str) -> Answer:
         link = self._files.get(path)
         if link is not None:
-            return await self._fetched(path, link)
+            return await self._answer_with_file(path, link)
         link = self._files.get(path.removesuffix(_METADATA)) if path.endswith(_METADATA) else None
         if link is None or link.metadata is None:
             return Answer(404, body=b"no page has linked to it\n")
-        return await self._fetched(path, link, _METADATA, link.metadata)
+        return await self._answer_with_file(path, link, _METADATA, link.metadata)
 
-    async def _fetched(self, path: str, link: Link, suffix: str = "", sha256: str = "") -> Answer:
+    async def _answer_with_file(self, path: str, link: Link, suffix: str = "", sha256: str = "") -> Answer:
         async with self._fetching.setdefault(path, asyncio.Lock()):
             digest = await self.upstream.file(link, suffix, sha256)
         if not suffix and self.hashes and digest not in self.hashes[path.split("/")[2]]:
@@ -233,3 +248,115 @@ async def _next_request(talk: h11.Connection, reader: asyncio.StreamReader) -> h
             return request
         else:
             return None
+
+
+_ACCEPT = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8"
+_TYPE = "application/vnd.npm.install-v1+json"
+_VERSION = re.compile(r"[0-9][A-Za-z0-9.+-]{0,127}")
+_SHA1 = re.compile(r"[0-9a-f]{40}")
+_MOST_VERSIONS = 50_000
+_MOST_NAMES = 5000  # that one installation may ask for
+_INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
+# What of a version an installer decides by. Scripts are told of by hasInstallScript, and come in the file itself.
+_KEPT = (
+    *("dependencies", "optionalDependencies", "peerDependencies", "peerDependenciesMeta", "bundleDependencies"),
+    *("bundledDependencies", "bin", "directories", "engines", "os", "cpu", "libc", "deprecated"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Whose:
+    name: str
+    version: str
+    bundles: bool
+
+
+@dataclass(slots=True)
+class Registry(Gateway):
+    """One installation's. ``served`` is by name and version: ``left-pad@1.3.0``."""
+
+    _documents: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _written: dict[str, bytes] = field(default_factory=dict)
+    _whose: dict[str, _Whose] = field(default_factory=dict)  # by the address of the file
+
+    async def _answer_path(self, path: str, request: h11.Request) -> Answer:  # noqa: ARG002 - npm takes what it gets
+        if path in self._files:
+            return await self._answer_with_file(path, self._files[path])
+        name = node_name(unquote(path.removeprefix("/")))
+        if name is None:
+            return Answer(404, body=b"no name of a package, and no file that a page has named\n")
+        async with self._documents.setdefault(name, asyncio.Lock()):
+            if name not in self._written:
+                self._written[name] = await self._document(name)
+        body = self._written[name]
+        return Answer(200, _TYPE, body) if body else Answer(404, "application/json", b"{}")
+
+    async def _document(self, name: str) -> bytes:
+        """The page of a package, as it is served here; empty where there is none."""
+        if len(self._documents) > _MOST_NAMES:
+            raise Unfetched(f"one installation may ask for {_MOST_NAMES} packages, and no more")
+        index = registry_for(name, self.upstream.indexes)
+        found = await self.upstream.document(index, f"{index.url}{quote(name, safe='@')}", _ACCEPT)
+        if found is None:
+            return b""
+        body, _, address = found
+        try:
+            page = await asyncio.to_thread(json.loads, body)
+            return self._rewritten(name, page, address)
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            raise Unfetched(f"what the registry says of {name} cannot be read: {type(error).__name__}") from None
+
+    def _rewritten(self, name: str, page: Mapping[str, Any], address: str) -> bytes:
+        versions = {}
+        for number, said in list(page["versions"].items())[:_MOST_VERSIONS]:
+            link = _link_in(said, address) if _VERSION.fullmatch(number) else None
+            if link is None:
+                continue
+            path = f"/{name}/-/{name.rpartition('/')[2]}-{number}.tgz"
+            self._files[path] = link
+            bundles = bool(said.get("bundleDependencies") or said.get("bundledDependencies"))
+            self._whose[link.url] = _Whose(name, number, bundles)
+            dist = {"tarball": f"http://{DOOR}{path}", **_hashes_of(said["dist"])}
+            kept = {key: said[key] for key in _KEPT if key in said}
+            kept["hasInstallScript"] = bool(said.get("hasInstallScript")) or _has_script(said.get("scripts"))
+            versions[number] = {**kept, "name": name, "version": number, "dist": dist}
+        tags = {tag: number for tag, number in page.get("dist-tags", {}).items() if number in versions}
+        return json.dumps({"name": name, "dist-tags": tags, "versions": versions}).encode()
+
+    def _note(self, link: Link, sha256: str, size: int) -> None:
+        whose = self._whose[link.url]
+        served = Served(link.filename, link.url, sha256, size, whose.name, whose.version, whose.bundles)
+        self.served[f"{whose.name}@{whose.version}"] = served
+
+
+def _has_script(scripts: object) -> bool:
+    return isinstance(scripts, dict) and any(name in scripts for name in _INSTALL_SCRIPTS)
+
+
+def _link_in(said: Mapping[str, Any], address: str) -> Link | None:
+    """The file of a version; None where it has none that can be checked."""
+    dist = said["dist"]
+    url = urljoin(address, str(dist["tarball"]))
+    algorithm, digest = _strongest(dist)
+    if urlsplit(url).scheme not in ("http", "https") or not digest:
+        return None
+    return Link(
+        unquote(urlsplit(url).path.rpartition("/")[2])[:250], url, algorithm=algorithm, digest=digest, page=address
+    )
+
+
+def _strongest(dist: Mapping[str, Any]) -> tuple[str, str]:
+    """The algorithm, and the hash by it in hexadecimal digits; both empty where none is said."""
+    said = dict(one.partition("-")[::2] for one in str(dist.get("integrity") or "").split())
+    for algorithm in ("sha512", "sha384", "sha256"):
+        if algorithm in said:
+            try:
+                return algorithm, base64.b64decode(said[algorithm].partition("?")[0], validate=True).hex()
+            except binascii.Error:
+                return "", ""
+    shasum = dist.get("shasum")
+    return ("sha1", shasum) if isinstance(shasum, str) and _SHA1.fullmatch(shasum) else ("", "")
+
+
+def _hashes_of(dist: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(dist[key]) for key in ("integrity", "shasum") if dist.get(key)}

@@ -1,22 +1,31 @@
-"""The operator's index of Python packages, as the operator's own pip reports it, and never as anything in a cell says.
+"""The operator's index of Python packages and registry of npm, as the operator's own pip and npm report them, and never
+as anything in a cell says.
 
-Source: pip's documentation (Configuration: its files, their order, its variables).
+Sources: pip's documentation (Configuration: its files, their order, its variables); npm's (npmrc: its files, their
+order, ``${NAME}``; scope; config). npm reports everything but credentials: those are read from the files that it names,
+by their keys (such as ``//host/:_authToken``).
 """
 
 from __future__ import annotations
 
 import ast
+import base64
+import binascii
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from casemate.errors import InvalidArgument, Unavailable
 
 PYPI = "https://pypi.org/simple/"
-_ASKED_WITHIN = 60.0  # seconds that pip has to tell its configuration
+_ASKED_WITHIN = 60.0  # seconds that pip and npm have to tell their configuration
 _MOST_INDEXES = 16
 _ORDER = ("global", "install", ":env:")  # later ones win
 
@@ -47,7 +56,7 @@ class Indexes:
     netrc: bool = True
 
 
-def given(urls: Sequence[str]) -> tuple[Index, ...]:
+def check_indexes(urls: Sequence[str]) -> tuple[Index, ...]:
     """Indexes that the application has named, in their order. Raises ``InvalidArgument``."""
     if isinstance(urls, str) or len(urls) > _MOST_INDEXES:
         raise InvalidArgument("package_indexes", f"give a list of at most {_MOST_INDEXES} addresses")
@@ -73,11 +82,11 @@ def index(url: object) -> Index:
     return Index(plain, unquote(parts.username or ""), unquote(parts.password or ""))
 
 
-def operators(env: Mapping[str, str]) -> Indexes:
+def read_pip_indexes(env: Mapping[str, str]) -> Indexes:
     """What the operator's pip has been told: in its files, and in ``env``, this process's variables. Where there are
     any of these pip is started, away from any workspace. Raises ``Unavailable`` for what cannot be used here, and says
     what would help."""
-    settings = _settings(env) if _has_been_told(env) else {}
+    settings = _settings(env) if _has_settings(env) else {}
     for name in ("extra-index-url", "find-links"):
         if settings.get(name, "").strip():
             raise Unavailable(
@@ -105,7 +114,7 @@ def files_of_pip(env: Mapping[str, str]) -> list[str]:
     return [f"{folder}/pip.conf" for folder in (*shared, "/etc", sys.prefix, *own)]
 
 
-def _has_been_told(env: Mapping[str, str]) -> bool:
+def _has_settings(env: Mapping[str, str]) -> bool:
     return any(name.startswith("PIP_") for name in env) or any(map(os.path.lexists, files_of_pip(env)))
 
 
@@ -142,3 +151,118 @@ def settings_in(listing: str) -> dict[str, str]:
                 continue
             found.setdefault(section, {})[name] = str(text)
     return {name: value for section in _ORDER for name, value in found.get(section, {}).items()}
+
+
+_MOST_FILE = 1 << 20
+_VARIABLE = re.compile(r"(?<!\\)(\\*)\$\{([^${}?]+)(\?)?\}")
+_CREDENTIAL = re.compile(r"(//[^=\s]+/):(_authToken|_auth|username|_password)")
+
+
+def read_npm_registries(npm: tuple[str, ...], env: Mapping[str, str]) -> Indexes:
+    """What the operator's npm has been told: in its files, and in ``env``, this process's variables. ``npm``: what
+    starts it.
+
+    Starts npm, away from any workspace. Raises ``Unavailable`` for what cannot be used here, and says what would help.
+    """
+    settings = _npm_settings(npm, env)
+    kept = _credentials(settings, env)
+    named = {"": settings.get("registry")}
+    named |= {key.removesuffix(":registry"): url for key, url in settings.items() if key.endswith(":registry")}
+    found = tuple(_registry(scope, url, kept) for scope, url in named.items())
+    secure = urlsplit(found[0].url).scheme == "https"
+    proxy = settings.get("https-proxy") if secure else settings.get("proxy")
+    return Indexes(found, settings.get("cafile") or None, proxy or None, netrc=False)
+
+
+def registry_for(name: str, indexes: tuple[Index, ...]) -> Index:
+    """The registry that a name is asked for at: its scope's, else the one for all."""
+    scope = name.partition("/")[0]
+    return next((one for one in indexes if one.scope and one.scope == scope), indexes[0])
+
+
+def _registry(scope: str, url: object, kept: Mapping[str, Mapping[str, str]]) -> Index:
+    try:
+        found = replace(index(url), scope=scope)
+    except InvalidArgument:
+        raise Unavailable(
+            f"npm's {scope + ':' if scope else ''}registry is no https:// address",
+            remediation="Look at 'npm config get registry'.",
+        ) from None
+    nerfed = found.url.partition(":")[2]
+    places = [place for place in kept if nerfed.startswith(place)]
+    said = kept[max(places, key=len)] if places else {}
+    if "_authToken" in said:
+        return replace(found, token=said["_authToken"])
+    user, password = _basic(said)
+    return replace(found, user=user, password=password) if user else found
+
+
+def _basic(said: Mapping[str, str]) -> tuple[str, str]:
+    """User and password: ``_auth`` is both, and ``_password`` is in base64, too."""
+    try:
+        if "_auth" in said:
+            user, _, password = base64.b64decode(said["_auth"]).decode().partition(":")
+            return user, password
+        return said.get("username", ""), base64.b64decode(said.get("_password", "")).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise Unavailable("npm's credentials of its registry cannot be read: they are no base64") from None
+
+
+def _npm_settings(npm: tuple[str, ...], env: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        told = subprocess.run(
+            [*npm, "config", "list", "--json"],
+            cwd="/",
+            env={name: value for name, value in env.items() if not name.startswith("NODE_")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ASKED_WITHIN,
+            check=False,
+        )
+        found = json.loads(told.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise Unavailable(
+            f"npm did not tell its configuration: {type(error).__name__}", remediation="Look at 'npm config list'."
+        ) from None
+    if not isinstance(found, dict):
+        raise Unavailable("npm did not tell its configuration", remediation="Look at 'npm config list'.")
+    return found
+
+
+def _credentials(settings: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """By ``//host/path/``: what npm's own files and variables say of it; the user's win."""
+    kept: dict[str, dict[str, str]] = {}
+    for key in ("globalconfig", "userconfig"):
+        for name, value in _lines_of(settings.get(key)):
+            _keep(kept, name, _expand(value, env))
+    for variable, value in env.items():
+        if variable.lower().startswith("npm_config_//"):
+            _keep(kept, variable[len("npm_config_") :], value)
+    return kept
+
+
+def _keep(kept: dict[str, dict[str, str]], name: str, value: str) -> None:
+    found = _CREDENTIAL.fullmatch(name)
+    if found:
+        kept.setdefault(found[1], {})[found[2]] = value
+
+
+def _lines_of(path: object) -> list[tuple[str, str]]:
+    try:
+        text = Path(str(path)).read_text("utf-8")[:_MOST_FILE] if path else ""
+    except (OSError, UnicodeDecodeError):
+        return []
+    lines = [line.strip() for line in text.splitlines()]
+    pairs = [line.partition("=")[::2] for line in lines if line and line[0] not in "#;["]
+    return [(name.strip(), value.strip().strip("\"'")) for name, value in pairs]
+
+
+def _expand(value: str, env: Mapping[str, str]) -> str:
+    """``${NAME}`` as npm puts it in: of a variable that is not there, it stays, and ``${NAME?}`` is nothing."""
+
+    def one(found: re.Match[str]) -> str:
+        if len(found[1]) % 2:
+            return found[0]
+        return env.get(found[2], "" if found[3] else found[0])
+
+    return _VARIABLE.sub(one, value)

@@ -46,14 +46,14 @@ class Requirement:
     hashes: frozenset[str] = frozenset()
 
 
-def normalized(name: str) -> str:
+def normalize(name: str) -> str:
     """A name as indexes have it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def project(text: str) -> str | None:
     """``text`` if it is a normalised name of a project, as a path of an index has it; None otherwise."""
-    return text if _NAME.fullmatch(text) and normalized(text) == text else None
+    return text if _NAME.fullmatch(text) and normalize(text) == text else None
 
 
 def requirements(asked: Sequence[str] | str, argument: str = "packages") -> tuple[Requirement, ...]:
@@ -89,7 +89,7 @@ def requirement(text: object, argument: str = "packages") -> Requirement:
     if parsed.url or parsed.marker or arbitrary or is_file or not _NAME.fullmatch(parsed.name):
         raise _not_plain(plain, argument, is_file=is_file)
     extras = f"[{','.join(sorted(parsed.extras))}]" if parsed.extras else ""
-    return Requirement(normalized(parsed.name), f"{parsed.name}{extras}{parsed.specifier}", hashes=hashes)
+    return Requirement(normalize(parsed.name), f"{parsed.name}{extras}{parsed.specifier}", hashes=hashes)
 
 
 def hashes_of(wanted: Iterable[Requirement]) -> dict[str, frozenset[str]]:

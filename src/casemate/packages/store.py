@@ -43,14 +43,14 @@ class Store:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Incoming(self._folder, algorithm)
 
-    def known(self, algorithm: str, digest: str) -> str:
+    def find_sha256(self, algorithm: str, digest: str) -> str:
         """The SHA-256 of the file that had this other hash when it came; empty where none did."""
         with contextlib.suppress(OSError, UnicodeError):
             return (self._folder / f"{algorithm}-{digest}").read_text("ascii")
         return ""
 
     def note(self, algorithm: str, digest: str, sha256: str) -> None:
-        """Remember it for :meth:`known`. Raises ``OSError``."""
+        """Remember it for :meth:`find_sha256`. Raises ``OSError``."""
         (self._folder / f"{algorithm}-{digest}").write_text(sha256, "ascii")
 
     def tidy(self) -> None:
@@ -70,7 +70,7 @@ class Incoming:
     def __init__(self, folder: Path, algorithm: str = "sha256") -> None:
         self._folder = folder
         self._other = hashlib.new(algorithm)
-        handle, self._name = _begun(folder)
+        handle, self._name = _create_file(folder)
         self._file = os.fdopen(handle, "wb")
         self._hash = hashlib.sha256()
         self.size = 0
@@ -86,7 +86,7 @@ class Incoming:
         """It is whole: its SHA-256, by which it is in the store. Raises ``OSError``."""
         self._file.flush()
         if not self._name:
-            self._name = _named(self._file.fileno(), self._folder)
+            self._name = _give_path(self._file.fileno(), self._folder)
         self._file.close()
         digest = self._hash.hexdigest()
         os.rename(self._name, self._folder / digest)
@@ -109,7 +109,7 @@ class Incoming:
                 os.unlink(self._name)
 
 
-def _begun(folder: Path) -> tuple[int, str]:
+def _create_file(folder: Path) -> tuple[int, str]:
     """A new file, and its path; without one, nothing is left of it when this process is killed."""
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), ""
@@ -117,7 +117,7 @@ def _begun(folder: Path) -> tuple[int, str]:
         return tempfile.mkstemp(prefix=_COMING, dir=folder)
 
 
-def _named(file: int, folder: Path) -> str:
+def _give_path(file: int, folder: Path) -> str:
     """The path that a file without one has now, from where it can take another's place, as linkat(2) cannot."""
     path = f"{folder}/{_COMING}{os.urandom(8).hex()}"
     os.link(f"/proc/self/fd/{file}", path, src_dir_fd=file)  # without a descriptor the link itself would be linked

@@ -76,9 +76,9 @@ class Upstream:
         if kept is not None:
             kept.close()
             return expected
-        known = await asyncio.to_thread(self._kept, link) if link.digest else ""
-        if known:
-            return known
+        sha256 = await asyncio.to_thread(self._find_kept, link) if link.digest else ""
+        if sha256:
+            return sha256
         url = link.url + suffix
         page = link.page or self._indexes[0].url
         await self._vet(url, page)
@@ -103,9 +103,9 @@ class Upstream:
         finally:
             incoming.drop()
 
-    def _kept(self, link: Link) -> str:
+    def _find_kept(self, link: Link) -> str:
         """The SHA-256 of the file, where it has come before."""
-        sha256 = self._store.known(link.algorithm, link.digest)
+        sha256 = self._store.find_sha256(link.algorithm, link.digest)
         file = self._store.open(sha256) if _SHA256.fullmatch(sha256) else None
         if file is None:
             return ""

@@ -1,33 +1,47 @@
-"""``sandbox.packages``: what is installed for one session, or for all later runs and sessions of a sandbox."""
+"""``sandbox.packages``: what is installed for one session, or for all later runs and sessions of a sandbox.
+
+Programs of a session ask with ``pip`` and ``npm``: one JSON object on a line, and one back.
+
+-> {"do": "install", "packages": ["six>=1"], "upgrade": false}     or {"do": "remove", "packages": ["six"]}
+-> {"do": "install", "packages": ["ms@^2"], "language": "node"}    likewise for packages of Node
+<- {"ok": true, "packages": [{"name": "six", "version": "1.17.0"}]}
+<- {"ok": false, "kind": "denied" | "failed" | "invalid" | "unavailable", "message": "..."}
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from casemate.approvals.requester import Origin
-from casemate.errors import InvalidArgument, Unavailable
+from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_timeout
+from casemate.files.lines import Client, line_of, read_line, read_object, while_there
 from casemate.languages.node import npm_of
 from casemate.languages.runtime import SYSTEM_PATH
 from casemate.model.packages import Installed, InstalledPackage, Terms
 from casemate.model.plan import LAYERED, LAYERED_NODE
-from casemate.packages.environments import Environments, key_of, own_folder
-from casemate.packages.indexes import Index, Indexes, operators
-from casemate.packages.layers import Layer, projects
-from casemate.packages.names import hashes_of, node_requirements, normalized, requirements
-from casemate.packages.node_layers import NodeLayer, modules
-from casemate.packages.npm_config import npm_operators
+from casemate.packages.indexes import Index, Indexes, read_npm_registries, read_pip_indexes
+from casemate.packages.names import hashes_of, node_requirements, normalize, requirements
+from casemate.packages.package_sets import (
+    Environments,
+    NodePackageSet,
+    PackageSet,
+    key_of,
+    make_own_folder,
+    modules,
+    projects,
+)
 from casemate.packages.store import Store, default_folder
-from casemate.sessions.package_requests import PackageRequests
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
@@ -38,6 +52,86 @@ if TYPE_CHECKING:
     from casemate.packages.names import Requirement
     from casemate.sessions.registry import Sessions
     from casemate.sessions.session import Session
+
+
+_MOST_LINE = 1 << 17  # of which most are hashes
+_MOST_MESSAGE = 4000  # characters of why it was not done
+_REQUEST_WITHIN = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class PackageRequests:
+    """What sessions are offered."""
+
+    packages: Packages
+
+    def begin(self, whose: Callable[[], Requester | None]) -> PackageService:
+        """In one cell; see :class:`casemate.execution.network.Offer`."""
+        return PackageService(self.packages, whose)
+
+
+@dataclass(frozen=True, slots=True)
+class PackageService:
+    """In one cell. ``whose``: the step that runs there, in whose name it is asked."""
+
+    packages: Packages
+    whose: Callable[[], Requester | None]
+    name: str = "packages.casemate.internal"
+    port: int = 81
+
+    async def serve(self, client: Client) -> None:
+        """One request. It is given up when its client goes."""
+        try:
+            async with asyncio.timeout(_REQUEST_WITHIN):
+                line = await read_line(client, _MOST_LINE)
+        except InvalidArgument:  # one that does not end
+            return
+        answer = None if line is None else await while_there(client, self._answer(line))
+        if answer is not None:
+            await client.send(line_of(answer))
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        asker = self.whose()
+        if asker is None or asker.loop is None:
+            return _no("denied", "nothing runs in this session that could install packages")
+        try:
+            work = self._work(line, asker)
+        except InvalidArgument as error:
+            return _no("invalid", str(error))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, asker.loop))
+
+    def _work(self, line: bytes, asker: Requester) -> Coroutine[Any, Any, dict[str, Any]]:
+        """What is asked for. Raises ``InvalidArgument`` for what is not understood."""
+        asked = read_object(line)
+        names = asked.get("packages")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise InvalidArgument("packages", "the request is not understood")
+        language = "node" if asked.get("language") == "node" else "python"
+        if asked.get("do") == "install":
+            return self._install(names, asker, language, upgrade=asked.get("upgrade") is True)
+        if asked.get("do") == "remove":
+            return self._remove(names, asker, language)
+        raise InvalidArgument("packages", "the request is not understood")
+
+    async def _install(self, names: list[str], asker: Requester, language: str, *, upgrade: bool) -> dict[str, Any]:
+        try:
+            installed = await self.packages.install_for(asker, names, upgrade=upgrade, language=language)
+        except CasemateError as error:
+            return _no("invalid" if isinstance(error, InvalidArgument) else "unavailable", str(error))
+        if not installed.ok:
+            return _no(installed.status, installed.reason)
+        return {"ok": True, "packages": [{"name": one.name, "version": one.version} for one in installed.packages]}
+
+    async def _remove(self, names: list[str], asker: Requester, language: str) -> dict[str, Any]:
+        with contextlib.suppress(CasemateError):
+            there = await self.packages.remove(names, language=language, session=asker.session)
+            return {"ok": True, "packages": [{"name": name, "version": version} for name, version in there]}
+        return _no("invalid", "packages that were installed into a session can be removed from it, by their names")
+
+
+def _no(kind: str, message: str) -> dict[str, Any]:
+    return {"ok": False, "kind": kind, "message": message[:_MOST_MESSAGE]}
+
 
 _MOST_FILE = 2 << 30  # bytes of one file that is fetched
 _PLACES = {"python": LAYERED, "node": LAYERED_NODE}
@@ -69,7 +163,9 @@ class Packages:
         self._known: Indexes | None = None
         self._registries: Indexes | None = None
         self._folder: TemporaryFolder | None = None
-        self._layers: dict[tuple[str, str], Layer | NodeLayer] = {}  # by language and session, "" for all cells
+        self._package_sets: dict[
+            tuple[str, str], PackageSet | NodePackageSet
+        ] = {}  # by language and session, "" for all cells
         self._turns: dict[tuple[str, str], asyncio.Lock] = {}
         self._offers = (PackageRequests(self),)
 
@@ -107,9 +203,9 @@ class Packages:
         for_whom = await self._session(session, language)
         seconds = check_timeout(timeout) or self._house.limits.wall
         await self.prepare()
-        return await self._asked(wanted, for_whom, Terms(sources or scripts, upgrade, seconds), language)
+        return await self._request_install(wanted, for_whom, Terms(sources or scripts, upgrade, seconds), language)
 
-    async def _asked(
+    async def _request_install(
         self, wanted: tuple[Requirement, ...], session: Session | None, terms: Terms, language: str = "python"
     ) -> Installed:
         """What the application asks for."""
@@ -143,16 +239,16 @@ class Packages:
         """Take away what was installed so: name and version of each that was there. Raises ``InvalidArgument``."""
         language = _language(language)
         names = {_READ[language]([one])[0].name for one in packages}
-        names = {normalized(name) for name in names} if language == "python" else names
+        names = {normalize(name) for name in names} if language == "python" else names
         found = await self._session(session, language)
         key = (language, found.id if found else "")
         async with self._turns.setdefault(key, asyncio.Lock()):
-            layer = await self._layer(*key)
-            there = [one for one in _installed(layer) if one[0] in names]
+            package_set = await self._package_set(*key)
+            there = [one for one in _list_installed(package_set) if one[0] in names]
             if there:
-                await finishing(_take_away, layer, {name for name, _ in there})
+                await finishing(_take_away, package_set, {name for name, _ in there})
                 if found is not None:
-                    await found.show_packages(str(layer.folder), _PLACES[language])
+                    await found.show_packages(str(package_set.folder), _PLACES[language])
         return tuple(there)
 
     async def list(
@@ -161,8 +257,10 @@ class Packages:
         """What was installed so, by name; what the environment has besides is not among it."""
         language = _language(language)
         found = await self._session(session, language)
-        layer = self._layers.get((language, found.id if found else "")) or self._layers.get((language, ""))
-        there = [] if layer is None else await asyncio.to_thread(_installed, layer)
+        package_set = self._package_sets.get((language, found.id if found else "")) or self._package_sets.get(
+            (language, "")
+        )
+        there = [] if package_set is None else await asyncio.to_thread(_list_installed, package_set)
         return tuple(InstalledPackage(name, version) for name, version in there)
 
     async def prepare(self) -> tuple[InstalledPackage, ...]:
@@ -189,14 +287,14 @@ class Packages:
         key = key_of([python.version, executable], sorted(texts), hashes, indexes)
         found = await asyncio.to_thread(kept.find, key)
         if found is None:
-            made = await self._asked(self._wanted, None, Terms(False, False, self._house.limits.wall))
+            made = await self._request_install(self._wanted, None, Terms(False, False, self._house.limits.wall))
             if not made.ok:
                 raise Unavailable(
                     f"environment: {made.reason}", remediation="Look at the index, the rules or who is asked."
                 )
-            made_layer = await self._layer("python", "")
-            assert isinstance(made_layer, Layer)
-            await asyncio.to_thread(kept.keep, key, made_layer, texts, made.packages)
+            made_set = await self._package_set("python", "")
+            assert isinstance(made_set, PackageSet)
+            await asyncio.to_thread(kept.keep, key, made_set, texts, made.packages)
             return made.packages
         cached, packages = found
         asker = self._house.approvals().requester(Origin(self._namespace, None, os.urandom(16).hex()), None)
@@ -206,20 +304,24 @@ class Packages:
             await asker.end()
         if not verdict.allow:
             raise Unavailable(f"environment: denied: {verdict.reason or 'it was asked for and not approved'}")
-        await asyncio.to_thread(_begin_with, await self._layer("python", ""), cached)
+        await asyncio.to_thread(_begin_with, await self._package_set("python", ""), cached)
         return packages
 
     def offers(self) -> tuple[PackageRequests, ...]:
         """What programs of sessions ask with."""
         return self._offers
 
-    def shared(self) -> tuple[tuple[Path, str], ...]:
+    def shared_folders(self) -> tuple[tuple[Path, str], ...]:
         """The folders of what all cells see, with their places there; none where nothing was installed for them."""
-        layers = ((self._layers.get((language, "")), place) for language, place in _PLACES.items())
-        return tuple((layer.folder, place) for layer, place in layers if layer is not None and layer.current)
+        package_sets = ((self._package_sets.get((language, "")), place) for language, place in _PLACES.items())
+        return tuple(
+            (package_set.folder, place)
+            for package_set, place in package_sets
+            if package_set is not None and package_set.current
+        )
 
     def close(self) -> None:
-        """Remove all layers. The files that were fetched stay in the user's cache."""
+        """Remove all package sets. The files that were fetched stay in the user's cache."""
         if self._folder is not None:
             self._folder.remove()
 
@@ -227,8 +329,7 @@ class Packages:
         self, wanted: tuple[Requirement, ...], session: Session | None, asker: Requester, terms: Terms, language: str
     ) -> Installed:
         from casemate.execution.install import Order, install
-        from casemate.packages.gateway import Gateway
-        from casemate.packages.registry import Registry
+        from casemate.packages.gateway import Gateway, Registry
         from casemate.packages.upstream import Upstream
 
         key = (language, session.id if session else "")
@@ -236,8 +337,8 @@ class Packages:
         if session is not None and session.language == "shell" and language == "python":
             house = replace(house, environment=await asyncio.to_thread(_of_shell, house))
         async with self._turns.setdefault(key, asyncio.Lock()):
-            layer = await self._layer(*key)
-            installer, indexes = await self._installer(layer)
+            package_set = await self._package_set(*key)
+            installer, indexes = await self._installer(package_set)
             store = Store(default_folder(self._env) / "files")
             upstream = Upstream(indexes, store, _MOST_FILE)
             kind = partial(Gateway, hashes=hashes_of(wanted)) if language == "python" else Registry
@@ -246,47 +347,49 @@ class Packages:
                 installed = await install(order, house, kind(upstream, store, terms.sources), asker)
             finally:
                 await upstream.close()
-            if installed.ok and session is not None and layer.current is not None:
-                await session.show_packages(str(layer.folder), _PLACES[language])
+            if installed.ok and session is not None and package_set.current is not None:
+                await session.show_packages(str(package_set.folder), _PLACES[language])
         return installed
 
-    async def _installer(self, layer: Layer | NodeLayer) -> tuple[PythonInstaller | NodeInstaller, Indexes]:
-        """What installs into ``layer``, and from where. Raises ``Unavailable``."""
+    async def _installer(
+        self, package_set: PackageSet | NodePackageSet
+    ) -> tuple[PythonInstaller | NodeInstaller, Indexes]:
+        """What installs into ``package_set``, and from where. Raises ``Unavailable``."""
         from casemate.execution.install_node import NodeInstaller
         from casemate.execution.install_python import PythonInstaller
 
-        if isinstance(layer, Layer):
-            return PythonInstaller(layer, _uv(self._env)), await self._python_indexes()
+        if isinstance(package_set, PackageSet):
+            return PythonInstaller(package_set, _uv(self._env)), await self._python_indexes()
         node = self._house.runtime_for("node")
         program = await asyncio.to_thread(lambda: node.launch(None, node.default_name, ()).argv[0])
         npm = await asyncio.to_thread(npm_of, program)
         if self._registries is None:
-            self._registries = await asyncio.to_thread(npm_operators, (program, str(npm)), self._env)
-        return NodeInstaller(layer, npm), self._registries
+            self._registries = await asyncio.to_thread(read_npm_registries, (program, str(npm)), self._env)
+        return NodeInstaller(package_set, npm), self._registries
 
     async def _python_indexes(self) -> Indexes:
         """Those that were given, else the operator's. Raises ``Unavailable``."""
         if self._known is None:
-            self._known = Indexes(self._given) if self._given else await asyncio.to_thread(operators, self._env)
+            self._known = Indexes(self._given) if self._given else await asyncio.to_thread(read_pip_indexes, self._env)
         return self._known
 
-    async def _layer(self, language: str, session: str) -> Layer | NodeLayer:
+    async def _package_set(self, language: str, session: str) -> PackageSet | NodePackageSet:
         """That of a session begins with what all cells had when it was first installed into."""
         if self._folder is None:
-            self._folder = await asyncio.to_thread(own_folder, default_folder(self._env))
+            self._folder = await asyncio.to_thread(make_own_folder, default_folder(self._env))
         open_now = {session.id for session in await self._sessions.list()}
-        for gone in [one for one in self._layers if one[1] and one[1] not in open_now]:
+        for gone in [one for one in self._package_sets if one[1] and one[1] not in open_now]:
             self._turns.pop(gone, None)
-            await asyncio.to_thread(self._layers.pop(gone).remove)
+            await asyncio.to_thread(self._package_sets.pop(gone).remove)
         key = (language, session)
-        if key not in self._layers:
+        if key not in self._package_sets:
             folder = self._folder.path / (session or "shared") / language
-            layer = Layer(folder) if language == "python" else NodeLayer(folder)
-            shared = self._layers.get((language, ""))
-            if shared is not None:
-                await asyncio.to_thread(_begin_with, layer, shared)
-            self._layers[key] = layer
-        return self._layers[key]
+            package_set = PackageSet(folder) if language == "python" else NodePackageSet(folder)
+            for_all = self._package_sets.get((language, ""))
+            if for_all is not None:
+                await asyncio.to_thread(_begin_with, package_set, for_all)
+            self._package_sets[key] = package_set
+        return self._package_sets[key]
 
     async def _session(self, session: Session | str | None, language: str) -> Session | None:
         if session is None:
@@ -305,29 +408,29 @@ def _language(name: str) -> str:
     return "python"
 
 
-def _begin_with(layer: Layer | NodeLayer, other: Layer | NodeLayer) -> None:
-    if isinstance(layer, NodeLayer):
-        assert isinstance(other, NodeLayer)
-        layer.begin_with(other)
+def _begin_with(package_set: PackageSet | NodePackageSet, other: PackageSet | NodePackageSet) -> None:
+    if isinstance(package_set, NodePackageSet):
+        assert isinstance(other, NodePackageSet)
+        package_set.begin_with(other)
     else:
-        assert isinstance(other, Layer)
-        layer.begin_with(other)
+        assert isinstance(other, PackageSet)
+        package_set.begin_with(other)
 
 
-def _installed(layer: Layer | NodeLayer) -> list[tuple[str, str]]:
+def _list_installed(package_set: PackageSet | NodePackageSet) -> list[tuple[str, str]]:
     """Name and version of what is in it."""
-    if layer.current is None:
+    if package_set.current is None:
         return []
-    if isinstance(layer, Layer):
-        return projects(layer.current)
-    return [(one.name, one.version) for one in modules(layer.current) if not one.is_inner]
+    if isinstance(package_set, PackageSet):
+        return projects(package_set.current)
+    return [(one.name, one.version) for one in modules(package_set.current) if not one.is_inner]
 
 
-def _take_away(layer: Layer | NodeLayer, names: set[str]) -> None:
-    if isinstance(layer, Layer):
-        layer.publish(layer.begin(), names)
+def _take_away(package_set: PackageSet | NodePackageSet, names: set[str]) -> None:
+    if isinstance(package_set, PackageSet):
+        package_set.publish(package_set.begin(), names)
     else:
-        layer.remove_packages(names)
+        package_set.remove_packages(names)
 
 
 def _of_shell(house: House) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.packages import indexes
-from casemate.packages.indexes import PYPI, Index, files_of_pip, index, operators, settings_in
+from casemate.packages.indexes import PYPI, Index, files_of_pip, index, read_pip_indexes, settings_in
 
 
 def env(folder: Path, **more: str) -> dict[str, str]:
@@ -20,11 +20,13 @@ def env(folder: Path, **more: str) -> dict[str, str]:
 
 
 def test_without_any_setting_it_is_pypi(tmp_path: Path) -> None:
-    assert operators(env(tmp_path)).indexes == (Index(PYPI),)
+    assert read_pip_indexes(env(tmp_path)).indexes == (Index(PYPI),)
 
 
 def test_a_variable_of_the_operators_is_followed_and_its_password_is_taken_apart(tmp_path: Path) -> None:
-    found = operators(env(tmp_path, PIP_INDEX_URL="https://me:s%40cret@index.test:8443/root/simple", PIP_CERT="/c.pem"))
+    found = read_pip_indexes(
+        env(tmp_path, PIP_INDEX_URL="https://me:s%40cret@index.test:8443/root/simple", PIP_CERT="/c.pem")
+    )
     assert found.indexes == (Index("https://index.test:8443/root/simple/", "me", "s@cret"),)
     assert found.cert == "/c.pem"
     assert "cret" not in repr(found)
@@ -56,7 +58,9 @@ def test_a_file_of_the_operators_is_followed_wherever_it_lies(tmp_path: Path, va
     file = tmp_path / "folder" / place
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("[install]\nindex-url = https://index.test/simple\nextra-index-url =\nfind-links =\n")
-    found = operators({"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), variable: str(tmp_path / "folder")})
+    found = read_pip_indexes(
+        {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), variable: str(tmp_path / "folder")}
+    )
     assert found.indexes == (Index("https://index.test/simple/"),)
 
 
@@ -64,10 +68,10 @@ def test_where_nothing_is_set_pip_is_not_even_started(tmp_path: Path, monkeypatc
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     monkeypatch.setattr(indexes, "files_of_pip", lambda _: [str(tmp_path / "pip.conf")])
     plain = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    assert operators(plain).indexes == (Index(PYPI),)
+    assert read_pip_indexes(plain).indexes == (Index(PYPI),)
     (tmp_path / "pip.conf").symlink_to("nowhere")
     with pytest.raises(Unavailable):
-        operators(plain)
+        read_pip_indexes(plain)
 
 
 def test_a_folder_in_which_the_process_happens_to_be_changes_nothing(
@@ -76,13 +80,13 @@ def test_a_folder_in_which_the_process_happens_to_be_changes_nothing(
     (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://evil.test/simple\n")
     (tmp_path / "pip.py").write_text("raise SystemExit('not me')")
     monkeypatch.chdir(tmp_path)
-    assert operators(env(tmp_path)).indexes == (Index(PYPI),)
+    assert read_pip_indexes(env(tmp_path)).indexes == (Index(PYPI),)
 
 
 @pytest.mark.parametrize("name", ["PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"])
 def test_more_places_than_one_are_refused_with_advice(tmp_path: Path, name: str) -> None:
     with pytest.raises(Unavailable):
-        operators(env(tmp_path, **{name: "1"}))
+        read_pip_indexes(env(tmp_path, **{name: "1"}))
 
 
 def test_of_a_setting_in_several_sections_the_one_for_install_and_then_the_variable_wins() -> None:

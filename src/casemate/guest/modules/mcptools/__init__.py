@@ -4,11 +4,9 @@
 tools. Calls are checked and answered outside of the sandbox; what fails raises a `ToolError`.
 """
 
-from ._adding import register
-from ._content import Audio, Blob, Image, Link, Resource, Text
-from ._errors import InvalidArguments, ToolDenied, ToolError, ToolTimeout, ToolUnavailable
-from ._finding import install, search, servers
-from ._objects import UNSET, Object, Output, content_of
+from ._finding import install, register, search, servers
+from ._objects import UNSET, Audio, Blob, Image, Link, Object, Output, Resource, Text, content_of
+from ._wire import InvalidArguments, ToolDenied, ToolError, ToolTimeout, ToolUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

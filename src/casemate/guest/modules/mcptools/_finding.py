@@ -1,9 +1,10 @@
-"""Modules of tools come from the host when they are imported, so that those added later are there at once."""
+"""Modules of tools come from the host when they are imported, so that those added later are there at
+once. A program may also add a server of its own choice, which somebody outside has to allow."""
 
 import sys
 
-from ._errors import ToolUnavailable, error_of
-from ._wire import ask
+from ._objects import error_of
+from ._wire import ToolUnavailable, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_PATIENCE = 30.0  # seconds: whoever imports holds up every other import of the process
+_IMPORT_SECONDS = 30.0  # whoever imports holds up every other import of the process
 _PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -34,7 +35,7 @@ class HostFinder:
         if not head or (head != _PACKAGE and not head.startswith(f"{_PACKAGE}.")) or last.startswith("_"):
             return None
         try:
-            answer = ask({"do": "source", "module": f"mcptools{name[len(_PACKAGE) :]}"}, _PATIENCE)
+            answer = ask({"do": "source", "module": f"mcptools{name[len(_PACKAGE) :]}"}, _IMPORT_SECONDS)
         except ToolUnavailable as error:
             raise ModuleNotFoundError(str(error)) from None
         if answer.get("ok") is not True:
@@ -82,9 +83,22 @@ def search(query: str = "", detail: str = "brief") -> str:
 def servers() -> "list[str]":
     """The packages of the servers that there are now; none where nobody answers."""
     try:
-        answer = ask({"do": "list"}, _PATIENCE)
+        answer = ask({"do": "list"}, _IMPORT_SECONDS)
     except ToolUnavailable:
         return []
-    listed = answer.get("tools")
-    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+    listing = answer.get("tools")
+    rows = [row for row in listing if isinstance(row, dict)] if isinstance(listing, list) else []
     return sorted({str(row["module"]).split(".")[1] for row in rows if str(row.get("module", "")).count(".") == 2})
+
+
+def register(name: str, definition: "dict[str, Any]") -> str:
+    """Add an MCP server as ``name``: ``{"command": ..., "args": [...], "env": {...}}`` or ``{"url": ...}``.
+
+    Whoever permits calls is asked, and shown exactly that; a command runs behind a wall outside of this program, and
+    gets nothing that is not in the definition. Its tools can be imported at once. Gives a text that says what came of
+    it; raises ``ToolError``.
+    """
+    answer = ask({"do": "register", "name": name, "definition": definition})
+    if answer.get("ok") is not True:
+        raise error_of(answer)
+    return Listing(answer.get("text", ""))

@@ -1,6 +1,9 @@
-"""Objects as JSON has them, with attributes; and what tools give that promise no structure."""
+"""What tools take and give: objects as JSON has them, with attributes; texts, images, audio, resources and links to
+them; and the errors of calls."""
 
-from ._errors import InvalidArguments
+import binascii
+
+from ._wire import InvalidArguments, ToolDenied, ToolError, ToolTimeout, ToolUnavailable, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +49,7 @@ class Object(dict):  # type: ignore[type-arg]
                     f"{type(self).__name__} has no {name!r}; it has {', '.join(self._keywords_)}{more}"
                 )
             key = name if row is None else row[0]
-            self[key] = value if row is None else made(value, row[4])
+            self[key] = value if row is None else make_objects(value, row[4])
         missing = [row[1] for row in self._rows_ if row[3] and row[0] not in self]
         if missing:
             raise InvalidArguments(f"{type(self).__name__} needs {', '.join(missing)}")
@@ -65,11 +68,11 @@ class Object(dict):  # type: ignore[type-arg]
     def from_wire(cls, data: "Any", *, free: bool = False) -> "Any":
         """An object of JSON's ``data``, unchecked; keys that are not known are kept. ``free``: objects within that have
         no class of their own get attributes, too."""
-        made_of = cls.__new__(cls)
+        output = cls.__new__(cls)
         for key, value in dict(data).items():
             row = cls._keys_.get(key)
-            dict.__setitem__(made_of, key, made(value, None if row is None else row[4], free))
-        return made_of
+            dict.__setitem__(output, key, make_objects(value, None if row is None else row[4], free))
+        return output
 
     def to_wire(self) -> "dict[str, Any]":
         """What is sent: plain dictionaries and lists."""
@@ -110,7 +113,7 @@ class Object(dict):  # type: ignore[type-arg]
             elif value is UNSET:
                 self.pop(name if row is None else row[0], None)
             else:
-                self[name if row is None else row[0]] = value if row is None else made(value, row[4])
+                self[name if row is None else row[0]] = value if row is None else make_objects(value, row[4])
 
         def __delattr__(self, name: str) -> None:
             row = self._attributes_.get(name)
@@ -133,9 +136,9 @@ class Output(str):
     content: "list[Any]"
 
     def __new__(cls, text: str = "", content: "tuple[Any, ...] | list[Any]" = ()) -> "Output":
-        made_of = super().__new__(cls, text)
-        made_of.content = list(content)
-        return made_of
+        output = super().__new__(cls, text)
+        output.content = list(content)
+        return output
 
     def __getnewargs__(self) -> "tuple[Any, ...]":
         return (str(self), self.content)
@@ -148,15 +151,13 @@ class Output(str):
     @property
     def images(self) -> "list[Any]":
         """The images, in order."""
-        from ._content import Image
-
         return [block for block in self.content if isinstance(block, Image)]
 
     def json(self) -> "Any":
         """The text read as JSON, with attributes. Raises ``ValueError`` where it is none."""
         import json
 
-        return made(json.loads(self), None, True)
+        return make_objects(json.loads(self), None, True)
 
     def _repr_mimebundle_(self, include: "Any" = None, exclude: "Any" = None) -> "dict[str, Any] | None":
         images = self.images
@@ -178,40 +179,36 @@ def result_of(answer: "dict[str, Any]", shape: "Any", server: str) -> "Any":
     """The result that an answer of the host's has: structured where it is, else an `Output`."""
     content = answer.get("content") or []
     if "structured" not in answer:
-        from ._content import blocks_of
-
         blocks = blocks_of(content, server)
         return Output("\n".join(block.text for block in blocks if getattr(block, "text", None)), blocks)
-    value = made(answer["structured"], shape, True)
+    value = make_objects(answer["structured"], shape, True)
     if type(value) is list:
         value = Items(value)
     if isinstance(value, (Object, Items)) and content:
-        from ._content import blocks_of
-
         value._content_ = blocks_of(content, server)
     return value
 
 
-def made(value: "Any", shape: "Any", free: bool = False) -> "Any":
+def make_objects(value: "Any", shape: "Any", free: bool = False) -> "Any":
     """``value`` with objects of the classes that ``shape`` names: a class; ``[s]``; ``{"": s}``; ``(s, s)``, any of
     these; None, nothing in particular. What does not fit stays as it is."""
     if isinstance(shape, tuple):
-        shape = _chosen(value, shape)
+        shape = _choose_shape(value, shape)
     if isinstance(value, dict):
         if isinstance(shape, type):
             return value if isinstance(value, shape) else shape.from_wire(value, free=free)  # type: ignore[attr-defined]
         inner = shape[""] if isinstance(shape, dict) else None
         if inner is None and not free:
             return value
-        table = {key: made(item, inner, free) for key, item in value.items()}
+        table = {key: make_objects(item, inner, free) for key, item in value.items()}
         return Object.from_wire(table) if free else table
     if isinstance(value, (list, tuple)):
         inner = shape[0] if isinstance(shape, list) else None
-        return [made(item, inner, free) for item in value] if inner is not None or free else value
+        return [make_objects(item, inner, free) for item in value] if inner is not None or free else value
     return value
 
 
-def _chosen(value: "Any", shapes: "tuple[Any, ...]") -> "Any":
+def _choose_shape(value: "Any", shapes: "tuple[Any, ...]") -> "Any":
     if isinstance(value, dict):
         classes = [shape for shape in shapes if isinstance(shape, type)]
         tables = [shape for shape in shapes if isinstance(shape, dict)]
@@ -226,3 +223,140 @@ def plain(value: "Any") -> "Any":
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+class Text:
+    """A piece of text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Text({self.text!r})"
+
+
+class Blob:
+    """Bytes of a kind: ``data`` and ``media_type``; shown as what they are where that can be shown."""
+
+    def __init__(self, data: bytes, media_type: str = "application/octet-stream", uri: str = "") -> None:
+        self.data, self.media_type, self.uri = data, media_type, uri
+
+    def save(self, path: "Any") -> None:
+        """Write the bytes to the file ``path``."""
+        with open(path, "wb") as file:
+            file.write(self.data)
+
+    def _repr_mimebundle_(self, include: "Any" = None, exclude: "Any" = None) -> "dict[str, Any]":
+        return {"text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.media_type}, {len(self.data)} bytes)"
+
+
+class Image(Blob):
+    """A picture."""
+
+    def to_pil(self) -> "Any":
+        """The picture for Pillow, where that is installed."""
+        from importlib import import_module
+        from io import BytesIO
+
+        return import_module("PIL.Image").open(BytesIO(self.data))
+
+    def _repr_mimebundle_(self, include: "Any" = None, exclude: "Any" = None) -> "dict[str, Any]":
+        text = self.media_type == "image/svg+xml"
+        data = self.data.decode("utf-8", "replace") if text else binascii.b2a_base64(self.data, newline=False).decode()
+        return {"text/plain": repr(self), self.media_type: data}
+
+    def _repr_png_(self) -> "bytes | None":
+        return self.data if self.media_type == "image/png" else None
+
+    def _repr_jpeg_(self) -> "bytes | None":
+        return self.data if self.media_type == "image/jpeg" else None
+
+
+class Audio(Blob):
+    """A recording."""
+
+
+class Resource:
+    """Something that came along: ``text``, or ``data``, its bytes."""
+
+    def __init__(self, uri: str, media_type: str, text: "str | None", data: "bytes | None") -> None:
+        self.uri, self.media_type, self.text = uri, media_type, text
+        self.data = data if data is not None else (text or "").encode("utf-8", "surrogatepass")
+
+    def __repr__(self) -> str:
+        return f"Resource({self.uri!r}, {self.media_type or 'no type'}, {len(self.data)} bytes)"
+
+
+class Link:
+    """Something that may be read: ``uri``, ``name``, ``description``, ``media_type``."""
+
+    def __init__(self, block: "dict[str, Any]", server: str = "") -> None:
+        self.uri, self.name = str(block.get("uri", "")), str(block.get("name", ""))
+        self.description, self.media_type = str(block.get("description") or ""), str(block.get("mimeType") or "")
+        self._server = server
+
+    def read(self) -> "list[Any]":
+        """What is there, as resources. Raises ``ToolError``; whoever permits calls is asked for this one."""
+        answer = ask({"do": "read", "server": self._server, "uri": self.uri})
+        if answer.get("ok") is not True:
+            raise error_of(answer)
+        return [_resource(each) for each in answer.get("content") or [] if isinstance(each, dict)]
+
+    def __repr__(self) -> str:
+        return f"Link({self.uri!r}, {self.name!r})"
+
+
+def blocks_of(content: "Any", server: str = "") -> "list[Any]":
+    """The objects for MCP's content blocks; one of a kind that nobody knows is an `Object`."""
+    return [_block(each, server) for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+
+
+def _block(block: "dict[str, Any]", server: str) -> "Any":
+    kind = block.get("type")
+    if kind == "text":
+        return Text(str(block.get("text", "")))
+    if kind in ("image", "audio"):
+        make = Image if kind == "image" else Audio
+        return make(_bytes(block.get("data")), str(block.get("mimeType") or "application/octet-stream"))
+    if kind == "resource" and isinstance(block.get("resource"), dict):
+        return _resource(block["resource"])
+    if kind == "resource_link":
+        return Link(block, server)
+    return Object.from_wire(block, free=True)
+
+
+def _resource(found: "dict[str, Any]") -> "Any":
+    uri, media_type, text = str(found.get("uri", "")), str(found.get("mimeType") or ""), found.get("text")
+    if "blob" not in found:
+        return Resource(uri, media_type, str(text) if text is not None else "", None)
+    data = _bytes(found["blob"])
+    if media_type.startswith("image/"):
+        return Image(data, media_type, uri)
+    return Resource(uri, media_type, None, data)
+
+
+def _bytes(data: "Any") -> bytes:
+    try:
+        return binascii.a2b_base64(data if isinstance(data, str) else "")
+    except ValueError:
+        return b""
+
+
+_KINDS = {"denied": ToolDenied, "unavailable": ToolUnavailable, "unknown": ToolUnavailable, "timeout": ToolTimeout,
+          "invalid": InvalidArguments}  # fmt: skip
+
+
+def error_of(answer: "dict[str, Any]") -> ToolError:
+    """The exception for an answer that is no success."""
+    kind, message, content = answer.get("kind"), answer.get("message"), answer.get("content")
+    blocks = blocks_of(content)
+    error = _KINDS.get(kind, ToolError)(str(message or kind or "the call failed"), tuple(blocks))  # type: ignore[arg-type]
+    if isinstance(kind, str):
+        error.kind = kind
+    return error

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    Heard = Callable[[float, "float | None", str], object]
+    ProgressCallback = Callable[[float, "float | None", str], object]
 
-_heard: "ContextVar[Heard | None]" = ContextVar("mcptools progress", default=None)
+_callback_of_block: "ContextVar[ProgressCallback | None]" = ContextVar("mcptools progress", default=None)
 
 
 class on_progress:  # noqa: N801 - it reads as a function does
@@ -20,22 +20,22 @@ class on_progress:  # noqa: N801 - it reads as a function does
 
     It holds for the task or thread that the block is in, and for tasks that begin there."""
 
-    def __init__(self, callback: "Heard") -> None:
+    def __init__(self, callback: "ProgressCallback") -> None:
         self._callback = callback
         self._before: "list[Any]" = []
 
     def __enter__(self) -> None:
-        self._before.append(_heard.set(self._callback))
+        self._before.append(_callback_of_block.set(self._callback))
 
     def __exit__(
         self, kind: "type[BaseException] | None", error: "BaseException | None", trace: "TracebackType | None"
     ) -> None:
-        _heard.reset(self._before.pop())
+        _callback_of_block.reset(self._before.pop())
 
 
-def teller() -> "Callable[[dict[str, Any]], object] | None":
+def progress_listener() -> "Callable[[dict[str, Any]], object] | None":
     """What is told of lines before an answer; None outside of any block."""
-    callback = _heard.get()
+    callback = _callback_of_block.get()
     if callback is None:
         return None
 

@@ -2,9 +2,8 @@
 
 import sys
 
-from ._errors import InvalidArguments, error_of
-from ._objects import Object, plain, result_of
-from ._wire import ask, ask_later
+from ._objects import Object, error_of, plain, result_of
+from ._wire import InvalidArguments, ask, ask_later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Tool:
 def _with_progress(request: "dict[str, Any]") -> "tuple[dict[str, Any], Callable[[dict[str, Any]], object] | None]":
     """``request``, and who hears of progress: the innermost `on_progress` block around the call."""
     module = sys.modules.get(f"{__name__.rpartition('.')[0]}._progress")  # without it there is no such block
-    tell = None if module is None else module.teller()
+    tell = None if module is None else module.progress_listener()
     return (request, None) if tell is None else ({**request, "progress": True}, tell)
 
 
@@ -62,7 +61,7 @@ def members(package: str, names: "list[str]") -> "tuple[Callable[[str], Any], Ca
         except ModuleNotFoundError as error:
             raise AttributeError(f"{error}; dir({package}) lists all") from error
 
-    def listed() -> "list[str]":
+    def list_names() -> "list[str]":
         return sorted(names)
 
-    return load, listed
+    return load, list_names

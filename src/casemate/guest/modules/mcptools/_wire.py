@@ -1,4 +1,6 @@
-"""Requests to the host, one line of JSON each: connections are kept for the next call, and closed to cancel one.
+"""Requests to the host, one line of JSON each, and what they can fail with.
+
+Connections are kept for the next call, and closed to cancel one.
 
 A connection serves one call at a time, so calls from threads and tasks run beside each other. A forked child begins
 with connections of its own.
@@ -7,8 +9,6 @@ with connections of its own.
 import _socket as sockets  # without the classes around it, which take longer to load than a call takes
 import json
 import os
-
-from ._errors import InvalidArguments, ToolUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,16 +27,50 @@ _kept: "dict[int, list[socket]]" = {}  # by process: a child must not speak on i
 _places: "dict[tuple[str, int], Place]" = {}  # where the last connection led, by name and port
 
 
+class ToolError(Exception):
+    """A call that failed: the message says why. ``kind``: the reason in a word; ``content``: what the tool said."""
+
+    kind = "tool"
+
+    def __init__(self, message: str = "", content: "tuple[Any, ...]" = ()) -> None:
+        super().__init__(message)
+        self.content = list(content)
+
+
+class ToolDenied(ToolError):
+    """The call was not permitted, by a rule or by whoever was asked. The tool did not run."""
+
+    kind = "denied"
+
+
+class ToolUnavailable(ToolError):
+    """There is no such tool, its server cannot be reached, or this run has no tools."""
+
+    kind = "unavailable"
+
+
+class ToolTimeout(ToolError):
+    """The tool did not answer in time. It may have run."""
+
+    kind = "timeout"
+
+
+class InvalidArguments(ToolError, ValueError):
+    """The arguments are not what the tool takes. The tool did not run."""
+
+    kind = "invalid"
+
+
 def ask(request: "dict[str, Any]", timeout: "float | None" = None, tell: "Tell | None" = None) -> "dict[str, Any]":
     """The host's answer to ``request``; ``tell`` is called with each line before it. Raises ``InvalidArguments`` for
     what JSON cannot say, ``ToolUnavailable`` where nobody answers (within ``timeout`` seconds); an exception that
     comes in between (Ctrl-C, or of ``tell``) cancels the request."""
     line = _line(request)
-    connection = _taken()
+    connection = _take_connection()
     try:
         connection.settimeout(timeout)
         connection.sendall(line)
-        answer = _received(connection, tell)
+        answer = _receive(connection, tell)
     except OSError as error:
         connection.close()
         raise ToolUnavailable(f"the connection to the host's tools broke: {error}") from None
@@ -106,7 +140,7 @@ def _address() -> "tuple[str, int]":
     return (host, int(port)) if colon and port.isdigit() else (HOST, PORT)
 
 
-def _taken() -> "socket":
+def _take_connection() -> "socket":
     """A connection that is open still, or a new one."""
     for process in [process for process in _kept if process != os.getpid()]:
         for inherited in _kept.pop(process, ()):
@@ -125,15 +159,15 @@ def _taken() -> "socket":
         except OSError:
             pass
         connection.close()  # the host closed it, or says what nobody asked for
-    return _opened()
+    return _open_connection()
 
 
-def _opened() -> "socket":
+def _open_connection() -> "socket":
     """A new connection: to where the last one led, while somebody is there, else to where the name leads now."""
     host, port = name = _address()
     if name in _places:
         try:
-            return _connected(_places[name])
+            return _connect(_places[name])
         except (KeyError, OSError):  # another thread found that first, or nobody is there any more
             _places.pop(name, None)
     error = OSError("no address")
@@ -142,7 +176,7 @@ def _opened() -> "socket":
         families = sockets.AF_INET if host == HOST else sockets.AF_UNSPEC  # one question instead of two
         for place in sockets.getaddrinfo(host.encode(), port, families, sockets.SOCK_STREAM):
             try:
-                connection = _connected(place)
+                connection = _connect(place)
             except OSError as why:
                 error = why
                 continue
@@ -153,7 +187,7 @@ def _opened() -> "socket":
     raise _nobody(error)
 
 
-def _connected(place: "Place") -> "socket":
+def _connect(place: "Place") -> "socket":
     family, kind, protocol, _, address = place
     connection = sockets.socket(family, kind, protocol)
     try:
@@ -165,7 +199,7 @@ def _connected(place: "Place") -> "socket":
     return connection
 
 
-def _received(connection: "socket", tell: "Tell | None" = None) -> "dict[str, Any]":
+def _receive(connection: "socket", tell: "Tell | None" = None) -> "dict[str, Any]":
     parts: "list[bytes]" = []
     size = 0
     while True:

@@ -14,7 +14,7 @@ from casemate.errors import InvalidArgument
 from casemate.model.approval import ApprovalRequest
 from casemate.model.packages import Installed, InstalledPackage
 from casemate.operations.wire import document
-from casemate.packages.environments import Environments
+from casemate.packages.package_sets import Environments
 from casemate.packages.store import default_folder
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json, print_lines
@@ -82,7 +82,7 @@ def list_environments(*, output: Output = "text") -> int:
     output
         text (unless given), or json: of each, what was asked for, and name and version of each package.
     """
-    known = Environments(default_folder(os.environ) / "environments").known()
+    known = Environments(default_folder(os.environ) / "environments").list_all()
     if output == "json":
         print_json([{"asked": asked, "packages": [_version(one) for one in packages]} for asked, packages in known])
         return 0

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from casemate.packages.layers import Layer, projects
+from casemate.packages.package_sets import PackageSet, projects
 
 
-def install(layer: Layer, name: str, version: str, *files: str) -> None:
-    new = layer.begin()
+def install(package_set: PackageSet, name: str, version: str, *files: str) -> None:
+    new = package_set.begin()
     info = new / "site" / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
     record = []
@@ -21,11 +21,11 @@ def install(layer: Layer, name: str, version: str, *files: str) -> None:
         path.write_text(f"{name} {version}")
         record.append(f"{'../../../' if file.startswith('bin/') else ''}{file},,\n")
     (info / "RECORD").write_text("".join(record))
-    layer.publish(new)
+    package_set.publish(new)
 
 
-def files(layer: Layer) -> dict[str, str]:
-    root = layer.folder / "current"
+def files(package_set: PackageSet) -> dict[str, str]:
+    root = package_set.folder / "current"
     return {
         str(path.relative_to(root)): path.read_text()
         for path in sorted(root.rglob("*"))
@@ -34,36 +34,36 @@ def files(layer: Layer) -> dict[str, str]:
 
 
 def test_a_new_generation_has_what_the_old_one_had(tmp_path: Path) -> None:
-    layer = Layer(tmp_path / "layer")
-    install(layer, "alpha", "1", "alpha/__init__.py", "bin/alpha")
-    before = layer.current
-    install(layer, "beta", "1", "beta.py")
-    assert files(layer) == {"bin/alpha": "alpha 1", "site/alpha/__init__.py": "alpha 1", "site/beta.py": "beta 1"}
+    package_set = PackageSet(tmp_path / "layer")
+    install(package_set, "alpha", "1", "alpha/__init__.py", "bin/alpha")
+    before = package_set.current
+    install(package_set, "beta", "1", "beta.py")
+    assert files(package_set) == {"bin/alpha": "alpha 1", "site/alpha/__init__.py": "alpha 1", "site/beta.py": "beta 1"}
     assert before is not None
     assert [path.name for path in before.rglob("beta.py")] == []
-    assert projects(layer.folder / "current") == [("alpha", "1"), ("beta", "1")]
+    assert projects(package_set.folder / "current") == [("alpha", "1"), ("beta", "1")]
 
 
 def test_files_of_a_version_that_is_replaced_go_with_it(tmp_path: Path) -> None:
-    layer = Layer(tmp_path / "layer")
-    install(layer, "alpha", "1", "alpha.py", "old.py", "bin/old")
-    install(layer, "alpha", "2", "alpha.py")
-    assert files(layer) == {"site/alpha.py": "alpha 2"}
+    package_set = PackageSet(tmp_path / "layer")
+    install(package_set, "alpha", "1", "alpha.py", "old.py", "bin/old")
+    install(package_set, "alpha", "2", "alpha.py")
+    assert files(package_set) == {"site/alpha.py": "alpha 2"}
 
 
 def test_a_record_that_names_files_of_others_takes_nothing_outside_of_the_layer(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("mine")
-    layer = Layer(tmp_path / "layer")
-    install(layer, "alpha", "1", "alpha.py")
-    record = layer.folder / "current" / "site" / "alpha-1.dist-info" / "RECORD"
+    package_set = PackageSet(tmp_path / "layer")
+    install(package_set, "alpha", "1", "alpha.py")
+    record = package_set.folder / "current" / "site" / "alpha-1.dist-info" / "RECORD"
     record.write_text(f'../../../../../../outside,,\n{tmp_path}/outside,,\n"unterminated\n')
-    layer.publish(layer.begin(), {"alpha"})
+    package_set.publish(package_set.begin(), {"alpha"})
     assert (tmp_path / "outside").read_text() == "mine"
-    assert projects(layer.folder / "current") == []
+    assert projects(package_set.folder / "current") == []
 
 
 def test_another_layer_begins_with_a_copy(tmp_path: Path) -> None:
-    shared, own = Layer(tmp_path / "shared"), Layer(tmp_path / "own")
+    shared, own = PackageSet(tmp_path / "shared"), PackageSet(tmp_path / "own")
     install(shared, "alpha", "1", "alpha.py")
     own.begin_with(shared)
     install(own, "beta", "1", "beta.py")
@@ -74,11 +74,11 @@ def test_another_layer_begins_with_a_copy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["site", "site/alpha-1.0.dist-info"])
 def test_a_file_where_a_folder_is_expected_is_no_project_that_stops_anything(tmp_path: Path, path: str) -> None:
-    layer = Layer(tmp_path / "layer")
+    package_set = PackageSet(tmp_path / "layer")
     for _ in range(2):
-        new = layer.begin()
+        new = package_set.begin()
         (new / path).parent.mkdir(exist_ok=True)
         (new / path).write_text("")
         projects(new)
-        layer.publish(new)
-    assert layer.current == tmp_path / "layer" / "2"
+        package_set.publish(new)
+    assert package_set.current == tmp_path / "layer" / "2"

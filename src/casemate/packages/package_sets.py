@@ -1,0 +1,401 @@
+"""Package sets: what was installed, as folders of the host, and the environments of requirements kept in the cache.
+
+Of Python, one generation after the other, each complete, and the newest is current:
+
+    <set>/<number>/site ...    what a generation holds: site for modules, bin for programs
+    <set>/current -> <number>  changed in one step, so that a cell that sees the set has the old or the new
+
+A generation never changes, and shares its files with the next by hard links. Of npm, one tree of packages, whose places
+never change:
+
+    <set>/node_modules/...         the packages; and casemate's own, by a link
+    <set>/<number>/node_modules    leads there; there is one number for each installation
+    <set>/current -> <number>      so that an interpreter looks anew for what it has looked for in vain
+
+Node knows modules by their real paths, so what is loaded has to stay where it is: a package that is the same as before
+is not touched, and another one takes its place by renaming.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import json
+import os
+import posixpath
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from casemate.files.temporary import PREFIX, TemporaryFolder, sweep
+from casemate.model.packages import InstalledPackage
+from casemate.packages.names import normalize
+
+CURRENT = "current"
+SITE = "site"
+_INFO = ".dist-info"
+_MOST_RECORD = 32 << 20  # characters that are read of a RECORD, which a package wrote
+_SITE_IN_ENVIRONMENT = "lib/python/site-packages"  # what RECORD names are relative to, as deep as it is (PEP 376)
+
+
+class PackageSet:
+    """At ``folder``, which is made; whoever sees it in a cell reads it by its permission bits. One writer at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._number = _number_in(folder / CURRENT)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.chmod(0o755)  # whatever the umask is
+
+    @property
+    def current(self) -> Path | None:
+        """The folder of the newest generation; None where nothing was installed."""
+        return self.folder / str(self._number) if self._number else None
+
+    def begin(self) -> Path:
+        """An empty folder for the next generation."""
+        new = self.folder / f"{self._number + 1}"
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(new)
+        new.mkdir()
+        new.chmod(0o755)
+        return new
+
+    def publish(self, new: Path, without: Collection[str] = ()) -> None:
+        """Make ``new`` the current generation, with everything of the one before that it does not replace; ``without``
+        these projects. Raises ``OSError``."""
+        old = self.current
+        if old is not None:
+            replaced = {name for name, _ in projects(new)}.union(without)
+            _share(old, new, set(_files_of(old, replaced)))
+        link = self.folder / f".{CURRENT}"
+        with contextlib.suppress(FileNotFoundError):
+            link.unlink()
+        link.symlink_to(new.name)
+        link.rename(self.folder / CURRENT)
+        self._number += 1
+        shutil.rmtree(self.folder / str(self._number - 2), ignore_errors=True)  # nobody can be on the way to it
+
+    def begin_with(self, other: PackageSet) -> None:
+        """Begin with what ``other`` holds now. Raises ``OSError``."""
+        if other.current is not None:
+            new = self.begin()
+            _share(other.current, new, set())
+            self.publish(new)
+
+    def remove(self) -> None:
+        """Remove all of it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _number_in(link: Path) -> int:
+    try:
+        return int(os.readlink(link))
+    except (OSError, ValueError):
+        return 0
+
+
+def projects(generation: Path) -> list[tuple[str, str]]:
+    """Name, as indexes have it, and version of each project in a generation."""
+    names = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        names = sorted(name for name in os.listdir(generation / SITE) if name.endswith(_INFO))
+    return [project_of(name) for name in names]
+
+
+def project_of(folder: str) -> tuple[str, str]:
+    """The name and the version in the name of a ``.dist-info`` folder."""
+    name, _, version = folder.removesuffix(_INFO).partition("-")
+    return normalize(name), version
+
+
+def _files_of(generation: Path, names: Collection[str]) -> Iterator[str]:
+    """The files that belong to projects of these names, relative to the generation, as their RECORD says."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for folder in os.listdir(generation / SITE):
+            is_one = folder.endswith(_INFO) and (generation / SITE / folder).is_dir()
+            if is_one and project_of(folder)[0] in names:
+                yield from (f"{SITE}/{folder}/{name}" for name in os.listdir(generation / SITE / folder))
+                yield from _read_record(generation / SITE / folder / "RECORD")
+
+
+def _read_record(record: Path) -> Iterator[str]:
+    try:
+        with record.open(encoding="utf-8", errors="replace") as file:
+            rows = list(csv.reader(file.read(_MOST_RECORD).splitlines()))
+    except (OSError, csv.Error):
+        return
+    for row in rows:
+        if row:
+            path = posixpath.normpath(f"{_SITE_IN_ENVIRONMENT}/{row[0]}")
+            yield path.replace(_SITE_IN_ENVIRONMENT, SITE, 1) if path.startswith(_SITE_IN_ENVIRONMENT) else path
+
+
+def _share(old: Path, new: Path, without: Collection[str]) -> None:
+    """Link everything of ``old`` into ``new`` that is not there."""
+    for folder, _, files in os.walk(old):
+        below = os.path.relpath(folder, old)
+        kept = [name for name in files if posixpath.normpath(f"{below}/{name}") not in without]
+        links = [name for name in os.listdir(folder) if os.path.islink(os.path.join(folder, name))]
+        if not kept and not links:
+            continue
+        _make_folders(new, below)
+        for name in {*kept, *links}:
+            if posixpath.normpath(f"{below}/{name}") not in without:
+                with contextlib.suppress(FileExistsError):
+                    os.link(os.path.join(folder, name), new / below / name, follow_symlinks=False)
+
+
+def _make_folders(new: Path, below: str) -> None:
+    path = new
+    for name in Path(below).parts:
+        path /= name
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            path.chmod(0o755)
+
+
+MODULES = "node_modules"
+LOCK = "package-lock.json"
+PROGRAMS = ".bin"
+_OWN = ("mcptools", "/opt/casemate/node_packages/mcptools")
+_MOST_LOCK = 16 << 20
+_MOST_PACKAGE_JSON = 1 << 20
+_DEEPEST = 32  # packages in packages
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A package in a tree. ``place``: relative to it; ``name`` and ``version`` as its package.json says, empty where it
+    says none."""
+
+    place: str
+    name: str
+    version: str
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether it lies in another package."""
+        return f"/{MODULES}/" in self.place
+
+    @property
+    def top(self) -> str:
+        """The place of the outermost package that it is in, or is."""
+        return self.place.partition(f"/{MODULES}/")[0]
+
+
+class NodePackageSet:
+    """At ``folder``, which is made. One writer at a time. ``wanted``: what was asked for, by name; ``lock``: npm's own
+    notes of which versions that came to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.wanted: dict[str, str] = {}
+        self.lock = ""
+        self._number = 0
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.chmod(0o755)  # whatever the umask is
+
+    @property
+    def current(self) -> Path | None:
+        """The folder of the packages; None where nothing was installed."""
+        return self.folder / MODULES if self._number else None
+
+    def begin(self) -> Path:
+        """An empty folder for what npm leaves."""
+        new = self.folder / ".new"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        new.chmod(0o755)
+        return new
+
+    def publish(self, new: Path) -> None:
+        """Have what is in ``new``, and nothing else. Raises ``OSError``."""
+        there = self._modules()
+        before, after = _contents(there), _contents(new / MODULES)
+        with contextlib.suppress(FileNotFoundError):
+            self.lock = (new / LOCK).read_bytes()[:_MOST_LOCK].decode("utf-8", "replace")
+        for place in [place for place in before if place not in after]:
+            self._take_away(place)
+        for place in [place for place in after if after[place] != before.get(place)]:
+            self._take_away(place)
+            _make_parent(there / place)
+            (new / MODULES / place).rename(there / place)
+        self._take_away(PROGRAMS)
+        with contextlib.suppress(FileNotFoundError):
+            (new / MODULES / PROGRAMS).rename(there / PROGRAMS)
+        shutil.rmtree(new, ignore_errors=True)
+        self._next()
+
+    def remove_packages(self, names: Collection[str]) -> None:
+        """Take the outermost packages of these names away. Raises ``OSError``."""
+        for name in names:
+            self.wanted.pop(name, None)
+            self._take_away(name)
+        self.lock = ""  # else npm would put them back
+        self._next()
+
+    def begin_with(self, other: NodePackageSet) -> None:
+        """Begin with what ``other`` holds now. Raises ``OSError``."""
+        if other.current is not None:
+            new = self.begin()
+            shutil.copytree(other.current, new / MODULES, symlinks=True, copy_function=_link)
+            self.publish(new)
+            self.wanted, self.lock = dict(other.wanted), other.lock
+
+    def remove(self) -> None:
+        """Remove all of it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _modules(self) -> Path:
+        there = self.folder / MODULES
+        if not there.is_dir():
+            there.mkdir()
+            there.chmod(0o755)
+            (there / _OWN[0]).symlink_to(_OWN[1])
+        return there
+
+    def _take_away(self, place: str) -> None:
+        gone = self.folder / ".gone"
+        shutil.rmtree(gone, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / MODULES / place).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _next(self) -> None:
+        """Say that there is something new."""
+        self._number += 1
+        new = self.folder / str(self._number)
+        new.mkdir()
+        new.chmod(0o755)
+        (new / MODULES).symlink_to(f"../{MODULES}")
+        link = self.folder / f".{CURRENT}"
+        with contextlib.suppress(FileNotFoundError):
+            link.unlink()
+        link.symlink_to(new.name)
+        link.rename(self.folder / CURRENT)
+
+
+def modules(tree: Path) -> list[Module]:
+    """All packages in a tree, in the order of their places; what is no package there has no name and no version."""
+    return sorted(_modules_in(tree, "", _DEEPEST), key=lambda one: one.place)
+
+
+def _modules_in(tree: Path, below: str, depth: int) -> Iterator[Module]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for name in os.listdir(tree):
+            place = f"{below}{name}"
+            if name.startswith(".") or (not below and name == _OWN[0] and (tree / name).is_symlink()):
+                continue
+            if (tree / name).is_symlink() or not (tree / name).is_dir() or depth == 0:
+                yield Module(place, "", "")
+            elif name.startswith("@") and not below.rpartition("/")[0].rpartition("/")[2].startswith("@"):
+                yield from _modules_in(tree / name, f"{place}/", depth)
+            else:
+                yield Module(place, *_read_name_and_version(tree / name / "package.json"))
+                yield from _modules_in(tree / name / MODULES, f"{place}/{MODULES}/", depth - 1)
+
+
+def _read_name_and_version(package_json: Path) -> tuple[str, str]:
+    try:
+        if package_json.is_symlink() or package_json.stat().st_size > _MOST_PACKAGE_JSON:
+            return "", ""
+        said = json.loads(package_json.read_text("utf-8-sig"))
+        name, version = said["name"], said["version"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return "", ""
+    return (name, version) if isinstance(name, str) and isinstance(version, str) else ("", "")
+
+
+def _contents(tree: Path) -> dict[str, list[Module]]:
+    """By the places of the outermost packages: what is in each."""
+    found: dict[str, list[Module]] = {}
+    for one in modules(tree):
+        found.setdefault(one.top, []).append(one)
+    return found
+
+
+def _make_parent(path: Path) -> None:
+    with contextlib.suppress(FileExistsError):
+        path.parent.mkdir()
+        path.parent.chmod(0o755)
+
+
+def _link(source: str, target: str) -> None:
+    os.link(source, target, follow_symlinks=False)
+
+
+_FILES = "packages.json"
+_LAYER = "python"
+_MOST_KEPT = 32  # the one that was made longest ago goes first
+
+
+class Environments:
+    """In ``folder``, which is this user's alone. Each is there whole, or not at all, and never changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, key: str) -> tuple[PackageSet, tuple[InstalledPackage, ...]] | None:
+        """The one with this key, and what is in it."""
+        place = self._folder / key
+        try:
+            said = json.loads((place / _FILES).read_text("utf-8"))
+            packages = tuple(InstalledPackage(**one) for one in said["packages"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        package_set = PackageSet(place / _LAYER)
+        return (package_set, packages) if package_set.current is not None else None
+
+    def keep(
+        self, key: str, package_set: PackageSet, asked: Sequence[str], packages: Sequence[InstalledPackage]
+    ) -> None:
+        """Keep what ``package_set`` has now. What another process has kept meanwhile stays. Raises ``OSError``."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sweep(self._folder)
+        made = TemporaryFolder("new", self._folder)
+        new = made.path / key
+        try:
+            new.mkdir(mode=0o700)
+            PackageSet(new / _LAYER).begin_with(package_set)
+            said = {"asked": list(asked), "packages": [asdict(one) for one in packages]}
+            (new / _FILES).write_text(json.dumps(said, indent=1), "utf-8")
+            with contextlib.suppress(OSError):  # there is one already
+                new.rename(self._folder / key)
+        finally:
+            made.remove()
+        self._tidy()
+
+    def list_all(self) -> Iterator[tuple[list[str], tuple[InstalledPackage, ...]]]:
+        """For each: what it was asked for, and the packages in it."""
+        for place in self._places():
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                said = json.loads((place / _FILES).read_text("utf-8"))
+                yield list(said["asked"]), tuple(InstalledPackage(**one) for one in said["packages"])
+
+    def _places(self) -> list[Path]:
+        with contextlib.suppress(OSError):
+            found = [(entry.stat().st_mtime, Path(entry.path)) for entry in os.scandir(self._folder)]
+            return [path for _, path in sorted(found, reverse=True) if not path.name.startswith((".", PREFIX))]
+        return []
+
+    def _tidy(self) -> None:
+        for place in self._places()[_MOST_KEPT:]:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def key_of(*facts: Sequence[str]) -> str:
+    """The name of the environment that is the same whenever these are, which are lists in their order. It is a digest,
+    so none of them can be read from it; addresses in them have no credentials all the same."""
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def make_own_folder(cache: Path) -> TemporaryFolder:
+    """A new folder for this process's package sets, on the file system of the cache, since files are shared by hard
+    links. What processes that are gone have left there is removed. Raises ``OSError``."""
+    folder = cache / "layers"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sweep(folder)
+    return TemporaryFolder("layers", folder)
