@@ -19,7 +19,7 @@ from casemate import Limits, Sandbox
 from casemate.model.operation import Audience, Principal
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
-from casemate.surfaces.mcp.doors import LocalDoors
+from casemate.surfaces.mcp.callers import LocalDoors
 from casemate.surfaces.mcp.server import make_server
 
 __all__ = ["pytest_pyfunc_call", "runner"]

@@ -13,8 +13,7 @@ from mcp.server.lowlevel import Server
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from casemate.surfaces.mcp.callers import Callers
-from casemate.surfaces.mcp.doors import PRINCIPAL
+from casemate.surfaces.mcp.callers import PRINCIPAL, Callers
 from casemate.surfaces.mcp.web import Mounted, sse, streamable
 
 HOSTS = ("127.0.0.1:*", "localhost:*")

@@ -15,8 +15,7 @@ from tests.mcp_server.packages import install, node
 from tests.mcp_server.serving import by_http
 
 from casemate.operations.desk import Desk
-from casemate.surfaces.mcp.callers import Callers
-from casemate.surfaces.mcp.doors import LocalDoors
+from casemate.surfaces.mcp.callers import Callers, LocalDoors
 from casemate.surfaces.mcp.server import make_server
 
 SECONDS = 100  # on a busy machine; it takes five

@@ -24,7 +24,7 @@ SECONDS = 60.0
 # The command as it is, but for bounds that a test can reach.
 PROGRAM = """
 import sys
-from casemate.service import serving
+from casemate.surfaces.http import server as serving
 from casemate.surfaces.http import exchange
 serving._MOST_CONNECTIONS, serving._HEAD_WITHIN, exchange._BODY_WITHIN = 8, {head}, {body}
 from casemate.surfaces.cli import main

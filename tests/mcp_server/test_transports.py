@@ -32,8 +32,7 @@ from casemate import InvalidArgument, Sandbox
 from casemate.operations.desk import Desk
 from casemate.surfaces.cli.processes.mcp_server import Options, options_of, serve
 from casemate.surfaces.mcp import early
-from casemate.surfaces.mcp.callers import Callers
-from casemate.surfaces.mcp.doors import LocalDoors
+from casemate.surfaces.mcp.callers import Callers, LocalDoors
 from casemate.surfaces.mcp.early import reply_to
 from casemate.surfaces.mcp.server import make_server
 

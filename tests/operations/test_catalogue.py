@@ -18,8 +18,8 @@ from casemate.operations.catalogue import Operation, catalogue
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
 from casemate.remote.client import _RESUMABLE
-from casemate.service.service import _WHILE_DRAINING
 from casemate.surfaces.http.app import _ANSWERS
+from casemate.surfaces.http.service import _WHILE_DRAINING
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = sorted(catalogue())

@@ -15,11 +15,10 @@ from casemate.errors import CasemateError, ExecutionFailed
 from casemate.model.operation import Audience, Principal
 from casemate.remote.blocking import Blocking
 from casemate.remote.client import connect
-from casemate.service.service import Service, Terms
-from casemate.service.serving import Server, listen
-from casemate.surfaces.http.admitted import Admitted
 from casemate.surfaces.http.app import Front
-from casemate.surfaces.http.identity import Listener, hosts_of
+from casemate.surfaces.http.identity import Admitted, Listener, hosts_of
+from casemate.surfaces.http.server import Server, listen
+from casemate.surfaces.http.service import Service, Terms
 
 PUBLIC = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, CasemateError)]
 USER = Principal("token:somebody", Audience.OPERATOR, "default", True)

@@ -16,7 +16,7 @@ from tests.service.daemon import Daemon, serving, until
 from casemate.errors import Unavailable
 from casemate.remote.address import Address, connected
 from casemate.remote.places import open_private, places_of
-from casemate.service.holding import Held
+from casemate.surfaces.http.daemon import Held
 
 
 def mode(path: Path) -> int:

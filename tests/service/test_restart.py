@@ -154,8 +154,7 @@ def test_an_answer_survives_another_restart_and_a_denial_leaves_nothing(asking_e
 
 
 def test_an_open_request_and_an_answer_expire(tmp_path: Path) -> None:
-    from casemate.service.database import Database
-    from casemate.service.kept_requests import HOLDS_FOR, OPEN_FOR, KeptRequests
+    from casemate.surfaces.http.stores import HOLDS_FOR, OPEN_FOR, Database, KeptRequests
 
     now = [1000.0]
     kept = KeptRequests(Database(tmp_path / "kept"), lambda: now[0])

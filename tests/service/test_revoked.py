@@ -17,9 +17,8 @@ from tests.service.test_shares import KINDS, called, of_tool
 from casemate.errors import Denied, InvalidArgument, Unavailable
 from casemate.model.operation import Audience, Principal
 from casemate.remote.client import Remote, connect
-from casemate.service.tokens import Tokens
-from casemate.surfaces.http.admitted import Admitted
-from casemate.surfaces.http.identity import Refused
+from casemate.surfaces.http.identity import Admitted, Refused
+from casemate.surfaces.http.tokens import Tokens
 
 ENDLESS = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
 INFO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -229,7 +228,7 @@ async def test_a_body_that_is_still_coming_is_no_longer_read(service: Service) -
 
 
 async def test_all_that_is_open_costs_one_look_and_nothing_when_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("casemate.surfaces.http.admitted._LOOK_EVERY", 0.01)
+    monkeypatch.setattr("casemate.surfaces.http.identity._LOOK_EVERY", 0.01)
     somebody = Principal("token:one", Audience.AGENT)
     looks: list[list[str]] = []
     known = {"a": somebody, "b": somebody}
@@ -290,7 +289,7 @@ def test_tokens_are_looked_up_together(tmp_path: Path) -> None:
 async def test_one_look_that_fails_ends_nothing_and_two_end_all(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr("casemate.surfaces.http.admitted._LOOK_EVERY", 0.01)
+    monkeypatch.setattr("casemate.surfaces.http.identity._LOOK_EVERY", 0.01)
     somebody = Principal("token:one", Audience.AGENT)
     failures, looks, news = 1, 0, asyncio.Event()
 

@@ -13,10 +13,9 @@ from tests.service.test_who import Open
 
 from casemate.errors import QueueFull
 from casemate.remote.client import connect
-from casemate.service.serving import Server, listen
+from casemate.surfaces.http.exchange import Shares, check_shape
 from casemate.surfaces.http.identity import Refused
-from casemate.surfaces.http.shape import check_shape
-from casemate.surfaces.http.shares import Shares
+from casemate.surfaces.http.server import Server, listen
 
 KINDS = "Content-Type: application/json\nAccept: application/json, text/event-stream"
 META = {
@@ -165,8 +164,8 @@ def test_escapes_hide_no_lists(before: bytes) -> None:
 
 
 def test_one_account_s_requests_and_bytes_are_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("casemate.surfaces.http.shares._MOST_REQUESTS", 2)
-    monkeypatch.setattr("casemate.surfaces.http.shares._MOST_BYTES", 10)
+    monkeypatch.setattr("casemate.surfaces.http.exchange._MOST_REQUESTS", 2)
+    monkeypatch.setattr("casemate.surfaces.http.exchange._MOST_BYTES", 10)
     shares = Shares()
     with shares.of("default", "one") as first, shares.of("default", "one"):
         first.hold(10)
@@ -181,7 +180,7 @@ def test_one_account_s_requests_and_bytes_are_bounded_and_given_back(monkeypatch
 
 
 async def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("casemate.service.serving._MOST_CONNECTIONS", 4)
+    monkeypatch.setattr("casemate.surfaces.http.server._MOST_CONNECTIONS", 4)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})

@@ -20,9 +20,9 @@ import pytest
 from tests.network.servers import certified
 from tests.service.daemon import tcp
 
-from casemate.service.serving import Server, listen
 from casemate.surfaces.http.exchange import Exchange
 from casemate.surfaces.http.identity import Refused, heard
+from casemate.surfaces.http.server import Server, listen
 
 SECONDS = 30.0  # until something that must happen is taken as not happening; asyncio gives a handshake twice as long
 NEVER = 1000.0
@@ -148,8 +148,8 @@ async def test_hundreds_that_are_silent_count_and_give_way_to_one_that_is_not(
     kind: Path | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for bound in ("_HEAD_WITHIN", "_HANDSHAKE_WITHIN"):  # what ends them is that others come
-        monkeypatch.setattr(f"casemate.service.serving.{bound}", NEVER)
-    monkeypatch.setattr("casemate.service.serving._MOST_CONNECTIONS", 40)
+        monkeypatch.setattr(f"casemate.surfaces.http.server.{bound}", NEVER)
+    monkeypatch.setattr("casemate.surfaces.http.server._MOST_CONNECTIONS", 40)
     async with listened_at(kind) as place:
         silent = [await place.connect() for _ in range(240)]
         await place.until_there_are(40)
@@ -165,8 +165,8 @@ async def test_hundreds_that_are_silent_count_and_give_way_to_one_that_is_not(
 async def test_a_handshake_that_does_not_end_is_ended(
     folder: Path, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("casemate.service.serving._HANDSHAKE_WITHIN", 0.3)
-    monkeypatch.setattr("casemate.service.serving._HEAD_WITHIN", NEVER)
+    monkeypatch.setattr("casemate.surfaces.http.server._HANDSHAKE_WITHIN", 0.3)
+    monkeypatch.setattr("casemate.surfaces.http.server._HEAD_WITHIN", NEVER)
     whole = hello()
     pieces = {"nothing": b"", "a byte": whole[:1], "a part of it": whole[:100], "no TLS": REQUEST}
     async with listened_at(folder) as place:
@@ -180,8 +180,8 @@ async def test_a_handshake_that_does_not_end_is_ended(
 
 
 async def test_a_handshake_that_comes_byte_by_byte_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("casemate.service.serving._HANDSHAKE_WITHIN", 0.3)
-    monkeypatch.setattr("casemate.service.serving._HEAD_WITHIN", NEVER)
+    monkeypatch.setattr("casemate.surfaces.http.server._HANDSHAKE_WITHIN", 0.3)
+    monkeypatch.setattr("casemate.surfaces.http.server._HEAD_WITHIN", NEVER)
     async with listened_at(folder) as place:
         one = await place.connect()
         one[1].write(hello()[:6])
@@ -203,7 +203,7 @@ async def ended_while_sending(ends: Ends, piece: bytes, answer: bytearray | None
 async def test_a_first_head_that_does_not_come_is_not_waited_for(
     kind: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("casemate.service.serving._HEAD_WITHIN", 0.3)
+    monkeypatch.setattr("casemate.surfaces.http.server._HEAD_WITHIN", 0.3)
     async with listened_at(kind) as place:
         for said in (b"", b"G", REQUEST[:-2]):
             one = await place.enter()
@@ -216,7 +216,7 @@ async def test_a_first_head_that_does_not_come_is_not_waited_for(
 async def test_a_later_head_that_does_not_come_is_not_waited_for(
     kind: Path | None, piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("casemate.service.serving._HEAD_WITHIN", 0.3)
+    monkeypatch.setattr("casemate.surfaces.http.server._HEAD_WITHIN", 0.3)
     async with listened_at(kind) as place:
         one = await place.enter()
         assert b"204" in await asked(one)
@@ -228,7 +228,7 @@ async def test_a_later_head_that_does_not_come_is_not_waited_for(
 async def test_one_whose_head_came_in_parts_is_answered_and_may_be_idle(
     kind: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("casemate.service.serving._HEAD_WITHIN", 2.0)
+    monkeypatch.setattr("casemate.surfaces.http.server._HEAD_WITHIN", 2.0)
     async with listened_at(kind) as place:
         one = await place.enter()
         for _ in range(3):
@@ -254,7 +254,7 @@ async def test_a_body_that_comes_byte_by_byte_is_not_waited_for(
 async def test_who_takes_nothing_of_what_is_left_of_an_answer_is_left(
     kind: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("casemate.service.serving._TAKEN_WITHIN", 0.3)
+    monkeypatch.setattr("casemate.surfaces.http.server._TAKEN_WITHIN", 0.3)
     async with listened_at(kind, giving) as place:
         one = await place.enter()
         one[1].transport.pause_reading()  # type: ignore[attr-defined]

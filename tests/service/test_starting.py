@@ -270,7 +270,7 @@ def test_its_log_holds_no_program_and_no_secret(env: dict[str, str]) -> None:
 
 
 def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from casemate.service import logbook
+    from casemate.surfaces.http import daemon as logbook
 
     monkeypatch.setattr(logbook, "MOST_BYTES", 2000)
     (tmp_path / "log").mkdir(mode=0o700)
@@ -288,7 +288,7 @@ def test_a_log_that_cannot_be_opened_ends_nobody_and_goes_on_when_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So it is while connections have taken all descriptors: what is logged then must not be the service's end."""
-    from casemate.service import logbook
+    from casemate.surfaces.http import daemon as logbook
 
     def emit(text: str) -> None:
         book.emit(logging.LogRecord("x", logging.INFO, "", 0, text, None, None))

@@ -22,7 +22,7 @@ from tests.service.daemon import (
 
 from casemate.errors import CasemateError, Denied, InvalidArgument, NotFound, Unavailable
 from casemate.remote.client import connect
-from casemate.service.tokens import Tokens
+from casemate.surfaces.http.tokens import Tokens
 
 
 class Open:

@@ -42,7 +42,7 @@ PLACES = {
         {"supervisor", "walls", "tools/connections"},
         "system calls are made where cells are made, and where an MCP server's processes are kept together",
     ),
-    "sqlite3": ({"audit", "service"}, "the record has one writer, and so has what outlives the service"),
+    "sqlite3": ({"audit", "surfaces/http"}, "the record has one writer, and so has what outlives the service"),
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

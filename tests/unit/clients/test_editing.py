@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.surfaces.clients.editing import with_member, without_member
-from casemate.surfaces.clients.jsonc import Malformed, read
+from casemate.surfaces.clients.jsonc import Malformed, read, with_member, without_member
 
 ENTRY = {"command": "/usr/bin/casemate", "args": ["serve"]}
 NEW = '"casemate": {\n      "command": "/usr/bin/casemate",\n      "args": [\n        "serve"\n      ]\n    }'

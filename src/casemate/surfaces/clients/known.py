@@ -1,13 +1,17 @@
-"""The clients that are known: where each keeps its servers on Linux, under which key and in which form. Pure.
+"""The clients that are known, and the command that they start. Pure but for finding that command.
 
 Places and forms are those of the clients' own documentation, as of November 2026.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from casemate.errors import InvalidArgument
@@ -94,3 +98,25 @@ def entry_of(client: Client, command: Sequence[str]) -> dict[str, Any]:
     if client.form == "custom":
         return {"source": "custom", **plain, "env": {}}
     return plain
+
+
+_CACHE = "CACHEDIR.TAG"  # marks a folder that may be emptied at any time (bford.info/cachedir)
+
+
+def serving(toolset: str | None = None) -> list[str]:
+    """An absolute command, with ``serve`` and its options.
+
+    An installation lasts unless it lies in a cache, where `uvx` makes its own: then it is `uvx casemate` again.
+    """
+    options = ["serve", *(["--toolset", toolset] if toolset else [])]
+    uvx = shutil.which("uvx")
+    if _is_in_cache(Path(sys.prefix)) and uvx:
+        return [os.path.abspath(uvx), "casemate", *options]
+    script = Path(sys.executable).parent / "casemate"  # not resolved: a virtual environment's own
+    if os.access(script, os.X_OK):
+        return [str(script), *options]
+    return [sys.executable, "-m", "casemate", *options]
+
+
+def _is_in_cache(place: Path) -> bool:
+    return any((folder / _CACHE).is_file() for folder in (place, *place.parents))

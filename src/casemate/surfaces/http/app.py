@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,32 @@ from casemate.model.operation import Audience, Principal
 from casemate.operations.catalogue import catalogue
 from casemate.operations.invoke import local, no_operation
 from casemate.operations.uploads import MOST_BYTES
-from casemate.service.service import describe
-from casemate.surfaces.http.admitted import Admitted
-from casemate.surfaces.http.entrance import VERSION, Application, entered, handed_over
-from casemate.surfaces.http.exchange import Exchange, Receive, Scope, Send
-from casemate.surfaces.http.identity import Heard, Listener, Refused, known_as, lowered, token_of, user_of
-from casemate.surfaces.http.methods import method_of
+from casemate.surfaces.http.entry import VERSION, Application, entered, handed_over
+from casemate.surfaces.http.exchange import Exchange, Receive, Scope, Send, Shares, send_events
+from casemate.surfaces.http.identity import Admitted, Heard, Listener, Refused, known_as, lowered, token_of, user_of
 from casemate.surfaces.http.openapi import document_of
-from casemate.surfaces.http.shares import Shares
-from casemate.surfaces.http.streaming import send_events
+from casemate.surfaces.http.service import describe
 
 if TYPE_CHECKING:
-    from casemate.service.service import Service
+    from casemate.surfaces.http.service import Service
+
+_FIXED = {"openapi.json": "GET", "v1/health": "GET", "v1/service/stop": "POST", "v1/uploads": "PUT"}
+_FILES = ("artifacts", "files")  # of one run or session: its handle follows, and a name in which there may be slashes
+
+
+def method_of(path: str, operations: Container[str]) -> str:
+    """The one method that ``path`` is for, which begins with a slash; empty where there is nothing. ``operations``: the
+    names of all. A path right below ``/v1/archives`` may be an archive, or an operation that is misspelt."""
+    plain = path.removeprefix("/")
+    if plain in _FIXED:
+        return _FIXED[plain]
+    version, *parts = plain.split("/")
+    if version != "v1":
+        return ""
+    if ".".join(parts) in operations:
+        return "POST"
+    return "GET" if len(parts) > 2 and parts[0] in _FILES else ""
+
 
 _ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})  # what only those may do who may approve
 

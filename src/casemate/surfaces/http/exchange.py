@@ -1,16 +1,135 @@
-"""One request and its answer over ASGI, bounded: in bytes, and in the time that the other end takes."""
+"""One request and its answer over ASGI, bounded in bytes, time, and each account's share.
+
+A megabyte of empty lists is twenty megabytes once it is read, and everybody else waits while it is checked.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from casemate.errors import CasemateError, QueueFull
+from casemate.operations.failures import error_document
+from casemate.remote.sse import PING, framed
 from casemate.surfaces.http.identity import Heard, Refused
-from casemate.surfaces.http.shape import check_shape
-from casemate.surfaces.http.shares import Share
+
+_SMALL = 64 * 1024  # bytes of which nothing needs to be counted
+_MOST_CONTAINERS = 25_000  # lists and mappings
+_MOST_VALUES = 60_000  # entries of all of them
+_MOST_TEXTS = 60_000
+
+
+def check_shape(body: bytes) -> bytes:
+    """The same bytes. Raises :class:`Refused` for more values than are taken. What is not JSON is judged up to where
+    that begins, which is all that a parser reads of it."""
+    if len(body) <= _SMALL:
+        return body
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
+    if plain.count(b'"') > 2 * _MOST_TEXTS:
+        raise _too_many(f"{_MOST_TEXTS:,} texts")
+    outside = b"".join(plain.split(b'"')[::2])
+    if outside.count(b"[") + outside.count(b"{") > _MOST_CONTAINERS:
+        raise _too_many(f"{_MOST_CONTAINERS:,} lists and objects")
+    if outside.count(b",") > _MOST_VALUES:
+        raise _too_many(f"{_MOST_VALUES:,} values")
+    return body
+
+
+def _too_many(most: str) -> Refused:
+    return Refused(413, f"the body holds more than {most}", "Give large data as files: PUT /v1/uploads.")
+
+
+_MOST_REQUESTS = 1000  # of one account under way: half of what a place takes
+_SOON = 1.0  # seconds
+_MOST_BYTES = 64 * 2**20  # of one account's bodies that are held in memory
+
+
+@dataclass(slots=True)
+class _Used:
+    requests: int = 0
+    bytes: int = 0
+
+
+class Share:
+    """One request's part of what its account uses."""
+
+    def __init__(self, used: _Used) -> None:
+        self._used = used
+        self._bytes = 0
+
+    def hold(self, size: int) -> None:
+        """So many bytes more are held until the request is over. Raises ``QueueFull`` for too many."""
+        if self._used.bytes + size > _MOST_BYTES:
+            raise QueueFull(f"more than {_MOST_BYTES} bytes of your requests are being read", retry_after=_SOON)
+        self._used.bytes += size
+        self._bytes += size
+
+    def end(self) -> None:
+        """The request is over."""
+        self._used.bytes -= self._bytes
+
+
+class Shares:
+    """Of all accounts that are being answered."""
+
+    def __init__(self) -> None:
+        self._used: dict[tuple[str, str], _Used] = {}
+
+    @contextmanager
+    def of(self, namespace: str, payer: str) -> Iterator[Share]:
+        """A request's share, as long as it is answered. Raises ``QueueFull`` where there are too many."""
+        used = self._used.setdefault((namespace, payer), _Used())
+        if used.requests >= _MOST_REQUESTS:
+            raise QueueFull(f"{_MOST_REQUESTS} requests of yours are under way", retry_after=_SOON)
+        used.requests += 1
+        share = Share(used)
+        try:
+            yield share
+        finally:
+            share.end()
+            used.requests -= 1
+            if not used.requests:
+                self._used.pop((namespace, payer), None)
+
+
+_EACH = 48  # requests begun and events sent in one turn, of some tenths of a millisecond each
+
+
+class Turns:
+    """Of one event loop."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    async def take(self) -> None:
+        """Wait until it is this one's turn."""
+        while self._taken >= _EACH:  # noqa: ASYNC110 - the next turn is what is waited for
+            await asyncio.sleep(0)
+        if not self._taken:
+            asyncio.get_running_loop().call_soon(self._begin)
+        self._taken += 1
+
+    def _begin(self) -> None:
+        self._taken = 0
+
+
+TURNS = Turns()
+
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -246,3 +365,84 @@ def _dumped(value: Any) -> bytes:
 
 def _too_large(most: int) -> Refused:
     return Refused(413, f"the body is larger than {most} bytes", "Upload files first: PUT /v1/uploads.")
+
+
+_PING_EVERY = 15.0  # seconds without an event
+_BEGUN_AFTER = 0.05  # seconds; what fails earlier is an error of the request
+_AT_ONCE = 64 * 1024  # bytes
+_HEAD = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
+_END = framed("end", {})
+
+
+async def send_events(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]) -> None:
+    """Answer with ``events``; the next is only asked for when one has been taken. Ends with the event ``end``, or with
+    ``error`` where there are no more because something failed. An error before the first is one of the request.
+
+    Raises :class:`Gone`, and what the first event raises.
+    """
+    await exchange.unless_gone(_all(exchange, events))
+
+
+async def _all(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]) -> None:
+    stream = _Stream(exchange)
+    async with contextlib.aclosing(events):
+        alive = asyncio.ensure_future(stream.keep_alive())  # noqa: TID251 - cancelled and waited for below
+        try:
+            async for event in events:
+                await TURNS.take()
+                await stream.give(event)
+            await stream.write(_END)
+        except CasemateError as error:
+            if not exchange.status:
+                raise
+            await stream.write(framed("error", error_document(error)))
+        finally:
+            alive.cancel()
+            await asyncio.wait([alive])
+    await exchange.end()
+
+
+class _Stream:
+    """One writer at a time, and a sign of life where there is nothing to write."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._turn = asyncio.Lock()
+        self._written = 0
+
+    async def give(self, event: dict[str, Any]) -> None:
+        """One event; a large one, such as an outcome, in pieces."""
+        cursor = event.get("cursor")
+        before = f"{f'id: {cursor}' + chr(10) if cursor is not None else ''}event: event\ndata: ".encode("ascii")
+        async with self._turn:
+            await self._begin()
+            held = before
+            async for piece in json_pieces(event):
+                if len(held) > _AT_ONCE:
+                    await self._exchange.more(held)
+                    held = b""
+                held += piece
+            await self._exchange.more(held + b"\n\n")
+
+    async def write(self, data: bytes) -> None:
+        """What is no event of the operation's."""
+        async with self._turn:
+            await self._begin()
+            await self._exchange.more(data)
+
+    async def keep_alive(self) -> None:
+        """Begin the answer soon, whether anything happens or not, and say something now and then."""
+        await asyncio.sleep(_BEGUN_AFTER)
+        while True:
+            before = self._written
+            await asyncio.sleep(0 if not self._exchange.status else _PING_EVERY)
+            if before == self._written:
+                try:
+                    await self.write(PING)
+                except Gone:
+                    return  # whoever writes next is told, too
+
+    async def _begin(self) -> None:
+        self._written += 1
+        if not self._exchange.status:
+            await self._exchange.begin(200, _HEAD)

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import IO, Any
 
 from casemate import __version__
-from casemate.surfaces.mcp.words import CAPABILITIES, INSTRUCTIONS, NAME
+from casemate.surfaces.mcp.toolsets import CAPABILITIES, INSTRUCTIONS, NAME
 
 _HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 _STATELESS = "2026-07-28"

@@ -1,4 +1,4 @@
-"""The MCP server: the SDK's, with casemate's tools and files. One for all transports and protocol revisions.
+"""The MCP server: the SDK's, with casemate's tools and files, and its stdio transport.
 
 The lower of the SDK's two servers: schemas are written here, arguments are checked here, and every error of casemate's
 is an answer that a model can read. The SDK speaks the protocol, in the revisions from 2024-11-05 to 2026-07-28.
@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
+import signal
+import sys
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+import anyio
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from casemate import __version__
 from casemate.errors import CasemateError
+from casemate.surfaces.mcp.answers import TEMPLATES
 from casemate.surfaces.mcp.callers import Callers, Doors
-from casemate.surfaces.mcp.links import TEMPLATES
-from casemate.surfaces.mcp.words import INSTRUCTIONS, NAME
+from casemate.surfaces.mcp.toolsets import INSTRUCTIONS, NAME
+
+if TYPE_CHECKING:
+    from anyio import AsyncFile
+
+    from casemate.surfaces.mcp.early import Early
 
 Context = Any  # mcp.server.context.ServerRequestContext, whose parameters say nothing here
 PATIENCE = 45.0  # seconds until a call is answered that goes on; clients give up after 60
@@ -144,3 +154,24 @@ async def _read(context: Context, params: types.ReadResourceRequestParams) -> ty
     if found is None:
         raise MCPError(code=types.INVALID_PARAMS, message="Resource not found", data={"uri": uri})
     return found
+
+
+async def serve_stdio(server: Server[Callers], early: Early) -> None:
+    """Serve until the client closes standard input. ``early``: has standard input and output, and has answered the
+    first request. A signal to end ends what the client has left behind, and the process: the thread that reads standard
+    input cannot be woken.
+    """
+    incoming_lines, outgoing_lines = cast("AsyncFile[str]", early.incoming()), cast("AsyncFile[str]", early.outgoing())
+    async with server.lifespan(server) as callers, anyio.create_task_group() as tasks:
+        tasks.start_soon(_end_by_signal, callers)
+        async with stdio_server(incoming_lines, outgoing_lines) as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+        tasks.cancel_scope.cancel()
+
+
+async def _end_by_signal(callers: Callers) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            await callers.end()
+            sys.stderr.flush()
+            os._exit(128 + number)

@@ -1,12 +1,28 @@
-"""What goes on while a call waits for it, and after the call was answered: a run of a program, or a job."""
+"""Runs and jobs that a call waits for, and that go on after it was answered.
+
+The operation behind it goes on while calls come and go, in a task of the server's own; its result is kept until it was
+read, or pushed out by later ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import anyio
+
+from casemate.errors import CasemateError, Fault
+from casemate.surfaces.mcp.call import Call, Refused, Resumed
 from casemate.surfaces.mcp.callers import Caller
+from casemate.surfaces.mcp.elicitation import answer_asked, ask_now, questions
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult, InputRequiredResult
+
+    from casemate.surfaces.mcp.callers import Callers
 
 Document = dict[str, Any]
 
@@ -65,3 +81,148 @@ def state_of(document: Mapping[str, Any]) -> State:
     """The state of a run."""
     held = dict(document)
     return State(str(held["status"]), tuple(held.get("approvals") or ()), held)
+
+
+_PREFIX = "job-"
+_MOST = 64  # jobs of one caller that are kept
+_LOOK_EVERY = 0.2  # seconds between two looks at who is asked what
+Concerns = Callable[[Document], bool]
+Told = Callable[[Any], tuple[str, bool]]  # the words, and whether it failed
+
+
+class Job:
+    """``operation`` with ``arguments``, of one caller. ``concerns``: whether a question is one of this job's;
+    ``told``: its result in words."""
+
+    def __init__(
+        self, caller: Caller, operation: str, arguments: Mapping[str, Any], concerns: Concerns, told: Told
+    ) -> None:
+        self.handle = f"{_PREFIX}{secrets.token_hex(12)}"
+        self.told = told
+        self.result: Any = None
+        self.error: CasemateError | None = None
+        self._caller = caller
+        self._order = (operation, dict(arguments))
+        self._concerns = concerns
+        self._over = anyio.Event()
+        self._scope = anyio.CancelScope()
+
+    async def carry_out(self) -> None:
+        """Do it, to the end or until it is cancelled. Never raises."""
+        try:
+            with self._scope:
+                self.result = await self._caller.invoke(*self._order)
+            if self._scope.cancelled_caught:
+                self.error = Refused("it was cancelled")
+        except CasemateError as error:
+            self.error = error
+        except anyio.get_cancelled_exc_class():
+            self.error = Refused("the server ended meanwhile")
+            raise
+        except Exception as error:  # noqa: BLE001 - told to whoever waits for it, and no other job ends with it
+            self.error = Fault(f"{type(error).__name__}: {error}")
+        finally:
+            self._over.set()
+
+    async def wait(self, seconds: float, seen: frozenset[str]) -> State:
+        end = anyio.current_time() + seconds
+        while True:
+            if self._over.is_set():
+                return State("done", (), {})
+            asked = await self._asked()
+            state = State("waiting" if asked else "running", asked, {})
+            left = end - anyio.current_time()
+            if state.asked - seen or left <= 0:
+                return state
+            with anyio.move_on_after(min(_LOOK_EVERY, left)):
+                await self._over.wait()
+
+    async def cancel(self) -> None:
+        self._scope.cancel()
+
+    async def _asked(self) -> tuple[Document, ...]:
+        """The person's list of questions is the only place where those of a job can be seen."""
+        if self._caller.person is None:
+            return ()
+        with contextlib.suppress(CasemateError):
+            return tuple(one for one in await self._caller.person("approvals.pending", {}) if self._concerns(one))
+        return ()
+
+
+def begin(callers: Callers, caller: Caller, job: Job) -> Job:
+    """Start a job. Raises :class:`Refused` where too many are going on."""
+    kept = caller.jobs
+    if len(kept) >= _MOST:
+        over = next((handle for handle, one in kept.items() if one._over.is_set()), None)
+        if over is None:
+            raise Refused(f"{_MOST} jobs of yours are going on: wait for one, or cancel it with cancel_run")
+        del kept[over]
+    kept[job.handle] = job
+    assert callers.tasks is not None
+    callers.tasks.start_soon(job.carry_out)
+    return job
+
+
+def is_job(handle: str) -> bool:
+    """Whether a handle is that of a job, rather than of a run."""
+    return handle.startswith(_PREFIX)
+
+
+def job_of(caller: Caller, handle: str) -> Job:
+    """The caller's own job with this handle. Raises :class:`Refused`."""
+    try:
+        return caller.jobs[handle]
+    except KeyError:
+        raise Refused(f"there is no run {handle!r}: it is not yours, or was over too long ago") from None
+
+
+_EACH = 1.0  # seconds between two reports of progress
+
+
+Answer = Callable[[State], Awaitable["CallToolResult"]]
+
+
+async def follow(
+    call: Call,
+    work: Work,
+    answer: Answer,
+    first: State | None = None,
+    *,
+    ends: bool = True,
+) -> CallToolResult | InputRequiredResult:
+    """The ``answer`` when ``work`` is done, when the client's user must be asked between two calls, or when the call's
+    patience is over; the work goes on in the two latter cases. ``first``: a state that is known already. ``ends``: the
+    work is ended if this call is cancelled.
+    """
+    try:
+        if call.resumed is not None:
+            await answer_asked(call)
+        return await _follow(call, work, answer, first)
+    except anyio.get_cancelled_exc_class():
+        if ends:
+            with anyio.CancelScope(shield=True):
+                await work.cancel()
+        raise
+
+
+async def _follow(call: Call, work: Work, answer: Answer, first: State | None) -> CallToolResult | InputRequiredResult:
+    seen: frozenset[str] = frozenset()
+    state = first if first is not None else await work.wait(min(_EACH, call.left), seen)
+    while not state.is_done:
+        fresh = await questions(call, state.asked - seen) if call.can_ask() or call.can_ask("url") else []
+        seen = state.asked
+        if fresh and call.is_modern:
+            from mcp_types import InputRequiredResult
+
+            resumed = Resumed(work.handle, {one.id: one.hash for one in fresh}, call.progress)
+            return InputRequiredResult(
+                input_requests={one.id: one.request() for one in fresh}, request_state=resumed.sealed()
+            )
+        for question in fresh:
+            await ask_now(call, question, work, seen)
+        if call.left <= 0:
+            break
+        state = await work.wait(min(_EACH, call.left), seen)
+        if not state.is_done:
+            await call.tell("waits for an approval" if state.status == "waiting" else state.status)
+    return await answer(state)

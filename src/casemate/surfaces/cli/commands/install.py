@@ -16,11 +16,9 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli.terminal.words import say
-from casemate.surfaces.clients.command import serving
-from casemate.surfaces.clients.editing import with_member, without_member
 from casemate.surfaces.clients.files import Found, found_at, replace
-from casemate.surfaces.clients.jsonc import Malformed
-from casemate.surfaces.clients.known import Client, client_named, entry_of, file_of
+from casemate.surfaces.clients.jsonc import Malformed, with_member, without_member
+from casemate.surfaces.clients.known import Client, client_named, entry_of, file_of, serving
 from casemate.surfaces.clients.tables import with_table, without_table
 
 Toolset = Literal["default", "sandboxmcp", "ipybox", "full"]

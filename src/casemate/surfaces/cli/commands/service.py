@@ -14,12 +14,12 @@ from cyclopts import App, Parameter
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.remote.client import attached
 from casemate.remote.places import LOG, places_of
-from casemate.service.tokens import Token, Tokens
-from casemate.service.unit import container, unit
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.parameters import Output
 from casemate.surfaces.cli.terminal.words import say
+from casemate.surfaces.http.tokens import Token, Tokens
+from casemate.surfaces.http.unit import container, unit
 
 app = App(name="service", help="Keep sessions, runs and approvals alive for the user's commands and servers.")
 tokens = App(name="token", help="Tokens for those who come over TCP.")

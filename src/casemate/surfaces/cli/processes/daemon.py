@@ -17,18 +17,14 @@ from casemate.operations.catalogue import catalogue
 from casemate.remote.address import is_loopback
 from casemate.remote.fingerprints import fingerprints
 from casemate.remote.places import places_of
-from casemate.service.few_at_once import new_loop
-from casemate.service.holding import Held
-from casemate.service.living import live
-from casemate.service.logbook import begin
-from casemate.service.service import Service, Terms
-from casemate.service.serving import Server, listen, take_descriptors
-from casemate.service.tokens import Tokens
 from casemate.surfaces.cli.terminal.words import say
-from casemate.surfaces.http.admitted import Admitted
 from casemate.surfaces.http.app import Front
-from casemate.surfaces.http.entrance import Application
-from casemate.surfaces.http.identity import UNIX, Listener, hosts_of
+from casemate.surfaces.http.daemon import Held, begin, live
+from casemate.surfaces.http.entry import Application
+from casemate.surfaces.http.identity import UNIX, Admitted, Listener, hosts_of
+from casemate.surfaces.http.server import Server, listen, new_loop, take_descriptors
+from casemate.surfaces.http.service import Service, Terms
+from casemate.surfaces.http.tokens import Tokens
 
 MakeSandbox = Callable[[str], Sandbox]
 

@@ -19,8 +19,7 @@ from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk
-    from casemate.surfaces.mcp.callers import Invoke
-    from casemate.surfaces.mcp.doors import LocalDoors, RemoteDoors
+    from casemate.surfaces.mcp.callers import Invoke, LocalDoors, RemoteDoors
 
 TRANSPORTS = ("stdio", "http", "sse")
 LEVELS = ("debug", "info", "warning", "error")
@@ -122,11 +121,11 @@ def serve(options: Options) -> int:
     gc.freeze()  # what is loaded stays
     gc.enable()
     if early is not None:
-        from casemate.surfaces.mcp.stdio import serve_stdio
+        from casemate.surfaces.mcp.server import serve_stdio
 
         asyncio.run(serve_stdio(server, early))
         return 0
-    from casemate.surfaces.mcp.listening import serve_http
+    from casemate.surfaces.mcp.web import serve_http
 
     token = _token(options)
     serve_http(server, options.transport, options.host, options.port, token, say)
@@ -193,7 +192,7 @@ def _start_service() -> None:
 
 
 def _of_service(may_approve: bool) -> RemoteDoors:
-    from casemate.surfaces.mcp.doors import RemoteDoors
+    from casemate.surfaces.mcp.callers import RemoteDoors
 
     async def connected(name: str, approves: bool) -> Invoke:
         from casemate.remote.client import connect
@@ -204,7 +203,7 @@ def _of_service(may_approve: bool) -> RemoteDoors:
 
 
 def _embedded(options: Options, may_approve: bool) -> LocalDoors:
-    from casemate.surfaces.mcp.doors import LocalDoors
+    from casemate.surfaces.mcp.callers import LocalDoors
 
     return LocalDoors(_making(options), may_approve=may_approve)
 

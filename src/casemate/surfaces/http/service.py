@@ -1,4 +1,4 @@
-"""The service: a desk for each namespace, made when it is first asked for, and when all of it ends."""
+"""The service of one user: namespaces, each with its sandbox, until it ends."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import SandboxClosed, Unavailable
 from casemate.execution.finishing import finishing
 from casemate.operations.desk import Desk
-from casemate.service.database import Database
-from casemate.service.keeper import KeepingChannel
-from casemate.service.kept_requests import KeptRequests
-from casemate.service.results import Results
+from casemate.surfaces.http.stores import Database, KeepingChannel, KeptRequests, Results
 
 if TYPE_CHECKING:
     from casemate.api.sandbox import Sandbox

@@ -1,4 +1,4 @@
-"""The service as a unit of systemd, and in a container: descriptions to print. Pure.
+"""Files that start the service elsewhere. Pure.
 
 Facts: systemd.exec(5), systemd.service(5), user_namespaces(7), Containerfile(5).
 """

@@ -1,4 +1,4 @@
-"""The way in for every request, whatever answers it: whose turn it is, whether it may come here, and errors as answers.
+"""The checks that every request passes before anything answers it, and errors as answers.
 
 The service and ``casemate serve`` have it in common, and so the bounds of what they read.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -15,10 +16,27 @@ from casemate.errors import CasemateError, Fault
 from casemate.operations.catalogue import catalogue
 from casemate.operations.failures import error_document
 from casemate.remote.sse import framed
-from casemate.surfaces.http.exchange import Exchange, Gone, Receive, Scope, Send
+from casemate.surfaces.http.exchange import TURNS, Exchange, Gone, Receive, Scope, Send
 from casemate.surfaces.http.identity import Heard, Listener, Refused, check_place, heard
-from casemate.surfaces.http.statuses import retry_after, status_of
-from casemate.surfaces.http.turns import TURNS
+
+_OF_KIND = {
+    "invalid": 400, "denied": 403, "not_found": 404, "failed": 409, "unavailable": 501, "record": 507, "closed": 503,
+    "fault": 500, "busy": 429, "refused": 400,
+}  # fmt: skip
+_RETRY_AFTER = {"closed": "2"}  # seconds; a service that ends is started anew by whoever needs it
+
+
+def status_of(error: CasemateError) -> int:
+    """The HTTP status of an error by its kind."""
+    return _OF_KIND.get(error.kind, 500)
+
+
+def retry_after(told: Mapping[str, Any]) -> str | None:
+    """The header of an error by its document: whole seconds, where trying again may help."""
+    if "retry_after" in told:
+        return str(math.ceil(float(told["retry_after"])))
+    return _RETRY_AFTER.get(str(told.get("kind")))
+
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 VERSION = "v1"

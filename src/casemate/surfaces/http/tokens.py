@@ -1,4 +1,4 @@
-"""Tokens of those who come over TCP: shown once, kept as hashes, looked up anew whenever their file has changed."""
+"""Tokens that let others use the service."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import resource
+import select
+import selectors
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
@@ -17,6 +19,35 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from casemate.remote.address import peer_of
+
+_MOST = 24  # connections in one turn, of some tenths of a millisecond each
+
+
+class _Few:
+    """An epoll object that tells of no more than :data:`_MOST`. The kernel goes round those that are ready, so that
+    each has its turn (epoll_wait(2))."""
+
+    def __init__(self, epoll: select.epoll) -> None:
+        self._epoll = epoll
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
+
+    def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
+        """As ``select.epoll.poll``."""
+        return self._epoll.poll(timeout, min(maxevents, _MOST) if maxevents > 0 else _MOST)
+
+
+class _Selector(selectors.EpollSelector):
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector: Any = _Few(self._selector)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of a service."""
+    return asyncio.SelectorEventLoop(_Selector())
+
 
 _MOST_CONNECTIONS = 2000  # at one place; silent ones end for new ones, and with none of these new ones do
 _MOST_HEAD = 64 * 1024  # bytes of a request's head

@@ -1,1 +1,0 @@
-"""The daemon's own: what it keeps, who may speak to it, and when it ends."""
