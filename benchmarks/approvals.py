@@ -1,4 +1,4 @@
-"""From an answer to the code that waited for it: in a cell that is not frozen yet, in one that is, and in one that is
+"""From an answer to the code that waited for it: in a cell that is not paused yet, in one that is, and in one that is
 while a thousand other requests wait; and what those thousand hold.
 
 Each sample begins with the answer and ends when the next that the code prints has come out of the cell.
@@ -27,7 +27,7 @@ from casemate.sessions.session import Session
 _OTHERS = 1000
 _STEP = "approvals.require('true'); print('on')"  # asks as a command does, and starts none
 _WAKE = Goal(plus=5e-3)
-_PAUSE = 0.002  # seconds between two looks at whether the cell is frozen
+_PAUSE = 0.002  # seconds between two looks at whether the cell is paused
 
 
 def main() -> None:
@@ -42,19 +42,19 @@ async def _measure(run: measure.Run, folder: str) -> None:
         sandbox.approvals.rules.set_default("shell", "ask")
         await session.run("from _casemate.session_commands import approvals")
         rounds = run.rounds(200)
-        at_once = await _answered(session, rounds, frozen=False)
-        frozen = await _answered(session, rounds, frozen=True)
+        running = await _answered(session, rounds, paused=False)
+        paused = await _answered(session, rounds, paused=True)
         before, threads = private_bytes(os.getpid()), threading.active_count()
         with sandbox.approvals.open():
             await _have_others_wait(sandbox)
             held, more = private_bytes(os.getpid()) - before, threading.active_count() - threads
-            crowded = await _answered(session, rounds, frozen=True)
+            crowded = await _answered(session, rounds, paused=True)
         run.compare(
             "from an answer to the code that waited",
             [
-                Series("not frozen yet", at_once),
-                Series("frozen", frozen, _WAKE),
-                Series(f"frozen, {_OTHERS:,} others wait", crowded, _WAKE),
+                Series("not paused yet", running),
+                Series("paused", paused, _WAKE),
+                Series(f"paused, {_OTHERS:,} others wait", crowded, _WAKE),
             ],
         )
         run.note(f"{_OTHERS:,} requests that wait hold {held / 1e6:.1f} MB, and {more} threads")
@@ -63,21 +63,21 @@ async def _measure(run: measure.Run, folder: str) -> None:
 async def _have_others_wait(sandbox: Sandbox) -> None:
     """Requests of other runs: sixteen of each are shown, the rest wait for that."""
     for number in range(_OTHERS):
-        asker = sandbox.approvals.requester(Origin("default", f"session {number % 20}", f"run {number % 20}"), None)
-        asker.decide(Question("tool", "read a file", {"path": f"/a/file/{number}"}, server="files", tool="read"))
+        requester = sandbox.approvals.requester(Origin("default", f"session {number % 20}", f"run {number % 20}"), None)
+        requester.decide(Question("tool", "read a file", {"path": f"/a/file/{number}"}, server="files", tool="read"))
     while len(sandbox.approvals.pending()) < 16 * 20:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(_PAUSE)
 
 
-async def _answered(session: Session, rounds: int, *, frozen: bool) -> tuple[float, ...]:
-    return tuple([await _once(session, frozen=frozen) for _ in range(rounds + 1)][1:])
+async def _answered(session: Session, rounds: int, *, paused: bool) -> tuple[float, ...]:
+    return tuple([await _once(session, paused=paused) for _ in range(rounds + 1)][1:])
 
 
-async def _once(session: Session, *, frozen: bool) -> float:
+async def _once(session: Session, *, paused: bool) -> float:
     start = end = 0.0
     async for event in session.stream(_STEP):
         if isinstance(event, ApprovalRequest):
-            while frozen and not _is_frozen():  # noqa: ASYNC110 - only the kernel knows
+            while paused and not _is_paused():  # noqa: ASYNC110 - only the kernel knows
                 await asyncio.sleep(_PAUSE)
             start = time.perf_counter()
             await event.approve()
@@ -86,7 +86,7 @@ async def _once(session: Session, *, frozen: bool) -> float:
     return end - start
 
 
-def _is_frozen() -> bool:
+def _is_paused() -> bool:
     """Whether the session's cell is: it is the only one here that could be."""
     return any(_state(one.pid) == "T" for one in below(os.getpid()))
 

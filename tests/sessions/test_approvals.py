@@ -1,6 +1,6 @@
 """Commands of real sessions under approval: what crosses, who is told, and that a cell that waits stands still.
 
-AP-01 to AP-28 are the cases of the threat model. Those of the plane alone are in tests/unit/approvals; those that need
+AP-01 to AP-28 are the cases of the threat model. Those of the broker alone are in tests/unit/approvals; those that need
 a door which is not there yet are named at the end.
 """
 
@@ -66,7 +66,7 @@ def code_below(init: int) -> list[int]:
     return witness.descendants(init)
 
 
-def stand_still(init: int) -> bool:
+def is_paused(init: int) -> bool:
     """Whether everything in a cell but its init is stopped, and nothing else."""
     return all(witness.state(pid) in "TtZ" for pid in code_below(init))
 
@@ -314,19 +314,19 @@ LEAVES: dict[str, Callable[[Session, asyncio.Future[Execution]], object]] = {
 }
 
 
-@pytest.mark.parametrize("is_frozen", [False, True], ids=["at once", "frozen"])
+@pytest.mark.parametrize("is_cell_paused", [False, True], ids=["at once", "paused"])
 @pytest.mark.parametrize("how", LEAVES)
 @pytest.mark.parametrize("language", ["python", "shell"])
 async def test_ap_20_an_answer_to_what_is_over_is_too_late(
-    audit: Path, how: str, language: str, is_frozen: bool
+    audit: Path, how: str, language: str, is_cell_paused: bool
 ) -> None:
     async with asked(audit, language) as (sandbox, session):
-        init = (await asked_cell(sandbox, session))[0] if is_frozen and language == "python" else 0
+        init = (await asked_cell(sandbox, session))[0] if is_cell_paused and language == "python" else 0
         with sandbox.approvals.open():
             step = asyncio.ensure_future(session.run(MARK if language == "python" else "touch ran", timeout=FOREVER))
             request = await request_of(sandbox)
             if init:
-                await until(lambda: stand_still(init), "it was never stopped")
+                await until(lambda: is_paused(init), "it was never stopped")
             other = LEAVES[how](session, step)
             async with asyncio.timeout(PROMPT):
                 await asyncio.wait([step])
@@ -438,7 +438,7 @@ async def test_a_shell_step_that_is_denied_is_not_run_and_the_session_goes_on(au
 # -- a cell that waits stands still, and its clock with it
 
 
-async def test_a_cell_that_waits_is_frozen_and_its_clock_stops_until_the_answer(audit: Path) -> None:
+async def test_a_cell_that_waits_is_paused_and_its_clock_stops_until_the_answer(audit: Path) -> None:
     async with asked(audit) as (sandbox, session):
         init = (await asked_cell(sandbox, session))[0]
         spin = "import threading\ndef spin():\n    while go: pass\ngo = True\nthreading.Thread(target=spin).start()\n"
@@ -446,14 +446,14 @@ async def test_a_cell_that_waits_is_frozen_and_its_clock_stops_until_the_answer(
             began = time.monotonic()
             step = asyncio.ensure_future(session.run(f"{spin}!echo one\ngo = False\nprint('on')", timeout=3))
             request = await request_of(sandbox)
-            await until(lambda: stand_still(init), "it was never stopped")
+            await until(lambda: is_paused(init), "it was never stopped")
             assert len(code_below(init)) >= 2
             await until(lambda: time.monotonic() - began > 4)  # more than it has
-            assert stand_still(init)
+            assert is_paused(init)
             assert await request.approve()
             execution = await in_one(step)
         assert (execution.status, execution.stdout) == ("ok", "one\non\n")
-        assert not stand_still(init)
+        assert not is_paused(init)
 
 
 async def test_after_the_answer_the_clock_goes_on_where_it_was(audit: Path) -> None:
@@ -463,7 +463,7 @@ async def test_after_the_answer_the_clock_goes_on_where_it_was(audit: Path) -> N
             code = "kept = 1\n!echo one\nwhile True: pass"
             step = asyncio.ensure_future(session.run(code, timeout=4))
             request = await request_of(sandbox)
-            await until(lambda: stand_still(init))
+            await until(lambda: is_paused(init))
             await request.approve()
             execution = await in_one(step)
         assert (execution.status, execution.stdout, execution.state) == ("timeout", "one\n", "kept")
@@ -485,7 +485,7 @@ async def test_what_the_code_had_stopped_itself_is_not_woken(audit: Path) -> Non
         with sandbox.approvals.open():
             step = asyncio.ensure_future(session.run("!echo one", timeout=FOREVER))
             request = await request_of(sandbox)
-            await until(lambda: stand_still(init))
+            await until(lambda: is_paused(init))
             await request.approve()
             assert (await in_one(step)).stdout == "one\n"
         assert in_stop() == stopped
@@ -498,7 +498,7 @@ async def test_code_that_wakes_itself_has_the_clock_against_it(audit: Path) -> N
         with sandbox.approvals.open():
             step = asyncio.ensure_future(session.run("!echo one", timeout=2))
             request = await request_of(sandbox)
-            await until(lambda: stand_still(init), "it was never stopped")
+            await until(lambda: is_paused(init), "it was never stopped")
             deadline = time.monotonic() + PROMPT
             while not step.done():
                 assert time.monotonic() < deadline, "its clock stood still although it ran"
@@ -535,9 +535,9 @@ async def test_a_one_shot_that_waits_stands_still_too(audit: Path, monkeypatch: 
             began = time.monotonic()
             future = askers[0].decide(Question("host", "read a file", {"path": "/x"}))
             request = await request_of(sandbox)
-            await until(lambda: stand_still(init), "it was never stopped")
+            await until(lambda: is_paused(init), "it was never stopped")
             await until(lambda: time.monotonic() - began > 4)
-            assert stand_still(init)
+            assert is_paused(init)
             await request.deny("no")
             assert (await asyncio.wrap_future(future)).reason == "no"
             events = await events_of(stream)
