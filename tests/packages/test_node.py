@@ -15,6 +15,11 @@ from tests.packages.registry import Registry
 from casemate import ApprovalRequest
 from casemate.errors import InvalidArgument
 
+NAMES = [
+    *("--registry=http://evil.test", "x@npm:y", "x@git+ssh://h/x", "./x", "../x", "/x", "x.tgz/", "u/r", "x@file:../y"),
+    *("github:u/r", "x@workspace:*", "x@link:y", "http://evil.test/x.tgz", "x@y.tgz", "x@1.0.0-a.tgz", "x@./y"),
+    *("x@..", "X", "x y", "x\n", "x\0", "$(id)", "x; id", "@a", "@a/b/c", "node_modules", "mcptools", ".x", "x@", ""),
+]  # fmt: skip
 MARK = "node -e \"require('fs').writeFileSync('marker', '1')\""
 
 
@@ -176,46 +181,14 @@ async def test_an_alias_comes_from_the_registry_and_entries_that_lead_out_of_a_f
     assert ran.stdout == "1.0.0 [ 'index.js', 'package.json' ]\n", ran.text
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "--registry=http://evil.test",
-            "x@npm:y",
-            "x@git+ssh://h/x",
-            "./x",
-            "../x",
-            "/x",
-            "x.tgz/",
-            "u/r",
-            "x@file:../y",
-        ),
-        *("github:u/r", "x@workspace:*", "x@link:y", "http://evil.test/x.tgz", "x@y.tgz", "x@1.0.0-a.tgz", "x@./y"),
-        *(
-            "x@..",
-            "X",
-            "x y",
-            "x\n",
-            "x\0",
-            "$(id)",
-            "x; id",
-            "@a",
-            "@a/b/c",
-            "node_modules",
-            "mcptools",
-            ".x",
-            "x@",
-            "",
-        ),
-    ],
-)
 async def test_pk_02_pk_03_pk_04_names_that_are_more_than_names_are_refused_before_anything_is_asked(
-    opened: Opened, registry: Registry, name: str
+    opened: Opened, registry: Registry
 ) -> None:
     async with opened() as sandbox:
-        with pytest.raises(InvalidArgument):
-            await sandbox.packages.install([name], language="node")
-    assert registry.asked == []
+        for name in NAMES:
+            with pytest.raises(InvalidArgument):
+                await sandbox.packages.install([name], language="node")
+            assert registry.asked == [], name
 
 
 async def test_the_operators_credentials_stay_on_the_host_and_the_workspace_has_no_say(

@@ -1,4 +1,4 @@
-"""The command ``casemate`` as a process of its own, with pipes or under a terminal."""
+"""The command ``casemate``: a process of its own, with pipes or under a terminal, or a call in this process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 import casemate
+from casemate.surfaces.cli import command
 
 COMMAND = (sys.executable, "-m", "casemate")
 _SECONDS = 60  # for a command at a terminal
@@ -69,6 +71,22 @@ class Cli:
             os.close(ours)
 
 
+@dataclass(frozen=True)
+class InProcess(Cli):
+    """The command without a process of its own: what it prints is in ``capture``; ``start`` starts a process still."""
+
+    capture: pytest.CaptureFixture[bytes]
+
+    def __call__(self, *arguments: str, stdin: bytes | None = None) -> Done:
+        """A command to its end."""
+        if stdin is not None:
+            return super().__call__(*arguments, stdin=stdin)
+        self.capture.readouterr()
+        with patch.dict(os.environ, self.env, clear=True), contextlib.chdir(self.folder):
+            code = command(arguments)
+        return Done(code, *self.capture.readouterr())
+
+
 def _read_all(terminal: int) -> Iterator[bytes]:
     with contextlib.suppress(OSError):  # EIO: nobody holds the other end any more
         while data := os.read(terminal, 1 << 16):
@@ -81,32 +99,50 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+def _cli(home: Path, cache: Path, variables: Mapping[str, str]) -> Cli:
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "XDG_STATE_HOME": str(home / "state"),
+        "XDG_CACHE_HOME": str(cache),
+        "TERM": "xterm-256color",
+        "PYTHONPATH": str(Path(casemate.__file__).parents[1]),  # the tree under test, also where another is installed
+    }
+    folder = home / "folder"
+    folder.mkdir(exist_ok=True)
+    return Cli(folder, {**env, **variables})
+
+
 @pytest.fixture
 def make_cli(tmp_path: Path, cache: Path) -> Callable[..., Cli]:
     """Makes the command with further variables in its environment."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-
-    def make(**variables: str) -> Cli:
-        env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(tmp_path),
-            "XDG_STATE_HOME": str(tmp_path / "state"),
-            "XDG_CACHE_HOME": str(cache),
-            "TERM": "xterm-256color",
-            "PYTHONPATH": str(
-                Path(casemate.__file__).parents[1]
-            ),  # the tree under test, also where another is installed
-        }
-        return Cli(folder, {**env, **variables})
-
-    return make
+    return lambda **variables: _cli(tmp_path, cache, variables)
 
 
 @pytest.fixture
 def cli(make_cli: Callable[..., Cli]) -> Cli:
     """The command."""
     return make_cli()
+
+
+@pytest.fixture
+def in_process(cli: Cli, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
+    """The command, called in this process."""
+    return InProcess(cli.folder, cli.env, capfdbinary)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Cli]:
+    """The command with one service for all tests of a file."""
+    cli = _cli(tmp_path_factory.mktemp("service"), cache, {})
+    yield cli
+    cli("service", "stop")
+
+
+@pytest.fixture
+def shared(service: Cli, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
+    """The command, called in this process, with the service of all tests of the file."""
+    return InProcess(service.folder, service.env, capfdbinary)
 
 
 @dataclass
