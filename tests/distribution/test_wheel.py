@@ -14,7 +14,7 @@ from tests.distribution.conftest import ROOT
 
 import casemate
 
-pytestmark = pytest.mark.needs("hatchling", "uv")
+pytestmark = [pytest.mark.full, pytest.mark.needs("hatchling", "uv")]
 
 
 def test_the_wheel_has_every_file_of_the_package_with_its_mode_and_no_other(built: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_cells_alive(audit: Path) -> 
 
 
 def test_a_stopped_host_does_not_stop_the_deadline(audit: Path) -> None:
-    code = HOST.replace("timeout=1000", "timeout=20")
+    code = HOST.replace("timeout=1000", "timeout=10")
     process = subprocess.Popen([sys.executable, "-c", code, str(audit), "plain"], stdout=subprocess.PIPE,
                                env={**os.environ, "PYTHONPATH": SOURCE})  # fmt: skip
     assert process.stdout is not None

@@ -116,6 +116,7 @@ async def settling() -> Left:
     return now
 
 
+@pytest.mark.full
 def test_two_hundred_runs_in_a_row_leave_nothing_behind(audit: Path) -> None:
     async def journey() -> None:
         async with Sandbox(audit=audit, preload=()) as sandbox:
@@ -133,6 +134,7 @@ def test_two_hundred_runs_in_a_row_leave_nothing_behind(audit: Path) -> None:
     asyncio.run(journey())
 
 
+@pytest.mark.full
 def test_sixty_runs_that_end_in_every_way_leave_nothing_behind(audit: Path) -> None:
     async def journey() -> list[str]:
         async with Sandbox(audit=audit, preload=()) as sandbox:

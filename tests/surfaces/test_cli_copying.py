@@ -20,14 +20,15 @@ open('out/plain', 'w').write('fine'); open('out/run', 'w').close(); os.chmod('ou
 
 
 @pytest.fixture
-def served(cli: Cli) -> Iterator[Cli]:
+def served(in_process: Cli) -> Iterator[Cli]:
     """The command with a session "s", whose service ends with the test; and a folder "src" here."""
-    (cli.folder / "src" / "sub").mkdir(parents=True)
-    (cli.folder / "src" / "a").write_text("A")
-    (cli.folder / "src" / "sub" / "b").write_text("B")
-    assert cli("sessions", "open", "s").code == 0
-    yield cli
-    cli("service", "stop")
+    folder = in_process.folder
+    (folder / "src" / "sub").mkdir(parents=True)
+    (folder / "src" / "a").write_text("A")
+    (folder / "src" / "sub" / "b").write_text("B")
+    assert in_process("sessions", "open", "s").code == 0
+    yield in_process
+    in_process("service", "stop")
 
 
 def tree(folder: Path) -> list[str]:

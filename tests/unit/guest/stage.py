@@ -19,6 +19,8 @@ HOOK = GUEST / "python"
 SECONDS = 60
 BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "MPLBACKEND": "agg"}
 OLDEST = (3, 9)
+# What a warm interpreter has loaded.
+AHEAD = ["random", "uuid", "tempfile", "logging", "platform", "threading", "ssl", "multiprocessing.synchronize"]
 
 
 def pythons() -> list[str]:

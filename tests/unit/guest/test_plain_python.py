@@ -1,4 +1,4 @@
-"""A program under the hook behaves as in plain Python."""
+"""A program under the hook, and in a process that a warm interpreter forked, behaves as in plain Python."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 from tests.unit.guest.programs import HELPERS, PROGRAMS
-from tests.unit.guest.stage import HOOK, guest, plain, pythons
+from tests.unit.guest.stage import AHEAD, HOOK, Outcome, guest, plain, pythons, warm
 
 PYTHONS = pythons()
 # What plain Python prints of these is not the last word on the exception.
 SILENT = ("exits", "SystemExit", "atexit", "dies by", "in a thread", "in a destructor", "in a fork", "hooks exceptions")
+
+
+FAILING = [name for name in PROGRAMS if name.startswith(("raises", "has", "is ", "misses", "interrupts"))]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -18,6 +21,10 @@ def test_a_program_does_and_prints_what_it_does_in_plain_python(tmp_path: Path, 
     expected = plain(tmp_path, PYTHONS[0], PROGRAMS[name], "5", stdin="in\nput", files=HELPERS)
     outcome = guest(tmp_path, PYTHONS[0], PROGRAMS[name], "5", stdin="in\nput", files=HELPERS)
     assert outcome.visible == expected.visible
+    from_warm = warm(tmp_path, PYTHONS[0], PROGRAMS[name], "5", stdin="in\nput", files=HELPERS, ahead=AHEAD)
+    assert from_warm.visible == expected.visible
+    if name in FAILING:
+        assert_error_frame(name, outcome)
 
 
 @pytest.mark.parametrize("python", PYTHONS[1:])
@@ -32,12 +39,8 @@ def test_programs_do_what_they_do_in_plain_python_of_other_versions(tmp_path: Pa
     assert differences == {}
 
 
-FAILING = [name for name in PROGRAMS if name.startswith(("raises", "has", "is ", "misses", "interrupts"))]
-
-
-@pytest.mark.parametrize("name", FAILING)
-def test_an_uncaught_exception_is_one_error_frame_with_the_printed_traceback(tmp_path: Path, name: str) -> None:
-    outcome = guest(tmp_path, PYTHONS[0], PROGRAMS[name], files=HELPERS)
+def assert_error_frame(name: str, outcome: Outcome) -> None:
+    """An uncaught exception is one error frame with the printed traceback."""
     errors = outcome.of_type("error")
     if outcome.exit == 0 or any(word in name for word in SILENT):
         assert errors == []

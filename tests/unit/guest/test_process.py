@@ -8,21 +8,13 @@ from pathlib import Path
 
 import pytest
 from tests.unit.guest.programs import HELPERS, PROGRAMS
-from tests.unit.guest.stage import BASE_ENV, framed, plain, pythons, warm
+from tests.unit.guest.stage import AHEAD, BASE_ENV, framed, plain, pythons, warm
 
 MODERN = [
     python
     for python in pythons()
     if python == sys.executable or not python.endswith(("3.9.18/bin/python3", "3.10.13/bin/python3"))
 ]
-AHEAD = ["random", "uuid", "tempfile", "logging", "platform", "threading", "ssl", "multiprocessing.synchronize"]
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_does_and_prints_what_it_does_in_plain_python(tmp_path: Path, name: str) -> None:
-    expected = plain(tmp_path, sys.executable, PROGRAMS[name], "5", stdin="in\nput", files=HELPERS)
-    outcome = warm(tmp_path, sys.executable, PROGRAMS[name], "5", stdin="in\nput", files=HELPERS, ahead=AHEAD)
-    assert outcome.visible == expected.visible
 
 
 ENDS = {

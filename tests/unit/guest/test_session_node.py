@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.guest.session_node_driver import Session
+from tests.unit.guest.session_node_driver import Session, Step
 from tests.unit.guest.stage import GUEST
 from tests.unit.guest.test_node import nodes
 
@@ -41,9 +41,8 @@ def session(tmp_path: Path, node: str) -> Iterator[Session]:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "result"),
-    [
+def test_the_last_value_of_a_step_is_its_result(session: Session) -> None:
+    for code, result in [
         ("1 + 1", "2"),
         ("'a\\n' + \"b\"", "'a\\nb'"),
         ("let a = 1\nlet b = 2\n\na + b", "3"),
@@ -66,11 +65,9 @@ def session(tmp_path: Path, node: str) -> Iterator[Session]:
         ("", None),
         ("// nothing", None),
         ("#!/usr/bin/env node\n5", "5"),
-    ],
-)
-def test_the_last_value_of_a_step_is_its_result(session: Session, code: str, result: str | None) -> None:
-    step = session.run(code)
-    assert (step.result, step.done["exit"]) == (result, 0)
+    ]:
+        step = session.run(code)
+        assert (step.result, step.done["exit"]) == (result, 0)
 
 
 def test_the_last_value_is_underscore_until_the_user_takes_that_name(session: Session) -> None:
@@ -102,11 +99,11 @@ def test_a_huge_value_is_shown_cut(session: Session) -> None:
 # --- names and what steps share --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", ["const x = 1", "let x = 1", "var x = 1", "function x() {}", "class x {}"])
-@pytest.mark.parametrize("then", ["const x = 2; x", "let x = 2; x", "var x = 2; x", "function x() {} x = 2; x"])
-def test_any_name_can_be_declared_again_in_any_way(session: Session, first: str, then: str) -> None:
-    session.run(first)
-    assert session.run(then).result == "2"
+def test_any_name_can_be_declared_again_in_any_way(session: Session) -> None:
+    for then in ["const x = 2; x", "let x = 2; x", "var x = 2; x", "function x() {} x = 2; x"]:
+        for first in ["const x = 1", "let x = 1", "var x = 1", "function x() {}", "class x {}"]:
+            session.run(first)
+            assert session.run(then).result == "2"
 
 
 def test_what_a_step_declares_the_next_ones_see(session: Session) -> None:
@@ -145,9 +142,8 @@ def test_names_are_told_when_they_are_bound_and_when_they_are_gone(session: Sess
 # --- text that looks like a declaration or an import -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "result"),
-    [
+def test_only_declarations_at_the_top_are_taken_for_such(session: Session) -> None:
+    for code, result in [
         ("const a = `const ${`let ${1}`} import x from 'y'`; a", "\"const let 1 import x from 'y'\""),
         ("const r = /const x = [/`]import('y')/; let s = r.source.length / 5 / 1; s", "5"),
         (
@@ -167,11 +163,9 @@ def test_names_are_told_when_they_are_bound_and_when_they_are_gone(session: Sess
         ("if (true) { let q = 1 } else { const q = 2 }\nlet let1 = 5\nlet1", "5"),
         ("let async = 1; let of = 2; async + of", "3"),
         ("const Ünï = 1, \\u0061b = 2; Ünï + ab", "3"),
-    ],
-)
-def test_only_declarations_at_the_top_are_taken_for_such(session: Session, code: str, result: str) -> None:
-    assert session.run(code).result == result
-    assert session.run(code).result == result
+    ]:
+        assert session.run(code).result == result
+        assert session.run(code).result == result
 
 
 # --- modules ---------------------------------------------------------------------------------------------------------
@@ -314,9 +308,12 @@ def test_a_server_left_running_serves_later_steps_and_writes_for_its_own(session
     session.until(lambda: left.out == "served\n")
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
+def until_both(session: Session, step: Step) -> None:
+    session.until(lambda: (step.out, step.err) == ("out", "err"))
+
+
+def test_children_write_into_the_pipes_of_the_step_that_starts_them(session: Session) -> None:
+    for start in [
         "spawn('sh', ['-c', SCRIPT], { stdio: 'inherit' })",
         "spawn('sh', ['-c', SCRIPT], { stdio: ['ignore', 1, 2] })",
         "spawn('sh', ['-c', SCRIPT], { stdio: ['inherit', process.stdout, process.stderr] })",
@@ -324,18 +321,18 @@ def test_a_server_left_running_serves_later_steps_and_writes_for_its_own(session
         "spawnSync('sh', ['-c', SCRIPT], { stdio: ['pipe', 'inherit', 'inherit'] })",
         "execFileSync('sh', ['-c', SCRIPT], { stdio: 'inherit' })",
         "fork('./child.js')",
-    ],
-)
-def test_children_write_into_the_pipes_of_the_step_that_starts_them(session: Session, start: str) -> None:
-    put(session, child_dot_js="process.stdout.write('out'); process.stderr.write('err')")
-    session.run("const { spawn, fork, execSync, spawnSync, execFileSync } = require('node:child_process')")
-    session.run("const SCRIPT = 'printf out; printf err >&2'; const sleep = require('node:timers/promises').setTimeout")
-    now = session.run(f"{start}; 0")
-    session.until(lambda: (now.out, now.err) == ("out", "err"))
-    left = session.run(f"setTimeout(() => {start}, 20); 0")
-    later = session.run("await sleep(150)")
-    session.until(lambda: (left.out, left.err) == ("out", "err"))
-    assert (later.out, later.err) == ("", "")
+    ]:
+        put(session, child_dot_js="process.stdout.write('out'); process.stderr.write('err')")
+        session.run("const { spawn, fork, execSync, spawnSync, execFileSync } = require('node:child_process')")
+        session.run(
+            "const SCRIPT = 'printf out; printf err >&2'; const sleep = require('node:timers/promises').setTimeout"
+        )
+        now = session.run(f"{start}; 0")
+        until_both(session, now)
+        left = session.run(f"setTimeout(() => {start}, 20); 0")
+        later = session.run("await sleep(150)")
+        until_both(session, left)
+        assert (later.out, later.err) == ("", "")
 
 
 def test_what_a_synchronous_child_says_on_stderr_is_the_steps(session: Session) -> None:
@@ -362,21 +359,18 @@ def test_a_worker_writes_into_the_pipes_of_the_step_that_made_it(session: Sessio
     assert other.out == ""
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_long_output_is_whole(session: Session) -> None:
+    for code in [
         "process.stdout.write('x'.repeat(2e7))",
         "process.stdout.write(Buffer.alloc(2e7, 'x'))",
         "for (let i = 0; i < 2e5; i++) console.log('x'.repeat(99))",
         "process.stdout.write('é'.repeat(1e7))",
         "process.stdout.write('a' + '😀'.repeat(5e6 - 1) + 'bcd')",
-    ],
-)
-def test_long_output_is_whole(session: Session, code: str) -> None:
-    step = session.run(f"{code}; 0")
-    assert len(step.written[0]) == 20_000_000
-    assert step.done["at"] == [20_000_000, 0]
-    step.out.encode()
+    ]:
+        step = session.run(f"{code}; 0")
+        assert len(step.written[0]) == 20_000_000
+        assert step.done["at"] == [20_000_000, 0]
+        step.out.encode()
 
 
 def test_a_step_whose_reader_is_gone_goes_on(session: Session) -> None:
@@ -402,21 +396,18 @@ def test_many_steps_leave_no_more_than_a_few_descriptors_open(session: Session) 
 # --- standard input --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_a_step_reads_the_text_it_was_given_and_then_the_end(session: Session) -> None:
+    for code in [
         "let all = ''; for await (const chunk of process.stdin) all += chunk; all",
         "await new Promise((r) => { let all = ''; process.stdin.on('data', (d) => all += d).on('end', () => r(all)) })",
         "fs.readFileSync(0, 'utf8')",
         "fs.readFileSync('/dev/stdin', 'utf8')",
         "String(require('node:child_process').execSync('cat', { stdio: ['inherit', 'pipe', 'pipe'] }))",
         "process.stdin.setEncoding('utf8'); let all = ''; for await (const c of process.stdin) all += c; all",
-    ],
-)
-def test_a_step_reads_the_text_it_was_given_and_then_the_end(session: Session, code: str) -> None:
-    assert session.run(code, stdin="one\ntwo").result == "'one\\ntwo'"
-    assert session.run(code).result == "''"
-    assert session.run(code, stdin="three").result == "'three'"
+    ]:
+        assert session.run(code, stdin="one\ntwo").result == "'one\\ntwo'"
+        assert session.run(code).result == "''"
+        assert session.run(code, stdin="three").result == "'three'"
 
 
 def test_lines_of_standard_input_can_be_asked_for(session: Session) -> None:
@@ -495,9 +486,8 @@ def test_an_error_has_name_message_stack_and_number(session: Session) -> None:
     assert "    at step_1:3:1" in step.error["traceback"]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+def test_no_stack_shows_the_interpreter_itself(session: Session) -> None:
+    for code in [
         "throw new TypeError('boo')",
         "await 0; throw new TypeError('boo')",
         "null.x",
@@ -505,19 +495,16 @@ def test_an_error_has_name_message_stack_and_number(session: Session) -> None:
         "new Error('value')",
         "console.log(new Error().stack); process.stdout.write(5)",
         "await import('./nope.mjs')",
-    ],
-)
-def test_no_stack_shows_the_interpreter_itself(session: Session, code: str) -> None:
-    step = session.run(code)
-    told = step.out + str(step.frames)
-    assert str(GUEST) not in told
-    assert "node:vm" not in told
-    assert "node:inspector" not in told
+    ]:
+        step = session.run(code)
+        told = step.out + str(step.frames)
+        assert str(GUEST) not in told
+        assert "node:vm" not in told
+        assert "node:inspector" not in told
 
 
-@pytest.mark.parametrize(
-    ("code", "name", "value"),
-    [
+def test_anything_can_be_thrown(session: Session) -> None:
+    for code, name, value in [
         ("throw new RangeError('far')", "RangeError", "far"),
         ("class Odd extends Error { name = 'Odd' }; throw new Odd('o')", "Odd", "o"),
         ("throw 'text'", "string", "'text'"),
@@ -526,12 +513,10 @@ def test_no_stack_shows_the_interpreter_itself(session: Session, code: str) -> N
         ("await Promise.reject(5)", "number", "5"),
         ("nowhere", "ReferenceError", "nowhere is not defined"),
         ("await nowhere", "ReferenceError", "nowhere is not defined"),
-    ],
-)
-def test_anything_can_be_thrown(session: Session, code: str, name: str, value: str) -> None:
-    error = session.run(code).error
-    assert (error["name"], error["value"]) == (name, value)
-    assert "\x1b" not in error["traceback"]
+    ]:
+        error = session.run(code).error
+        assert (error["name"], error["value"]) == (name, value)
+        assert "\x1b" not in error["traceback"]
 
 
 def test_an_error_that_fights_being_shown_is_an_error(session: Session) -> None:
@@ -548,39 +533,31 @@ def test_an_error_that_fights_being_shown_is_an_error(session: Session) -> None:
     assert session.run("1").result == "1"
 
 
-@pytest.mark.parametrize(
-    ("code", "line", "text"),
-    [
+def test_a_syntax_error_shows_its_line_and_nothing_runs(session: Session) -> None:
+    for code, line, text in [
         ("let a = 1\nlet b = = 2", 2, "let b = = 2"),
         ("const a = 1\n}", 2, "}"),
         ("await 1\nfoo bar", 2, "foo bar"),
         ("return 5", 1, "return 5"),
         (".exit", 1, ".exit"),
         ("import fs from 'fs'\nimport { from 'x'", 2, "import { from 'x'"),
-    ],
-)
-def test_a_syntax_error_shows_its_line_and_nothing_runs(session: Session, code: str, line: int, text: str) -> None:
-    step = session.run(code)
-    assert step.error["name"] == "SyntaxError"
-    assert step.error["traceback"].startswith(f"step_1:{line}\n{text}\n")
-    assert step.done["new"] == []
+    ]:
+        step = session.run(code)
+        assert step.error["name"] == "SyntaxError"
+        assert step.error["traceback"].startswith(f"step_{step.number}:{line}\n{text}\n")
+        assert step.done["new"] == []
 
 
-@pytest.mark.parametrize(
-    ("code", "value"),
-    [
+def test_an_error_that_nobody_handles_is_an_error_of_the_step_that_runs(session: Session) -> None:
+    for code, value in [
         ("Promise.reject(new Error('nobody'))", "nobody"),
         ("process.nextTick(() => { throw new Error('nobody') }); 0", "nobody"),
         ("setTimeout(() => { throw new Error('nobody') }, 1); await new Promise((r) => setTimeout(r, 50))", "nobody"),
         ("(async () => { await 0; throw 'nobody' })(); await new Promise((r) => setTimeout(r, 20))", "'nobody'"),
-    ],
-)
-def test_an_error_that_nobody_handles_is_an_error_of_the_step_that_runs(
-    session: Session, code: str, value: str
-) -> None:
-    step = session.run(f"var before = 1; {code}")
-    assert (step.error["value"], step.done["exit"]) == (value, 1)
-    assert session.run("before").result == "1"
+    ]:
+        step = session.run(f"var before = 1; {code}")
+        assert (step.error["value"], step.done["exit"]) == (value, 1)
+        assert session.run("before").result == "1"
 
 
 def test_an_error_that_comes_after_the_step_is_told_on_its_stderr(session: Session) -> None:
