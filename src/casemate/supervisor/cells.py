@@ -46,7 +46,7 @@ class CellProcess:
         self.status_fd = ready.status_fd
         self.ready = ready  # its channel is kept until the result is sent; see init.PREPARED
         self.mounts = self.network = -1  # its namespaces, where the host has sockets or folders in it
-        self.is_waiting: bool = request["order"]
+        self.is_waiting: bool = request["awaits_order"]
         self.session: bool = request["session"]
         self.grace = 0.0  # seconds from the interrupt of a step to the end of the cell
         self.interrupted = False

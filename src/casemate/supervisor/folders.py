@@ -9,10 +9,9 @@ that name later is not covered (mount_namespaces(7)).
 from __future__ import annotations
 
 import os
-import select
 import stat
 
-from casemate.supervisor import kernel, roots, stage, wire
+from casemate.supervisor import kernel, namespaces, roots, stage
 from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -22,16 +21,15 @@ if TYPE_CHECKING:
 
 _QUIET = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
-_SIGKILL = 9
 
 
 def is_plain(folder: dict[str, Any]) -> bool:
-    """Whether nothing is to be laid over ``folder``, and it appears at one place."""
+    """Whether nothing covers parts of ``folder``, and it appears at one place."""
     return not folder["hidden"] and not folder["read_only"] and len(folder["places"]) == 1
 
 
 def cover_paths(tree: int, folder: dict[str, Any]) -> list[int]:
-    """The detached mount ``tree``, which is given away, once for each of the folder's places.
+    """The detached mount ``tree``, which is used up, once for each of the folder's places.
 
     ``hidden`` and ``read_only`` of ``folder`` are paths beneath it, or empty for all of it. Nobody reads the first,
     nobody changes the second, and neither can be moved away. Raises ``OSError``, also where one of them is gone.
@@ -230,39 +228,16 @@ def show_folder(mounts: int, source: str, target: str) -> None:
     """Mount ``source``, a folder of the host, at ``target``, an empty folder of the root of the mount namespace
     ``mounts``: read-only, without setuid programs and devices.
 
-    What is there is looked up on the host, and put there by a child that goes into the cell: an ordinary user's
-    supervisor could not come back. The root of a cell is read-only and holds no link of the cell's own making.
-    Raises ``OSError``.
+    ``source`` is looked up on the host. The root of a cell is read-only and holds no link of the cell's own making, so
+    that ``target`` leads nowhere else. Raises ``OSError``.
     """
     tree = roots.bind(source)
-    ours, theirs = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        _attach(mounts, tree, target, theirs)
-    os.close(tree)
-    os.close(theirs)
-    try:
-        poll = select.poll()
-        poll.register(ours, select.POLLIN)
-        if not poll.poll(wire.ANSWER_WITHIN):
-            os.kill(pid, _SIGKILL)  # then the answer is its end
-        answer = os.read(ours, 4)
-        os.waitpid(pid, 0)
-    finally:
-        os.close(ours)
-    number = int.from_bytes(answer, "big") if len(answer) == 4 else 110
-    if number:
-        raise OSError(number, os.strerror(number), target)
 
-
-def _attach(mounts: int, tree: int, target: str, answer_fd: int) -> None:
-    number = 22
-    try:
-        kernel.setns(mounts, kernel.CLONE_NEWNS)
+    def attach() -> list[int]:
         kernel.move_mount(tree, target)
-        number = 0
-    except OSError as error:
-        number = error.errno or number
+        return []
+
+    try:
+        namespaces.open_inside(mounts, kernel.CLONE_NEWNS, attach, target)
     finally:
-        os.write(answer_fd, number.to_bytes(4, "big"))
-        os._exit(0)
+        os.close(tree)

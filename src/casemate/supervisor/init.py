@@ -15,7 +15,6 @@ report only refines what wait(2) shows from outside.
 from __future__ import annotations
 
 import _socket
-import array
 import fcntl
 import os
 import resource
@@ -31,7 +30,7 @@ UID = 1000
 GID = 1000
 # Descriptors of the program and of init, placed before everything else is closed.
 CONTROL, STATUS, PAYLOAD, ORDER, FIRST_FREE = 3, 4, 5, 6, 7
-PREPARED = b"p"  # the cell's word that it is in its cgroups and its namespaces stand
+PREPARED = b"p"  # the cell is in its cgroups and has its namespaces
 MAPPED = b"m"  # the supervisor's word that the id maps are written
 
 # Files of /proc that tell about the kernel or steer it, and folders of the same kind, as far as this kernel has them.
@@ -47,7 +46,7 @@ _NAME = b"casemate-init"
 _SIOCSIFFLAGS = 0x8914  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
 # Mark, wait status of the program, its peak resident memory in bytes, microseconds of cpu of it and its children.
-SET_UP = b"w"  # written where a cell was made ready: everything stands, and the program's process is there
+SET_UP = b"w"  # written where a cell waits for its program: everything is set up, and the program's process is there
 REPORT = struct.Struct("<cIQQ")
 _IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: a program expects their default actions
 _SIGNALS = 65
@@ -82,7 +81,7 @@ def run(channel: int, status: int, cgroup_fds: list[int], program: bytes) -> Non
         _place_descriptors({**fds, "status": status})
         status = STATUS
         _restrict(request, program, progress)
-        if request["forked"]:
+        if request["interpreter"]:
             progress.phase = "fork"
             pid = _fork_program(request)
             if pid == 0:
@@ -90,7 +89,7 @@ def run(channel: int, status: int, cgroup_fds: list[int], program: bytes) -> Non
         else:
             progress.phase = "exec"
             pid = start_program(PAYLOAD, CONTROL if request["control"] else None)
-        wait_for_program(pid, STATUS, (0, 1, 2, CONTROL, PAYLOAD, ORDER), waits=request["order"])
+        wait_for_program(pid, STATUS, (0, 1, 2, CONTROL, PAYLOAD, ORDER), waits=request["awaits_order"])
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
         number = error.errno if isinstance(error, OSError) and error.errno else 0
         os.write(status, wire.encode({"failed": progress.phase, "errno": number, "detail": str(error)[:500]}))
@@ -138,17 +137,11 @@ def _receive_request(
 ) -> tuple[dict[str, Any], list[tuple[int, str]], dict[str, int]]:
     """The request, the mounts to attach, and the program's descriptors by name."""
     progress.phase = "request"
-    numbers = array.array("i")
-    data, ancillary, _, _ = channel.recvmsg(
-        wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize)
-    )
+    data, fds = kernel.receive_fds(channel, wire.MAX_MESSAGE, wire.MAX_DESCRIPTORS)
     if not data:
         os._exit(125)  # the supervisor is gone
-    for _, _, payload in ancillary:
-        numbers.frombytes(payload)
     request = wire.decode(data)
     targets, names = request["targets"], request["fds"]
-    fds = list(numbers)
     mounts = list(zip(fds, targets, strict=False))
     return request, mounts, dict(zip(names, fds[len(targets) :], strict=True))
 
@@ -184,9 +177,8 @@ def _restrict(request: dict[str, Any], program: bytes, progress: SetupProgress) 
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     progress.phase = "landlock"
     if "landlock" in layers and landlock.abi():
-        pipes = (
-            ("/program/steps",) if request["session"] else ()
-        )  # mounted read-only: only named pipes can be written to
+        # Mounted read-only: only named pipes in it can be written to.
+        pipes = ("/program/steps",) if request["session"] else ()
         landlock.restrict(request["readable"], (*_WRITABLE, *request["writable"]), (*_DEVICES, *pipes), listable=("/",))
     progress.phase = "seccomp"
     if "seccomp" in layers:
@@ -196,7 +188,7 @@ def _restrict(request: dict[str, Any], program: bytes, progress: SetupProgress) 
 def _fork_program(request: dict[str, Any]) -> int:
     """The program's process, out of this one, which is a warmed interpreter: 0 in it, in init its pid.
 
-    ``forked`` is the interpreter's path, which names the process. What is executed becomes readable from outside,
+    The path in ``interpreter`` names the process. What is executed becomes readable from outside,
     for measuring its memory, by itself; what is forked is made so.
     """
     os.chdir(request["cwd"])
@@ -204,7 +196,7 @@ def _fork_program(request: dict[str, Any]) -> int:
     if pid == 0:
         os.setsid()
         kernel.drop_capabilities()  # as exec would, whatever init had
-        kernel.set_name(os.path.basename(request["forked"]).encode())
+        kernel.set_name(os.path.basename(request["interpreter"]).encode())
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
         os.close(STATUS)
         os.close(PAYLOAD)
@@ -215,7 +207,7 @@ def _report_prepared(channel: _socket.socket) -> None:
     """Tell the supervisor. While the message waits there, what it carries outlives us, our mounts and our network:
     their removal, which takes the kernel half a millisecond, so comes after the result."""
     namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net")]
-    channel.sendmsg([PREPARED], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", namespaces))])
+    kernel.send_fds(channel, PREPARED, namespaces)
     for fd in namespaces:
         os.close(fd)
 

@@ -6,13 +6,15 @@ the kernel's uapi headers. Numbers from 424 on are the same on every architectur
 
 from __future__ import annotations
 
+import _socket
+import array
 import ctypes
 import errno
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 # Everything is called with the interpreter's lock held: the supervisor has one thread, and
 # a clone that returns in two processes must find the lock as it left it.
@@ -88,25 +90,26 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _int, _long, _str, _ptr = ctypes.c_int, ctypes.c_long, ctypes.c_char_p, ctypes.c_void_p
 
 
-def _call(number: int, *types: type) -> Callable[..., int]:
+def system_call(number: int, *types: type) -> Callable[..., int]:
+    """The system call ``number`` as a function; `check` says what is wrong with a result below 0."""
     function = _libc["syscall"]
     function.restype = _long
     function.argtypes = (_long, *types)
     return lambda *arguments: int(function(number, *arguments))
 
 
-_open_tree = _call(_SYS_OPEN_TREE, _int, _str, ctypes.c_uint)
-_move_mount = _call(_SYS_MOVE_MOUNT, _int, _str, _int, _str, ctypes.c_uint)
-_fsopen = _call(_SYS_FSOPEN, _str, ctypes.c_uint)
-_fsconfig = _call(_SYS_FSCONFIG, _int, ctypes.c_uint, _str, _str, _int)
-_fsmount = _call(_SYS_FSMOUNT, _int, ctypes.c_uint, ctypes.c_uint)
-_fspick = _call(_SYS_FSPICK, _int, _str, ctypes.c_uint)
-_mount_setattr = _call(_SYS_MOUNT_SETATTR, _int, _str, ctypes.c_uint, _ptr, ctypes.c_size_t)
-_pivot_root = _call(_SYS_PIVOT_ROOT, _str, _str)
-_clone = _call(_SYS_CLONE, ctypes.c_ulong, _ptr, _ptr, _ptr, _ptr)
-_close_range = _call(_SYS_CLOSE_RANGE, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
-_capset = _call(_SYS_CAPSET, _ptr, _ptr)
-_seccomp = _call(_SYS_SECCOMP, ctypes.c_ulong, ctypes.c_ulong, _ptr)
+_open_tree = system_call(_SYS_OPEN_TREE, _int, _str, ctypes.c_uint)
+_move_mount = system_call(_SYS_MOVE_MOUNT, _int, _str, _int, _str, ctypes.c_uint)
+_fsopen = system_call(_SYS_FSOPEN, _str, ctypes.c_uint)
+_fsconfig = system_call(_SYS_FSCONFIG, _int, ctypes.c_uint, _str, _str, _int)
+_fsmount = system_call(_SYS_FSMOUNT, _int, ctypes.c_uint, ctypes.c_uint)
+_fspick = system_call(_SYS_FSPICK, _int, _str, ctypes.c_uint)
+_mount_setattr = system_call(_SYS_MOUNT_SETATTR, _int, _str, ctypes.c_uint, _ptr, ctypes.c_size_t)
+_pivot_root = system_call(_SYS_PIVOT_ROOT, _str, _str)
+_clone = system_call(_SYS_CLONE, ctypes.c_ulong, _ptr, _ptr, _ptr, _ptr)
+_close_range = system_call(_SYS_CLOSE_RANGE, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
+_capset = system_call(_SYS_CAPSET, _ptr, _ptr)
+_seccomp = system_call(_SYS_SECCOMP, ctypes.c_ulong, ctypes.c_ulong, _ptr)
 _mount = _libc["mount"]
 _mount.argtypes = (_str, _str, _str, ctypes.c_ulong, _str)
 _umount2 = _libc["umount2"]
@@ -137,7 +140,8 @@ class _MountAttr(ctypes.Structure):
     )
 
 
-def _check(result: int, what: str) -> int:
+def check(result: int, what: str) -> int:
+    """``result``. Raises ``OSError`` with the errno of ``what`` when it is below 0."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
@@ -146,17 +150,17 @@ def _check(result: int, what: str) -> int:
 
 def unshare(flags: int) -> None:
     """Enter new namespaces: unshare(2)."""
-    _check(_unshare(flags), "unshare")
+    check(_unshare(flags), "unshare")
 
 
 def setns(namespace_fd: int, kind: int) -> None:
     """Enter a namespace of ``kind`` (``CLONE_NEW*``): setns(2)."""
-    _check(_setns(namespace_fd, kind), "setns")
+    check(_setns(namespace_fd, kind), "setns")
 
 
 def bare_clone(flags: int) -> int:
     """As `clone`, of a process without threads whose libraries need not hear of it yet: another fork follows."""
-    return _check(_clone(flags | 17, None, None, None, None), "clone")
+    return check(_clone(flags | 17, None, None, None, None), "clone")
 
 
 def clone(flags: int) -> int:
@@ -167,12 +171,12 @@ def clone(flags: int) -> int:
         ctypes.pythonapi.PyOS_AfterFork_Child()
         return 0
     ctypes.pythonapi.PyOS_AfterFork_Parent()
-    return _check(pid, "clone")
+    return check(pid, "clone")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """mount(2)."""
-    _check(
+    check(
         _mount(source.encode(), os.fsencode(target), kind.encode() if kind else None, flags, options.encode() or None),
         f"mount {target}",
     )
@@ -180,62 +184,62 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 def unmount(target: str) -> None:
     """Detach the mount at ``target`` at once; it goes when nothing uses it any more."""
-    _check(_umount2(os.fsencode(target), MNT_DETACH), f"umount {target}")
+    check(_umount2(os.fsencode(target), MNT_DETACH), f"umount {target}")
 
 
 def pivot_root_here() -> None:
     """Make the working directory the root, and detach the old one: pivot_root(2), "pivot_root(".", ".")"."""
-    _check(_pivot_root(b".", b"."), "pivot_root")
-    _check(_umount2(b".", MNT_DETACH), "umount old root")
+    check(_pivot_root(b".", b"."), "pivot_root")
+    check(_umount2(b".", MNT_DETACH), "umount old root")
     os.chdir("/")
 
 
 def open_tree(path: str, *, recursive: bool = True) -> int:
     """A detached copy of the mounts at ``path``, as a descriptor."""
     flags = _OPEN_TREE_CLONE | _CLOEXEC | (_AT_RECURSIVE if recursive else 0)
-    return _check(_open_tree(_AT_FDCWD, os.fsencode(path), flags), f"open_tree {path}")
+    return check(_open_tree(_AT_FDCWD, os.fsencode(path), flags), f"open_tree {path}")
 
 
 def move_mount(mount_fd: int, target: str) -> None:
     """Attach the detached mount ``mount_fd`` at ``target``."""
-    _check(_move_mount(mount_fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_FROM_EMPTY), f"move_mount {target}")
+    check(_move_mount(mount_fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_FROM_EMPTY), f"move_mount {target}")
 
 
 def move_mount_onto(mount_fd: int, place_fd: int) -> None:
     """Attach the detached mount ``mount_fd`` over what ``place_fd`` is, by whatever name it goes."""
-    _check(_move_mount(mount_fd, b"", place_fd, b"", _MOVE_FROM_EMPTY | _MOVE_TO_EMPTY), "move_mount")
+    check(_move_mount(mount_fd, b"", place_fd, b"", _MOVE_FROM_EMPTY | _MOVE_TO_EMPTY), "move_mount")
 
 
 def set_attributes(mount_fd: int, attributes: int, *, userns_fd: int = 0, recursive: bool = True) -> None:
     """Set ``ATTR_*`` on a detached mount, and on all below it."""
     attr = _MountAttr(attributes, 0, 0, userns_fd)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
-    _check(_mount_setattr(mount_fd, b"", flags, ctypes.addressof(attr), ctypes.sizeof(attr)), "mount_setattr")
+    check(_mount_setattr(mount_fd, b"", flags, ctypes.addressof(attr), ctypes.sizeof(attr)), "mount_setattr")
 
 
 def new_mount(kind: str, options: dict[str, str], attributes: int = 0) -> int:
     """A new, detached filesystem of ``kind``, as a descriptor. An empty option value is a flag."""
-    context = _check(_fsopen(kind.encode(), _FSOPEN_CLOEXEC), f"fsopen {kind}")
+    context = check(_fsopen(kind.encode(), _FSOPEN_CLOEXEC), f"fsopen {kind}")
     try:
         for key, value in options.items():
             command = _CONFIG_STRING if value else _CONFIG_FLAG
-            _check(
+            check(
                 _fsconfig(context, command, key.encode(), os.fsencode(value) if value else None, 0),
                 f"fsconfig {kind} {key}",
             )
-        _check(_fsconfig(context, _CONFIG_CREATE, None, None, 0), f"fsconfig {kind}")
-        return _check(_fsmount(context, _FSMOUNT_CLOEXEC, attributes), f"fsmount {kind}")
+        check(_fsconfig(context, _CONFIG_CREATE, None, None, 0), f"fsconfig {kind}")
+        return check(_fsmount(context, _FSMOUNT_CLOEXEC, attributes), f"fsmount {kind}")
     finally:
         os.close(context)
 
 
 def reconfigure(tree_fd: int, options: dict[str, str]) -> None:
     """Change ``options`` of the file system whose root ``tree_fd`` is, mounted or not."""
-    context = _check(_fspick(tree_fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick")
+    context = check(_fspick(tree_fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick")
     try:
         for key, value in options.items():
-            _check(_fsconfig(context, _CONFIG_STRING, key.encode(), os.fsencode(value), 0), f"fsconfig {key}")
-        _check(_fsconfig(context, _CONFIG_RECONFIGURE, None, None, 0), "fsconfig reconfigure")
+            check(_fsconfig(context, _CONFIG_STRING, key.encode(), os.fsencode(value), 0), f"fsconfig {key}")
+        check(_fsconfig(context, _CONFIG_RECONFIGURE, None, None, 0), "fsconfig reconfigure")
     finally:
         os.close(context)
 
@@ -251,12 +255,12 @@ def copy_pages(ranges: list[tuple[int, int]]) -> None:
 
 def close_from(first: int) -> None:
     """Close every descriptor from ``first`` on."""
-    _check(_close_range(first, 0xFFFFFFFF, 0), "close_range")
+    check(_close_range(first, 0xFFFFFFFF, 0), "close_range")
 
 
 def prctl(option: int, argument: int = 0, second: int = 0) -> None:
     """prctl(2)."""
-    _check(_prctl(option, argument, second, 0, 0), f"prctl {option}")
+    check(_prctl(option, argument, second, 0, 0), f"prctl {option}")
 
 
 def set_name(name: bytes) -> None:
@@ -282,7 +286,7 @@ def drop_capabilities() -> None:
     _prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)()
-    _check(_capset(ctypes.addressof(header), ctypes.addressof(data)), "capset")
+    check(_capset(ctypes.addressof(header), ctypes.addressof(data)), "capset")
 
 
 def install_filter(program: bytes) -> None:
@@ -295,8 +299,21 @@ def install_filter(program: bytes) -> None:
     buffer = ctypes.create_string_buffer(program, len(program))
     filter_ = _SockFprog(len(program) // _FILTER_INSTRUCTION_BYTES, ctypes.addressof(buffer))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    thread = _check(
-        _seccomp(_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC, ctypes.addressof(filter_)), "seccomp"
-    )
+    thread = check(_seccomp(_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC, ctypes.addressof(filter_)), "seccomp")
     if thread:
         raise OSError(errno.EBUSY, f"thread {thread} has a filter of its own")
+
+
+def send_fds(socket: _socket.socket, message: bytes, fds: Iterable[int], flags: int = 0) -> None:
+    """Send ``message`` with copies of ``fds`` beside it: SCM_RIGHTS of unix(7)."""
+    rights = array.array("i", fds)
+    socket.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else [], flags)
+
+
+def receive_fds(socket: _socket.socket, size: int, most_fds: int) -> tuple[bytes, list[int]]:
+    """A message of at most ``size`` bytes, and the descriptors that came with it."""
+    fds = array.array("i")
+    message, ancillary, _, _ = socket.recvmsg(size, _socket.CMSG_SPACE(most_fds * fds.itemsize))
+    for _, _, payload in ancillary:
+        fds.frombytes(payload)
+    return message, list(fds)

@@ -16,14 +16,15 @@ import os
 import struct
 from stat import S_ISDIR
 
+from casemate.supervisor import kernel
+
 TYPE_CHECKING = False  # importing typing would cost more than the whole of this module
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 # The same numbers on every machine.
 _ASK_FOR_ABI = 1  # LANDLOCK_CREATE_RULESET_VERSION
 _PATH_BENEATH = 1  # LANDLOCK_RULE_PATH_BENEATH
-_PR_SET_NO_NEW_PRIVS = 38
 
 # LANDLOCK_ACCESS_FS_*
 _EXECUTE = 1 << 0
@@ -54,32 +55,15 @@ _NO_LOG = 1
 _NEWEST = 7  # of the versions whose rights are named here
 
 
-_libc = ctypes.PyDLL(None, use_errno=True)
-
-
-def _call(number: int, *types: type) -> Callable[..., int]:
-    function = _libc["syscall"]
-    function.restype = ctypes.c_long
-    function.argtypes = (ctypes.c_long, *types)
-
-    def call(*arguments: int | bytes | None) -> int:
-        result = int(function(number, *arguments))
-        if result < 0:
-            raise _last_error()
-        return result
-
-    return call
-
-
-_create_ruleset = _call(444, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint)
-_add_rule = _call(445, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-_restrict_self = _call(446, ctypes.c_int, ctypes.c_uint)
+_create_ruleset = kernel.system_call(444, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint)
+_add_rule = kernel.system_call(445, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+_restrict_self = kernel.system_call(446, ctypes.c_int, ctypes.c_uint)
 
 
 def abi() -> int:
     """The version of Landlock in this kernel; 0 when it has none or it is switched off."""
     try:
-        return _create_ruleset(None, 0, _ASK_FOR_ABI)
+        return kernel.check(_create_ruleset(None, 0, _ASK_FOR_ABI), "landlock")
     except OSError as error:
         if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP):
             return 0
@@ -112,8 +96,8 @@ def restrict(
         for paths, rights in groups:
             for path in paths:
                 _allow(ruleset, path, rights & known)
-        _set_no_new_privs()
-        _restrict_self(ruleset, _NO_LOG if version >= _LOGS_SINCE else 0)
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.check(_restrict_self(ruleset, _NO_LOG if version >= _LOGS_SINCE else 0), "landlock")
     finally:
         os.close(ruleset)
     return version
@@ -129,7 +113,7 @@ def _create(known: int, version: int) -> int:
     # struct landlock_ruleset_attr: handled_access_fs, handled_access_net, scoped
     attributes = struct.pack("=QQQ", known, 0, _SCOPES)
     size = len(attributes) if version >= _SCOPES_SINCE else struct.calcsize("=Q")
-    return _create_ruleset(attributes, size, 0)
+    return kernel.check(_create_ruleset(attributes, size, 0), "landlock")
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
@@ -142,16 +126,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if not S_ISDIR(os.fstat(place).st_mode):
             rights &= _OF_FILES  # others are EINVAL
         # struct landlock_path_beneath_attr, which is packed
-        _add_rule(ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, place), 0)
+        kernel.check(_add_rule(ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, place), 0), f"landlock {path}")
     finally:
         os.close(place)
-
-
-def _set_no_new_privs() -> None:
-    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
-        raise _last_error()
-
-
-def _last_error() -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, f"landlock: {os.strerror(number)}")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import _socket
-import array
 import os
-import select
 
-from casemate.supervisor import cells, kernel, wire
+from casemate.supervisor import cells, kernel, namespaces
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -27,46 +25,19 @@ _DST, _OIF = 1, 4
 _AF_NETLINK, _NETLINK_ROUTE = 16, 0
 
 
-def make(network: int, sockets: Sequence[Sequence[object]]) -> list[int]:
+def open_listeners(network: int, sockets: Sequence[Sequence[object]]) -> list[int]:
     """Listen at each of ``sockets``, kind (``"tcp"`` or ``"udp"``), IPv4 address and port, in the network namespace
     ``network``; addresses of the cell network are made the cell's own.
 
-    An ordinary user's supervisor could not come back from another network namespace, so that a
-    child goes there. Raises ``OSError``.
+    Raises ``OSError``.
     """
-    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if pid == 0:
-        _listen(network, sockets, theirs)
-    theirs.close()
-    poll = select.poll()
-    poll.register(ours.fileno(), select.POLLIN)
-    if not poll.poll(wire.ANSWER_WITHIN):
-        os.kill(pid, 9)  # then the answer is its end
-    fds = array.array("i")
-    data, ancillary, _, _ = ours.recvmsg(wire.MAX_MESSAGE, _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * fds.itemsize))
-    for _, _, payload in ancillary:
-        fds.frombytes(payload)
-    ours.close()
-    os.waitpid(pid, 0)
-    if not fds:
-        number = wire.decode(data) if data else 110
-        raise OSError(number, os.strerror(number), "listeners")
-    return list(fds)
+    return namespaces.open_inside(network, kernel.CLONE_NEWNET, lambda: _listen(sockets), "listeners")
 
 
-def _listen(network: int, sockets: Sequence[Sequence[object]], channel: _socket.socket) -> None:
-    try:
-        kernel.setns(network, kernel.CLONE_NEWNET)
-        if any(not str(address).startswith("127.") for _, address, _ in sockets):
-            _add_route()
-        sockets_here = [_open_socket(str(kind), address, port) for kind, address, port in sockets]
-        numbers = array.array("i", [sock.fileno() for sock in sockets_here])
-        channel.sendmsg([b"n"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
-    except BaseException as error:  # noqa: BLE001 - this process must end here, whatever happened
-        channel.send(wire.encode(getattr(error, "errno", None) or 22))
-    finally:
-        os._exit(0)
+def _listen(sockets: Sequence[Sequence[object]]) -> list[int]:
+    if any(not str(address).startswith("127.") for _, address, _ in sockets):
+        _add_route()
+    return [_open_socket(str(kind), address, port).detach() for kind, address, port in sockets]
 
 
 def _open_socket(kind: str, address: object, port: object) -> _socket.socket:
@@ -115,7 +86,7 @@ class Listeners:
         self._make(cell, request["listeners"], 0)
 
     def add(self, cell: cells.CellProcess, message: dict[str, Any]) -> None:
-        """Make others; the host is told why there are none where they cannot be made."""
+        """Make others; the host gets an errno where they cannot be made."""
         number = message["number"]
         try:
             self._make(cell, message["listeners"], number)
@@ -124,7 +95,7 @@ class Listeners:
 
     def _make(self, cell: cells.CellProcess, sockets: list[list[object]], number: int) -> None:
         cell.keep_namespaces()
-        fds = make(cell.network, sockets)
+        fds = open_listeners(cell.network, sockets)
         try:
             self._send({"op": "listening", "id": cell.id, "number": number, "errno": 0, "count": len(fds)}, fds)
         finally:

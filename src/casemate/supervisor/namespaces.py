@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import _socket
+import errno
 import os
+import select
 import stat
 
-from casemate.supervisor import kernel
+from casemate.supervisor import kernel, wire
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
 
 # Kernel uid and gid of the cells of a supervisor that is root: nobody's, and never 0.
 CELL_ID_UNDER_ROOT = 0x6361_0000
+_DONE = bytes(4)  # in place of an errno
 
 
 class SetupError(Exception):
@@ -168,6 +177,43 @@ def userns_with_map(uid_map: str, gid_map: str) -> int:
         os.waitpid(pid, 0)
 
 
+def open_inside(namespace: int, kind: int, action: Callable[[], list[int]], subject: str) -> list[int]:
+    """Do ``action`` in ``namespace``, which is of ``kind`` (``CLONE_NEW*``); the descriptors that it opens there.
+
+    A child goes there, because an ordinary user's supervisor could not come back. Raises ``OSError`` with its error, or
+    when it does not answer in time.
+    """
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        _answer_from_inside(namespace, kind, action, theirs)
+    theirs.close()
+    poll = select.poll()
+    poll.register(ours.fileno(), select.POLLIN)
+    if not poll.poll(wire.ANSWER_WITHIN):
+        os.kill(pid, 9)  # then the answer is its end
+    answer, fds = kernel.receive_fds(ours, len(_DONE), wire.MAX_DESCRIPTORS)
+    ours.close()
+    os.waitpid(pid, 0)
+    if answer != _DONE:
+        number = int.from_bytes(answer, "big") or errno.ETIMEDOUT
+        raise OSError(number, os.strerror(number), subject)
+    return fds
+
+
+def _answer_from_inside(
+    namespace: int, kind: int, action: Callable[[], list[int]], channel: _socket.socket
+) -> NoReturn:
+    try:
+        kernel.setns(namespace, kind)
+        kernel.send_fds(channel, _DONE, action())
+    except BaseException as error:  # noqa: BLE001 - this process must end here, whatever happened
+        number = getattr(error, "errno", None) or errno.EINVAL
+        channel.send(number.to_bytes(len(_DONE), "big"))
+    finally:
+        os._exit(0)
+
+
 class Identity:
     """Who a cell is on the host. ``mapped``: the supervisor is real root and must give files away."""
 
@@ -183,7 +229,7 @@ class Identity:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
     def chown_fd(self, fd: int) -> None:
-        """Let the cell reopen what it holds (``>/dev/stderr``): only pipes and files without a name are given away."""
+        """Let the cell reopen what it holds (``>/dev/stderr``): it owns pipes and files without a name."""
         status = os.fstat(fd)
         if self.mapped and (stat.S_ISFIFO(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 0)):
             os.fchown(fd, self.uid, self.gid)

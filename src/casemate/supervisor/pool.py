@@ -8,7 +8,6 @@ zygote; either way the supervisor is its parent. One is always ready, as long as
 from __future__ import annotations
 
 import _socket
-import array
 import os
 import select
 import time
@@ -61,7 +60,7 @@ class PendingCell:
 
 
 class ReadyCell:
-    """A process that waits to become a cell. ``status_fd`` tells of its failure, or later of its program's end."""
+    """A process that waits to become a cell. ``status_fd`` reports its failure, or later its program's end."""
 
     def __init__(self, pid: int, pending: PendingCell) -> None:
         self.pid = pid
@@ -74,26 +73,21 @@ class ReadyCell:
     def send_request(self, request: dict[str, Any], mounts: list[tuple[int, str]], fds: dict[str, int]) -> None:
         """Give it its request and all descriptors. Raises ``OSError`` when it is dead."""
         message = {**request, "targets": [target for _, target in mounts], "fds": list(fds)}
-        numbers = array.array("i", [*(fd for fd, _ in mounts), *fds.values()])
-        self.channel.sendmsg(
-            [wire.encode(message)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)], _socket.MSG_NOSIGNAL
-        )
+        all_fds = [*(fd for fd, _ in mounts), *fds.values()]
+        kernel.send_fds(self.channel, wire.encode(message), all_fds, _socket.MSG_NOSIGNAL)
 
     def wait_prepared(self) -> None:
         """Wait until it is in its cgroups and has prepared itself. Raises ``OSError`` when it could not."""
         if self._namespaces:
             return
-        fds = array.array("i")
         poll = select.poll()
         poll.register(self.channel.fileno(), select.POLLIN)
         if not poll.poll(wire.ANSWER_WITHIN):
             raise OSError(110, "a cell did not prepare itself in time")
-        data, ancillary, _, _ = self.channel.recvmsg(1, _socket.CMSG_SPACE(2 * fds.itemsize))
-        for _, _, payload in ancillary:
-            fds.frombytes(payload)
+        data, fds = kernel.receive_fds(self.channel, 1, 2)
         if data != init.PREPARED:
             raise OSError(1, "a cell could not be prepared")
-        self._namespaces = list(fds)
+        self._namespaces = fds
 
     def take_namespaces(self) -> list[int]:
         """Its mount and network namespaces, as descriptors, when it has prepared itself. Works once.

@@ -63,7 +63,7 @@ class Scratch:
             if inputs or program["size"] > _PROGRAM_BYTES or message["narrows"]:
                 self._resize(message["limits"], program["size"], _OWN_INODES + 4 * len(inputs))
             place = f"{_path_of(self.tree_fd)}/program/{program['name']}"
-            _copy_in(place, fds["order_file"], message["order"], program["size"], identity)
+            _copy_in(place, fds["order_file"], message["order_size"], program["size"], identity)
         if inputs:
             with _part("files"):
                 before = _inodes_in_use(self.tree_fd)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _EMFILE = 24
 # Of a request for a cell.
 _CELL_KEYS = (
-    "layers", "rlimits", "cpu_set", "readable", "writable", "control", "forked", "cwd", "order", "session",
+    "layers", "rlimits", "cpu_set", "readable", "writable", "control", "interpreter", "cwd", "awaits_order", "session",
 )  # fmt: skip
 _CELL_DESCRIPTORS = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell gets
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
@@ -189,7 +189,7 @@ class SupervisorLoop:
             self._host.refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
             return
         request["cpu_set"] = self._pool.choose_cpus(request["limits"]["cpus"])
-        if not request["forked"]:
+        if not request["interpreter"]:
             self._start_cell(request, fds, None, 0)
             return
         zygote = self._zygotes.get(request["zygote"])
@@ -299,7 +299,7 @@ class SupervisorLoop:
             if message["listeners"]:
                 self._listeners.open(cell, message)
             cell.begin(message["deadline"])
-            cells.splice_order(fds["order_file"], message["order"], fds["order"])
+            cells.splice_order(fds["order_file"], message["order_size"], fds["order"])
             if cell.session:
                 self._sessions.send_files(cell)  # not before: requests come through the same pipe, after the order
         except ScratchError as error:
@@ -359,7 +359,7 @@ class SupervisorLoop:
 
     def _read_status(self, cell: cells.CellProcess) -> None:
         """A cell's init has written something. When the program has ended and nothing else is left in the cell, its end
-        is told at once; init's own takes the kernel as long again."""
+        is reported at once; the end of init itself takes the kernel as long again."""
         if not cell.read_status():
             if cell.is_set_up and cell.pending_begin:
                 message, fds = cell.pending_begin
@@ -449,9 +449,8 @@ class HostSocket:
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Send it a message; ``fds`` stay ours."""
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", fds).tobytes())] if fds else []
         try:
-            self._socket.sendmsg([wire.encode(message)], rights)
+            kernel.send_fds(self._socket, wire.encode(message), fds or ())
         except (BrokenPipeError, ConnectionResetError):
             pass  # it is gone; the next receive ends us
 

@@ -101,7 +101,7 @@ def _add(pid: int, usage: CellUsage) -> None:
         usage.pids.append(pid)
         place, sizes = f"/proc/{pid}", _memory_of(f"/proc/{pid}")
         if not sizes and tasks > 1:
-            # Its first thread has ended and others live: proc(5) then tells nothing of its memory by its own number.
+            # Its first thread has ended and others live: proc(5) then shows no memory under its own number.
             place, sizes = _living_task(pid)
         private, shared, tables = (sizes.get(name, 0) for name in (b"RssAnon", b"RssShmem", b"VmPTE"))
         usage.private += private + tables
@@ -114,12 +114,12 @@ def _add(pid: int, usage: CellUsage) -> None:
 
 
 def _memory_of(place: str) -> dict[bytes, int]:
-    """What ``place``, a process or a task in /proc, tells of its memory, in bytes; {} when it has none."""
+    """The memory of ``place``, a process or a task in /proc, in bytes; {} when it has none."""
     return _sizes(f"{place}/status", (b"RssAnon", b"RssShmem", b"VmPTE"))
 
 
 def _sizes(path: str, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """Those of ``names`` that a file of /proc tells in kB, in bytes."""
+    """Those of ``names`` that a file of /proc has in kB, in bytes."""
     sizes = {}
     for line in _read(path).splitlines():
         name, _, value = line.partition(b":")

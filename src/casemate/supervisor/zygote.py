@@ -1,8 +1,8 @@
 """The zygote's own process: a warmed interpreter without capabilities that every warm Python cell is forked from.
 
 It runs in the start-up of the environment's interpreter (start/sitecustomize.py), in a read-only root of its
-own with an empty network. It has never run code of a guest's and is told nothing of one: it makes processes, which
-build their own walls as every cell does, and are the supervisor's children, so that they outlive it.
+own with an empty network. It has never run code of a guest's and learns nothing of one. It makes processes, which
+build their own walls as every cell does. They are the supervisor's children, so that they outlive it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SIGKILL = 9
 def wait() -> None:
     """Warm up, then make cells until the supervisor is gone. Returns only in a cell's program, once it has its order.
 
-    The supervisor says which modules to preload, and gives the filter of system calls; it is told what came of that.
+    The supervisor sends the modules to preload and the filter of system calls, and gets a greeting or a problem.
     """
     kernel.set_name(b"casemate-zygote")
     socket = _socket.socket(fileno=SOCKET)
@@ -188,13 +188,10 @@ def _data_bytes() -> int:
 def _make_cells(socket: _socket.socket, program: bytes) -> None:
     """Fork a cell for each message, which brings its ends. Returns in a cell's program."""
     while True:
-        ends = array.array("i")
-        data, ancillary, _, _ = socket.recvmsg(1, _socket.CMSG_SPACE(_MAX_ENDS * ends.itemsize))
-        for _, _, payload in ancillary:
-            ends.frombytes(payload)
+        data, ends = kernel.receive_fds(socket, 1, _MAX_ENDS)
         if not data:
             os._exit(0)
-        pid = _make_cell(socket, list(ends), program)
+        pid = _make_cell(socket, ends, program)
         if pid == 0:
             return
         for fd in ends:
@@ -247,7 +244,7 @@ class _ProgramStart:
 
 
 def _hide_casemate() -> None:
-    """A program shall not find it imported. Freeing it would write to the memory that holds it: it is kept."""
+    """A program shall not find it imported. It is kept alive, since freeing it would write to its memory."""
     sys.path[:] = [place for place in sys.path if not _is_ours(place)]
     for place in [place for place in sys.path_importer_cache if _is_ours(place)]:
         del sys.path_importer_cache[place]
@@ -270,14 +267,14 @@ class Rehearsal:
     """A process that acts as a program's would: in it ``is_child`` is true, and everything goes on as in a cell."""
 
     def __init__(self) -> None:
-        self._end_fd, tell = os.pipe()
+        self._end_fd, end_writer = os.pipe()
         self._pid = os.fork()
         self.is_child = self._pid == 0
         if self.is_child:
             os.close(self._end_fd)
-            _set_up_child(tell)
+            _set_up_child(end_writer)
         else:
-            os.close(tell)
+            os.close(end_writer)
 
     def written_ranges(self) -> Ranges:
         """Address and length of everything that that process has written to up to its end; nothing where that cannot be
@@ -296,9 +293,9 @@ class Rehearsal:
         return bool(ready) and os.read(self._end_fd, 1) == b"e"
 
 
-def _set_up_child(tell: int) -> None:
+def _set_up_child(end_writer: int) -> None:
     """Put what a cell would have where the program finds it: an order, pipes, and a last thing to do."""
-    high = init.duplicate_high(tell)
+    end_fd = init.duplicate_high(end_writer)
     order, give = os.pipe()
     for message in _messages():
         os.write(give, len(message).to_bytes(4, "big") + message)
@@ -308,14 +305,14 @@ def _set_up_child(tell: int) -> None:
     os.set_blocking(unread, False)
 
     def end() -> None:
-        os.write(high, b"e")
+        os.write(end_fd, b"e")
         select.select([], [], [])  # the zygote has a look at us, and ends us
 
     sys.modules["_casemate.process"].rehearsal_end.append(end)
 
 
 def _messages() -> list[bytes]:
-    """What that process is told: its order, and a session's interpreter some steps, the last of which is its end."""
+    """Messages to that process: its order, and for a session's interpreter some steps, of which the last ends it."""
     if "_casemate.session" not in sys.modules:
         return [_ORDER]
     return [_SESSION_ORDER, *((_STEP % (number, code)).encode() for number, code in enumerate(_STEPS, 1))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _socket
-import array
 import os
 import time
 
@@ -68,9 +67,8 @@ class ZygoteProcess:
 
     def request_cell(self, pending_cell: pool.PendingCell, done: Done) -> None:
         """Ask for a cell's process; ``done`` gets the ready cell, or None when there will be none."""
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", pending_cell.ends))]
         try:
-            self.socket.sendmsg([b"c"], rights, _socket.MSG_NOSIGNAL | _socket.MSG_DONTWAIT)
+            kernel.send_fds(self.socket, b"c", pending_cell.ends, _socket.MSG_NOSIGNAL | _socket.MSG_DONTWAIT)
         except OSError:
             pending_cell.discard()
             done(None)

@@ -72,7 +72,7 @@ def test_a_cell_is_paused_only_where_it_can_be_known_to_stand_still(
     """Else its clock would run on while it is stopped, and the answer would come too late for it."""
     if not told:
         monkeypatch.setattr(watch, "run_time", lambda *_: None)
-    request = {"id": "x", "limits": LIMITS, "rlimits": {"DATA": None}, "order": False, "session": False}
+    request = {"id": "x", "limits": LIMITS, "rlimits": {"DATA": None}, "awaits_order": False, "session": False}
     made: Any = SimpleNamespace(pid=family, group=None, status_fd=-1)
     scratch: Any = SimpleNamespace(files_bytes=lambda: 0)
     cell = cells.CellProcess({**request, "deadline": 60.0}, made, scratch, 0)

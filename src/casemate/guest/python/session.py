@@ -139,7 +139,7 @@ def _create_shell() -> "Any":
 
 
 def _rehearse(shell: "Any") -> None:
-    """Run what steps run, with nobody listening, and forget it."""
+    """Run what steps run, without output, and forget it."""
     from _casemate import session_errors, session_names, session_streams
 
     before = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__, sys.modules["__main__"], steps.running
@@ -154,7 +154,7 @@ def _rehearse(shell: "Any") -> None:
             result = shell.run_cell(code, store_history=True)
             error = result.error_before_exec or result.error_in_exec
             if error is not None:
-                session_errors.fields(shell, error)
+                session_errors.describe(shell, error)
             names.changes()
         names.variables()
     finally:

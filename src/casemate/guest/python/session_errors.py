@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["__builtins__", "exit_code", "fields", "remember", "text_of"]
+__all__ = ["__builtins__", "describe", "exit_code", "remember", "text_of"]
 
 _LONGEST = 2**20
 _MOST_FRAMES = 50  # longer tracebacks are written as plain Python does, which joins repetitions
@@ -24,7 +24,7 @@ _trace_of = BaseException.__dict__["__traceback__"].__get__
 _type_name = type.__dict__["__name__"].__get__
 
 
-def fields(shell: "Any", error: BaseException) -> "dict[str, object]":
+def describe(shell: "Any", error: BaseException) -> "dict[str, object]":
     """What an error frame says of ``error``."""
     number = _attribute(error, "errno") if issubclass(type(error), OSError) else None
     return {

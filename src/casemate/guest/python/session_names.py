@@ -1,6 +1,6 @@
 """The user's names: which the step has bound or deleted, what they hold, getting and setting one.
 
-Nothing here runs code of the user's: of what is not a well-known type, only the type's name is told.
+Nothing here runs code of the user's: of what is not a well-known type, only the type's name is reported.
 """
 
 import keyword

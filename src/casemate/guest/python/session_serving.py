@@ -51,7 +51,7 @@ class Serving:
         loop.wait()
 
     def answer(self, request: "dict[str, Any]") -> None:
-        """Do what is asked, and say what came of it."""
+        """Do what the request asks for, and send the outcome."""
         if request["op"] == "run":
             self._run(request)
         elif request["op"] == "answer":  # of a step that is over
@@ -114,7 +114,7 @@ class Serving:
         """What is said of it. Exceptions answer for themselves, so this too can be interrupted."""
         for _ in range(2):
             try:
-                fields: "dict[str, object]" = interrupts.call(errors.fields, self._shell, error)
+                fields: "dict[str, object]" = interrupts.call(errors.describe, self._shell, error)
             except BaseException:
                 continue
             return fields

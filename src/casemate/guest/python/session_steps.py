@@ -86,7 +86,7 @@ class _PipeWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Put the text that waits for its line's end."""
+        """Write out the text that waits for its line's end."""
         if self.pending:
             text = "".join(self.pending)
             self.pending.clear()
@@ -150,7 +150,7 @@ class Step:
             interrupts.release()
 
     def flush(self) -> None:
-        """Put everything that was written."""
+        """Write out everything that is pending."""
         interrupts.hold()
         try:
             with self._lock:

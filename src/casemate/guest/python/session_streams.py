@@ -74,7 +74,7 @@ class _OutputStream(io.TextIOBase):
         self.write("".join(lines))
 
     def flush(self) -> None:
-        """Put what was written without a line's end."""
+        """Write out what has no line's end yet."""
         steps.current().flush()
 
     def fileno(self) -> int:

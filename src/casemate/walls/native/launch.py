@@ -123,8 +123,8 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
         "root": root,
         "program": {"name": plan.program_name, "size": len(plan.code)},
         "cwd": plan.cwd,
-        "forked": "",
-        "order": False,
+        "interpreter": "",
+        "awaits_order": False,
         "session": plan.session,
         "continues": plan.continues,
         "workspace": _workspace(plan.workspace),
@@ -209,8 +209,8 @@ def waiting_request(plan: Plan, waiting: Waiting, root: str) -> dict[str, Any]:
         "program": None,
         "deadline": 0.0,
         "listeners": [],
-        "order": True,
-        "forked": "" if waiting.preload is None else waiting.argv[0],
+        "awaits_order": True,
+        "interpreter": "" if waiting.preload is None else waiting.argv[0],
     }
 
 
@@ -224,7 +224,7 @@ def begin_request(plan: Plan, waiting: Waiting) -> dict[str, Any]:
         "limits": _counted(plan.limits),
         "rlimits": rlimits(plan.limits, plan.reserve),
         "program": None if plan.continues else program,
-        "order": len(waiting.order),
+        "order_size": len(waiting.order),
         "listeners": [list(listener) for listener in plan.listeners],
     }
 
