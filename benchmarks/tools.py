@@ -176,7 +176,7 @@ def _generated(run: measure.Run) -> None:
 
     def made() -> None:
         catalogue = Catalogue(tools)
-        for row in catalogue.listed():
+        for row in catalogue.list_rows():
             catalogue.source(row["module"])
 
     [series] = measure.in_turn({f"{len(tools)} tools": made}, run.rounds(30))

@@ -39,7 +39,7 @@ def loaded(tool: Tool) -> Any:
     """The module that is generated for ``tool``, run."""
     catalogue = Catalogue([tool])
     assert catalogue.problems == []
-    (row,) = catalogue.listed()
+    (row,) = catalogue.list_rows()
     found = catalogue.source(row["module"])
     assert found is not None
     module = ModuleType(row["module"])

@@ -78,7 +78,7 @@ class Peer:
                     return {"ok": False, "kind": "unknown", "message": f"no {module}"}
                 return {"ok": True, "source": found[0], "package": found[1]}
             case {"do": "list"}:
-                return {"ok": True, "text": catalogue.search("", "names")[0], "tools": catalogue.listed()}
+                return {"ok": True, "text": catalogue.search("", "names")[0], "tools": catalogue.list_rows()}
             case {"do": "search", "query": query, "detail": detail}:
                 said, rows = catalogue.search(query, detail)
                 return {"ok": True, "text": said, "tools": rows}

@@ -19,7 +19,7 @@ from tests.tools.conftest import real_tools
 
 import casemate
 from casemate.tools.modules.catalogue import Catalogue
-from casemate.tools.modules.generate import python_docstring, script_comment, shown
+from casemate.tools.modules.generate import python_docstring, script_comment, visible_text
 from casemate.tools.schemas.schema import infer_schema
 from casemate.tools.schemas.types import OWN_NAMES, class_name, module_names, package_names, unique_names
 from casemate.tools.schemas.validation import Validator
@@ -88,7 +88,7 @@ def test_every_tool_is_found_by_its_own_names_only() -> None:
     assert catalogue.find("s ", "getUser") is None
     assert catalogue.find("s", "GETUSER") is None
     assert [problem.code for _, problem in catalogue.problems] == ["duplicate"]
-    modules = [row["module"] for row in catalogue.listed()]
+    modules = [row["module"] for row in catalogue.list_rows()]
     assert len(set(modules)) == len(modules) == len(wire) + 2
     assert all(catalogue.source(module) for module in modules)
     assert {"mcptools.S_2.getUser", "mcptools.search_.x"} & set(modules)
@@ -96,7 +96,7 @@ def test_every_tool_is_found_by_its_own_names_only() -> None:
 
 @given(st.text())
 def test_no_text_leaves_its_docstring_or_comment(text: str) -> None:
-    safe = shown(text)
+    safe = visible_text(text)
     source = f"def f():\n    {python_docstring(safe, '    ')}\n    return 1\n"
     (function,) = ast.parse(source).body
     assert isinstance(function, ast.FunctionDef)

@@ -44,10 +44,10 @@ class Tools:
         ``name``: what programs call it. ``definition``: command, args and env, or url and headers; it gets none of the
         user's variables, secrets and files.
         """
-        from casemate.tools.calls import Refused, registered
+        from casemate.tools.calls import Refused, check_registration
 
         try:
-            shown = await asyncio.to_thread(registered, name, definition)
+            shown = await asyncio.to_thread(check_registration, name, definition)
         except Refused as refused:
             raise Denied(f"the server {name!r} cannot be added: {refused}") from None
         turn = self._turns.setdefault(principal.payer, asyncio.Semaphore(_MOST_ASKED_AT_ONCE))

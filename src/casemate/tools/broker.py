@@ -43,7 +43,7 @@ _PAUSE = 0.1  # seconds between two lines: as often as people can read them
 
 
 @asynccontextmanager
-async def telling(
+async def send_progress(
     client: Client, redacted: Callable[[Any], Awaitable[Any]]
 ) -> AsyncIterator[Callable[[Progress], None]]:
     """What hears of progress, in any thread, and never blocks. ``client`` is sent ``{"progress": n, "total": m or null,
@@ -85,7 +85,7 @@ class _Latest:
         self.over.set()
         self._wake.set()
 
-    async def taken(self) -> Progress | None:
+    async def take_latest(self) -> Progress | None:
         """The latest, when there is one; None at the end."""
         await self._wake.wait()
         if not self.over.is_set():
@@ -96,7 +96,7 @@ class _Latest:
 
 
 async def _send(client: Client, latest: _Latest, redacted: Callable[[Any], Awaitable[Any]]) -> None:
-    while (said := await latest.taken()) is not None or not latest.over.is_set():
+    while (said := await latest.take_latest()) is not None or not latest.over.is_set():
         if said is None:
             continue
         told = {"progress": said.progress, "total": said.total, "message": said.message}
@@ -148,9 +148,9 @@ class ToolService:
 
     async def serve(self, client: Client) -> None:
         """Until the client goes. In the thread of the connections to servers: a call goes to no other and back."""
-        await self.broker.tools.servers.beside(lambda: self._begun(client))
+        await self.broker.tools.servers.beside(lambda: self._serve_within_bounds(client))
 
-    async def _begun(self, client: Client) -> None:
+    async def _serve_within_bounds(self, client: Client) -> None:
         with self.room.share() as share:
             try:
                 await self._serve(client, share)
@@ -164,14 +164,14 @@ class ToolService:
                 if line is None:
                     return
                 await self.turns.begin()
-                goes_on = await while_there(client, self._answered(line, client))
+                goes_on = await while_there(client, self._handle(line, client))
             except InvalidArgument as error:
                 await client.send(line_of(Refused("invalid", str(error)).answer))
                 return
             if not goes_on:
                 return
 
-    async def _answered(self, line: bytes, client: Client) -> bool:
+    async def _handle(self, line: bytes, client: Client) -> bool:
         """Answer it; whether another may follow. Sent by who has it, as each turn of the loop takes its time."""
         answer = await self._answer(line, client)
         await self._send(client, answer)
@@ -195,26 +195,26 @@ class ToolService:
         try:
             if asker is None:
                 raise Refused("denied", "nothing runs in this cell now, so nothing is done for it")
-            made = await self._done(request, asker, client)
+            made = await self._dispatch(request, asker, client)
         except Refused as refused:
             made = refused.answer
         except CasemateError as error:
             made = Refused(kind_of(error), error.message).answer
         if asker is not None and not made["ok"]:
-            made = await self._redacted(asker, made)
+            made = await self._redact(asker, made)
         if isinstance(request, ShellCall):
             return Said((await self.turns.take(is_large(made), shell.text_of, made)).encode(), is_text=True)
         return Said(await self.turns.take(is_large(made), line_of, made))
 
-    async def _redacted(self, asker: Asker, value: Any) -> Any:
+    async def _redact(self, asker: Asker, value: Any) -> Any:
         return await self.turns.take(is_large(value), asker.redact, value)
 
-    async def _done(self, request: Request, asker: Asker, client: Client) -> dict[str, Any]:
+    async def _dispatch(self, request: Request, asker: Asker, client: Client) -> dict[str, Any]:
         broker, tools = self.broker, self.broker.tools
         calls = Calls(tools, asker, broker.note, self.turns, broker.foreseen)
         match request:
             case Call(progress=True):
-                async with telling(client, partial(self._redacted, asker)) as hear:
+                async with send_progress(client, partial(self._redact, asker)) as hear:
                     return await calls.call(request, hear)
             case Call():
                 return await calls.call(request)
@@ -223,32 +223,32 @@ class ToolService:
             case Register():
                 return await calls.register(request)
             case ListTools():
-                return await self._searched("", request.detail, asker)
+                return await self._search("", request.detail, asker)
             case Search():
-                return await self._searched(request.query, request.detail, asker)
+                return await self._search(request.query, request.detail, asker)
             case Describe():
-                return {"ok": True, "text": await tools.describe(request.server, request.tool, aside=self._aside)}
+                return {"ok": True, "text": await tools.describe(request.server, request.tool, aside=self._run_aside)}
             case ShellCall():
-                return await self._shelled(request, calls)
+                return await self._run_command(request, calls)
             case Source():
-                if (found := await tools.module(request.module, aside=self._aside)) is None:
-                    raise Refused("unknown", await tools.missing(request.module))
+                if (found := await tools.module(request.module, aside=self._run_aside)) is None:
+                    raise Refused("unknown", await tools.explain_missing(request.module))
                 return {"ok": True, "source": found[0], "package": found[1]}
 
-    async def _searched(self, query: str, detail: Detail, asker: Asker) -> dict[str, Any]:
-        found = await self.broker.tools.found(query, detail, aside=self._aside)
+    async def _search(self, query: str, detail: Detail, asker: Asker) -> dict[str, Any]:
+        found = await self.broker.tools.search_all(query, detail, aside=self._run_aside)
         missing = f"\n{asker.redact(found.missing)}" if found.missing else ""
         return {"ok": True, "text": found.text + missing, "tools": found.rows}
 
-    async def _aside(self, step: Callable[..., Made], *given: Any) -> Made:
+    async def _run_aside(self, step: Callable[..., Made], *given: Any) -> Made:
         return await self.turns.take(True, step, *given)
 
-    async def _shelled(self, request: ShellCall, calls: Calls) -> dict[str, Any]:
+    async def _run_command(self, request: ShellCall, calls: Calls) -> dict[str, Any]:
         """What the words of ``tool`` in a Shell cell ask for."""
         try:
-            wanted = await shell.wanted(request.words, self.broker.tools, self._aside)
+            wanted = await shell.resolve_words(request.words, self.broker.tools, self._run_aside)
             if isinstance(wanted, Search):
-                return await self._searched(wanted.query, wanted.detail, calls.asker)
+                return await self._search(wanted.query, wanted.detail, calls.asker)
         except BadWords as error:
             raise Refused("invalid", str(error)) from None
         if isinstance(wanted, str):

@@ -20,7 +20,7 @@ from casemate.model.approval import Question, Verdict
 from casemate.policy.canonical import MOST_BYTES, canonical, parse
 from casemate.tools.connections.connection import CHANGED
 from casemate.tools.connections.loop_work import result_of
-from casemate.tools.connections.reports import shortened
+from casemate.tools.connections.reports import shorten
 from casemate.tools.requests import Call, Read, Register
 
 if TYPE_CHECKING:
@@ -120,60 +120,60 @@ class Calls:
         anew, once. ``hear`` is told how far it is, in another thread. Raises :class:`Refused`, ``CasemateError``."""
         if request.tool == _READ:
             raise Refused("unknown", f"no tool can be named {_READ}: rules about that are about reading")
-        known = await self._known(request.server, request.tool)
+        known = await self._resolve(request.server, request.tool)
         try:
-            return await self._called(request, known, hear)
+            return await self._call_known(request, known, hear)
         except ToolUnavailable as error:
             if error.reason != CHANGED:
                 raise
-        return await self._called(request, await self._known(request.server, request.tool, is_new=True), hear)
+        return await self._call_known(request, await self._resolve(request.server, request.tool, is_new=True), hear)
 
-    async def _called(self, request: Call, known: Known, hear: Hear | None) -> dict[str, Any]:
+    async def _call_known(self, request: Call, known: Known, hear: Hear | None) -> dict[str, Any]:
         is_slow = is_large(request.arguments) or not known.validator.is_quick(request.arguments)
-        question = await self.turns.take(is_slow, _asked, known, request.arguments)
+        question = await self.turns.take(is_slow, _make_question, known, request.arguments)
         arguments, tool = question.arguments, known.tool
-        if not await self._allowed(question, is_slow):
+        if not await self._decide(question, is_slow):
             return _PLANNED
-        answering = self.tools.called(known, arguments, on_progress=hear, elicit=self._elicited)
-        return await self._answered(tool.server, tool.name, answering)
+        answering = self.tools.send_call(known, arguments, on_progress=hear, elicit=self._elicit)
+        return await self._await_answer(tool.server, tool.name, answering)
 
     async def read(self, request: Read) -> dict[str, Any]:
         """What a resource holds. Raises as :meth:`call`."""
-        summary = f"read {shortened(request.uri, _SUMMARY)} of {request.server}"
+        summary = f"read {shorten(request.uri, _SUMMARY)} of {request.server}"
         question = Question("tool", summary, {"uri": request.uri}, server=request.server, tool=_READ)
-        if not await self._allowed(question):
+        if not await self._decide(question):
             return _PLANNED
-        return await self._answered(request.server, _READ, self.tools.servers.read(request.server, request.uri))
+        return await self._await_answer(request.server, _READ, self.tools.servers.read(request.server, request.uri))
 
     async def register(self, request: Register) -> dict[str, Any]:
         """Add a server, if somebody allows exactly that. Raises as :meth:`call`."""
         self.tools.servers.check_free(request.name)
-        shown = await self.turns.take(True, registered, request.name, request.definition)
+        shown = await self.turns.take(True, check_registration, request.name, request.definition)
         if "url" in shown:
             shown["addresses"] = await self._addresses(shown["url"])
-        summary = f"add the MCP server {request.name}{_inside(shown)}: {shortened(json.dumps(shown), _SUMMARY)}"
-        await self._allowed(Question("server", summary, shown, server=request.name), is_large(shown))
+        summary = f"add the MCP server {request.name}{_inside(shown)}: {shorten(json.dumps(shown), _SUMMARY)}"
+        await self._decide(Question("server", summary, shown, server=request.name), is_large(shown))
         await self.tools.add(request.name, shown)
         catalogue = await self.tools.catalogue(request.name)
-        tools = [row for row in catalogue.listed() if row["server"] == request.name]
+        tools = [row for row in catalogue.list_rows() if row["server"] == request.name]
         return {"ok": True, "tools": tools, "text": f"added {request.name}, with {len(tools)} tools"}
 
     async def _addresses(self, url: str) -> str | list[str]:
         """Where alone a server at ``url`` may be, once it is allowed. Raises ``InvalidArgument``."""
-        from casemate.tools.connections.remote import vetted
+        from casemate.tools.connections.remote import check_addresses
 
         host = urlsplit(url).hostname or ""
         async with self.turns.looking_up:
             found = await self.tools.addresses_of(host)
-        return list(found) if vetted(host, found) else "public"
+        return list(found) if check_addresses(host, found) else "public"
 
-    async def _known(self, server: str, tool: str, *, is_new: bool = False) -> Known:
+    async def _resolve(self, server: str, tool: str, *, is_new: bool = False) -> Known:
         try:
-            return await self.tools.known(server, tool, is_new=is_new, aside=partial(self.turns.take, True))
+            return await self.tools.resolve_tool(server, tool, is_new=is_new, aside=partial(self.turns.take, True))
         except InvalidArgument as error:
             raise Refused("unknown", error.message) from None
 
-    async def _allowed(self, question: Question, is_slow: bool = False) -> bool:
+    async def _decide(self, question: Question, is_slow: bool = False) -> bool:
         """Whether it may be done now; False where it is only foreseen. Raises :class:`Refused`."""
         deciding = await self.turns.take(is_slow, partial(self.asker.decide, inline=not is_slow), question)
         verdict = await result_of(deciding)
@@ -186,13 +186,13 @@ class Calls:
             raise Refused("denied", verdict.reason or "it was asked for and not approved")
         return True
 
-    def _elicited(self, asked: Elicitation) -> Future[Elicited]:
+    def _elicit(self, asked: Elicitation) -> Future[Elicited]:
         """What somebody fills in for a server. In the thread of the connections."""
         from casemate.tools.connections.answers import Elicited
 
         arguments: dict[str, Any] = {"message": asked.message}
         arguments |= {"url": asked.url} if asked.url else {"schema": dict(asked.schema or {})}
-        summary = f"{asked.server} asks: {shortened(asked.message, _SUMMARY)}"
+        summary = f"{asked.server} asks: {shorten(asked.message, _SUMMARY)}"
         question = Question("elicitation", summary, arguments, server=asked.server, tool=asked.tool)
         told: Future[Elicited] = Future()
         told.set_running_or_notify_cancel()
@@ -204,7 +204,7 @@ class Calls:
         self.asker.decide(question).add_done_callback(answer)
         return told
 
-    async def _answered(self, server: str, tool: str, answering: Future[Any]) -> dict[str, Any]:
+    async def _await_answer(self, server: str, tool: str, answering: Future[Any]) -> dict[str, Any]:
         """What came of it, without secrets, and on record."""
         began = time.monotonic()
         outcome = "cancelled"
@@ -216,14 +216,14 @@ class Calls:
             outcome = error.kind
             raise
         finally:
-            self._noted(server, tool, outcome, time.monotonic() - began)
-        told = _told(answer)
+            self._record(server, tool, outcome, time.monotonic() - began)
+        told = _content_for_cell(answer)
         made = await self.turns.take(is_large(told), self.asker.redact, told)
         if is_error:
-            raise Refused("tool", _said(made["content"]), made["content"])
+            raise Refused("tool", _text_of(made["content"]), made["content"])
         return {"ok": True, **made}
 
-    def _noted(self, server: str, tool: str, outcome: str, seconds: float) -> None:
+    def _record(self, server: str, tool: str, outcome: str, seconds: float) -> None:
         asker = self.asker
         detail: dict[str, Any] = {"kind": "tool", "server": server, "tool": tool, "outcome": outcome}
         detail |= {"session": asker.session} if asker.session else {}
@@ -241,7 +241,7 @@ def kind_of(error: CasemateError) -> Refusal:
     return "invalid" if isinstance(error, InvalidArgument) else "unavailable"
 
 
-def registered(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
+def check_registration(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
     """A definition that comes from a cell, as it is shown and would be used: nothing of the host's is filled in but the
     folder, and what it starts is behind a wall. Raises :class:`Refused` and ``InvalidArgument``."""
     from casemate.tools.connections.definition import Program, has_placeholder, read_definition
@@ -269,7 +269,7 @@ def _inside(shown: Mapping[str, Any]) -> str:
     return f", which is not in the public network ({'; '.join(places)}),"
 
 
-def _asked(known: Known, given: Mapping[str, Any]) -> Question:
+def _make_question(known: Known, given: Mapping[str, Any]) -> Question:
     """What is asked about a call with arguments that are good, in their one form. Raises :class:`Refused`."""
     tool = known.tool
     arguments: dict[str, Any] = parse(canonical(given))
@@ -285,7 +285,7 @@ def _summary(tool: Tool, arguments: Mapping[str, Any]) -> str:
     return f"call {tool.name} of {tool.server} with {shown}"
 
 
-def _told(answer: Any) -> dict[str, Any]:
+def _content_for_cell(answer: Any) -> dict[str, Any]:
     """An answer, or the contents of a resource, for a cell."""
     from casemate.tools.connections.answers import ABSENT, Answer
 
@@ -295,7 +295,7 @@ def _told(answer: Any) -> dict[str, Any]:
     return told if answer.structured is ABSENT else {**told, "structured": answer.structured}
 
 
-def _said(content: list[Any]) -> str:
+def _text_of(content: list[Any]) -> str:
     """The text of what a tool gave."""
     texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
     return "\n".join(texts) or "the tool reported an error and said nothing"
@@ -332,11 +332,11 @@ class Turns:
         if self._has_begun or self._beginning.locked():
             async with self._beginning:
                 if self._has_begun:
-                    await asyncio.sleep(0)  # after `_turned`; others wait for the lock meanwhile
+                    await asyncio.sleep(0)  # after `_end_turn`; others wait for the lock meanwhile
         self._has_begun = True
-        asyncio.get_running_loop().call_soon(self._turned)
+        asyncio.get_running_loop().call_soon(self._end_turn)
 
-    def _turned(self) -> None:
+    def _end_turn(self) -> None:
         self._has_begun = False
 
     async def take(self, is_slow: bool, step: Callable[..., Made], *given: Any) -> Made:

@@ -54,7 +54,7 @@ def definitions_of(given: object) -> Definitions:
         raise InvalidArgument(
             "tools", f"{type(given).__name__} is neither a path nor a mapping of names to definitions"
         )
-    return _checked(given if _KEY in given else {_KEY: given})
+    return _check(given if _KEY in given else {_KEY: given})
 
 
 def read_file(path: Path) -> Definitions:
@@ -74,12 +74,12 @@ def read_file(path: Path) -> Definitions:
     if len(data) > _MOST_BYTES:
         raise InvalidArgument("tools", f"{str(path)!r} has more than {_MOST_BYTES} bytes")
     try:
-        return _checked(parse(data, "tools") if data.strip() else {})
+        return _check(parse(data, "tools") if data.strip() else {})
     except InvalidArgument as error:
         raise InvalidArgument("tools", f"{path}: {error.message}", remediation=error.remediation) from None
 
 
-def chosen(path: Path, names: tuple[str, ...] = ()) -> Definitions:
+def choose_servers(path: Path, names: tuple[str, ...] = ()) -> Definitions:
     """The definitions in a file that are named, or all. Raises ``InvalidArgument`` for a name that is not there."""
     kept = read_file(path)
     for name in names:
@@ -91,7 +91,7 @@ def chosen(path: Path, names: tuple[str, ...] = ()) -> Definitions:
 
 def users_servers(environ: Mapping[str, str], names: tuple[str, ...]) -> Definitions:
     """Those of :func:`users_file`, as :func:`chosen` has them."""
-    return chosen(users_file(environ), names)
+    return choose_servers(users_file(environ), names)
 
 
 def begun_at_home(definition: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -104,20 +104,20 @@ def begun_at_home(definition: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 def add_to_file(path: Path, name: str, definition: Mapping[str, Any]) -> None:
     """Keep one more definition. Raises ``InvalidArgument`` for one that is none, and for a name that is taken."""
-    with _changing(path) as kept:
+    with _edit(path) as kept:
         if name in kept:
             raise InvalidArgument("server", f"there is a server {name!r} in {path}; remove it first")
-        kept.update(_checked({_KEY: {name: definition}}))
+        kept.update(_check({_KEY: {name: definition}}))
 
 
 def remove_from_file(path: Path, name: str) -> None:
     """Forget a definition. Raises ``InvalidArgument`` where there is none of that name."""
-    with _changing(path) as kept:
+    with _edit(path) as kept:
         if kept.pop(check_server_name(name), None) is None:
             raise InvalidArgument("server", f"there is no server {name!r} in {path}")
 
 
-def _checked(given: object) -> Definitions:
+def _check(given: object) -> Definitions:
     read_servers(given)
     servers: Any = given[_KEY] if isinstance(given, Mapping) and _KEY in given else {}
     return {name: dict(definition) for name, definition in servers.items()}
@@ -135,7 +135,7 @@ def _check_owned(path: Path, found: os.stat_result) -> None:
 
 
 @contextlib.contextmanager
-def _changing(path: Path) -> Iterator[Definitions]:
+def _edit(path: Path) -> Iterator[Definitions]:
     """The definitions, which are written back when the block ends well; one process at a time."""
     place = Path(os.path.realpath(path))
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

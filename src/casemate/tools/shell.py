@@ -143,12 +143,12 @@ def _numeric(options: tuple[Type, ...]) -> bool:
 
 def _json(name: str, text: str, about: str = "") -> Json:
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise BadWords(f"{name} {about}and this is no JSON: {text[:80]!r} ({error})") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("a key is there twice")
     return dict(pairs)
@@ -174,7 +174,7 @@ def answer_text(kind: str, text: str) -> str:
     return f"{kind}\n{shown}\n" if shown and not shown.endswith("\n") else f"{kind}\n{shown}"
 
 
-async def wanted(words: Sequence[str], tools: Tools, aside: Aside) -> Call | Search | str:
+async def resolve_words(words: Sequence[str], tools: Tools, aside: Aside) -> Call | Search | str:
     """The call or search that ``words`` ask for, or the text that they do. ``aside`` does a step in another thread.
     Raises :class:`BadWords`, and as ``tools`` does."""
     command = command_of(words)
@@ -199,10 +199,10 @@ def text_of(answer: Mapping[str, Any]) -> str:
         return answer_text("ok", answer["text"])
     if "structured" in answer:
         return answer_text("ok", json.dumps(answer["structured"], ensure_ascii=False, indent=2))
-    return answer_text("ok", "\n".join(told(block) for block in answer["content"]))
+    return answer_text("ok", "\n".join(text_of_block(block) for block in answer["content"]))
 
 
-def told(block: Mapping[str, Any]) -> str:
+def text_of_block(block: Mapping[str, Any]) -> str:
     """A part of what a tool gave, for people."""
     match block:
         case {"type": "text", "text": str(text)}:

@@ -102,18 +102,18 @@ class Tools:
 
     async def list(self) -> list[ToolSummary]:
         """Every tool of every server; servers that cannot be reached have none (:meth:`problems` says why)."""
-        return [_summary(row) for row in (await self.catalogue()).listed()]
+        return [_summary(row) for row in (await self.catalogue()).list_rows()]
 
     async def search(self, query: str, *, detail: Detail = "brief") -> str:
         """The tools that fit ``query`` best, as a text for a model: their ``"names"``, a line each, or all about them
         (``"full"``); then the servers that cannot be reached, and why."""
-        found = await self.found(query, detail)
+        found = await self.search_all(query, detail)
         return f"{found.text}\n{found.missing}" if found.missing else found.text
 
     async def describe(self, server: str, tool: str, *, aside: Aside = asyncio.to_thread) -> str:
         """All that a program needs to know in order to call a tool, as a text for a model. Raises ``InvalidArgument``
         where there is none."""
-        await self.known(server, tool, aside=aside)
+        await self.resolve_tool(server, tool, aside=aside)
         text: str | None = await aside((await self.catalogue(server)).describe, server, tool)
         if text is None:
             raise _no_tool(server, tool)
@@ -141,11 +141,11 @@ class Tools:
         Raises ``InvalidArgument`` for a tool that is not there and arguments that its schema does not allow, and
         ``ToolUnavailable``. A failure of the tool itself is an answer with ``is_error``.
         """
-        known = await self.known(server, tool)
+        known = await self.resolve_tool(server, tool)
         given = dict(arguments or {})
         if errors := known.validator.errors(given):
             raise InvalidArgument("arguments", "; ".join(errors))
-        return await asyncio.wrap_future(self.called(known, given, timeout=timeout))
+        return await asyncio.wrap_future(self.send_call(known, given, timeout=timeout))
 
     # -- for cells
 
@@ -154,7 +154,7 @@ class Tools:
         """The connections."""
         with self._lock:
             if self._servers is None:
-                self._servers = self._make_servers(self._heard)
+                self._servers = self._make_servers(self._store_list)
             return self._servers
 
     @property
@@ -162,7 +162,7 @@ class Tools:
         """Whether there is anything to offer."""
         return bool(self.servers.definitions())
 
-    async def found(self, query: str, detail: Detail = "brief", *, aside: Aside = asyncio.to_thread) -> Found:
+    async def search_all(self, query: str, detail: Detail = "brief", *, aside: Aside = asyncio.to_thread) -> Found:
         """The tools that fit ``query`` best, and what could not be looked through."""
         catalogue, failed = await self._all()
         text, rows = await aside(catalogue.search, query, detail)
@@ -177,10 +177,12 @@ class Tools:
             await asyncio.wrap_future(self.servers.tools(server))
         return await self._current()
 
-    async def known(self, server: str, tool: str, *, is_new: bool = False, aside: Aside = asyncio.to_thread) -> Known:
+    async def resolve_tool(
+        self, server: str, tool: str, *, is_new: bool = False, aside: Aside = asyncio.to_thread
+    ) -> Known:
         """A tool, by its exact names, as its server has last described it, or with ``is_new`` does now: a call of what
         has changed since is refused. Raises ``InvalidArgument`` where there is none."""
-        listed = None if is_new else self.servers.known(server)
+        listed = None if is_new else self.servers.last_tools(server)
         if listed is None:
             listed = await asyncio.wrap_future(self.servers.tools(server))
         described = listed.tools.get(tool)
@@ -188,7 +190,7 @@ class Tools:
             raise _no_tool(server, tool)
         return Known(described, listed.hashes[tool], await self._validator(described, listed.hashes[tool], aside))
 
-    def called(
+    def send_call(
         self,
         known: Known,
         arguments: Mapping[str, Any],
@@ -224,10 +226,10 @@ class Tools:
         if server is None:
             return None
         catalogue = await self.catalogue(server)
-        found: tuple[str, bool] | None = catalogue.made(name) or await aside(catalogue.source, name)
+        found: tuple[str, bool] | None = catalogue.cached_source(name) or await aside(catalogue.source, name)
         return found
 
-    async def missing(self, name: str) -> str:
+    async def explain_missing(self, name: str) -> str:
         """Why there is no module ``name`` of ``mcptools``, and which may have been meant."""
         package, _, module = name.partition(".")[2].partition(".")
         server = await self._server_of(name)
@@ -262,7 +264,7 @@ class Tools:
     async def _all(self) -> tuple[Catalogue, dict[str, str]]:
         failed: dict[str, str] = {}
 
-        async def listed(server: str) -> None:
+        async def list_one(server: str) -> None:
             try:
                 await asyncio.wrap_future(self.servers.tools(server))
             except CasemateError as error:
@@ -270,7 +272,7 @@ class Tools:
 
         async with asyncio.TaskGroup() as group:
             for definition in self.servers.definitions():
-                group.create_task(listed(definition.name))
+                group.create_task(list_one(definition.name))
         return await self._current(), failed
 
     async def _current(self) -> Catalogue:
@@ -310,10 +312,10 @@ class Tools:
 
     async def _validator(self, tool: Tool, digest: str, aside: Aside) -> Validator:
         key = (tool.server, tool.name, digest)
-        if (found := self._compiled(key)) is not None:
+        if (found := self._cached_validator(key)) is not None:
             return found
         try:
-            made: Validator = await aside(lambda: self._compiled(key) or Validator(tool.input_schema))
+            made: Validator = await aside(lambda: self._cached_validator(key) or Validator(tool.input_schema))
         except Unreadable as error:
             raise InvalidArgument("tool", f"{tool.server}.{tool.name} cannot be used: {error}") from None
         with self._lock:
@@ -322,13 +324,13 @@ class Tools:
                 self._validators.popitem(last=False)
         return made
 
-    def _compiled(self, key: tuple[str, str, str]) -> Validator | None:
+    def _cached_validator(self, key: tuple[str, str, str]) -> Validator | None:
         with self._lock:
             if (found := self._validators.get(key)) is not None:
                 self._validators.move_to_end(key)
             return found
 
-    def _heard(self, listed: Listed) -> None:
+    def _store_list(self, listed: Listed) -> None:
         with self._lock:
             self._listed[listed.server] = listed
             self._state += 1

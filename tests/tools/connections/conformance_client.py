@@ -100,7 +100,7 @@ async def use(tools: Tools, server: str, scenario: str, given: dict[str, Any]) -
             answer = await tools.call(server, "add_numbers", {"a": 5, "b": 3})
             assert answer.content[0]["text"].endswith("8"), answer
         case "json-schema-2020-12-preservation":
-            known = await tools.known(server, "json_schema_2020_12_tool")
+            known = await tools.resolve_tool(server, "json_schema_2020_12_tool")
             await tools.call(server, "json_schema_echo", {"schema": known.tool.input_schema})
         case _:
             for name in found:
@@ -118,11 +118,11 @@ async def asked(tools: Tools, server: str, name: str) -> None:
         told.set_result(Elicited("accept", {"confirmed": True}))
         return told
 
-    known = await tools.known(server, name)
+    known = await tools.resolve_tool(server, name)
     schema = known.tool.input_schema
     required = schema.get("required", ()) if isinstance(schema, dict) else ()
     arguments = {key: sample(schema["properties"][key]) for key in required}
-    await asyncio.wrap_future(tools.called(known, arguments, elicit=agree))
+    await asyncio.wrap_future(tools.send_call(known, arguments, elicit=agree))
 
 
 def sample(schema: dict[str, Any]) -> Any:

@@ -153,11 +153,11 @@ def test_a_server_that_fails_is_started_later_and_later_and_then_not() -> None:
     for _ in range(6):
         delays.append(backoff.delay(100.0))
         assert not backoff.is_over(100.0)
-        backoff.failed(100.0)
+        backoff.note_failure(100.0)
     assert delays == [0, 0.5, 1, 2, 4, 8]
     assert backoff.is_over(399.0)
     assert not backoff.is_over(401.0)
-    backoff.worked()
+    backoff.note_success()
     assert backoff.delay(100.0) == 0
 
 

@@ -27,7 +27,7 @@ def starts(marks: Path) -> int:
 
 
 def test_nothing_is_started_before_a_server_is_used(good: Servers, marks: Path) -> None:
-    assert good.known("own") is None
+    assert good.last_tools("own") is None
     assert [definition.name for definition in good.definitions()] == ["own"]
     assert starts(marks) == 0
     assert "casemate-tools" not in [thread.name for thread in threading.enumerate()]
@@ -236,11 +236,11 @@ def test_a_server_sees_few_variables_of_the_host(connections: Made, own: Own) ->
 
 def test_a_wrapped_server_is_started_through_casemate_wrap(connections: Made, own: Own) -> None:
     from casemate.tools.connections.definition import read_definition
-    from casemate.tools.connections.transport import opened
+    from casemate.tools.connections.transport import resolve_definition
 
     surroundings = connections()._surroundings
-    words = opened(read_definition("own", own(wall=True)), surroundings).command
-    rules = opened(read_definition("own", own(policy="rules.yaml")), surroundings).command
+    words = resolve_definition(read_definition("own", own(wall=True)), surroundings).command
+    rules = resolve_definition(read_definition("own", own(policy="rules.yaml")), surroundings).command
     assert words
     assert rules
     begin = [sys.executable, "-E", "-P", "-m", "casemate", "wrap"]

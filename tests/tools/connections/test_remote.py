@@ -87,7 +87,7 @@ def test_an_answer_that_is_too_much_or_none_is_refused(connections: Made, header
         except ToolUnavailable as error:
             told = error.message
         assert why in told
-        assert servers.known("own")
+        assert servers.last_tools("own")
         servers.close()
 
 

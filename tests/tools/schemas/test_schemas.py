@@ -11,7 +11,7 @@ from tests.tools.schemas.cases import CASES, REFUSED, Case
 
 from casemate.tools.modules.catalogue import Catalogue
 from casemate.tools.schemas.schema import Unreadable
-from casemate.tools.schemas.validation import Validator, _compiled
+from casemate.tools.schemas.validation import Validator, _compile
 from casemate.tools.tool import Tool
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -130,4 +130,4 @@ def test_an_output_schema_that_cannot_be_used_costs_no_more_than_itself(name: st
 @pytest.mark.parametrize("where", ["file:///etc/hostname", "http://schemas.test/x"])
 def test_the_validator_itself_fetches_nothing_either(where: str) -> None:
     with pytest.raises(Unreadable, match="nothing is fetched"):
-        _compiled({"$ref": where})
+        _compile({"$ref": where})

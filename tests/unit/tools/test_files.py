@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from casemate import InvalidArgument, Unavailable
-from casemate.tools.files import add_to_file, chosen, definitions_of, read_file, remove_from_file, users_file
+from casemate.tools.files import add_to_file, choose_servers, definitions_of, read_file, remove_from_file, users_file
 
 ONE = {"command": "x"}
 
@@ -51,7 +51,7 @@ def test_a_file_that_is_not_there_has_no_servers_but_cannot_be_named(tmp_path: P
     with pytest.raises(InvalidArgument, match="no file"):
         definitions_of(tmp_path / "none.json")
     with pytest.raises(InvalidArgument, match="no server 'a'"):
-        chosen(tmp_path / "none.json", ("a",))
+        choose_servers(tmp_path / "none.json", ("a",))
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class Listing:
     def names(self) -> tuple[str, ...]:
         return tuple(self._tools)
 
-    def done(self, protocol: str, instructions: str) -> ServerTools:
+    def finish(self, protocol: str, instructions: str) -> ServerTools:
         """All of it."""
         hashes = {name: self._hashes[name] for name in self._tools}
         return ServerTools(
@@ -116,7 +116,7 @@ class Listing:
                 wrong = "duplicate", "a tool of this name came before"
             else:
                 self._hashes[shown] = hashlib.sha256(_text_of(self._server) + b"\n" + text).hexdigest()
-                self._tools[shown] = _made(self._server, item)
+                self._tools[shown] = _make_tool(self._server, item)
                 return self._tools[shown]
         self._leave_out(shown, *wrong)
         return None
@@ -143,7 +143,7 @@ def _wrong_with(item: Json) -> tuple[str, str] | None:
     return None
 
 
-def _made(server: str, item: dict[str, Any]) -> Tool:
+def _make_tool(server: str, item: dict[str, Any]) -> Tool:
     """The tool, with what is wrong but not needed left empty."""
     annotations = item.get("annotations")
     hints = annotations if isinstance(annotations, dict) else {}

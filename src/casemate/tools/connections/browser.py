@@ -67,7 +67,7 @@ class Loopback:
         return f"http://127.0.0.1:{self.port}{_PATH}"
 
     @asynccontextmanager
-    async def listening(self, state: str) -> AsyncGenerator[asyncio.Future[Returned]]:
+    async def listen(self, state: str) -> AsyncGenerator[asyncio.Future[Returned]]:
         """Wait for the browser; the future has what it brings. Only a request with this ``state`` is looked at: any
         page can make the browser send others."""
         returned: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
@@ -77,11 +77,11 @@ class Loopback:
             with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with room, asyncio.timeout(_HEAD_SECONDS):
                     head = await reader.readuntil(b"\r\n\r\n")
-                    came = _returned(head, state)
-                    writer.write(_response(came))
+                    answer = _read_request(head, state)
+                    writer.write(_response(answer))
                     await writer.drain()
-                    if came is not None and not returned.done():
-                        returned.set_result(came)
+                    if answer is not None and not returned.done():
+                        returned.set_result(answer)
             writer.close()
 
         server = await asyncio.start_server(serve, sock=self._socket.dup(), limit=_MOST_HEAD)
@@ -95,7 +95,7 @@ class Loopback:
         self._socket.close()
 
 
-def _returned(head: bytes, state: str) -> Returned | None:
+def _read_request(head: bytes, state: str) -> Returned | None:
     line, _, _ = head.partition(b"\r\n")
     words = line.decode("latin-1").split(" ")
     if len(words) != 3 or words[0] != "GET":
@@ -107,9 +107,9 @@ def _returned(head: bytes, state: str) -> Returned | None:
     return Returned(query.get("code", ""), state, query.get("iss"), query.get("error", ""))
 
 
-def _response(came: Returned | None) -> bytes:
-    status = "404 Not Found" if came is None else "200 OK"
-    body = _PAGE.format("" if came is None else _GOOD if came.code else _BAD).encode()
+def _response(answer: Returned | None) -> bytes:
+    status = "404 Not Found" if answer is None else "200 OK"
+    body = _PAGE.format("" if answer is None else _GOOD if answer.code else _BAD).encode()
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
         "Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\nConnection: close\r\n\r\n"

@@ -22,7 +22,7 @@ from casemate.tools.connections.answers import (
     elicitation_of,
     elicited_content,
 )
-from casemate.tools.connections.reports import shown
+from casemate.tools.connections.reports import clean_text
 from casemate.visible import visible
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Calling:
         scope.deadline = time.monotonic() + self.timeout
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A person is waited for, so its clock stands still."""
+    def pause_clock(self) -> Iterator[None]:
+        """A person is waited for, so its clock is paused."""
         assert self.scope is not None
         if not self._waits:
             self._left = self.scope.deadline - time.monotonic()
@@ -81,11 +81,11 @@ class Calling:
         for asked in list(self._asked):
             asked.cancel()
 
-    async def told(self, progress: float, total: float | None, message: str | None) -> None:
+    async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """The server says how far it is."""
         if self.on_progress is not None and math.isfinite(progress):
             of = total if total is not None and math.isfinite(total) else None
-            self.on_progress(Progress(progress, of, shown(message or "", self.redaction)))
+            self.on_progress(Progress(progress, of, clean_text(message or "", self.redaction)))
 
     async def ask(self, server: str, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Ask the user what the server wants to know. Whatever goes wrong cancels the question, not the call."""
@@ -101,7 +101,7 @@ class Calling:
         future = self.elicit(asked)
         self._asked.add(future)
         try:
-            with self.waiting():
+            with self.pause_clock():
                 elicited = await asyncio.wrap_future(future)
         finally:
             self._asked.discard(future)
@@ -127,7 +127,7 @@ async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
     responses: dict[str, Any] | None = None
     state: str | None = None
     pause = _FIRST_PAUSE
-    hear = calling.told if calling.on_progress is not None else None  # a server need not tell nobody
+    hear = calling.report_progress if calling.on_progress is not None else None  # a server need not tell nobody
     for _ in range(_MOST_ROUNDS):
         params = types.CallToolRequestParams(
             name=calling.tool, arguments=dict(calling.arguments), input_responses=responses, request_state=state
@@ -143,7 +143,7 @@ async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
             raise Malformed(f"it is no result of tools/call: {error.errors()[0]['msg']}") from None
         state = wanted.request_state
         if wanted.input_requests:
-            responses, pause = await _answered(wanted.input_requests, server, calling), _FIRST_PAUSE
+            responses, pause = await _answer_questions(wanted.input_requests, server, calling), _FIRST_PAUSE
         else:
             responses = None
             await asyncio.sleep(pause)
@@ -151,7 +151,7 @@ async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
     raise Malformed(f"it asks for more and more: {_MOST_ROUNDS} rounds")
 
 
-async def _answered(requests: Mapping[str, Any], server: str, calling: Calling) -> dict[str, Any]:
+async def _answer_questions(requests: Mapping[str, Any], server: str, calling: Calling) -> dict[str, Any]:
     """Answers to the questions of one round, one after the other."""
     from mcp import types
 

@@ -21,9 +21,9 @@ from casemate.tools.connections.answers import Answer, Listing, Malformed, Serve
 from casemate.tools.connections.calling import Calling, call, raw_result
 from casemate.tools.connections.context import Surroundings
 from casemate.tools.connections.definition import Definition, Remote
-from casemate.tools.connections.reports import OutputTail, Reports, redacted, shown
+from casemate.tools.connections.reports import OutputTail, Reports, clean_text, redact_answer
 from casemate.tools.connections.streams import HTTP_STATUS, MessageFilter
-from casemate.tools.connections.transport import Opening, opened, transport
+from casemate.tools.connections.transport import ResolvedDefinition, resolve_definition, transport
 
 if TYPE_CHECKING:
     from mcp import Client, MCPError
@@ -45,12 +45,12 @@ class RestartBackoff:
         self.failures = 0
         self._last = 0.0
 
-    def failed(self, now: float) -> None:
+    def note_failure(self, now: float) -> None:
         """It could not be started, or died before it was of any use."""
         self.failures += 1
         self._last = now
 
-    def worked(self) -> None:
+    def note_success(self) -> None:
         """It was of use."""
         self.failures = 0
 
@@ -118,23 +118,23 @@ class Connection:
         life, made = self._life, self._next
         return life is not None and made is not None and made.done() and not life.over.is_set()
 
-    async def listed(self) -> ServerTools:
+    async def list_tools(self) -> ServerTools:
         """Its tools, from a connection that is there. Raises ``ToolUnavailable`` and ``InvalidArgument``."""
         await self._alive()
         assert self.tools is not None
         return self.tools
 
     async def call(self, calling: Calling, expected: str = "") -> Answer:
-        """Have a tool called. ``expected``: the hash that its description must have. Raises as :meth:`listed`."""
-        return await self._once_more(lambda life: self._called(life, calling, expected))
+        """Have a tool called. ``expected``: the hash that its description must have. Raises as :meth:`list_tools`."""
+        return await self._once_more(lambda life: self._call(life, calling, expected))
 
     async def read(self, uri: str, timeout: float) -> list[dict[str, Any]]:  # noqa: ASYNC109
-        """The contents of a resource, as MCP has them. Raises as :meth:`listed`."""
+        """The contents of a resource, as MCP has them. Raises as :meth:`list_tools`."""
         return await self._once_more(lambda life: self._contents(life, uri, timeout))
 
     def reset(self) -> None:
         """End it; it is made again, at once, when somebody needs it."""
-        self._backoff.worked()
+        self._backoff.note_success()
         self._hurry.set()
         if self._life is not None:
             self._life.over.set()
@@ -169,7 +169,7 @@ class Connection:
             finally:
                 self._life = self._scope = None
                 if not waiting.done():
-                    waiting.set_exception(self._reports.closed())
+                    waiting.set_exception(self._reports.closed_error())
                 waiting.exception()  # whoever waited for it may be gone
 
     async def _take_turn(self) -> None:
@@ -186,27 +186,27 @@ class Connection:
 
     async def _live(self, waiting: asyncio.Future[Life]) -> None:
         """One connection, from its beginning to its end."""
-        opening = await asyncio.to_thread(opened, self.definition, self._surroundings)
+        resolved = await asyncio.to_thread(resolve_definition, self.definition, self._surroundings)
         words, over = OutputTail(), asyncio.Event()
-        redaction = opening.redaction()
+        redaction = resolved.redaction()
         try:
-            life = await self._connected(opening, words, over, redaction, waiting)
+            life = await self._connect(resolved, words, over, redaction, waiting)
         except Exception as error:  # noqa: BLE001 - whatever the SDK, a transport or a sign-in raises ends this server only
-            self._backoff.failed(time.monotonic())
+            self._backoff.note_failure(time.monotonic())
             if waiting.done():
                 return  # it was there: its calls have been told
-            raise self._reports.failed(error, words, redaction) from None
+            raise self._reports.connect_error(error, words, redaction) from None
         if life is None and self._is_stopped:
-            raise self._reports.closed()
+            raise self._reports.closed_error()
         if life is None:
-            self._backoff.failed(time.monotonic())
+            self._backoff.note_failure(time.monotonic())
             seconds = self.definition.connect_timeout
             raise self._reports.unavailable(f"it was not ready within {seconds:g} s", "connect", words, redaction)
         if not life.was_of_use:
-            self._backoff.failed(time.monotonic())
+            self._backoff.note_failure(time.monotonic())
 
-    async def _connected(
-        self, opening: Opening, words: OutputTail, over: asyncio.Event, redaction: Redaction | None,
+    async def _connect(
+        self, resolved: ResolvedDefinition, words: OutputTail, over: asyncio.Event, redaction: Redaction | None,
         waiting: asyncio.Future[Life],
     ) -> Life | None:  # fmt: skip
         """Its life, when it is over; None when it was not ready in time."""
@@ -217,9 +217,12 @@ class Connection:
         life = None
         with anyio.CancelScope() as self._scope:
             self._scope.deadline = anyio.current_time() + self.definition.connect_timeout
-            streams = transport(self.definition, opening, self._surroundings, words, self._waiting)
+            streams = transport(self.definition, resolved, self._surroundings, words, self._wait_for_person)
             async with Client(
-                messages.wrap(streams), cache=None, elicitation_callback=self._elicited, message_handler=self._noticed
+                messages.wrap(streams),
+                cache=None,
+                elicitation_callback=self._on_elicit,
+                message_handler=self._on_message,
             ) as client:
                 life = self._life = Life(client, messages, words, redaction, over)
                 try:
@@ -237,7 +240,7 @@ class Connection:
         return life if waiting.done() else None
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _wait_for_person(self) -> Iterator[None]:
         """A person is waited for while it is being connected, or a call's token is had."""
         scope = self._scope
         left, scope.deadline = scope.deadline - time.monotonic(), math.inf
@@ -252,7 +255,7 @@ class Connection:
         if self._life is not None and self.is_there:
             return self._life
         if self._is_stopped:
-            raise self._reports.closed()
+            raise self._reports.closed_error()
         if self._next is None or self._next.done():
             self._next = asyncio.get_running_loop().create_future()
             self._wanted.set()
@@ -273,26 +276,26 @@ class Connection:
                 "it forgets its sessions at once", "answer", life.words, life.redaction
             ) from None
 
-    async def _called(self, life: Life, calling: Calling, expected: str) -> Answer:
+    async def _call(self, life: Life, calling: Calling, expected: str) -> Answer:
         self._check_tool(calling.tool, expected)
         calling.redaction = life.redaction
         from mcp import MCPError
         from mcp_types import HEADER_MISMATCH
 
         try:
-            return await self._timed(life, calling)
+            return await self._call_timed(life, calling)
         except MCPError as error:
             if error.code != HEADER_MISMATCH:
                 doubt = f"while {calling.tool!r} ran; whether that took effect is not known"
-                return await self._refused(life, error, doubt)
+                return await self._handle_refusal(life, error, doubt)
         await self._list(life)  # which arguments are sent as headers has changed, and the call was not looked at
         self._check_tool(calling.tool, expected)
         try:
-            return await self._timed(life, calling)
+            return await self._call_timed(life, calling)
         except MCPError as error:
-            return failure(shown(error.message, life.redaction))
+            return failure(clean_text(error.message, life.redaction))
 
-    async def _timed(self, life: Life, calling: Calling) -> Answer:
+    async def _call_timed(self, life: Life, calling: Calling) -> Answer:
         import anyio
 
         life.callings.add(calling)
@@ -301,8 +304,8 @@ class Connection:
                 calling.begin(scope)
                 answer = await call(life.client.session, self._name, calling)
                 life.was_of_use = True
-                self._backoff.worked()
-                return redacted(answer, life.redaction)
+                self._backoff.note_success()
+                return redact_answer(answer, life.redaction)
         except Malformed as error:
             raise self._reports.unavailable(
                 f"its answer is not MCP's: {error}", "answer", None, life.redaction
@@ -330,9 +333,9 @@ class Connection:
                 f"its answer is not MCP's: {error}", "answer", None, life.redaction
             ) from None
         except MCPError as error:
-            answer = await self._refused(life, error, "while a resource was read")
+            answer = await self._handle_refusal(life, error, "while a resource was read")
             raise InvalidArgument("uri", f"the server says: {answer.content[0]['text']}") from None
-        return redacted(Answer(contents), life.redaction).content
+        return redact_answer(Answer(contents), life.redaction).content
 
     def _check_tool(self, tool: str, expected: str) -> None:
         tools = self.tools
@@ -343,7 +346,7 @@ class Connection:
         if expected and tools.hashes[tool] != expected:
             raise self._reports.unavailable(f"its tool {tool!r} is not described as it was before", CHANGED)
 
-    async def _refused(self, life: Life, error: MCPError, while_what: str) -> Answer:
+    async def _handle_refusal(self, life: Life, error: MCPError, while_what: str) -> Answer:
         """What an error of the protocol means: an answer of the server's, or that there is no server any more."""
         from mcp_types import CONNECTION_CLOSED, PARSE_ERROR
 
@@ -361,7 +364,7 @@ class Connection:
         if status is not None or error.code == PARSE_ERROR or is_cut_off:
             raise self._reports.unavailable(f"{error.message} {while_what}", "answer", life.words, life.redaction)
         life.was_of_use = True
-        return failure(shown(error.message, life.redaction))
+        return failure(clean_text(error.message, life.redaction))
 
     async def _list(self, life: Life) -> None:
         """Read all pages of its list of tools."""
@@ -386,7 +389,7 @@ class Connection:
             for name in listing.names:
                 if name not in kept:
                     listing.drop(name, "headers", "its schema asks for headers that cannot be (x-mcp-header)")
-            self.tools = listing.done(session.protocol_version or "", session.instructions or "")
+            self.tools = listing.finish(session.protocol_version or "", session.instructions or "")
         self._surroundings.on_tools(self.tools)
 
     async def _keep_list(self, life: Life) -> None:
@@ -414,11 +417,11 @@ class Connection:
                 async for _ in changes:
                     life.changed.set()
 
-    async def _noticed(self, message: object) -> None:
+    async def _on_message(self, message: object) -> None:
         if getattr(message, "method", "") == _CHANGED and self._life is not None:
             self._life.changed.set()
 
-    async def _elicited(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG002
+    async def _on_elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG002
         """Before MCP 2026-07-28 a question does not say which call it is about: it is asked where all that can be meant
         are of one asker."""
         from mcp import types

@@ -193,7 +193,7 @@ def read_servers(given: object) -> dict[str, Definition]:
 
     Raises ``InvalidArgument`` naming the server and the key.
     """
-    keys = _keyed(given, "servers", ("mcpServers",))
+    keys = _check_keys(given, "servers", ("mcpServers",))
     servers = keys.get("mcpServers", {})
     if not isinstance(servers, Mapping):
         raise InvalidArgument("mcpServers", f"{type(servers).__name__} is not a mapping of names to definitions")
@@ -213,7 +213,7 @@ def read_definition(name: object, given: object) -> Definition:
         )
     if ("command" in given) == ("url" in given):
         raise InvalidArgument(server, "give either 'command', to start a server here, or 'url', for one elsewhere")
-    keys = _keyed(given, server, _PROGRAM_KEYS if "command" in given else _REMOTE_KEYS)
+    keys = _check_keys(given, server, _PROGRAM_KEYS if "command" in given else _REMOTE_KEYS)
     variables = _texts(keys.get("variables", ()), f"{server}.variables")
     for variable in variables:
         if not _VARIABLE.match(variable):
@@ -240,7 +240,7 @@ def _program(keys: Mapping[str, Any], server: str) -> Program:
     if not command:
         raise InvalidArgument(f"{server}.command", "is empty")
     args = tuple(check_placeholders(text, f"{server}.args") for text in _texts(keys.get("args", ()), f"{server}.args"))
-    env = _mapping(keys.get("env", {}), f"{server}.env")
+    env = _read_mapping(keys.get("env", {}), f"{server}.env")
     for variable in env:
         if not _VARIABLE.match(variable):
             raise InvalidArgument(f"{server}.env", f"{variable[:100]!r} is no name of a variable")
@@ -271,7 +271,7 @@ def _remote(keys: Mapping[str, Any], server: str) -> Remote:
     url = check_placeholders(_text(keys["url"], f"{server}.url"), f"{server}.url")
     if not has_placeholder(url):
         check_url(url, f"{server}.url")
-    headers = _mapping(keys.get("headers", {}), f"{server}.headers")
+    headers = _read_mapping(keys.get("headers", {}), f"{server}.headers")
     for header in headers:
         if not _HEADER.match(header) or header.lower() in _OWN_HEADERS.split():
             raise InvalidArgument(f"{server}.headers", f"{header[:100]!r} is no header that can be set")
@@ -299,7 +299,7 @@ def _addresses(given: object, argument: str) -> tuple[str, ...] | Literal["publi
 
 
 def _sign_in(given: object, argument: str) -> SignIn:
-    keys = _keyed({"type": "authorization_code"} if given == "oauth" else given, argument, _AUTH_KEYS)
+    keys = _check_keys({"type": "authorization_code"} if given == "oauth" else given, argument, _AUTH_KEYS)
     grant = keys.get("type")
     if grant not in get_args(Grant):
         raise InvalidArgument(f"{argument}.type", f"{grant!r} is not known; choose one of {', '.join(get_args(Grant))}")
@@ -340,7 +340,7 @@ def check_url(url: str, argument: str) -> str:
     return url
 
 
-def _keyed(given: object, argument: str, known: tuple[str, ...]) -> Mapping[str, Any]:
+def _check_keys(given: object, argument: str, known: tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise InvalidArgument(argument, f"{type(given).__name__} is not a mapping")
     unknown = [str(key)[:100] for key in given if key not in known]
@@ -374,7 +374,7 @@ def _texts(given: object, argument: str) -> tuple[str, ...]:
     return tuple(_text(text, argument) for text in given)
 
 
-def _mapping(given: object, argument: str) -> Mapping[str, str]:
+def _read_mapping(given: object, argument: str) -> Mapping[str, str]:
     if not isinstance(given, Mapping) or len(given) > _MOST_TEXTS:
         raise InvalidArgument(
             argument, f"{type(given).__name__} is not a mapping of at most {_MOST_TEXTS} names to texts"

@@ -162,7 +162,7 @@ class DeviceFlow:
             "resource": resource,
         }
 
-    async def granted(self, response: httpx2.Response) -> httpx2.Response:
+    async def poll(self, response: httpx2.Response) -> httpx2.Response:
         """Ask again and again, until the user has done it. ``response``: to the first question. Raises
         ``OAuthFlowError`` where it was refused or took too long."""
         while True:
@@ -298,7 +298,7 @@ class _Kept(OAuthClientProvider):
         if self.context.oauth_metadata is None:
             self.context.oauth_metadata = self.tokens.metadata()
         if self.sign_in.client_id:
-            self.context.client_info = _registered(self.sign_in, self.context.client_metadata)
+            self.context.client_info = _make_client_information(self.sign_in, self.context.client_metadata)
         self._choose_authentication()
 
     async def _keep(self, port: int = 0) -> None:
@@ -325,7 +325,7 @@ def _secret_goes(metadata: OAuthMetadata | None) -> Literal["client_secret_basic
     return "client_secret_basic" if known is None or "client_secret_basic" in known else "client_secret_post"
 
 
-def _registered(sign_in: SignIn, metadata: OAuthClientMetadata) -> OAuthClientInformationFull:
+def _make_client_information(sign_in: SignIn, metadata: OAuthClientMetadata) -> OAuthClientInformationFull:
     """The client that the definition names."""
     return OAuthClientInformationFull(
         client_id=sign_in.client_id,
@@ -362,7 +362,7 @@ class _Browser(_Kept):
 
     async def _come_back(self) -> AuthorizationCodeResult:
         state = parse_qs(urlsplit(self._page).query)["state"][0]
-        async with self._loopback.listening(state) as returned:
+        async with self._loopback.listen(state) as returned:
             with self._showing.waiting():
                 await self._showing.show(self._page)
                 try:
@@ -406,7 +406,7 @@ class _Device(_Kept):
         with self._showing.waiting():
             try:
                 async with asyncio.timeout(_PERSON_SECONDS):
-                    response = await self._flow.granted(response)
+                    response = await self._flow.poll(response)
             except TimeoutError:
                 raise self._showing.nobody_came() from None
         await super()._handle_token_response(response)

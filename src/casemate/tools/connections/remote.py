@@ -64,7 +64,7 @@ def is_metadata(address: str) -> bool:
     return any(_number(address) in network for network in _METADATA)
 
 
-def vetted(host: str, addresses: Iterable[str]) -> dict[str, str]:
+def check_addresses(host: str, addresses: Iterable[str]) -> dict[str, str]:
     """The places of those of ``addresses`` that are not public. Raises ``InvalidArgument`` for none, and for a cloud's
     metadata."""
     found = tuple(addresses)
@@ -109,7 +109,7 @@ class Bounded(httpx2.AsyncBaseTransport):
         """Send it. What goes wrong is an answer of 503, for what is raised here would end every other call, too."""
         place = f"{request.method} {request.url.copy_with(query=None, fragment=None)}"
         try:
-            response = await self._sent(request)
+            response = await self._send(request)
         except httpx2.TransportError as error:
             self._note(f"{place}: {str(error) or type(error).__name__}")
             return await _as_json_rpc(request, httpx2.Response(_UNAVAILABLE, request=request))
@@ -118,7 +118,7 @@ class Bounded(httpx2.AsyncBaseTransport):
             return await _as_json_rpc(request, response)
         return response
 
-    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
         await self._check_place(request.url)
         request.headers["accept-encoding"] = "identity"  # what is small on the way may be huge when it is unpacked
         response = await self._answer(request)
@@ -261,7 +261,7 @@ class Listening(httpx2.AsyncClient):
         """Send it, in its turn."""
         opens = request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
         if opens and self._is_first:
-            return await self._opened(request, **options)
+            return await self._open_stream(request, **options)
         if not self._is_first and not self._answered.is_set():
             await self._asked.wait()
             with contextlib.suppress(TimeoutError):
@@ -270,14 +270,14 @@ class Listening(httpx2.AsyncClient):
             self._answered.set()
         return await super().send(request, **options)
 
-    async def _opened(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+    async def _open_stream(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         self._is_first = False
 
-        async def sent(event: str, _about: object) -> None:
+        async def on_trace(event: str, _about: object) -> None:
             if event.endswith("receive_response_headers.started"):
                 self._asked.set()
 
-        request.extensions["trace"] = sent
+        request.extensions["trace"] = on_trace
         try:
             return await super().send(request, **options)
         finally:

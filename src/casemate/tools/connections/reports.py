@@ -27,7 +27,7 @@ class OutputTail:
         self._size = 0
         self._has_lost = False
 
-    def heard(self, data: bytes) -> None:
+    def add(self, data: bytes) -> None:
         """More of it."""
         self._has_lost = self._has_lost or len(data) > _MOST_BYTES
         self._pieces.append(data[-_MOST_BYTES:])
@@ -38,16 +38,16 @@ class OutputTail:
 
     def note(self, line: str) -> None:
         """A line of casemate's own among them."""
-        self.heard(f"\n[{line}]\n".encode(errors="replace"))
+        self.add(f"\n[{line}]\n".encode(errors="replace"))
 
     def text(self) -> str:
         """Its last lines; control and formatting characters are shown as their codes."""
         lines = b"".join(self._pieces).decode(errors="replace").splitlines()
-        kept = [shortened(visible(line.strip()), _LONGEST_LINE) for line in lines if line.strip()]
+        kept = [shorten(visible(line.strip()), _LONGEST_LINE) for line in lines if line.strip()]
         return ("…" if self._has_lost else "") + "\n".join(kept[-_MOST_LINES:])
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     """At most ``most`` characters of ``text``, with an ellipsis where it was cut: what finds secrets looks for the
     beginning of one there."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
@@ -80,31 +80,31 @@ class Reports:
             self._name, f"the server {self._name!r}: {clean}", reason=reason, remediation=remediation
         )
 
-    def closed(self) -> ToolUnavailable:
+    def closed_error(self) -> ToolUnavailable:
         """It is no longer one of ours."""
         return self.unavailable("it was removed, or all connections were closed", "closed")
 
-    def failed(self, error: Exception, words: OutputTail, redaction: Redaction | None) -> CasemateError:
+    def connect_error(self, error: Exception, words: OutputTail, redaction: Redaction | None) -> CasemateError:
         """It could not be connected because of ``error``, which may be a group of them."""
         causes = list(_causes(error))
         ours = [cause for cause in causes if isinstance(cause, CasemateError)]
         if ours:
             return ours[0]
-        said = "; ".join(dict.fromkeys(_told(cause) for cause in causes[:_MOST_CAUSES]))
-        told = shown(said, redaction)
+        said = "; ".join(dict.fromkeys(_describe_error(cause) for cause in causes[:_MOST_CAUSES]))
+        told = clean_text(said, redaction)
         advice = ""
         if _NOT_SIGNED_IN in words.text():
             advice = "It wants to know who asks: give its definition 'auth', or 'headers' with a token."
         return self.unavailable(f"it could not be connected: {told}", "connect", words, redaction, advice)
 
 
-def shown(text: str, redaction: Redaction | None) -> str:
+def clean_text(text: str, redaction: Redaction | None) -> str:
     """A server's text for people: short, visible, without secrets."""
     clean = redaction.text(text) if redaction is not None else text
-    return inert(shortened(clean, _LONGEST_REASON))
+    return inert(shorten(clean, _LONGEST_REASON))
 
 
-def redacted(answer: Answer, redaction: Redaction | None) -> Answer:
+def redact_answer(answer: Answer, redaction: Redaction | None) -> Answer:
     """The answer without the secrets that its server was given."""
     if redaction is None:
         return answer
@@ -121,7 +121,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = str(getattr(error, "message", "") or error)
     kind = type(error).__name__
     return text if kind == "MCPError" else f"{kind}: {text}" if text else kind

@@ -91,14 +91,14 @@ class Servers:
         with self._lock:
             return tuple(connection.definition for connection in self._connections.values())
 
-    def known(self, server: str) -> ServerTools | None:
+    def last_tools(self, server: str) -> ServerTools | None:
         """The tools of a server as they were last read; None before that. Nothing is started. Raises
         ``InvalidArgument`` for a name that is not exactly a server's."""
         with self._lock:
             return self._connection(server).tools
 
     def present(self, server: str) -> ServerTools | None:
-        """As :meth:`known`, of a server that is connected now; what it says of changes is heard."""
+        """As :meth:`last_tools`, of a server that is connected now; what it says of changes is heard."""
         with self._lock:
             connection = self._connection(server)
             return connection.tools if connection.is_there else None
@@ -107,7 +107,7 @@ class Servers:
         """The tools of a server, which is connected for that. The future raises ``ToolUnavailable``,
         ``InvalidArgument`` for a placeholder without value, ``VaultUnavailable``; this itself ``InvalidArgument`` for
         an unknown name, and ``SandboxClosed``."""
-        return self._submit(server, lambda connection: connection.listed())
+        return self._submit(server, lambda connection: connection.list_tools())
 
     def call(
         self,
@@ -149,7 +149,7 @@ class Servers:
         """
         with self._lock:  # so that it begins before the loop is told to end
             self._check_open()
-            loop = self._running()
+            loop = self._ensure_loop()
             assert self._group is not None
             item = self._loop_work.enter(loop, self._group, work)
         await item.stay()
@@ -201,7 +201,7 @@ class Servers:
         with self._lock:
             self._check_open()
             connection = self._connection(server)
-            loop = self._running()
+            loop = self._ensure_loop()
             if threading.current_thread() is self._thread:
                 self._begin(connection, use, future)
                 return future
@@ -211,7 +211,7 @@ class Servers:
                 raise Fault("the thread of the connections to MCP servers is gone") from None
         return future
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _ensure_loop(self) -> asyncio.AbstractEventLoop:
         if self._thread is None:
             has_started = threading.Event()
             self._thread = threading.Thread(target=self._main, args=(has_started,), name=_THREAD, daemon=True)
@@ -254,12 +254,12 @@ class Servers:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
-        def cancelled(of: Future[T]) -> None:
+        def on_cancel(of: Future[T]) -> None:
             if of.cancelled():
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(task.cancel)
 
-        future.add_done_callback(cancelled)
+        future.add_done_callback(on_cancel)
         with contextlib.suppress(InvalidStateError):  # it was cancelled meanwhile
             try:
                 future.set_result(await use(connection))

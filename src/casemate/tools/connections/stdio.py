@@ -195,7 +195,7 @@ class StdioReader:
 
     def _heard_rubbish(self, line: bytes) -> None:
         self._rubbish += len(line)
-        self._words.heard(line[:1000] + b"\n")
+        self._words.add(line[:1000] + b"\n")
         is_borne = self._budget.spend(time.monotonic(), 1 + len(line) / _RUBBISH_COST)
         if self._rubbish > _MOST_RUBBISH or not is_borne:
             raise Broken("it says too much that is no message of MCP")
@@ -278,7 +278,7 @@ class Lines:
 
 async def _read_stderr(noise: asyncio.StreamReader, words: OutputTail, is_quiet: asyncio.Event) -> None:
     while chunk := await noise.read(_CHUNK):
-        words.heard(chunk)
+        words.add(chunk)
         await asyncio.sleep(len(chunk) / _NOISE)
     is_quiet.set()
 

@@ -34,7 +34,7 @@ _SHORTEST = 8  # bytes of a secret that can be told from innocent text, as the v
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ResolvedDefinition:
     """A definition with its values, for one connection. Shows nobody its values."""
 
     command: Command | None = field(default=None, repr=False)
@@ -53,7 +53,7 @@ class Opening:
         return Redaction(known)
 
 
-def opened(definition: Definition, surroundings: Surroundings) -> Opening:
+def resolve_definition(definition: Definition, surroundings: Surroundings) -> ResolvedDefinition:
     """Fill in the values. May block. Raises ``InvalidArgument`` naming what has none, and ``VaultUnavailable``."""
     sources = Sources(surroundings.secrets.get, surroundings.environ, definition.variables)
     expansion = Expansion(sources)
@@ -65,18 +65,18 @@ def opened(definition: Definition, surroundings: Surroundings) -> Opening:
         if any("\0" in text for text in (*args, *env.values())):
             raise InvalidArgument(name, "a value that was filled in holds a NUL character")
         env = {f"{_APART}{key}": text for key, text in env.items()} if how.wall else env
-        command = Command([*_wrapped(how.wall, bool(env)), how.command, *args], {**own, **env}, how.cwd)
-        return Opening(command=command, secrets=expansion.secrets)
+        command = Command([*_wall_words(how.wall, bool(env)), how.command, *args], {**own, **env}, how.cwd)
+        return ResolvedDefinition(command=command, secrets=expansion.secrets)
     headers = {key: expansion.private(text, f"{name}.headers.{key}") for key, text in how.headers.items()}
     for key, value in headers.items():
         if not value.isascii() or not value.isprintable():
             raise InvalidArgument(f"{name}.headers.{key}", "its value holds what no header can")
     url = check_url(expansion.public(how.url, f"{name}.url"), f"{name}.url")
-    sign_in = None if how.sign_in is None else _signing(how.sign_in, expansion, f"{name}.auth")
-    return Opening(url=url, headers=headers, sign_in=sign_in, secrets=expansion.secrets)
+    sign_in = None if how.sign_in is None else _fill_in_sign_in(how.sign_in, expansion, f"{name}.auth")
+    return ResolvedDefinition(url=url, headers=headers, sign_in=sign_in, secrets=expansion.secrets)
 
 
-def _wrapped(wall: Wall | None, has_variables: bool) -> list[str]:
+def _wall_words(wall: Wall | None, has_variables: bool) -> list[str]:
     """The words before a command that runs behind a wall. Whether it ``has_variables``, whose names begin otherwise
     until it has them: many a variable (OPENSSL_CONF, GCONV_PATH, HOME) would say what is loaded outside, and when.
 
@@ -91,7 +91,7 @@ def _wrapped(wall: Wall | None, has_variables: bool) -> list[str]:
     return [sys.executable, "-E", "-P", "-m", "casemate", "wrap", *rules, *shown, *apart, "--"]
 
 
-def _signing(sign_in: SignIn, expansion: Expansion, argument: str) -> SignIn:
+def _fill_in_sign_in(sign_in: SignIn, expansion: Expansion, argument: str) -> SignIn:
     return replace(
         sign_in,
         client_id=expansion.private(sign_in.client_id, f"{argument}.client_id"),
@@ -105,15 +105,15 @@ def _signing(sign_in: SignIn, expansion: Expansion, argument: str) -> SignIn:
 @asynccontextmanager
 async def transport(
     definition: Definition,
-    opening: Opening,
+    resolved: ResolvedDefinition,
     surroundings: Surroundings,
     words: OutputTail,
     waiting: Callable[[], AbstractContextManager[None]],
 ) -> AsyncGenerator[Streams]:
     """The server as a transport of the MCP SDK, for as long as the block lasts. ``waiting``: a block in which a person
     is waited for, and no deadline of a machine's."""
-    if opening.command is not None:
-        async with stdio(opening.command, words) as streams:
+    if resolved.command is not None:
+        async with stdio(resolved.command, words) as streams:
             yield streams
         return
     from casemate.tools.connections.remote import remote
@@ -121,12 +121,12 @@ async def transport(
     assert isinstance(definition.how, Remote)
     async with contextlib.AsyncExitStack() as stack:
         auth = None
-        if opening.sign_in is not None:
+        if resolved.sign_in is not None:
             from casemate.tools.connections.oauth import signed_in
 
             auth = await stack.enter_async_context(
                 signed_in(
-                    definition.name, opening.url, opening.sign_in, surroundings, waiting, definition.how.addresses
+                    definition.name, resolved.url, resolved.sign_in, surroundings, waiting, definition.how.addresses
                 )
             )
-        yield await stack.enter_async_context(remote(definition.how, opening.url, opening.headers, auth, words))
+        yield await stack.enter_async_context(remote(definition.how, resolved.url, resolved.headers, auth, words))

@@ -33,7 +33,7 @@ _SHORTEST_STEM = 3
 _IN_NAME = 3.0  # a word of a name tells more than one of a description
 
 
-def ranked(query: str, rows: Sequence[tuple[str, ...]]) -> list[int]:
+def rank(query: str, rows: Sequence[tuple[str, ...]]) -> list[int]:
     """The numbers of the ``rows`` that have any word of ``query`` (or begin with it), best first.
 
     The last text of a row is its description, those before are its names. A word that few rows have counts more; of a
@@ -111,7 +111,7 @@ class Catalogue:
             found[self._packages[server]] = {module: one for module, one in readable.items() if one is not None}
         self._found = found
 
-    def made(self, module: str) -> tuple[str, bool] | None:
+    def cached_source(self, module: str) -> tuple[str, bool] | None:
         """As :meth:`source`, at once: None, too, where it was not asked for before."""
         return self._made.get(module)
 
@@ -158,26 +158,26 @@ class Catalogue:
                     return tool
         return None
 
-    def listed(self) -> list[dict[str, Any]]:
+    def list_rows(self) -> list[dict[str, Any]]:
         """Every tool: ``server`` and ``tool`` as on the wire, ``module``, and the first words of its description."""
         return [self._row(package, one) for package, modules in self._found.items() for one in modules.values()]
 
     def search(self, query: str, detail: Detail = "brief") -> tuple[str, list[dict[str, Any]]]:
         """What fits ``query`` best, as text and as rows; everything (its names) for an empty one."""
-        rows = self.listed()
+        rows = self.list_rows()
         if not rows:
             return "There are no tools.", []
-        found = ranked(query, [(row["module"], row["tool"], row["about"]) for row in rows]) if query.strip() else None
+        found = rank(query, [(row["module"], row["tool"], row["about"]) for row in rows]) if query.strip() else None
         chosen = rows if found is None else [rows[n] for n in found[:MOST_FOUND]]
         if not chosen:
             return "No tool fits. An empty search lists all of them.", []
         wanted = detail if detail in get_args(Detail) else "brief"
-        return "\n".join(self._told(row, wanted) for row in chosen), chosen
+        return "\n".join(self._describe(row, wanted) for row in chosen), chosen
 
     def describe(self, server: str, tool: str) -> str | None:
         """All that a program needs to know in order to call it."""
         readable = self._readable(server, tool)
-        return None if readable is None else self._told(self._row(self._packages[server], readable), "full")
+        return None if readable is None else self._describe(self._row(self._packages[server], readable), "full")
 
     def package(self, runtime: Mapping[str, str]) -> dict[str, str]:
         """The package as files, by path: ``runtime`` (the files of `mcptools` itself, by name) and every tool."""
@@ -215,10 +215,10 @@ class Catalogue:
             self._refuse(tool, error.code, f"its input schema cannot be used: {error}", error.where)
             return None
         return Readable(
-            tool, module, parameters, self._promised(tool), None if tool.samples is None else read(tool.samples)
+            tool, module, parameters, self._describe_result(tool), None if tool.samples is None else read(tool.samples)
         )
 
-    def _promised(self, tool: Tool) -> Document | None:
+    def _describe_result(self, tool: Tool) -> Document | None:
         try:
             return None if tool.output_schema is None else read(tool.output_schema)
         except Unreadable as error:
@@ -239,7 +239,7 @@ class Catalogue:
         module = f"{PACKAGE}.{package}.{readable.module}"
         return {"server": tool.server, "tool": tool.name, "module": module, "about": about}
 
-    def _told(self, row: Mapping[str, Any], detail: str) -> str:
+    def _describe(self, row: Mapping[str, Any], detail: str) -> str:
         if detail == "names":
             return str(row["module"])
         if detail == "brief":

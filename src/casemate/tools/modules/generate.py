@@ -38,7 +38,7 @@ LONGEST_LINE = 600
 _CUT = " [...]"
 
 
-def shown(text: str, longest: int = LONGEST_DESCRIPTION) -> str:
+def visible_text(text: str, longest: int = LONGEST_DESCRIPTION) -> str:
     """``text`` for people and models: cut, control characters and what changes the direction of text as escapes."""
     cut = text if len(text) <= longest else text[: longest - len(_CUT)] + _CUT
     lines = cut.replace("\r\n", "\n").replace("\t", "    ").split("\n")
@@ -47,7 +47,7 @@ def shown(text: str, longest: int = LONGEST_DESCRIPTION) -> str:
 
 def one_line(text: str, longest: int = LONGEST_LINE) -> str:
     """``text`` on a single line."""
-    return shown(" ".join(text[: 4 * longest].split()), longest)
+    return visible_text(" ".join(text[: 4 * longest].split()), longest)
 
 
 def python_docstring(text: str, indent: str = "") -> str:
@@ -258,7 +258,7 @@ def _types(readable: Readable) -> _Types:
 
 def _documentation(readable: Readable, types: _Types) -> str:
     tool, params = readable.tool, types.params
-    parts = [shown(tool.description) or one_line(tool.title) or f"The tool {one_line(tool.name)}."]
+    parts = [visible_text(tool.description) or one_line(tool.title) or f"The tool {one_line(tool.name)}."]
     if params.fields:
         parts.append("\n".join(["Parameters of run() and Params():", *(_line(field) for field in params.fields)]))
     hints = tool.hints
@@ -269,14 +269,14 @@ def _documentation(readable: Readable, types: _Types) -> str:
     if readable.result is None:
         parts.append("Gives text (an Output, which is a str) with all that came back in `.content`.")
         if readable.samples is not None:
-            parts.append(_seen(readable.samples))
+            parts.append(_describe_samples(readable.samples))
     else:
         parts.append(_gives(types.result))
     inner = [record for record in types.records if record is not params and record is not types.result]
     taken = types.records[: types.given]
     nested = [_within(record, "keyword" if record in taken else "attribute") for record in inner]
     if nested:
-        parts.append(shown("\n".join(["Objects in these:", *nested]), _LONGEST_NESTED))
+        parts.append(visible_text("\n".join(["Objects in these:", *nested]), _LONGEST_NESTED))
     return "\n\n".join(parts)
 
 
@@ -294,7 +294,7 @@ def _within(record: Record, name: Name) -> str:
     return "\n".join([f"    {record.name}:{'' if lines else ' any keys'}", *lines])
 
 
-def _seen(samples: Document) -> str:
+def _describe_samples(samples: Document) -> str:
     """The type inferred from what came back before, for people: it promises nothing."""
     reader = Reader(reserved_classes=_CLASSES, reserved_attributes=ATTRIBUTES)
     plain = Annotations(())
@@ -302,7 +302,7 @@ def _seen(samples: Document) -> str:
     for record in reader.records:
         fields = [f"{one_line(field.key, 60)}: {one_line(plain.of(field.type, 'had'), 200)}" for field in record.fields]
         lines.append(f"    {record.name}: {', '.join(fields)}")
-    return shown("\n".join(lines), 2_000)
+    return visible_text("\n".join(lines), 2_000)
 
 
 def _line(field: Field, name: Name = "keyword") -> str:
@@ -432,7 +432,7 @@ def _function(module: str, readable: Readable, reader: Reader) -> str:
     if readable.result is not None:
         result = _text(reader.type_of(readable.result, reader.free_name(f"{stem}Result")))
     optional = "" if any(field.required for field in params.fields) else "?"
-    comment = script_comment(shown(readable.tool.description) or readable.module, "  ")
+    comment = script_comment(visible_text(readable.tool.description) or readable.module, "  ")
     return f"{comment}\n  {module}(params{optional}: {params.name}, options?: CallOptions): Promise<{result}>;"
 
 

@@ -52,7 +52,7 @@ class Document:
     targets: Mapping[int, tuple[Json, ...]] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
 
-    def referred(self, schema: Mapping[str, Any]) -> tuple[Json, ...]:
+    def targets_of(self, schema: Mapping[str, Any]) -> tuple[Json, ...]:
         """The subschemas that ``schema`` refers to by ``$ref`` and its like, in the order of `REFERENCES`."""
         return self.targets.get(id(schema), ())
 
@@ -83,14 +83,14 @@ def read(schema: Json) -> Document:
         _note_identity(node, where, anchors)
         references.extend((node, where) for key in REFERENCES if key in node)
         stack.extend(children_of(node, where))
-    targets = _resolved(schema, references, anchors, nodes)
+    targets = _resolve(schema, references, anchors, nodes)
     return Document(schema, nodes, targets, names)
 
 
 def children_of(node: Mapping[str, Any], where: str = "") -> Iterator[tuple[Json, str, str]]:
     """The subschemas that stand in ``node``, each with its pointer and its key. Raises :class:`Unreadable`."""
     for key, value in node.items():
-        place = f"{where}/{_escaped(key)}"
+        place = f"{where}/{_escape(key)}"
         if key in LIST_KEYWORDS and isinstance(value, list):
             yield from ((item, f"{place}/{n}", "") for n, item in enumerate(value))
         elif key in MAP_KEYWORDS:
@@ -98,7 +98,7 @@ def children_of(node: Mapping[str, Any], where: str = "") -> Iterator[tuple[Json
                 raise Unreadable("malformed", f"{key} is an object, not {type(value).__name__}", place)
             for name, item in value.items():
                 if not (key == "dependencies" and isinstance(item, list)):
-                    yield item, f"{place}/{_escaped(name)}", name
+                    yield item, f"{place}/{_escape(name)}", name
         elif key in SCHEMA_KEYWORDS:
             yield value, place, ""
         elif key in LIST_KEYWORDS:
@@ -147,7 +147,7 @@ def _note_identity(node: dict[str, Any], where: str, anchors: dict[str, Json]) -
             anchors.setdefault(node[key], node)
 
 
-def _resolved(
+def _resolve(
     root: Json, references: list[tuple[dict[str, Any], str]], anchors: Mapping[str, Json], nodes: dict[int, Json]
 ) -> dict[int, tuple[Json, ...]]:
     targets: dict[int, tuple[Json, ...]] = {}
@@ -167,7 +167,7 @@ def _target(root: Json, reference: Json, anchors: Mapping[str, Json], where: str
         raise Unreadable("malformed", "a reference is a text", where)
     if not reference.startswith("#"):
         raise Unreadable("external_reference", "a reference leads out of the schema, and is not followed", where)
-    fragment = _unquoted(reference[1:])
+    fragment = _unquote(reference[1:])
     if fragment and not fragment.startswith("/"):
         if fragment in anchors:
             return anchors[fragment]
@@ -188,7 +188,7 @@ def _target(root: Json, reference: Json, anchors: Mapping[str, Json], where: str
     return value
 
 
-def _unquoted(fragment: str) -> str:
+def _unquote(fragment: str) -> str:
     """A fragment of a URI without its escapes (RFC 3986, 2.1), as UTF-8."""
     if "%" not in fragment:
         return fragment
@@ -196,7 +196,7 @@ def _unquoted(fragment: str) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _escaped(key: str) -> str:
+def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 

@@ -255,7 +255,7 @@ class Reader:
         self._left -= 1
         if not isinstance(schema, dict) or self._left < 0 or depth > DEEPEST:
             return Anything()
-        referred = [target for target in self._document.referred(schema) if isinstance(target, dict)]
+        referred = [target for target in self._document.targets_of(schema) if isinstance(target, dict)]
         if len(referred) == 1 and not (set(schema) & (_OBJECT_WORDS | {"allOf", "anyOf", "oneOf", "type"})):
             return self._type(referred[0], class_name(self._document.name_of(referred[0]), name), depth + 1)
         if "const" in schema:
@@ -280,7 +280,7 @@ class Reader:
         return union_of(list(exact)) if exact else Scalar(kind)
 
     def _without_kind(self, schema: dict[str, Any], referred: list[Json], name: str, depth: int) -> Type:
-        parts = [part for part in (*referred, *_listed(schema, "allOf")) if isinstance(part, dict)]
+        parts = [part for part in (*referred, *_list_of(schema, "allOf")) if isinstance(part, dict)]
         if set(schema) & _OBJECT_WORDS:
             return self._object(schema, name, depth)
         if parts and any(self._is_object(part, 0) for part in parts):
@@ -294,7 +294,7 @@ class Reader:
         return union_of(options) if options else Anything()
 
     def _branches(self, schema: dict[str, Any], name: str, depth: int, *keys: str) -> list[Type]:
-        return [self._type(part, name, depth + 1) for key in keys for part in _listed(schema, key)]
+        return [self._type(part, name, depth + 1) for key in keys for part in _list_of(schema, key)]
 
     def _is_object(self, schema: Json, depth: int) -> bool:
         if not isinstance(schema, dict) or depth > DEEPEST or self._left < 0:
@@ -302,12 +302,12 @@ class Reader:
         self._left -= 1
         if schema.get("type") == "object" or set(schema) & _OBJECT_WORDS:
             return True
-        inner = [*self._document.referred(schema), *_listed(schema, "allOf")]
+        inner = [*self._document.targets_of(schema), *_list_of(schema, "allOf")]
         return any(self._is_object(part, depth + 1) for part in inner)
 
     def _array(self, schema: dict[str, Any], name: str, depth: int) -> Type:
         item = name[:-1] if name.endswith("s") and not name.endswith("ss") else f"{name}Item"
-        places = [*_listed(schema, "prefixItems"), *_listed(schema, "items")]
+        places = [*_list_of(schema, "prefixItems"), *_list_of(schema, "items")]
         rest = schema.get("items") if not isinstance(schema.get("items"), list) else schema.get("additionalItems")
         if places and rest is not False:
             places.append(True if rest is None else rest)
@@ -321,7 +321,7 @@ class Reader:
         known = self._known.get((id(schema),))
         if known is not None:
             return known
-        options = [part for key in ("oneOf", "anyOf") for part in _listed(schema, key)]
+        options = [part for key in ("oneOf", "anyOf") for part in _list_of(schema, key)]
         if options and not (set(schema) & {"properties", "allOf"}) and all(self._is_object(o, 0) for o in options):
             described = [option for option in options if isinstance(option, dict) and set(option) != {"required"}]
             if len(described) == len(options):
@@ -347,7 +347,7 @@ class Reader:
         keywords = unique_names(shape.properties, self._keywords, empty="empty")
         attributes = unique_names(shape.properties, self._attributes, empty="empty")
         for wire, schemas in shape.properties.items():
-            schema = schemas[0] if len(schemas) == 1 else self._joined(schemas, sure=wire in shape.sure)
+            schema = schemas[0] if len(schemas) == 1 else self._join(schemas, sure=wire in shape.sure)
             kind = self._type(schema, class_name(wire), depth + 1)
             required = wire in shape.required
             words = schemas[0] if isinstance(schemas[0], dict) else {}
@@ -360,7 +360,7 @@ class Reader:
     def _extra(self, shape: _Shape, name: str, depth: int) -> Type:
         return union_of([self._type(extra, f"{name}Extra", depth + 1) for extra in shape.extras] or [Anything()])
 
-    def _joined(self, schemas: list[Json], *, sure: bool) -> Json:
+    def _join(self, schemas: list[Json], *, sure: bool) -> Json:
         """One schema of several: all of them hold where one is sure, else any."""
         key = tuple(map(id, schemas))
         if key not in self._joins:
@@ -379,9 +379,12 @@ class Reader:
                 continue
             seen.add((id(schema), sure))
             self._take(shape, schema, sure=sure)
-            stack.extend((part, sure) for part in (*self._document.referred(schema), *_listed(schema, "allOf")))
-            branches = [*_listed(schema, "anyOf"), *_listed(schema, "oneOf"), schema.get("then"), schema.get("else")]
-            branches += [*_mapped(schema, "dependentSchemas").values(), *_mapped(schema, "dependencies").values()]
+            stack.extend((part, sure) for part in (*self._document.targets_of(schema), *_list_of(schema, "allOf")))
+            branches = [*_list_of(schema, "anyOf"), *_list_of(schema, "oneOf"), schema.get("then"), schema.get("else")]
+            branches += [
+                *_mapping_of(schema, "dependentSchemas").values(),
+                *_mapping_of(schema, "dependencies").values(),
+            ]
             stack.extend((part, False) for part in branches)
         known = [name for name in shape.required if name not in shape.properties]
         for name in sorted(known):
@@ -389,7 +392,7 @@ class Reader:
         return shape
 
     def _take(self, shape: _Shape, schema: dict[str, Any], *, sure: bool) -> None:
-        for name, value in _mapped(schema, "properties").items():
+        for name, value in _mapping_of(schema, "properties").items():
             if value is not False:
                 held = shape.properties.setdefault(name, [])
                 held.extend([value] if not any(value is one for one in held) else [])
@@ -404,10 +407,10 @@ class Reader:
             for key in ("additionalProperties", "unevaluatedProperties"):
                 if key in schema and schema[key] is not False:
                     shape.extras.append(schema[key])
-        shape.extras.extend(_mapped(schema, "patternProperties").values())
+        shape.extras.extend(_mapping_of(schema, "patternProperties").values())
 
     def _description(self, schema: dict[str, Any]) -> str:
-        for place in (schema, *self._document.referred(schema)):
+        for place in (schema, *self._document.targets_of(schema)):
             for key in ("description", "title"):
                 if isinstance(place, dict) and isinstance(place.get(key), str) and place[key].strip():
                     return str(place[key])
@@ -443,11 +446,11 @@ def _width(kind: Type) -> int:
     return {Exact: 0, Record: 1, Scalar: 2, Array: 2, Table: 3, Choice: 4}.get(type(kind), 5)
 
 
-def _listed(schema: dict[str, Any], key: str) -> list[Json]:
+def _list_of(schema: dict[str, Any], key: str) -> list[Json]:
     value = schema.get(key)
     return value if isinstance(value, list) else []
 
 
-def _mapped(schema: dict[str, Any], key: str) -> dict[str, Json]:
+def _mapping_of(schema: dict[str, Any], key: str) -> dict[str, Json]:
     value = schema.get(key)
     return value if isinstance(value, dict) else {}

@@ -80,7 +80,7 @@ def _for_every_child(node: Mapping[str, Any]) -> list[Json]:
 
 def _in_place(document: Document, node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The schemas that look at the same value as ``node``."""
-    found = [*document.referred(node), *(node.get(key) for key in _IN_PLACE), *_lists(node, _IN_PLACE_LISTS)]
+    found = [*document.targets_of(node), *(node.get(key) for key in _IN_PLACE), *_lists(node, _IN_PLACE_LISTS)]
     found += [*_values(node, "dependentSchemas"), *_values(node, "dependencies")]
     return (schema for schema in found if isinstance(schema, dict))
 
@@ -139,7 +139,7 @@ class Validator:
 
     def __init__(self, schema: Json, document: Document | None = None) -> None:
         self._looks = Looks(document or read(schema))
-        self._compiled = _compiled(schema)
+        self._compile = _compile(schema)
 
     def is_quick(self, value: Json) -> bool:
         """Whether checking ``value`` takes less than a millisecond or so."""
@@ -158,16 +158,16 @@ class Validator:
             return ("it is too large to be checked against a schema as complex as this one",)
         found: list[str] = []
         try:
-            for error in self._compiled.iter_errors(value):
-                found.append(_told(error.instance_path, error.message))
+            for error in self._compile.iter_errors(value):
+                found.append(_describe_error(error.instance_path, error.message))
                 if len(found) == MOST_ERRORS:
                     break
         except (ValueError, TypeError, OverflowError) as error:
-            return (_told([], f"it cannot be checked: {error}"),)
+            return (_describe_error([], f"it cannot be checked: {error}"),)
         return tuple(found)
 
 
-def _compiled(schema: Json) -> Any:
+def _compile(schema: Json) -> Any:
     import jsonschema_rs
 
     dialect = schema.get("$schema") if isinstance(schema, dict) else None
@@ -186,7 +186,7 @@ def _compiled(schema: Json) -> Any:
             ),
         )
     except (ValueError, TypeError, OverflowError, jsonschema_rs.ReferencingError) as error:
-        raise Unreadable("not_a_schema", _told([], str(error))) from None
+        raise Unreadable("not_a_schema", _describe_error([], str(error))) from None
 
 
 def _refuse(uri: str) -> Json:
@@ -209,7 +209,7 @@ def _extent(value: Json) -> tuple[int, int]:
     return parts, deepest
 
 
-def _told(path: list[str | int], message: str) -> str:
+def _describe_error(path: list[str | int], message: str) -> str:
     """``items[2].name: what is wrong``, on one line and short."""
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
     line = " ".join(f"{place}: {message}".split() if place else message.split())

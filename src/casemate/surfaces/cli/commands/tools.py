@@ -20,7 +20,7 @@ from casemate.surfaces.cli.over_service.connection import tell_service
 from casemate.surfaces.cli.parameters import AsJson, Flag, Name, Output
 from casemate.surfaces.cli.terminal.inert import inert, visible
 from casemate.surfaces.cli.terminal.words import say
-from casemate.tools.files import add_to_file, begun_at_home, chosen, read_file, remove_from_file, users_file
+from casemate.tools.files import add_to_file, begun_at_home, choose_servers, read_file, remove_from_file, users_file
 
 _UNAVAILABLE = 69  # the exit code where a server cannot be reached (sysexits.h)
 T = TypeVar("T")
@@ -187,7 +187,7 @@ def search(*words: Name, output: Output = "text", file: File = None) -> int:
     """
 
     async def found(sandbox: Sandbox) -> str:
-        text = (await sandbox.tools.found(" ".join(words))).text
+        text = (await sandbox.tools.search_all(" ".join(words))).text
         await _tell_problems(sandbox)
         return text
 
@@ -333,7 +333,7 @@ async def _tell_problems(sandbox: Sandbox) -> bool:
 
 def _with_servers(file: File, work: Callable[[Sandbox], Awaitable[T]], only: tuple[str, ...] = ()) -> T:
     """Do something with the servers that are kept, or some of them; none is started before it is needed."""
-    kept = chosen(_file(file), only)
+    kept = choose_servers(_file(file), only)
 
     async def run() -> T:
         async with Sandbox(tools=kept, vault=users_vault()) as sandbox:
@@ -364,9 +364,9 @@ def _without_values(definition: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_of(content: list[dict[str, Any]]) -> str:
-    from casemate.tools.shell import told
+    from casemate.tools.shell import text_of_block
 
-    return "\n".join(told(block) for block in content)
+    return "\n".join(text_of_block(block) for block in content)
 
 
 def _print(text: str) -> None:
