@@ -34,7 +34,7 @@ _NEVER = {
 }  # fmt: skip
 _LATER = {
     "casemate.artifacts.collect", "casemate.execution.collect", "casemate.execution.diagnose",
-    "casemate.execution.gather", "casemate.execution.seal", "casemate.files.walk", "casemate.walls.wall",
+    "casemate.execution.gather", "casemate.execution.seal", "casemate.files.walk",
     "casemate.model.approval", "casemate.model.events", "casemate.model.execution", "casemate.workspace.apply",
 }  # fmt: skip
 _TELLS_WHAT_IS_LOADED = """
