@@ -23,9 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file i
 from benchmarks import measure
 from benchmarks.measure import Goal, Thing
 from casemate import sync
-from casemate.egress.door import LOCAL_NAME, PROXY, Door, DoorLimits, Terms
-from casemate.policy.hosts import HostRules, host_rule
-from casemate.policy.requests import RequestRule, RequestRules
+from casemate.egress.proxy import LOCAL_NAME, PROXY, Door, DoorLimits, Terms
+from casemate.policy.hosts import HostRules, RequestRule, RequestRules, host_rule
 
 _NAME = "bench.test"
 _TUNNEL, _READ = 18080, 18081  # a port at which anything goes, and one where HTTP is read

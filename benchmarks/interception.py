@@ -22,7 +22,7 @@ from benchmarks import measure
 from benchmarks.egress import Loopback, _line, _listening, _program
 from benchmarks.measure import Goal, Thing
 from casemate.egress.authority import Authority, server_side
-from casemate.egress.door import Door, DoorLimits, Terms
+from casemate.egress.proxy import Door, DoorLimits, Terms
 from casemate.egress.terms import Interception
 from casemate.policy.hosts import HostRules, host_rule
 

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from casemate.api.call_plan import PlannedCall, ProgramPlan
     from casemate.api.sandbox import Sandbox
     from casemate.audit.chain import Verdict
-    from casemate.audit.events import AuditEvent
-    from casemate.audit.reading import AuditRow
+    from casemate.audit.reading import AuditEvent, AuditRow
     from casemate.errors import (
         CasemateError,
         Denied,
@@ -32,15 +31,30 @@ if TYPE_CHECKING:
     )
     from casemate.execution.egress_request import EgressAnswer
     from casemate.model.approval import ApprovalRequest, Decision, allow_all
-    from casemate.model.artifact import Artifact
-    from casemate.model.crossing import Crossing
     from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
-    from casemate.model.execution import Cause, Execution, SkippedFile, Usage
+    from casemate.model.execution import (
+        Artifact,
+        Cause,
+        Crossing,
+        Execution,
+        Image,
+        ProgramError,
+        Result,
+        SkippedFile,
+        Usage,
+    )
     from casemate.model.isolation import IsolationReport, Mechanism, Proof
     from casemate.model.limits import Limits
-    from casemate.model.overview import Inspection, InUse, RuntimeInfo, Stats, Totals, VariableInfo
-    from casemate.model.packages import Installed, InstalledPackage
-    from casemate.model.result import Image, ProgramError, Result
+    from casemate.model.overview import (
+        Inspection,
+        Installed,
+        InstalledPackage,
+        InUse,
+        RuntimeInfo,
+        Stats,
+        Totals,
+        VariableInfo,
+    )
     from casemate.model.validation import Fix, Issue, Validation
     from casemate.policy.inject import Inject
     from casemate.sessions.files import FileInfo
@@ -57,21 +71,16 @@ _HOME = {
         "CasemateError Denied ExecutionFailed Fault InvalidArgument NotFound PlanDenied QueueFull "
         "RecordUnavailable RuntimeMissing SandboxClosed ToolUnavailable Unavailable VaultUnavailable WallUnavailable"
     ),
-    "casemate.model.artifact": "Artifact",
+    "casemate.model.execution": "Artifact Cause Crossing Execution Image ProgramError Result SkippedFile Usage",
     "casemate.model.approval": "ApprovalRequest Decision allow_all",
-    "casemate.model.crossing": "Crossing",
     "casemate.model.events": "Display Done ErrorEvent Event Output ResultEvent",
-    "casemate.model.execution": "Cause Execution SkippedFile Usage",
     "casemate.model.isolation": "IsolationReport Mechanism Proof",
     "casemate.model.limits": "Limits",
-    "casemate.model.packages": "Installed InstalledPackage",
-    "casemate.model.result": "Image ProgramError Result",
+    "casemate.model.overview": "InUse Inspection Installed InstalledPackage RuntimeInfo Stats Totals VariableInfo",
     "casemate.model.validation": "Fix Issue Validation",
     "casemate.audit.chain": "Verdict",
-    "casemate.audit.events": "AuditEvent",
-    "casemate.audit.reading": "AuditRow",
+    "casemate.audit.reading": "AuditEvent AuditRow",
     "casemate.execution.egress_request": "EgressAnswer",
-    "casemate.model.overview": "Inspection InUse RuntimeInfo Stats Totals VariableInfo",
     "casemate.policy.inject": "Inject",
     "casemate.api.call_plan": "PlannedCall ProgramPlan",
     "casemate.api.sandbox": "Sandbox",

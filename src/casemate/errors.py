@@ -25,10 +25,7 @@ Each class has a ``kind``, a stable word that surfaces translate (exit code, HTT
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from casemate.model.execution import Execution
+from typing import Any, ClassVar
 
 
 class CasemateError(Exception):
@@ -125,7 +122,7 @@ class ExecutionFailed(CasemateError):
 
     kind = "failed"
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: Any) -> None:  # an Execution, whose module imports this one
         cause = execution.cause.message if execution.cause else f"exit code {execution.exit_code}"
         super().__init__(f"execution {execution.id} ended as {execution.status!r}: {cause}")
         self.execution = execution

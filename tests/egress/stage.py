@@ -21,14 +21,14 @@ from pathlib import Path
 
 import pytest
 
-from casemate.egress.door import DNS, PROXY, Crossing, Door, Opening, Terms
+from casemate.egress.proxy import DNS, PROXY, Crossing, Door, Opening, Terms
 from casemate.policy.hosts import HostRules, host_rule
 
 _INSIDE = Path(__file__).with_name("inside.py")
 
 
 class Inside:
-    """The network of a cell, as `casemate.egress.door.CellNetwork`, and clients there."""
+    """The network of a cell, as `casemate.egress.proxy.CellNetwork`, and clients there."""
 
     def __init__(self, folder: Path) -> None:
         resolv_conf = folder / "resolv.conf"

@@ -10,7 +10,7 @@ from tests.egress.servers import echo, listening
 from tests.egress.stage import Stage, allowing, was_reset
 from tests.egress.test_http import answer, request
 
-from casemate.egress.door import Terms
+from casemate.egress.proxy import Terms
 from casemate.policy.hosts import HostRules, denied_rule
 
 Question = tuple[str, int, int, "concurrent.futures.Future[bool | str]"]

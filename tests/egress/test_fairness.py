@@ -13,7 +13,7 @@ from tests.egress.servers import listening
 from tests.egress.stage import Inside, Stage, allowing
 from tests.egress.test_http import answer, request
 
-from casemate.egress.door import DNS, PROXY, Opening, Terms
+from casemate.egress.proxy import DNS, PROXY, Opening, Terms
 
 TINY = b"1\r\nx\r\n" * 20_000
 CHUNKED = "Transfer-Encoding: chunked\r\n"

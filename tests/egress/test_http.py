@@ -14,9 +14,8 @@ import pytest
 from tests.egress.servers import listening
 from tests.egress.stage import Stage, allowing, everything_from
 
-from casemate.egress.door import PROXY, Terms
-from casemate.policy.hosts import host_rule
-from casemate.policy.requests import RequestRule, RequestRules
+from casemate.egress.proxy import PROXY, Terms
+from casemate.policy.hosts import RequestRule, RequestRules, host_rule
 
 
 def request(path: str = "/", host: str = "good.test", extra: str = "", method: str = "GET") -> bytes:

@@ -10,9 +10,9 @@ from tests.egress.servers import listening
 from tests.egress.stage import Stage, allowing
 from tests.egress.test_http import answer, hearing, request
 
-from casemate.egress.door import Terms
 from casemate.egress.injection import Injection
-from casemate.model.placeholder import Placeholder
+from casemate.egress.proxy import Terms
+from casemate.model.secrets import Placeholder
 
 VALUE, TEXT = "sk-RealRealRealRealReal1", "sk-aaaabbbbccccddddeeee2"
 BASIC = b64encode(f"git:{TEXT}".encode()).decode()

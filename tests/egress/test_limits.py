@@ -22,7 +22,7 @@ from tests.unit.egress.hellos import real
 
 from casemate.egress.authority import Authority, server_side
 from casemate.egress.dial import connect
-from casemate.egress.door import DNS, PROXY, Door, DoorLimits, Terms
+from casemate.egress.proxy import DNS, PROXY, Door, DoorLimits, Terms
 from casemate.egress.terms import Interception
 from casemate.errors import SandboxClosed
 
@@ -487,7 +487,7 @@ def test_names_are_listened_for_at_a_bounded_rate(stage: Stage) -> None:
 def test_where_nobody_can_listen_it_is_not_tried_again_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, raises: bool
 ) -> None:
-    monkeypatch.setattr("casemate.egress.places._FAILED_SECONDS", 100.0)
+    monkeypatch.setattr("casemate.egress.cell_addresses._FAILED_SECONDS", 100.0)
     stage.allow("*.good.test")
     tried = []
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 from tests.egress.stage import Stage, allowing, everything_from
 
-from casemate.egress.door import DNS, LOCAL_NAME, DoorLimits, Terms
+from casemate.egress.proxy import DNS, LOCAL_NAME, DoorLimits, Terms
 from casemate.policy.hosts import HostRule, HostRules, denied_rule
 
 NO_SUCH_NAME, SERVER_FAILURE = 3, 2

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from casemate import InvalidArgument, RecordUnavailable, Sandbox
-from casemate.audit import reading, storage
+from casemate.audit import log as audit_log
+from casemate.audit import reading
 from casemate.audit.chain import verified
 from casemate.audit.log import AuditLog
 from casemate.audit.reading import Audit
@@ -217,7 +218,7 @@ async def test_a_record_too_large_to_be_indexed_while_others_wait_is_read_as_it_
 ) -> None:
     filled(path, 10).close()
     without_indexes(path)
-    monkeypatch.setattr(storage, "_MOST_INDEXED", 9)
+    monkeypatch.setattr(audit_log, "_MOST_INDEXED", 9)
     log = AuditLog(path)
     log.note("noted", "mine", {"number": 11})
     assert [row.detail["number"] for row in await Audit(log, "mine").tail(2)] == [11, 9]

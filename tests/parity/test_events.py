@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from casemate import ApprovalRequest, AuditEvent, InvalidArgument, Limits, QueueFull, Sandbox, sync
-from casemate.audit.events import NAMES
 from casemate.audit.log import AuditLog
-from casemate.audit.reading import Audit
+from casemate.audit.reading import NAMES, Audit
 from casemate.execution import slots
 from casemate.model.operation import Audience, Principal
 from casemate.operations.desk import Desk

@@ -15,8 +15,7 @@ from tests.service.test_connected import KINDS, opened, until_over
 
 from casemate import Artifact, EgressAnswer, InvalidArgument, Limits
 from casemate.audit.chain import Head, Verdict
-from casemate.audit.events import AuditEvent
-from casemate.audit.reading import AuditRow
+from casemate.audit.reading import AuditEvent, AuditRow
 from casemate.errors import NotFound
 from casemate.model.execution import Usage
 from casemate.model.isolation import Proof

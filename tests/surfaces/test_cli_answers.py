@@ -14,7 +14,7 @@ import pytest
 from cyclopts import App
 from cyclopts.argument import ArgumentCollection
 
-from casemate.model.packages import InstalledPackage
+from casemate.model.overview import InstalledPackage
 from casemate.packages.package_sets import Environments, PackageSet
 from casemate.packages.store import default_folder
 from casemate.surfaces.cli import application, command

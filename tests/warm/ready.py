@@ -16,7 +16,7 @@ from tests.contract import witness
 from tests.warmth import waits
 
 from casemate import Execution, sync
-from casemate.model.warmth import Warmth
+from casemate.model.isolation import Warmth
 
 PATIENCE = 60.0  # seconds until something that must happen is taken as not happening
 _PAUSE = 0.003

@@ -181,7 +181,7 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tup
 def _narrowed(most: Policy, wanted: tuple[HostRule, ...]) -> HostRules:
     """What ``wanted`` and the policy have in common; what rules allow at times is still theirs to decide. Raises
     ``InvalidArgument`` for a host that neither the lists nor the rules name."""
-    from casemate.policy.narrowing import narrowed
+    from casemate.policy.hosts import narrowed
 
     ruled = [one.host for one in _written(most) if one.kind == "egress" and one.effect == "allow" and one.host]
     named = most.hosts._replace(allowed=tuple(dict.fromkeys((*most.hosts.allowed, *ruled))))
@@ -197,7 +197,7 @@ def _narrowed(most: Policy, wanted: tuple[HostRule, ...]) -> HostRules:
 def _check_asked(most: Policy, hosts: HostRules, argument: str) -> None:
     """Raises ``InvalidArgument`` where an argument allows a host without asking and a rule asks about it, or denies it
     at times."""
-    from casemate.policy.unasked import passed_over
+    from casemate.policy.rules import passed_over
 
     if one := passed_over(_written(most), hosts):
         raise InvalidArgument(

@@ -21,9 +21,9 @@ from casemate.model.secrets import NO_SECRETS, Secrets
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.languages.runtime import Environment
-    from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
+    from casemate.model.isolation import Diagnosis
     from casemate.model.limits import Limits
     from casemate.model.request import Request
     from casemate.policy.policy import Policy

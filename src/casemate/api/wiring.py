@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from casemate.languages.runtime import Environment
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
-    from casemate.model.packages import InstalledPackage
+    from casemate.model.overview import InstalledPackage
     from casemate.model.plan import Network
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement

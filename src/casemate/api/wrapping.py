@@ -26,9 +26,8 @@ from casemate.languages import commands
 from casemate.languages.catalogue import launch_probe, runtime_for
 from casemate.languages.places import homes, is_inside, is_system, too_wide
 from casemate.model.limits import Limits
-from casemate.model.plan import HOME, Bind, Entry, Place, Plan, Workspace
+from casemate.model.plan import HOME, Bind, Entry, Place, Plan, Shown, Workspace
 from casemate.model.secrets import NO_SECRETS, Secrets
-from casemate.model.shown import Shown
 from casemate.policy.globs import is_pattern
 from casemate.walls.registry import open_wall
 from casemate.walls.wall import Cell, Standard

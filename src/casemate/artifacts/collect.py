@@ -20,13 +20,13 @@ from casemate.files.beneath import CHUNK
 from casemate.files.bounds import Bounds, Skipped
 from casemate.files.names import path_problem, shown, text_of
 from casemate.files.walk import Entry, is_whiteout, kind_of, open_file, open_folder, walk
-from casemate.model.artifact import Artifact
+from casemate.model.execution import Artifact
 from casemate.model.sizes import format_size
 
 if TYPE_CHECKING:
-    from casemate.files.seen import Seen
+    from casemate.files.walk import Seen
     from casemate.model.execution import SkippedFile
-    from casemate.redaction.archive import Budget
+    from casemate.redaction.content import Budget
     from casemate.redaction.redaction import Redaction
 
 _NOTHING: Mapping[str, str] = {}
@@ -213,7 +213,7 @@ class _Collector:
 
     def _why_not_archive(self, start: int) -> str:
         """Why what the store holds from ``start`` on is an archive that must not be handed out; empty when it may."""
-        from casemate.redaction.archive import Budget, reason_to_withhold
+        from casemate.redaction.content import Budget, reason_to_withhold
 
         assert self._redaction is not None
         size = self._store.size - start

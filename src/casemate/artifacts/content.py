@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casemate.files.beneath import CHUNK, write_all, write_file
-from casemate.model.artifact import Artifact
+from casemate.model.execution import Artifact
 
 IN_MEMORY = 2**20
 
@@ -138,7 +138,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Part of a store; keeps the store alive. Implements :class:`casemate.model.artifact.Content`."""
+    """Part of a store; keeps the store alive. Implements :class:`casemate.model.execution.Content`."""
 
     store: Store
     offset: int

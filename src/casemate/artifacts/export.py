@@ -22,7 +22,7 @@ from casemate.files.walk import identity
 from casemate.model.execution import SkippedFile
 
 if TYPE_CHECKING:
-    from casemate.model.artifact import Artifact
+    from casemate.model.execution import Artifact
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from casemate.errors import NotFound
 
 if TYPE_CHECKING:
-    from casemate.model.artifact import Artifact
-    from casemate.model.execution import Execution
+    from casemate.model.execution import Artifact, Execution
 
 MOST_RUNS = 64  # with artifacts; each holds a descriptor at most for its files and one for its output
 MOST_BYTES = 256 << 20  # of all of them

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from casemate.egress.client_hello import MOST_HELLO, BadHello, Hello, looks_like_tls, read_hello
-from casemate.egress.refusal import Refused, Spent, Unreachable
+from casemate.egress.outcomes import Refused, Spent, Unreachable
 from casemate.egress.stream import Pump, Stream, readable
 from casemate.egress.terms import LOCAL_NAME
 from casemate.policy.hosts import HTTP, HTTPS, canonical, may_be_public
 
 if TYPE_CHECKING:
-    from casemate.egress.ledger import Tally
-    from casemate.egress.opening import Opening
+    from casemate.egress.dial import Dialler
+    from casemate.egress.outcomes import Ledger, Tally
+    from casemate.egress.shares import Turns
     from casemate.egress.terms import Service, Terms
 
 _MOST_PIECES = 256  # that a head may come in: each is looked at from the start
@@ -26,11 +27,26 @@ _MOST_UNREAD = 1 << 18  # bytes that are thrown away meanwhile
 _TLS_IS_HIDDEN = "rules say which requests may be made of it, and TLS hides them unless it is intercepted"
 
 
+class CellSide(Protocol):
+    """What all connections of one cell share."""
+
+    terms: Terms
+    ledger: Ledger
+    dialler: Dialler
+    turns: Turns
+
+    def room(self) -> memoryview:
+        """What one connection may move at once."""
+
+    def name_at(self, address: str) -> str | None:
+        """The name that an address of the cell's network stands for."""
+
+
 class Connection:
     """``client`` is the cell's end. ``refuse``: how a refusal is said to it, where it can be said at all."""
 
-    def __init__(self, opening: Opening, client: Stream) -> None:
-        self.opening = opening
+    def __init__(self, cell: CellSide, client: Stream) -> None:
+        self.cell = cell
         self.client = client
         self.refuse: Callable[[Refused], bytes] | None = None
         self.touched = self.begun = asyncio.get_running_loop().time()
@@ -38,13 +54,13 @@ class Connection:
         self._servers: list[Stream] = []
         self._tally: Tally | None = None
         self._granted: dict[tuple[str, int], str] = {}
-        self._granted_under = opening.terms
+        self._granted_under = cell.terms
         self._where = ("(none)", 0)
 
     @property
     def terms(self) -> Terms:
         """Those that hold now."""
-        return self.opening.terms
+        return self.cell.terms
 
     # -- whether
 
@@ -78,7 +94,7 @@ class Connection:
     async def _asked(self, name: str, port: int) -> str:
         asker = self.terms.asker
         assert asker is not None
-        answer = asyncio.wrap_future(asker.decide(name, port, self.opening.ledger.asked(name, port)))
+        answer = asyncio.wrap_future(asker.decide(name, port, self.cell.ledger.asked(name, port)))
         asked_at, self.waits_for_a_person = asyncio.get_running_loop().time(), True
         try:
             await asyncio.wait([answer])
@@ -102,7 +118,7 @@ class Connection:
     async def dial(self, name: str, port: int) -> Stream:
         """The server's end. Raises :class:`Refused`, :class:`Unreachable`."""
         terms = self.terms
-        made = await self.opening.dialler.dial(name, port, terms.limits, terms.hosts.networks(name, port))
+        made = await self.cell.dialler.dial(name, port, terms.limits, terms.hosts.networks(name, port))
         try:
             server = Stream(made)
         except BaseException:
@@ -110,7 +126,7 @@ class Connection:
             raise
         self._servers.append(server)
         self._where = (name, port)
-        self._tally = self.opening.ledger.note(
+        self._tally = self.cell.ledger.note(
             name, port, "allowed", self._granted.get((name, port), "a rule allows it"), is_reached=True
         )
         self.touch()
@@ -141,7 +157,7 @@ class Connection:
 
     def pump(self, source: Stream, sink: Stream, most: int | None = None) -> Pump:
         """A pump that counts, and tells the sink when the source has ended."""
-        pump = Pump(source, sink, self.count_out if source is self.client else self.count_in, self.opening.room, most)
+        pump = Pump(source, sink, self.count_out if source is self.client else self.count_in, self.cell.room, most)
 
         def over(done: asyncio.Future[int]) -> None:
             if done.cancelled():
@@ -191,7 +207,7 @@ class Connection:
 
     async def _hello(self) -> Hello:
         for _ in range(_MOST_PIECES):
-            hello = await self.opening.turns.take(read_hello, bytes(self.client.ahead[: 2 * MOST_HELLO]))
+            hello = await self.cell.turns.take(read_hello, bytes(self.client.ahead[: 2 * MOST_HELLO]))
             if hello is not None:
                 return hello
             if len(self.client.ahead) >= 2 * MOST_HELLO or not await self.client.fill():
@@ -209,14 +225,14 @@ class Connection:
         self.touch()
         if self._tally is not None:
             self._tally.bytes_out += count
-        self.opening.ledger.spend(count, self.terms.limits.bytes)
+        self.cell.ledger.spend(count, self.terms.limits.bytes)
 
     def count_in(self, count: int) -> None:
         """Count bytes to the cell. Raises :class:`Spent`."""
         self.touch()
         if self._tally is not None:
             self._tally.bytes_in += count
-        self.opening.ledger.spend(count, self.terms.limits.bytes)
+        self.cell.ledger.spend(count, self.terms.limits.bytes)
 
     def is_overdue(self, now: float) -> bool:
         """Whether it has been idle, or there, for too long. Time in which a person is asked does not count, nor any of
@@ -246,12 +262,12 @@ class Connection:
 
     def note_lost(self, reason: str) -> None:
         """Say why a connection that was allowed is ended."""
-        self.opening.ledger.note(*self._where, "denied", reason)
+        self.cell.ledger.note(*self._where, "denied", reason)
 
     def note_refused(self, refused: Refused) -> None:
         """Put it on record."""
         decision: Literal["allowed", "denied"] = "allowed" if isinstance(refused, Unreachable) else "denied"
-        self.opening.ledger.note(refused.host, refused.port, decision, refused.reason)
+        self.cell.ledger.note(refused.host, refused.port, decision, refused.reason)
 
     async def _say(self, refused: Refused) -> None:
         if self.refuse is not None:

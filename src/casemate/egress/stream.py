@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from casemate.egress.refusal import Spent
+from casemate.egress.outcomes import Spent
 
 _CHUNK = 1 << 16  # bytes that are read at once where they are looked at
 _MOST_BUFFERED = 1 << 18  # bytes that the kernel keeps for a connection and a direction, for its own use as many again

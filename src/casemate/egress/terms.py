@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from casemate.model.crossing import Crossing
+from casemate.model.execution import Crossing
 from casemate.model.plan import DOOR_SOCKETS
-from casemate.policy.hosts import LOCAL_NAME, HostRules
-from casemate.policy.requests import RequestRules
+from casemate.policy.hosts import LOCAL_NAME, HostRules, RequestRules
 
 if TYPE_CHECKING:
     from casemate.egress.stream import Stream

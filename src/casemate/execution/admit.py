@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.errors import InvalidArgument
-from casemate.policy.narrowing import narrowed
+from casemate.policy.hosts import narrowed
 
 if TYPE_CHECKING:
     from casemate.model.limits import Limits

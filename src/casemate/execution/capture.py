@@ -14,11 +14,9 @@ from casemate.execution.transcript import Stream, Transcript
 if TYPE_CHECKING:
     from casemate.artifacts.content import Spool
     from casemate.execution.emitter import Emitter
-    from casemate.model.artifact import Artifact
     from casemate.model.events import Event
-    from casemate.model.execution import SkippedFile
+    from casemate.model.execution import Artifact, ProgramError, Result, SkippedFile
     from casemate.model.limits import Limits
-    from casemate.model.result import ProgramError, Result
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import Reason
 

@@ -12,8 +12,7 @@ from casemate.model.plan import OUTPUT_NAME
 if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.execution.run import Finished
-    from casemate.model.artifact import Artifact
-    from casemate.model.execution import SkippedFile
+    from casemate.model.execution import Artifact, SkippedFile
 
 
 class Collected(NamedTuple):

@@ -11,8 +11,8 @@ from casemate.model.execution import Cause, Status
 from casemate.model.sizes import format_size
 
 if TYPE_CHECKING:
+    from casemate.model.execution import ProgramError
     from casemate.model.limits import Limits
-    from casemate.model.result import ProgramError
     from casemate.walls.wall import Ending
 
 # Signals by which runtimes end themselves when memory is refused: V8 traps or aborts, C code aborts or faults.

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from casemate import __version__
 from casemate.errors import CasemateError, WallUnavailable
 from casemate.languages.catalogue import runtimes
-from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
-from casemate.model.warmth import Warmth
+from casemate.model.isolation import Diagnosis, LanguageState, WallState, Warmth
 from casemate.walls.wall import Wall
 
 _LOOK_AGAIN = 0.01

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from casemate.model.result import ProgramError, Result
+from casemate.model.execution import ProgramError, Result
 
 Clean = Callable[[Any], Any]  # takes secrets out of a JSON value
 _MAX_PARTS = 200_000  # values in one frame: each takes many times its length in memory

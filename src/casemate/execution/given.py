@@ -22,7 +22,7 @@ _MAX_NAMESPACE = 200  # characters
 
 def opened_store(vault: object, environ: Mapping[str, str]) -> Store:
     """Where secrets are kept. Raises ``InvalidArgument`` and ``VaultUnavailable``."""
-    from casemate.vault.opening import store_for
+    from casemate.vault.vault import store_for
 
     return store_for(vault, environ)
 

@@ -31,7 +31,7 @@ from casemate.files.bounds import Bounds
 from casemate.files.protected import Protection
 from casemate.files.walk import open_folder
 from casemate.model.approval import Question, Verdict
-from casemate.model.packages import Installed, InstalledPackage, Terms
+from casemate.model.overview import Installed, InstalledPackage, Terms
 from casemate.model.plan import DOOR, Listener
 from casemate.packages.gateway import Gateway
 from casemate.packages.names import Requirement

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.execution.install_python import package_of
-from casemate.model.packages import InstalledPackage, Terms
+from casemate.model.overview import InstalledPackage, Terms
 from casemate.model.plan import DOOR, GUEST, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement

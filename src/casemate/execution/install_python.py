@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from casemate.model.packages import InstalledPackage, Terms
+from casemate.model.overview import InstalledPackage, Terms
 from casemate.model.plan import DOOR, GUEST, LAYERED, Bind, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement, normalize

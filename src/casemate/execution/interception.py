@@ -28,13 +28,13 @@ class Intercepted(NamedTuple):
 
     def entries(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
         """``entries`` of a cell that trusts them."""
-        from casemate.egress.trust import trusted
+        from casemate.egress.authority import trusted
 
         return trusted(entries, self.folder)
 
     def env(self) -> Mapping[str, str]:
         """Variables that tell clients to."""
-        from casemate.egress.trust import VARIABLES
+        from casemate.egress.authority import VARIABLES
 
         return VARIABLES
 
@@ -80,9 +80,8 @@ class Interceptions:
             self._folder, self._made = None, {}
 
     def _make(self, places: frozenset[tuple[str, int]]) -> Intercepted:
-        from casemate.egress.authority import Authority
+        from casemate.egress.authority import Authority, write_trust
         from casemate.egress.terms import Interception
-        from casemate.egress.trust import write_trust
         from casemate.files.temporary import TemporaryFolder, sweep
 
         authority = Authority(name for name, _ in places)

@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from casemate.approvals.requester import Requester
-    from casemate.egress.door import Door, Opening, Service, Terms
+    from casemate.egress.proxy import Door, Opening, Service, Terms
     from casemate.egress.terms import Rewrite
     from casemate.execution.admit import Admitted
     from casemate.execution.house import Log
     from casemate.model.approval import Verdict
-    from casemate.model.crossing import Crossing
+    from casemate.model.execution import Crossing
     from casemate.model.request import Request
-    from casemate.policy.hosts import HostRules
-    from casemate.policy.requests import RequestRules
+    from casemate.policy.hosts import HostRules, RequestRules
     from casemate.redaction.redaction import Redaction
 
 
@@ -109,7 +108,7 @@ class Outside:
 
     def door(self) -> Door:
         """The door itself."""
-        from casemate.egress.door import Door  # not before: it takes longer to load than a cell to start
+        from casemate.egress.proxy import Door  # not before: it takes longer to load than a cell to start
 
         with self._lock:
             self._door = self._door or Door()
@@ -191,7 +190,7 @@ class Doorway:
             self._services = tuple(offer.begin(lambda: self._asker) for offer in offers)
 
     def _change(self) -> None:
-        from casemate.egress.door import Terms
+        from casemate.egress.proxy import Terms
         from casemate.policy.hosts import HostRules
 
         hosts = self._hosts or HostRules()
@@ -210,7 +209,7 @@ class Doorway:
 
     def crossings(self) -> tuple[Crossing, ...]:
         """What has crossed, or tried to; and once, why nothing could."""
-        from casemate.model.crossing import Crossing
+        from casemate.model.execution import Crossing
 
         if self._problem:
             return (Crossing("(door)", 0, "denied", self._problem, 0),)

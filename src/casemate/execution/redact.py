@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from casemate.model.crossing import Crossing
+    from casemate.model.execution import Crossing
     from casemate.model.secrets import Secrets
     from casemate.redaction.redaction import Redaction
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.emitter import Emitter
     from casemate.execution.network import Doorway
-    from casemate.model.crossing import Crossing
+    from casemate.model.execution import Crossing
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import Cell, Ending, Sink

@@ -17,7 +17,7 @@ from casemate.model.execution import Execution, SkippedFile, Usage
 if TYPE_CHECKING:
     from casemate.execution.capture import Capture
     from casemate.execution.collect import Collected
-    from casemate.model.artifact import Artifact
+    from casemate.model.execution import Artifact
     from casemate.model.isolation import IsolationReport
     from casemate.model.request import Request
     from casemate.walls.wall import Ending

@@ -22,9 +22,8 @@ from casemate.execution.requester import open_requester
 from casemate.execution.run import Doors, Finished, run
 from casemate.execution.seal import seal
 from casemate.model.execution import Execution
-from casemate.model.plan import DOOR_SOCKETS, WORKSPACE, Entry, Plan, Workspace
+from casemate.model.plan import DOOR_SOCKETS, WORKSPACE, Entry, Plan, Shown, Workspace
 from casemate.model.request import Request
-from casemate.model.shown import Shown
 from casemate.walls.wall import Cell, Sink, Standard
 
 LANGUAGE = "command"  # what the record has in the place of a language

@@ -1,7 +1,8 @@
 """A walk through a hostile tree: iterative, by descriptors, without following any link.
 
-Nothing else may change the tree meanwhile, but nothing depends on it: each folder is opened by one
-component with O_NOFOLLOW beneath the folder it was listed in, and files are checked again after opening.
+Nothing else may change the tree meanwhile, but nothing depends on it: each folder is opened by one component with
+O_NOFOLLOW beneath the folder it was listed in, and files are checked again after opening. What was dealt with before is
+remembered, so that a later walk deals only with what has changed since.
 """
 
 from __future__ import annotations
@@ -205,3 +206,98 @@ def _unlock(handle: int, mode: int, needed: int) -> None:
     if mode & needed != needed:
         with suppress(OSError):  # root reads without; for others opening then says what is wrong
             os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(mode) & 0o777 | needed)
+
+
+_DEPTH, _ENTRIES = 64, 100_000
+
+
+class Seen:
+    """Remembers each file by its inode, its size and the time of its last change, which no program sets (inode(7))."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, ...], tuple[int, ...]] = {}
+        self._met: set[tuple[bytes, ...]] = set()
+        self._made: dict[tuple[bytes, ...], tuple[int, ...]] = {}
+
+    def begin(self) -> None:
+        """A look begins; `gone` then tells what it has not met any more."""
+        self._met.clear()
+
+    def meet(self, path: tuple[bytes, ...]) -> None:
+        """Something is there."""
+        self._met.add(path)
+
+    def made(self, path: tuple[bytes, ...], what: os.stat_result) -> None:
+        """``what`` is at ``path`` elsewhere and was made because of this tree."""
+        self._made[path] = _made_signature(what)
+
+    def is_somebody_elses(self, path: tuple[bytes, ...], there: os.stat_result | None) -> bool:
+        """Whether something was made at ``path`` elsewhere, and ``there`` is now something else: replaced or edited."""
+        made = self._made.get(path)
+        return made is not None and there is not None and made != _made_signature(there)
+
+    def forget_unmet(self) -> None:
+        """What the look has not met is new when it is met again: a program that makes and removes files without end
+        shall not fill our memory."""
+        self._known = {path: known for path, known in self._known.items() if path in self._met}
+
+    def gone(self) -> list[tuple[bytes, ...]]:
+        """What was made because of things that are no longer there, the deepest first; it is told once."""
+        paths = sorted((path for path in self._made if path not in self._met), key=len, reverse=True)
+        for path in paths:
+            self._known.pop(path, None)
+        return paths
+
+    def forget(self, path: tuple[bytes, ...]) -> None:
+        """What was made at ``path`` is gone, or not ours to remove any more."""
+        self._made.pop(path, None)
+
+    def is_old(self, entry: Entry) -> bool:
+        """Whether ``entry`` is as it was when this was asked last; from now on it is."""
+        self.meet(entry.path)
+        now = _signature(entry.stat)
+        before = self._known.get(entry.path)
+        self._known[entry.path] = now
+        return before == now
+
+    def is_whole(self, root: int, at: tuple[bytes, ...] = ()) -> bool:
+        """Whether nothing in the folder ``root``, which lies ``at`` in the tree, is new or changed, and nothing of what
+        something was made for has gone. Nothing is noted.
+        """
+        look = _Look(self._known)
+        walk(root, look, depth=_DEPTH, entries=_ENTRIES, at=at)
+        return not look.found_new and look.met >= self._made.keys()
+
+
+class _Look:
+    """A visit that only looks."""
+
+    def __init__(self, known: dict[tuple[bytes, ...], tuple[int, ...]]) -> None:
+        self._known = known
+        self.found_new = False
+        self.met: set[tuple[bytes, ...]] = set()
+
+    def enter(self, entry: Entry, _folder: int) -> bool:
+        self.met.add(entry.path)
+        return not self.found_new
+
+    def leave(self, entry: Entry) -> None:
+        pass
+
+    def found(self, entry: Entry) -> None:
+        self.met.add(entry.path)
+        if self._known.get(entry.path) != _signature(entry.stat):
+            self.found_new = True
+
+    def missed(self, path: tuple[bytes, ...], reason: str) -> None:
+        pass
+
+
+def _made_signature(status: os.stat_result) -> tuple[int, ...]:
+    """Which thing it is, and of which moment; a folder changes with all that is made in it."""
+    which = (status.st_dev, status.st_ino)
+    return which if stat.S_ISDIR(status.st_mode) else (*which, status.st_size, status.st_mtime_ns)
+
+
+def _signature(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_ctime_ns

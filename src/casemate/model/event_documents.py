@@ -8,7 +8,7 @@ from typing import Any
 
 from casemate.model.approval import ApprovalRequest, Decision
 from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
-from casemate.model.result import ProgramError, Result
+from casemate.model.execution import ProgramError, Result
 
 Document = dict[str, Any]
 Answer = Callable[[str], Callable[[Decision], bool]]  # how a request, by its id, is answered

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from casemate.model.approval import ApprovalRequest
-from casemate.model.execution import Execution
-from casemate.model.result import ProgramError, Result
+from casemate.model.execution import Execution, ProgramError, Result
 
 
 @dataclass(frozen=True, slots=True)

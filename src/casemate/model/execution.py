@@ -1,16 +1,211 @@
-"""The outcome of one execution."""
+"""The outcome of one execution: what it showed, the files it left, what crossed the egress proxy, and how it ended."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from casemate.errors import ExecutionFailed
-from casemate.model.artifact import Artifact
-from casemate.model.crossing import Crossing
 from casemate.model.isolation import IsolationReport
-from casemate.model.result import Image, ProgramError, Result, images_of
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What came of all connections to one host and port that were decided alike.
+
+    ``host``: a canonical name, or what was asked for instead, printable, of at most 253 characters; ``port``: 0 where a
+    name was asked for and not given; ``reason``: which rule or answer decided, or what went wrong, of at most 200
+    characters; ``connections``: how many; ``bytes_out`` and ``bytes_in``: what the cell sent and received;
+    ``is_reached``: whether there was a connection: what was allowed may have no address, or not answer.
+    """
+
+    host: str
+    port: int
+    decision: Literal["allowed", "denied"]
+    reason: str
+    connections: int = 1
+    bytes_out: int = 0
+    bytes_in: int = 0
+    is_reached: bool = False
+
+
+def not_reached(crossings: Iterable[Crossing]) -> list[tuple[str, str]]:
+    """What was tried in vain, and why, in the order in which it was first tried: a host with its port, or ports, once
+    for each reason. What was denied, and what was allowed and never reached."""
+    known = list(crossings)
+    reached = {(one.host, one.port) for one in known if one.is_reached}
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for one in known:
+        if one.decision == "denied":
+            found[f"{one.host}:{one.port}" if one.port else one.host, one.reason, one.decision] = []
+        elif not one.is_reached and (one.host, one.port) not in reached:
+            found.setdefault((one.host, one.reason, one.decision), []).append(one.port)
+    return [
+        (f"{where}:{','.join(map(str, ports))}" if ports else where, why) for (where, why, _), ports in found.items()
+    ]
+
+
+def since(before: Sequence[Crossing], now: Sequence[Crossing]) -> tuple[Crossing, ...]:
+    """What is in ``now`` and was not ``before``: each host, port and decision is in a list once."""
+    known = {(one.host, one.port, one.decision, one.reason): one for one in before}
+    return tuple(
+        new for one in now if (new := _less(one, known.get((one.host, one.port, one.decision, one.reason)))) is not None
+    )
+
+
+def _less(now: Crossing, before: Crossing | None) -> Crossing | None:
+    if before is None:
+        return now
+    if now == before:
+        return None
+    return replace(
+        now,
+        connections=now.connections - before.connections,
+        bytes_out=now.bytes_out - before.bytes_out,
+        bytes_in=now.bytes_in - before.bytes_in,
+    )
+
+
+class Content(Protocol):
+    """Bytes kept on the host, beyond the reach of any cell."""
+
+    def read_bytes(self) -> bytes:
+        """All of it."""
+        ...
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Copy it to ``path``, replacing what is there, without setuid bits."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file that a run left: ``name`` (relative, with ``/``), ``size`` in bytes, ``sha256`` in hex, ``media_type``."""
+
+    name: str
+    size: int
+    sha256: str
+    media_type: str
+    content: Content = field(repr=False, compare=False)
+
+    def read_bytes(self) -> bytes:
+        """The file's bytes, exactly those that ``sha256`` was made of."""
+        return self.content.read_bytes()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Copy the file to ``path``, replacing what is there. Raises ``OSError``."""
+        self.content.save(path)
+
+
+class Result(Mapping[str, Any]):
+    """One displayed object: a mapping of MIME type to data.
+
+    Text types are ``str``, ``application/json`` is a Python value, binary types are base64
+    ``str``, as in Jupyter. The attributes give the usual types, or None.
+    """
+
+    __slots__ = ("_bundle",)
+
+    def __init__(self, bundle: Mapping[str, Any]) -> None:
+        self._bundle = dict(bundle)
+
+    def __getitem__(self, media_type: str) -> Any:
+        return self._bundle[media_type]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._bundle)
+
+    def __len__(self) -> int:
+        return len(self._bundle)
+
+    def __repr__(self) -> str:
+        return f"Result({', '.join(self._bundle)})"
+
+    def _text(self, media_type: str) -> str | None:
+        value = self._bundle.get(media_type)
+        return value if isinstance(value, str) else None
+
+    @property
+    def text(self) -> str | None:
+        return self._text("text/plain")
+
+    @property
+    def html(self) -> str | None:
+        return self._text("text/html")
+
+    @property
+    def markdown(self) -> str | None:
+        return self._text("text/markdown")
+
+    @property
+    def svg(self) -> str | None:
+        return self._text("image/svg+xml")
+
+    @property
+    def png(self) -> str | None:
+        """Base64 of the picture."""
+        return self._text("image/png")
+
+    @property
+    def jpeg(self) -> str | None:
+        """Base64 of the picture."""
+        return self._text("image/jpeg")
+
+    @property
+    def pdf(self) -> str | None:
+        """Base64 of the document."""
+        return self._text("application/pdf")
+
+    @property
+    def latex(self) -> str | None:
+        return self._text("text/latex")
+
+    @property
+    def json(self) -> Any:
+        return self._bundle.get("application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A displayed picture: ``data`` in bytes, ``media_type`` ``image/png`` or ``image/jpeg``."""
+
+    data: bytes
+    media_type: str
+
+    def save(self, path: str) -> None:
+        """Write the picture to ``path``. Raises ``OSError``."""
+        with open(path, "wb") as file:
+            file.write(self.data)
+
+
+def images_of(results: tuple[Result, ...]) -> tuple[Image, ...]:
+    """The pictures among ``results``, one each; what is not valid base64 is left out."""
+    images = []
+    for result in results:
+        for media_type in ("image/png", "image/jpeg"):
+            encoded = result.get(media_type)
+            if isinstance(encoded, str):
+                try:
+                    images.append(Image(base64.b64decode(encoded, validate=True), media_type))
+                except ValueError:
+                    continue
+                break
+    return tuple(images)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramError:
+    """The language's uncaught exception: ``name`` of its type, ``value`` its message, ``traceback`` as printed."""
+
+    name: str
+    value: str
+    traceback: str
+
 
 Status = Literal["ok", "failed", "timeout", "out_of_memory", "killed", "cancelled", "denied"]
 

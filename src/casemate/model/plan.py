@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from casemate.model.limits import Limits
 from casemate.model.secrets import NO_SECRETS, Secrets
 
-if TYPE_CHECKING:
-    from casemate.model.shown import Shown
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A file or folder of the host's that appears at ``places``, read-only, without what is ``hidden`` beneath it (an
+    empty path is all of it). ``copied``: a folder that can be written to, too, for as long as the cell lives."""
+
+    source: str
+    places: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
+    copied: bool = False
+
 
 # Where things are inside every cell.
 WORKSPACE = "/workspace"

@@ -1,12 +1,26 @@
-"""The secrets of a run: names to values that nothing shows by accident."""
+"""Secrets of a run: what a program has, and what it has in place of those that only the egress proxy puts in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import dataclass, field
+from typing import NoReturn
 
-if TYPE_CHECKING:
-    from casemate.model.placeholder import Placeholder
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """What a program has instead of a secret.
+
+    ``text``: what its variable holds. ``value``: what the door puts in its place, at ``places`` alone (canonical name
+    and port), in the field ``header``, whose whole value is ``format`` with ``{}`` for the secret.
+    """
+
+    name: str
+    text: str
+    value: str = field(repr=False)
+    places: frozenset[tuple[str, int]]
+    header: str
+    format: str
 
 
 class Secrets:

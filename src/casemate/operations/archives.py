@@ -19,7 +19,7 @@ from casemate.operations.kept import StoredFile
 from casemate.operations.terms import Name, Path
 
 if TYPE_CHECKING:
-    from casemate.model.artifact import Artifact
+    from casemate.model.execution import Artifact
     from casemate.operations.desk import Desk
 
 _CHUNK = 1 << 20  # bytes

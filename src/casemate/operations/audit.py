@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated
 
 from casemate.audit.chain import Verdict
-from casemate.audit.events import AuditEvent
-from casemate.audit.reading import MOST_ROWS, AuditRow
+from casemate.audit.reading import MOST_ROWS, AuditEvent, AuditRow
 from casemate.model.operation import Audience, Between, Principal, operation
 from casemate.operations.handles import meant
 from casemate.operations.terms import Cursor, Name

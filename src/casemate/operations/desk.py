@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from casemate.errors import Unavailable
-from casemate.model.diagnosis import Diagnosis
 from casemate.model.execution import Execution
+from casemate.model.isolation import Diagnosis
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Principal, operation
 from casemate.model.overview import Inspection

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from casemate.model.limits import Limits
-from casemate.model.plan import Bind, Link, Network, Place, Plan, Text, Waiting
-from casemate.model.shown import Shown
+from casemate.model.plan import Bind, Link, Network, Place, Plan, Shown, Text, Waiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def _seconds(told: object) -> float:
 
 
 class _Elsewhere:
-    """The content of a file that was not sent along. Implements :class:`casemate.model.artifact.Content`."""
+    """The content of a file that was not sent along. Implements :class:`casemate.model.execution.Content`."""
 
     def __init__(self, run: str, name: str) -> None:
         self._missing = errors.Unavailable(

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from casemate.errors import InvalidArgument, NotFound
-from casemate.model.artifact import Artifact
+from casemate.model.execution import Artifact
 from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.operations.kept import StoredFile
 from casemate.operations.terms import Cursor, Name, Page, Path, Text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from casemate.model.caller import called_by
 from casemate.model.operation import Audience, Principal, operation
-from casemate.model.packages import Installed
+from casemate.model.overview import Installed
 from casemate.operations.terms import Name, Names, Seconds
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from pydantic_core import PydanticCustomError
 import casemate
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Display, ErrorEvent, Output, ResultEvent
-from casemate.model.execution import Execution
+from casemate.model.execution import Execution, Result
 from casemate.model.limits import Limits
 from casemate.model.operation import Between, Most
-from casemate.model.result import Result
 
 _STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 _MOST_TEXT = 90 << 20  # characters of a file's content: 64 MiB as base64

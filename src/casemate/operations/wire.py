@@ -15,11 +15,18 @@ from functools import cache, lru_cache, partial
 from pathlib import PurePath
 from typing import Any
 
-from casemate.model.artifact import Artifact, Content
-from casemate.model.crossing import Crossing
-from casemate.model.execution import Cause, Execution, SkippedFile, Usage
+from casemate.model.execution import (
+    Artifact,
+    Cause,
+    Content,
+    Crossing,
+    Execution,
+    ProgramError,
+    Result,
+    SkippedFile,
+    Usage,
+)
 from casemate.model.isolation import IsolationReport, Mechanism, Proof
-from casemate.model.result import ProgramError, Result
 
 Document = dict[str, Any]
 _AS_THEY_ARE = (bool, int, type(None))

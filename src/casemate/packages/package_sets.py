@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from casemate.files.temporary import PREFIX, TemporaryFolder, sweep
-from casemate.model.packages import InstalledPackage
+from casemate.model.overview import InstalledPackage
 from casemate.packages.names import normalize
 
 CURRENT = "current"

@@ -1,21 +1,25 @@
-"""Which hosts a cell may reach: rules of the form ``example.org``, ``*.example.org`` and ``example.org:5432``.
+"""Which hosts a cell may reach, and which HTTP requests it may make of them. Pure.
 
-A rule covers a name when it is exactly that name, whatever its case and with or without the one dot at its end that
-makes it absolute (RFC 1034, section 3.1); ``*.`` stands for one or more whole labels, never for none. Without a port a
-rule is for 80 and 443.
+Rules of hosts have the form ``example.org``, ``*.example.org`` and ``example.org:5432``. A rule covers a name when it
+is exactly that name, whatever its case and with or without the one dot at its end that makes it absolute (RFC 1034,
+section 3.1); ``*.`` stands for one or more whole labels, never for none. Without a port a rule is for 80 and 443.
+
+A rule may name private networks for a host, which is then in those and nowhere else. A run's own list of hosts narrows
+the sandbox's, and never widens it. What TLS covers cannot be seen, so a host that a rule for requests names is reached
+in clear only, unless its TLS is intercepted.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from ipaddress import IPv4Address, IPv4Network
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ipaddress import IPv4Network
-
     from publicsuffixlist import PublicSuffixList
 
 HTTP, HTTPS = 80, 443
@@ -243,3 +247,128 @@ def _public_suffixes() -> PublicSuffixList:
 def _is_number(label: str) -> bool:
     """Whether a last label makes an address of a name, as browsers and inet_aton(3) read it."""
     return label.isdigit() or label.startswith("0x")
+
+
+# Private use (RFC 1918), and shared address space (RFC 6598), which clouds and overlay networks use alike.
+_NAMEABLE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
+_MOST = 32  # networks of one rule
+_MOST_SHOWN = 50  # characters: more than a network has
+
+
+def private_networks(given: Any) -> tuple[IPv4Network, ...]:
+    """The networks that a list of texts such as ``10.20.0.0/16`` and ``10.20.0.5`` names. Raises ``ValueError``."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or not 0 < len(given) <= _MOST:
+        raise ValueError(f"write a list of 1 to {_MOST} networks, such as ['10.20.0.0/16']")
+    return tuple(map(_network, given))
+
+
+def is_in(address: IPv4Address, networks: Iterable[IPv4Network]) -> bool:
+    """Whether ``address`` is in one of ``networks``, and of those that may be named at all."""
+    return any(address in one for one in networks) and any(address in one for one in _NAMEABLE)
+
+
+def _network(text: Any) -> IPv4Network:
+    try:
+        found = IPv4Network(text) if isinstance(text, str) else None
+    except ValueError as error:
+        raise ValueError(f"{text[:_MOST_SHOWN]!r} is no IPv4 network: {str(error)[-_MOST_SHOWN:]}") from None
+    if found is None:
+        raise ValueError(f"{text!r:.{_MOST_SHOWN}} is no text such as '10.20.0.0/16'")
+    if not any(found.subnet_of(one) for one in _NAMEABLE):
+        raise ValueError(
+            f"'{found}' is not in a private network ({', '.join(map(str, _NAMEABLE))}); public addresses need no "
+            "naming, services of this machine are named by allow_local, and others are never dialled"
+        )
+    return found
+
+
+def narrowed(hosts: HostRules, wanted: Sequence[str] | None, *, can_ask: bool) -> HostRules:
+    """What a run that names the domains ``wanted`` may reach of ``hosts``; None is all of it.
+
+    Raises ``InvalidArgument`` for a domain that ``hosts`` do not allow, unless somebody ``can_ask`` for it. About
+    services of this machine nobody is asked.
+    """
+    if wanted is None:
+        return hosts
+    rules = [narrowing_rule(text) for text in wanted]
+    found = [part for rule in rules for part in _parts(hosts, rule)]
+    missing = [rule for rule in rules if not _parts(hosts, rule)]
+    refused = [rule for rule in missing if rule.host == LOCAL_NAME or not can_ask]
+    if refused:
+        first = refused[0]
+        wider = f"allow_local=[{first.port}]" if first.host == LOCAL_NAME else f"allowed_domains=[{str(first)!r}]"
+        raise InvalidArgument(
+            "allowed_domains",
+            f"{str(first)!r} is not among the domains of the sandbox; a run's own list only narrows that",
+            remediation=f"Allow it where the sandbox is made: Sandbox({wider}).",
+        )
+    return hosts._replace(allowed=tuple(dict.fromkeys(found)), everything=False, within=(*hosts.within, tuple(rules)))
+
+
+def _parts(hosts: HostRules, wanted: HostRule) -> list[HostRule]:
+    """The rules that are in both: the narrower host, the narrower port."""
+    public = hosts.everything and may_be_public(wanted.host.removeprefix("*."))
+    allowed = (*hosts.allowed, *((HostRule(wanted.host),) if public else ()))
+    both = ((_narrower_host(rule.host, wanted.host), _narrower_port(rule.port, wanted.port)) for rule in allowed)
+    return [HostRule(host, port or None) for host, port in both if host and port is not None]
+
+
+def _narrower_host(one: str, other: str) -> str:
+    """Empty where they have no name in common."""
+    for narrow, wide in ((one, other), (other, one)):
+        if narrow == wide or (
+            wide.startswith("*.") and narrow.removeprefix("*").endswith(wide[1:]) and narrow != wide[2:]
+        ):
+            return narrow
+    return ""
+
+
+def _narrower_port(one: int | None, other: int | None) -> int | None:
+    """0 for the usual ports, None where they have none in common."""
+    if one == other:
+        return one or 0
+    given = one if other is None else other
+    return given if None in (one, other) and given in USUAL_PORTS else None
+
+
+# What servers read as another path than the one that is written: dot segments, plain, encoded or with parameters (RFC
+# 3986, section 3.3; servers of servlets drop these first), and encoded slashes.
+_AMBIGUOUS = re.compile(
+    r"(?:/|\\|%2f|%5c)(?:\.|%2e){0,2}(?:;|%3b)|(?:/|\\|%2f|%5c)(?:\.|%2e){1,2}(?=/|\\|%2f|%5c|\Z)|\\|%2f|%5c|%00|//",
+    re.IGNORECASE,
+)
+
+
+class RequestRule(NamedTuple):
+    """``methods`` may be used at ``host`` for ``path`` and everything below it; an empty ``methods`` is all of them."""
+
+    host: HostRule
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    path: str = "/"
+
+    def covers(self, name: str, port: int, method: str, path: str) -> bool:
+        """Whether the request is one of these. ``path`` is as written, without its query."""
+        if not self.host.covers(name, port) or (self.methods and method not in self.methods):
+            return False
+        if self.path == "/":
+            return True
+        below = self.path.removesuffix("/")
+        return (path == below or path.startswith(f"{below}/")) and not _AMBIGUOUS.search(path)
+
+
+class RequestRules(NamedTuple):
+    """A host that no rule names may be asked anything; another only what a rule covers."""
+
+    rules: tuple[RequestRule, ...] = ()
+
+    def names(self, name: str, port: int) -> bool:
+        """Whether requests to the canonical ``name`` at ``port`` have to be seen."""
+        return any(rule.host.covers(name, port) for rule in self.rules)
+
+    def allows(self, name: str, port: int, method: str, target: str) -> bool:
+        """Whether the request may be made; ``target`` is the path, perhaps with a query (RFC 9112, section 3.2.1)."""
+        path = target.partition("?")[0]
+        return not self.names(name, port) or any(rule.covers(name, port, method, path) for rule in self.rules)
+
+
+NO_REQUEST_RULES = RequestRules()

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from casemate.policy.hosts import HostRule, HostRules
-from casemate.policy.requests import NO_REQUEST_RULES, RequestRules
+from casemate.policy.hosts import NO_REQUEST_RULES, HostRule, HostRules, RequestRules
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network

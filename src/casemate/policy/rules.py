@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from casemate.errors import InvalidArgument
 from casemate.model.approval import Decision, Effect, Kind, Question, Verdict
 from casemate.policy.canonical import fingerprint
 from casemate.policy.commands import Command
-from casemate.policy.hosts import HostRule, canonical
+from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, canonical
 from casemate.policy.packages import Package, package
 from casemate.policy.patterns import Anything, Pattern
 
@@ -374,3 +374,25 @@ def _parts(question: Question) -> Iterator[Question]:
 
 def _said(effect: Effect) -> str:
     return "allowed" if effect == "allow" else "denied"
+
+
+def passed_over(rules: Iterable[Rule], hosts: HostRules) -> Rule | None:
+    """The first of ``rules`` that asks about a host that ``hosts`` allow, or denies it only at times or to some: nobody
+    would be asked, and no rule looked at. None where there is no such rule."""
+    return next((one for one in rules if _is_about_some(one, hosts)), None)
+
+
+def _is_about_some(one: Rule, hosts: HostRules) -> bool:
+    if one.kind != "egress" or one.effect == "allow" or (one.effect == "deny" and not one.conditional):
+        return False
+    if hosts.everything:
+        return True
+    if one.host is None:  # what is asked about every host is not meant for services of this machine
+        return any(other.host != LOCAL_NAME for other in hosts.allowed)
+    return any(_meet(one.host, other) for other in hosts.allowed)
+
+
+def _meet(one: HostRule, other: HostRule) -> bool:
+    """Whether some name is meant by both."""
+    names = (one.host.removeprefix("*."), other.host.removeprefix("*."))
+    return one.host == other.host or one.names(names[1]) or other.names(names[0])

@@ -107,7 +107,7 @@ class Blocking:
 @dataclass(frozen=True, slots=True)
 class RemoteContent:
     """Bytes that the service keeps, fetched when they are wanted. Implements
-    :class:`casemate.model.artifact.Content`; blocks, and raises as :class:`Blocking`."""
+    :class:`casemate.model.execution.Content`; blocks, and raises as :class:`Blocking`."""
 
     blocking: Blocking
     parts: tuple[str, ...]

@@ -18,9 +18,9 @@ from casemate.remote.session import Session
 if TYPE_CHECKING:
     from casemate.api.call_plan import ProgramPlan
     from casemate.execution.request import Content
-    from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
+    from casemate.model.isolation import Diagnosis
     from casemate.model.plan import Plan
 
 
@@ -127,7 +127,7 @@ class ConnectedSandbox:
 
     async def doctor(self) -> Diagnosis:
         """See :meth:`casemate.Sandbox.doctor`: what the service's machine offers."""
-        kind = type_named("casemate.model.diagnosis:Diagnosis")
+        kind = type_named("casemate.model.isolation:Diagnosis")
         return revived(kind, await self._ways.call("doctor"))  # type: ignore[no-any-return]
 
     async def plan(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Decision, Scope
-from casemate.model.artifact import Artifact
-from casemate.model.packages import Installed, InstalledPackage
+from casemate.model.execution import Artifact
+from casemate.model.overview import Installed, InstalledPackage
 from casemate.policy.inject import Inject
 from casemate.remote.following import Ways
 from casemate.remote.revived import revived, type_named
@@ -207,7 +207,7 @@ class Audit(Room):
 
     async def events(self, *, after: int | None = None) -> AsyncGenerator[Any]:
         """What happens, as it comes to be on record; ``after``: as of a local sandbox."""
-        kind = type_named("casemate.audit.events:AuditEvent")
+        kind = type_named("casemate.audit.reading:AuditEvent")
         given = {} if after is None else {"cursor": after}
         async with contextlib.aclosing(self._ways.remote.stream("audit.events", given)) as events:
             async for told in events:

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from casemate.errors import InvalidArgument
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_name
-from casemate.files.beneath import CHUNK, Attributes, Hashed, open_beneath, write_file
+from casemate.files.beneath import CHUNK, Attributes, Hashed, data_in, open_beneath, pieces_of, write_file
 from casemate.files.names import text_of
-from casemate.files.pieces import data_in, pieces_of
 from casemate.files.walk import Entry, kind_of, open_file
 from casemate.model.plan import WORKSPACE
 
@@ -220,8 +219,7 @@ def _read(root: int, name: str, redaction: Redaction | None) -> bytes:
 
 def _redact(data: bytes, redaction: Redaction) -> bytes:
     """The content of a file without its secrets. Raises ``OSError`` where that cannot be had."""
-    from casemate.redaction.archive import Budget, reason_to_withhold
-    from casemate.redaction.content import RedactedContent
+    from casemate.redaction.content import Budget, RedactedContent, reason_to_withhold
 
     content, pieces, size = RedactedContent(redaction), [], 0
     for at in range(0, len(data), CHUNK):

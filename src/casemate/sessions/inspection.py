@@ -14,7 +14,7 @@ from casemate.model.overview import Inspection, VariableInfo
 from casemate.model.plan import WORKSPACE
 
 if TYPE_CHECKING:
-    from casemate.model.packages import InstalledPackage
+    from casemate.model.overview import InstalledPackage
     from casemate.policy.hosts import HostRules
     from casemate.sessions.session import Session
 

@@ -17,7 +17,7 @@ from casemate.walls.wall import CellMissed, Ending
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
-    from casemate.model.crossing import Crossing
+    from casemate.model.execution import Crossing
     from casemate.model.isolation import IsolationReport
     from casemate.model.limits import Limits
     from casemate.model.plan import Plan

@@ -10,8 +10,7 @@ from casemate.execution import seal
 from casemate.execution.capture import Capture
 from casemate.execution.diagnose import Evidence, Verdict, diagnose
 from casemate.model import approval
-from casemate.model.artifact import Artifact
-from casemate.model.execution import Cause, Execution, SkippedFile
+from casemate.model.execution import Artifact, Cause, Execution, SkippedFile
 from casemate.model.isolation import IsolationReport
 from casemate.model.limits import Limits
 from casemate.model.request import Request

@@ -28,7 +28,7 @@ from casemate.execution.request import check_timeout
 from casemate.files.lines import Client, line_of, read_line, read_object, while_there
 from casemate.languages.node import npm_of
 from casemate.languages.runtime import SYSTEM_PATH
-from casemate.model.packages import Installed, InstalledPackage, Terms
+from casemate.model.overview import Installed, InstalledPackage, Terms
 from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.packages.indexes import Index, Indexes, read_npm_registries, read_pip_indexes
 from casemate.packages.names import hashes_of, node_requirements, normalize, requirements

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from casemate.execution import frames
 from casemate.execution.frames import ErrorFrame
-from casemate.model.result import Result
+from casemate.model.execution import Result
 
 if TYPE_CHECKING:
     from casemate.walls.wall import Stream

@@ -21,9 +21,8 @@ from casemate.execution.requester import open_requester
 from casemate.execution.stream import events
 from casemate.execution.tally import Tally
 from casemate.model.caller import caller
-from casemate.model.crossing import Crossing, since
 from casemate.model.events import Done, Event
-from casemate.model.execution import Execution
+from casemate.model.execution import Crossing, Execution, since
 from casemate.model.request import Request
 from casemate.sessions.cells import SessionCells
 from casemate.sessions.commands import Commands

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from casemate.artifacts.collect import Collected, collect
 from casemate.artifacts.export import export
 from casemate.execution.gather import bounds_of, digests_of, hidden_from, opened_folder, output_before
-from casemate.files.seen import Seen
-from casemate.files.walk import open_folder
+from casemate.files.walk import Seen, open_folder
 from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.sessions.outcome import StepFiles

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from casemate.api import sandbox as asynchronous
 from casemate.api.connect import connected_aside
 from casemate.errors import SandboxClosed
-from casemate.model.diagnosis import Diagnosis
 from casemate.model.events import Event
 from casemate.model.execution import Execution
+from casemate.model.isolation import Diagnosis
 from casemate.model.plan import Plan
 from casemate.sync.rooms import ApprovalRequest, Approvals, Blocking, ProgramPlan, Vault, Wait, each, plain
 

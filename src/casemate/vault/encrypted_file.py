@@ -1,24 +1,274 @@
-"""Secrets in one encrypted file, for all namespaces.
+"""Secrets in one encrypted file, for all namespaces: its bytes, its key, and how both are kept.
 
-The file is written first and the counter beside the key after it, so a death between the two leaves a vault that is
-one ahead of its key, which is fine. A vault that is behind its key is an older copy, and one that is missing while its
-key has counted was taken away: both are refused. Not noticed is a vault that is put back together with its key, as a
-restored disk does, and, where the process died between the two, the copy from before that writing.
+A vault is one line that says what it is, then everything encrypted and authenticated:
+
+    {"cipher": "AES-256-GCM", "counter": 7, "format": "casemate-vault-1", "key": "file"}
+    nonce (12 bytes), ciphertext, tag (16 bytes)
+
+What is encrypted is JSON, ``{namespace: {name: value}}``. In ``casemate-vault-2`` a value may also be an object that
+says where it may go, ``{"value": ..., "inject": {"hosts": ..., "header": ..., "format": ...}}``. It is written only
+when there is one: versions that do not know it could hand a program what none may have, so they refuse such a file.
+
+The line is associated data of the cipher (NIST SP 800-38D), so that nothing of it can be changed either. Each writing
+has a random nonce of its own, and a counter that is higher than the one before.
+
+The counter is also kept beside the key: an older copy of the vault has a lower number. The file is written first and
+the counter beside the key after it, so a death between the two leaves a vault that is one ahead of its key, which is
+fine. A vault that is behind its key is an older copy, and one that is missing while its key has counted was taken away:
+both are refused. Not noticed is a vault that is put back together with its key, as a restored disk does, and, where the
+process died between the two, the copy from before that writing.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import fcntl
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from casemate.errors import VaultUnavailable
-from casemate.vault.keys import Key, KeyFile, Keyring, Keys, key_path
+from casemate.errors import InvalidArgument, VaultUnavailable
+from casemate.policy.inject import Inject, Injected
 from casemate.vault.private_files import open_lock, read_private, replace_private
-from casemate.vault.sealed import KEY_BYTES, MOST, Contents, Damaged, Head, check_library, head_of, seal, unseal
 from casemate.vault.store import Kept
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_BYTES = 32
+MOST = 8 << 20  # bytes of a whole vault
+_NONCE = 12
+_MOST_HEAD = 512
+_PLAIN, _WITH_PLACES, _CIPHER = "casemate-vault-1", "casemate-vault-2", "AES-256-GCM"
+
+Contents = dict[str, dict[str, str | Injected]]  # namespace, name, value
+KeyPlace = Literal["file", "keyring"]
+
+
+class Damaged(Exception):
+    """These bytes are no vault, or not one that this key has made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """``counter``: how often it was written; ``key``: where its key is kept."""
+
+    counter: int
+    key: KeyPlace
+
+
+def seal(contents: Contents, head: Head, key: bytes) -> bytes:
+    """``contents`` as the bytes of a vault. Raises ``VaultUnavailable`` where the library for it is missing."""
+    goes_out = any(isinstance(value, Injected) for values in contents.values() for value in values.values())
+    fields: dict[str, Any] = {"format": _WITH_PLACES if goes_out else _PLAIN}
+    fields |= {"cipher": _CIPHER, "counter": head.counter, "key": head.key}
+    line = json.dumps(fields, sort_keys=True).encode() + b"\n"
+    nonce = os.urandom(_NONCE)
+    return line + nonce + _cipher(key).encrypt(nonce, json.dumps(contents, default=_entry).encode(), line)
+
+
+def head_of(sealed: bytes) -> Head:
+    """What its first line says, which is not to be believed before :func:`unseal` has. Raises ``Damaged``."""
+    line, _, _ = sealed[:_MOST_HEAD].partition(b"\n")
+    try:
+        fields = json.loads(line)
+        counter, key = fields["counter"], fields["key"]
+        known = fields["format"] in (_PLAIN, _WITH_PLACES) and fields["cipher"] == _CIPHER
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise Damaged("its first line is none of a vault's") from None
+    if not known or type(counter) is not int or counter < 0 or key not in ("file", "keyring"):
+        raise Damaged("its first line is none that this version knows")
+    return Head(counter, key)
+
+
+def unseal(sealed: bytes, key: bytes) -> Contents:
+    """Its contents. Raises ``Damaged`` when a single bit of it is not as it was written, or the key is another."""
+    from cryptography.exceptions import InvalidTag
+
+    line, newline, rest = sealed.partition(b"\n")
+    try:
+        text = _cipher(key).decrypt(rest[:_NONCE], rest[_NONCE:], line + newline)
+    except (InvalidTag, ValueError):
+        raise Damaged("it was changed or cut, or its key is another") from None
+    written: dict[str, dict[str, Any]] = json.loads(text)
+    return {namespace: {name: _kept(one) for name, one in values.items()} for namespace, values in written.items()}
+
+
+def check_library() -> None:
+    """Raises ``VaultUnavailable`` where the library for encryption is missing."""
+    _cipher(bytes(KEY_BYTES))
+
+
+def _entry(value: Injected) -> dict[str, Any]:
+    return {"value": value.value, "inject": value.inject.written()}
+
+
+def _kept(entry: Any) -> str | Injected:
+    """A value as it was written. Raises ``Damaged``."""
+    if isinstance(entry, str):
+        return entry
+    try:
+        return Injected(entry["value"], Inject.read(entry["inject"]))
+    except (KeyError, TypeError, InvalidArgument):
+        raise Damaged("it holds what this version does not know") from None
+
+
+def _cipher(key: bytes) -> AESGCM:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError:
+        raise VaultUnavailable(
+            "a vault on disk is encrypted with the library cryptography, which is not installed",
+            reason="library",
+            remediation="pip install 'casemate[vault]'",
+        ) from None
+    return AESGCM(key)
+
+
+_FORMAT = "casemate-key-1"
+_SERVICE = "casemate vault"
+_MOST = 1024  # bytes of a key file
+_WORKING = 1.0  # from this priority on a backend of keyring's is one that keeps secrets
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """``secret``: 32 bytes; ``counter``: of the last writing of the vault that is known."""
+
+    secret: bytes = field(repr=False)
+    counter: int
+
+    def written(self) -> str:
+        """As one line of text."""
+        return f"{_FORMAT} {base64.b64encode(self.secret).decode()} {self.counter}"
+
+    @classmethod
+    def read(cls, line: str) -> Key:
+        """From one. Raises ``ValueError``."""
+        name, secret, counter = line.split()
+        decoded = base64.b64decode(secret, validate=True)
+        if name != _FORMAT or len(decoded) != KEY_BYTES or not counter.isdecimal():
+            raise ValueError("it is no key of casemate's")
+        return cls(decoded, int(counter))
+
+
+class Keys(Protocol):
+    """A place for the key of one vault. Raises ``VaultUnavailable`` where it cannot be read or written."""
+
+    place: KeyPlace
+
+    def load(self) -> Key | None:
+        """The key, or None where there is none yet."""
+        ...
+
+    def store(self, key: Key) -> None:
+        """Keep it in place of the one before."""
+        ...
+
+
+class KeyFile:
+    """A file of mode 0600 in a folder of mode 0700."""
+
+    place: KeyPlace = "file"
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path).absolute()
+
+    def load(self) -> Key | None:
+        content = read_private(self._path, _MOST)
+        try:
+            return None if content is None else Key.read(content.decode())
+        except (ValueError, binascii.Error):
+            raise _unreadable(str(self._path)) from None
+
+    def store(self, key: Key) -> None:
+        replace_private(self._path, f"{key.written()}\n".encode())
+
+
+class Keyring:
+    """The user's keyring, as the library keyring finds it; an entry for each vault by its path."""
+
+    place: KeyPlace = "keyring"
+
+    def __init__(self, vault: Path) -> None:
+        self._entry = str(vault)
+
+    @staticmethod
+    def works() -> bool:
+        """Whether there is one that keeps secrets."""
+        try:
+            import keyring
+        except ImportError:
+            return False
+        try:
+            return float(keyring.get_keyring().priority) >= _WORKING
+        except (RuntimeError, ValueError, TypeError):
+            return False
+
+    def load(self) -> Key | None:
+        keyring = _library()
+        try:
+            line = keyring.get_password(_SERVICE, self._entry)
+        except keyring.errors.KeyringError as error:
+            raise _refused(error) from None
+        try:
+            return None if line is None else Key.read(line)
+        except (ValueError, binascii.Error):
+            raise _unreadable("the keyring's entry") from None
+
+    def store(self, key: Key) -> None:
+        keyring = _library()
+        try:
+            keyring.set_password(_SERVICE, self._entry, key.written())
+        except keyring.errors.KeyringError as error:
+            raise _refused(error) from None
+
+
+def key_path(vault: Path, environ: Mapping[str, str]) -> Path:
+    """Where the key file of a vault lies: in the user's folder for configuration, away from the vault.
+
+    Raises ``VaultUnavailable`` when the environment names neither that folder nor a home.
+    """
+    name = hashlib.sha256(os.fsencode(vault)).hexdigest()[:32]
+    for variable, below in (("XDG_CONFIG_HOME", ()), ("HOME", (".config",))):
+        folder = environ.get(variable, "")
+        if os.path.isabs(folder):
+            return Path(folder, *below, "casemate", "keys", f"{name}.key")
+    raise VaultUnavailable(
+        "the key of the vault has no place: neither XDG_CONFIG_HOME nor HOME is set to an absolute path",
+        reason="key",
+        remediation="Set HOME, or name a key file: vault=EncryptedFile(path, KeyFile('/path/to/key')).",
+    )
+
+
+def _library() -> ModuleType:
+    try:
+        import keyring
+        import keyring.errors
+    except ImportError:
+        raise VaultUnavailable(
+            "the key of this vault is in the user's keyring, and the library keyring is not installed",
+            reason="library",
+            remediation="pip install 'casemate[vault]'",
+        ) from None
+    return keyring
+
+
+def _refused(error: Exception) -> VaultUnavailable:
+    return VaultUnavailable(
+        f"the user's keyring cannot be used: {type(error).__name__}", reason="key", remediation="Unlock it."
+    )
+
+
+def _unreadable(what: str) -> VaultUnavailable:
+    return VaultUnavailable(f"{what} does not hold a key of casemate's", reason="key")
 
 
 class EncryptedFile:

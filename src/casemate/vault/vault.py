@@ -1,21 +1,95 @@
-"""The vault as a sandbox sees it: the secrets of one namespace, which it cannot leave."""
+"""The vault as a sandbox sees it: the secrets of one namespace, which it cannot leave; and the store behind it."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
 from casemate.errors import InvalidArgument, VaultUnavailable
-from casemate.model.placeholder import Placeholder
-from casemate.model.secrets import NO_SECRETS, Secrets
+from casemate.model.secrets import NO_SECRETS, Placeholder, Secrets
 from casemate.policy.inject import Inject, Injected
 from casemate.vault.names import check_asked, check_injected, check_name, check_value
 from casemate.vault.placeholders import placeholder_for
-from casemate.vault.store import Kept, Store
+from casemate.vault.store import EnvironmentStore, Kept, Layered, MemoryStore, Store
 
-if TYPE_CHECKING:
-    from casemate.vault.held import Held
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Not for programs, nor for callers: it hands out values. Its methods may block, and raise ``CasemateError``."""
+
+    store: Store = field(repr=False)
+    namespace: str
+
+    def get(self, name: str) -> str | None:
+        """The value, or None where there is none."""
+        kept = self.store.get(self.namespace, name)
+        return kept.value if isinstance(kept, Injected) else kept
+
+    def set(self, name: str, value: str) -> None:
+        """Keep it."""
+        self.store.set(self.namespace, name, value)
+
+    def delete(self, name: str) -> bool:
+        """Forget it; whether there was one."""
+        return self.store.delete(self.namespace, name)
+
+
+_METHODS = ("get", "set", "delete", "names")
+
+
+def store_for(given: object, environ: Mapping[str, str]) -> Store:
+    """The store: None is one in memory over the host's environment, a path an encrypted file, else a store itself.
+
+    Raises ``InvalidArgument`` and ``VaultUnavailable``.
+    """
+    if given is None:
+        return Layered(MemoryStore(), EnvironmentStore(environ))
+    if isinstance(given, str | os.PathLike):
+        from casemate.vault.encrypted_file import EncryptedFile
+
+        path = os.fspath(given)
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise InvalidArgument("vault", f"{given!r} is not a path")
+        store = EncryptedFile(Path(path).expanduser(), environ=environ)
+        store.names("")  # what is wrong with it is known now, not when a program needs it
+        return store
+    if all(callable(getattr(given, method, None)) for method in _METHODS):
+        return given  # type: ignore[return-value]  # as far as can be told
+    raise InvalidArgument("vault", f"{type(given).__name__} is neither a path nor a store with {', '.join(_METHODS)}")
+
+
+def users_store(environ: Mapping[str, str]) -> Store:
+    """The user's own secrets, over those of the host's environment. Raises ``VaultUnavailable``."""
+    from casemate.vault.encrypted_file import EncryptedFile
+
+    path, variables = default_path(environ), EnvironmentStore(environ)
+    try:
+        return Layered(EncryptedFile(path, environ=environ), variables)
+    except VaultUnavailable:
+        if os.path.lexists(path):
+            raise
+        return variables  # there is none, and the library for one is missing
+
+
+def default_path(environ: Mapping[str, str]) -> Path:
+    """Where the command line keeps secrets: in the user's state folder.
+
+    Raises ``VaultUnavailable`` when the environment names neither that folder nor a home.
+    """
+    for variable, below in (("XDG_STATE_HOME", ()), ("HOME", (".local", "state"))):
+        folder = environ.get(variable, "")
+        if os.path.isabs(folder):
+            return Path(folder, *below, "casemate", "vault", "secrets")
+    raise VaultUnavailable(
+        "the vault has no place: neither XDG_STATE_HOME nor HOME is set to an absolute path",
+        reason="file",
+        remediation="Set HOME.",
+    )
+
 
 Note = Callable[[str, str, Mapping[str, object]], None]  # kind, namespace, detail
 _NOTHING_MORE: Mapping[str, object] = {}
@@ -34,8 +108,6 @@ class Vault:
     @property
     def held(self) -> Held:
         """The values, for the host's own connections."""
-        from casemate.vault.held import Held
-
         return Held(self._store, self._namespace)
 
     async def set(self, name: str, value: str, *, inject: Inject | None = None) -> None:

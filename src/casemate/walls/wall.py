@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from casemate.errors import Fault
 
 if TYPE_CHECKING:
-    from casemate.model.isolation import IsolationReport
+    from casemate.model.isolation import IsolationReport, Warmth
     from casemate.model.overview import InUse
     from casemate.model.plan import Entry, Listener, Plan
-    from casemate.model.warmth import Warmth
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from casemate.workspace.remove import remove
 from casemate.workspace.write import Owner, Writer, text_of
 
 if TYPE_CHECKING:
-    from casemate.files.seen import Seen
+    from casemate.files.walk import Seen
     from casemate.model.execution import SkippedFile
 
 WRITTEN_BACK = Bounds(files=20_000, file_bytes=2**30, total_bytes=2**30, depth=64, entries=100_000, reports=1000)

@@ -20,7 +20,7 @@ from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsew
 
 if TYPE_CHECKING:
     from casemate.files.bounds import Bounds, Skipped
-    from casemate.files.seen import Seen
+    from casemate.files.walk import Seen
     from casemate.workspace.protected import Protection
 
 Owner = tuple[int, int]

@@ -11,7 +11,7 @@ import pytest
 
 from casemate.artifacts.content import Slice, Store
 from casemate.artifacts.export import export
-from casemate.model.artifact import Artifact
+from casemate.model.execution import Artifact
 
 
 def artifact(name: str, data: bytes = b"data") -> Artifact:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.egress.addresses import is_own, own_is_unknown, why_refused
+from casemate.egress.dial import is_own, own_is_unknown, why_refused
 
 REFUSED = [
     "0.0.0.0",

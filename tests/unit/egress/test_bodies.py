@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.egress.bodies import MOST_AT_ONCE, Joining, cut
-from casemate.egress.frames import MOST_FRAME
-from casemate.egress.side import Kept, Side
+from casemate.egress.http2 import MOST_AT_ONCE, MOST_FRAME, Joining, cut
+from casemate.egress.http2_relay import Kept, Side
 from casemate.egress.stream import Stream
 
 HEAD = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a.test"), (b":path", b"/")]

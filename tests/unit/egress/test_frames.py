@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.egress.frames import MOST_FRAME, PREFACE, Flood, Frames, NoFrames, goaway
+from casemate.egress.http2 import MOST_FRAME, PREFACE, Flood, Frames, NoFrames, goaway
 
 
 def frame(kind: int, payload: bytes = b"", stream: int = 1, flags: int = 0) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.egress.http import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request
+from casemate.egress.http1 import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request
 
 
 def head(text: bytes) -> Request:

@@ -11,12 +11,14 @@ import h2.events
 import hyperframe.frame
 import pytest
 
-from casemate.egress.side import Kept, Side
+from casemate.egress.http2_relay import Kept, Side
 from casemate.egress.stream import Stream
 
 HEAD = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a.test"), (b":path", b"/")]
 WINDOW = 65_535
-NAMES_HAVE_CHANGED = "h2 describes frames again: find what the names in casemate.egress.side._Unlogged are called now"
+NAMES_HAVE_CHANGED = (
+    "h2 describes frames again: find what the names in casemate.egress.http2_relay._Unlogged are called now"
+)
 
 
 def test_a_body_in_single_bytes_is_kept_as_a_body_and_sent_in_order() -> None:

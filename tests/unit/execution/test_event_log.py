@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from casemate.execution.event_log import EventLog, read_log
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Display, ErrorEvent, Event, Output, ResultEvent
-from casemate.model.result import ProgramError, Result
+from casemate.model.execution import ProgramError, Result
 
 REQUEST = ApprovalRequest("id", "tool", "read a", "default", None, "run", {"path": "a"}, "hash", "files", "read")
 ALL: list[Event] = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from casemate.model.crossing import Crossing, not_reached
+from casemate.model.execution import Crossing, not_reached
 
 NO_NAME = "its name does not resolve"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from casemate.model.approval import Kind, Question, Verdict
+from casemate.policy.reading import rule
 from casemate.policy.rules import Rulebook, Rules
-from casemate.policy.written import rule
 
 
 def question(kind: Kind = "tool", /, **about: Any) -> Question:

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from casemate import InvalidArgument
-from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, host_rule
-from casemate.policy.narrowing import narrowed
+from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, host_rule, narrowed
 
 
 def rules(*texts: str, everything: bool = False) -> HostRules:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from casemate.policy.hosts import host_rule
-from casemate.policy.requests import RequestRule, RequestRules
+from casemate.policy.hosts import RequestRule, RequestRules, host_rule
 
 RULES = RequestRules((RequestRule(host_rule("api.good.test"), ("GET",), "/v1/items"),))
 

@@ -13,8 +13,8 @@ from tests.unit.policy.asked import book, effect, question
 
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Decision
+from casemate.policy.reading import rule
 from casemate.policy.rules import DEFAULTS, Rulebook, Rules, rule_from
-from casemate.policy.written import rule
 
 READ: dict[str, Any] = {"allow": "tool", "server": "files", "tool": "read"}
 PROJECT = {**READ, "arguments": {"path": {"path": "/project/**"}}}

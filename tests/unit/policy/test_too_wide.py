@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.policy.written import rule
+from casemate.policy.reading import rule
 
 WIDE = ["*", "**", "* *", "?*", "[!x]*", "", " "]
 READ = {"allow": "tool", "server": "files", "tool": "read"}

@@ -8,8 +8,7 @@ import zipfile
 
 import pytest
 
-from casemate.redaction.archive import Budget, reason_to_withhold
-from casemate.redaction.content import WITHHELD
+from casemate.redaction.content import WITHHELD, Budget, reason_to_withhold
 from casemate.redaction.redaction import Redaction
 
 SECRET = "tr0ub4dor&3-good-pass"

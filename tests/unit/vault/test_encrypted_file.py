@@ -15,9 +15,7 @@ import pytest
 
 from casemate.errors import VaultUnavailable
 from casemate.policy.inject import Inject, Injected
-from casemate.vault.encrypted_file import EncryptedFile
-from casemate.vault.keys import KeyFile, Keyring, key_path
-from casemate.vault.sealed import Damaged, Head, seal, unseal
+from casemate.vault.encrypted_file import Damaged, EncryptedFile, Head, KeyFile, Keyring, key_path, seal, unseal
 
 VALUE = "hunter2hunter2"
 
@@ -152,7 +150,7 @@ def test_va_13_whoever_reads_while_it_is_written_finds_it_whole(vault: Encrypted
 
 def test_two_processes_that_write_lose_nothing_of_each_others(folder: Path) -> None:
     program = (
-        "import sys; from casemate.vault.encrypted_file import EncryptedFile; from casemate.vault.keys import KeyFile\n"
+        "import sys; from casemate.vault.encrypted_file import EncryptedFile, KeyFile\n"
         "vault = EncryptedFile(sys.argv[1], KeyFile(sys.argv[2]))\n"
         "for number in range(10): vault.set('a', f'{sys.argv[3]}_{number}', 'some-value-or-other')"
     )

@@ -10,9 +10,8 @@ import pytest
 from casemate.errors import InvalidArgument
 from casemate.model.secrets import Secrets
 from casemate.policy.inject import Inject
-from casemate.vault.opening import store_for
 from casemate.vault.store import EnvironmentStore, MemoryStore, Store
-from casemate.vault.vault import Vault
+from casemate.vault.vault import Vault, store_for
 
 VALUE = "hunter2hunter2"
 

@@ -248,6 +248,6 @@ def _vault(named: str, environ: Mapping[str, str]) -> object:
         return None
     if named != "user":
         return named
-    from casemate.vault.opening import users_store
+    from casemate.vault.vault import users_store
 
     return users_store(environ)

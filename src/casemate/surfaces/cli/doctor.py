@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from casemate.api.sandbox import Sandbox
-from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
-from casemate.model.isolation import IsolationReport
-from casemate.model.warmth import ZygoteState
+from casemate.model.isolation import Diagnosis, IsolationReport, LanguageState, WallState, ZygoteState
 from casemate.surfaces.cli import documents, interrupts
 from casemate.surfaces.cli.answers import aligned, print_json
 from casemate.surfaces.cli.terminal.inert import inert, visible

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from casemate.errors import CasemateError
-from casemate.model.diagnosis import Diagnosis
 from casemate.model.execution import Execution
+from casemate.model.isolation import Diagnosis
 from casemate.model.plan import Bind, Entry, Link, Place, Plan
 from casemate.operations import wire
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from casemate.model.crossing import not_reached
-from casemate.model.execution import Execution
+from casemate.model.execution import Execution, not_reached
 from casemate.surfaces.cli.failures import OPTION_OF_CAUSE, option_of
 from casemate.surfaces.cli.terminal.inert import visible
 

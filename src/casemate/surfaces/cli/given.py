@@ -26,7 +26,7 @@ def configured(*names: str) -> dict[str, Any]:
 
 def users_vault() -> object:
     """Where the secrets of whoever runs casemate are kept."""
-    from casemate.vault.opening import users_store
+    from casemate.vault.vault import users_store
 
     return users_store(os.environ)
 

@@ -16,7 +16,7 @@ from casemate.walls.native.descriptors import close_all, memory_file, seal
 
 if TYPE_CHECKING:
     from casemate.model.limits import Limits
-    from casemate.model.shown import Shown
+    from casemate.model.plan import Shown
     from casemate.walls.wall import Standard, Stream
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")

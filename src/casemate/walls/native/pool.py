@@ -30,8 +30,8 @@ from casemate.walls.native.demand import (
 )
 
 if TYPE_CHECKING:
+    from casemate.model.isolation import PoolState, Warmth, ZygoteState
     from casemate.model.plan import Plan, Waiting
-    from casemate.model.warmth import PoolState, Warmth, ZygoteState
     from casemate.walls.native.link import Link
     from casemate.walls.native.running import RunningCell
 
@@ -164,7 +164,7 @@ class Pools:
 
     def states(self) -> Warmth:
         """What there is, for people."""
-        from casemate.model.warmth import Warmth  # here alone: who runs one program and goes asks for nothing
+        from casemate.model.isolation import Warmth  # here alone: who runs one program and goes asks for nothing
 
         with self._lock:
             pools = tuple(_pool_state(pool) for pool in self._pools.values())
@@ -391,7 +391,7 @@ def _free_memory() -> int:
 
 
 def _pool_state(pool: _Pool) -> PoolState:
-    from casemate.model.warmth import PoolState
+    from casemate.model.isolation import PoolState
 
     zygote = None if pool.zygote is None else _zygote_state(pool.zygote)
     idle = time.monotonic() - pool.demand.last > IDLE
@@ -401,7 +401,7 @@ def _pool_state(pool: _Pool) -> PoolState:
 
 
 def _zygote_state(zygote: _Zygote) -> ZygoteState:
-    from casemate.model.warmth import ZygoteState
+    from casemate.model.isolation import ZygoteState
 
     took = zygote.ready - zygote.asked if zygote.ready else None
     return ZygoteState(

@@ -22,10 +22,9 @@ from casemate.walls.wall import CellMissed, Reason, SessionSink, Sink, Standard
 if TYPE_CHECKING:
     import asyncio
 
-    from casemate.model.isolation import IsolationReport
+    from casemate.model.isolation import IsolationReport, Warmth
     from casemate.model.overview import InUse
     from casemate.model.plan import Entry, Listener, Plan, Waiting
-    from casemate.model.warmth import Warmth
     from casemate.walls.native.pool import Lease, Pools
     from casemate.walls.native.selftest import LaunchProgram
     from casemate.walls.wall import Ending
@@ -143,7 +142,7 @@ class NativeWall:
                 pools.start(plan, plan.waiting, root)
 
     def warmth(self) -> Warmth:
-        from casemate.model.warmth import Warmth
+        from casemate.model.isolation import Warmth
 
         return self._pools.states() if self._pools else Warmth()
 

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument
 from casemate.model.approval import ApprovalRequest
-from casemate.model.packages import Installed, InstalledPackage
+from casemate.model.overview import Installed, InstalledPackage
 from casemate.operations.wire import document
 from casemate.packages.package_sets import Environments
 from casemate.packages.store import default_folder

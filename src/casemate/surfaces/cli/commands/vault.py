@@ -16,7 +16,7 @@ from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.given import configured
 from casemate.surfaces.cli.parameters import Name, Output
-from casemate.vault.opening import default_path
+from casemate.vault.vault import default_path
 
 _MOST = 1 << 16  # bytes to read of a value: enough to be told that it is too long
 T = TypeVar("T")

@@ -16,8 +16,7 @@ from casemate.surfaces.cli.terminal.streams import Streams, is_picture
 from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:
-    from casemate.model.execution import Execution
-    from casemate.model.result import ProgramError
+    from casemate.model.execution import Execution, ProgramError
     from casemate.remote.client import Remote
     from casemate.surfaces.cli.terminal.asking import Terminal
 

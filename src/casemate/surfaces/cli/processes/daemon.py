@@ -94,7 +94,7 @@ def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> 
     """The sandbox of a namespace, as the user has configured it, with the user's secrets and MCP servers; ``arguments``
     come before what is configured. Raises as the class."""
     from casemate.api.settings.settings import settings_of
-    from casemate.vault.opening import users_store
+    from casemate.vault.vault import users_store
 
     configured = settings_of(environ).sandbox_arguments(environ)
     given = {"vault": users_store(environ), "tools": _users_servers(environ), **configured, **arguments}

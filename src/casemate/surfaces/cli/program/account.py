@@ -7,9 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator
 
-from casemate.model.artifact import Artifact
-from casemate.model.execution import Execution
-from casemate.model.result import Result
+from casemate.model.execution import Artifact, Execution, Result
 from casemate.surfaces.cli.ended import MOST_NAMES, not_done, why
 from casemate.surfaces.cli.program.options import Options
 from casemate.surfaces.cli.terminal.inert import visible

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from casemate.model.events import Output
-    from casemate.model.result import ProgramError, Result
+    from casemate.model.execution import ProgramError, Result
     from casemate.surfaces.cli.terminal.inert import Inert
 
 _PIECE = 4096  # bytes that a pipe which is writable takes at once (PIPE_BUF)

@@ -1,17 +1,80 @@
-"""HTTP in clear, request by request: each is read, checked against the rules, and written anew to the server."""
+"""HTTP/1 in clear, request by request: each is read, checked against the rules, and written anew to the server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import re
+from collections.abc import Callable, Coroutine
 
 from casemate.egress.connection import Connection, something_from
-from casemate.egress.http import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request, refusal
-from casemate.egress.refusal import Refused, Unreachable
-from casemate.egress.rewriting import hidden, hiding, rewritten, watcher
+from casemate.egress.http1 import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request, refusal
+from casemate.egress.outcomes import Refused, Unreachable
 from casemate.egress.stream import Stream
-from casemate.egress.terms import Hiding
+from casemate.egress.terms import Fields, Hiding
 from casemate.policy.hosts import HTTP, HTTPS, canonical
+
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")  # RFC 9110, section 5.6.2
+_VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*\Z")
+
+
+def rewritten(
+    connection: Connection, name: str, port: int, method: str, target: str, fields: Fields, *, is_tls: bool
+) -> Fields:
+    """The fields for the server; what was asked for and not done is put on record. Raises ``ValueError`` for a field
+    that could not be written."""
+    rewrite = connection.terms.rewrite
+    if rewrite is None:
+        return fields
+    made = rewrite.request(name, port, is_tls, method.encode(), target.encode(), fields)
+    _note(connection, name, port, made.notes)
+    for used in made.used:
+        connection.cell.ledger.note(name, port, "allowed", used)
+    if not all(_NAME.match(field) and _VALUE.match(value) for field, value in made.headers):
+        raise ValueError("a header field that cannot be written")
+    return made.headers
+
+
+def watcher(connection: Connection, name: str, port: int) -> Callable[[bytes], None] | None:
+    """Who looks at the parts of a request's body, in order."""
+    rewrite = connection.terms.rewrite
+    if rewrite is None:
+        return None
+    watch = rewrite.watch(name)
+    return lambda part: _note(connection, name, port, watch(part))
+
+
+def answer(connection: Connection, name: str, fields: Fields) -> Fields:
+    """The fields of an answer, or its trailers, as the cell may see them."""
+    rewrite = connection.terms.rewrite
+    return fields if rewrite is None or name not in rewrite.hosts else rewrite.answer(name, fields)
+
+
+def hiding(connection: Connection, name: str) -> Hiding | None:
+    """What an answer's body goes through; None where nothing is put into requests to the host."""
+    rewrite = connection.terms.rewrite
+    return None if rewrite is None or name not in rewrite.hosts else rewrite.hide(name)
+
+
+def hidden(following: Following, hide: Hiding) -> bytes:
+    """What has come of an answer as the cell may see it. Chunks are written anew: the server may have cut what is
+    hidden in two, and a program might choose where."""
+    heads, body, trailers = following.taken()
+    written = hide.feed(heads) + hide.finish() if heads else b""
+    if not following.in_chunks:
+        return written + hide.feed(body)
+    body = hide.feed(body) + (hide.finish() if following.is_whole else b"")
+    if body:
+        written += b"%x\r\n%s\r\n" % (len(body), body)
+    if following.is_whole:
+        lines = (hide.feed(b"%s: %s\r\n" % field) + hide.finish() for field in trailers)
+        written += b"0\r\n%s\r\n" % b"".join(lines)
+    return written
+
+
+def _note(connection: Connection, name: str, port: int, notes: tuple[str, ...]) -> None:
+    for note in notes:
+        connection.cell.ledger.note(name, port, "denied", note)
+
 
 _MOST_PIECES = 256  # that a head may come in
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # that are told by their names
@@ -26,7 +89,7 @@ def in_clear(refused: Refused) -> bytes:
 async def read_request(connection: Connection, reading: Reading, name: str, port: int) -> Request | None:
     """The next request's head, taken from what the client sends; None where it sends no more. ``name`` and ``port`` are
     told where it is refused. Raises :class:`Refused`."""
-    client, turns = connection.client, connection.opening.turns
+    client, turns = connection.client, connection.cell.turns
     if not client.ahead and not await client.fill():
         return None
     try:
@@ -171,7 +234,7 @@ async def _both_ways(uploading: Coroutine[None, None, bool], downloading: Corout
 
 async def _upload(connection: Connection, head: bytes, reading: Reading, server: Stream) -> bool:
     """A request's head and body; False where the server did not want to have all of it, as its answer will say."""
-    client, turns = connection.client, connection.opening.turns
+    client, turns = connection.client, connection.cell.turns
     while True:
         data = client.taken(reading.step(client.ahead))
         try:
@@ -194,7 +257,7 @@ async def _upload(connection: Connection, head: bytes, reading: Reading, server:
 async def _download(connection: Connection, following: Following, server: Stream, hide: Hiding | None) -> None:
     """The answer. ``hide``: what all of it goes through, see :func:`hidden`. Raises ``OSError`` where it is cut off or
     none."""
-    turns = connection.opening.turns
+    turns = connection.cell.turns
     while not (following.is_whole or following.switches):
         if not server.ahead and not await server.fill():
             raise ConnectionResetError("the answer was cut off")
@@ -225,7 +288,7 @@ async def _rest_hidden(connection: Connection, following: Following, server: Str
         data = server.taken(min(left or len(server.ahead), len(server.ahead)))
         left -= len(data) if left else 0
         connection.count_in(len(data))
-        await connection.client.send(await connection.opening.turns.take(hide.feed, data))
+        await connection.client.send(await connection.cell.turns.take(hide.feed, data))
     if left:
         raise ConnectionResetError("the answer was cut off")
     following.is_whole = bool(following.plain)

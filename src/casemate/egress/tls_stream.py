@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from casemate.egress.stream import Stream, readable
 
 if TYPE_CHECKING:
-    from casemate.egress.turns import Turns
+    from casemate.egress.shares import Turns
 
 _CHUNK = 1 << 16  # bytes that are read from the socket, or encrypted, at once
 _RECORD = 1 << 14  # bytes that one record covers at most (RFC 8446, section 5.1)

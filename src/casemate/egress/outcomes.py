@@ -1,4 +1,4 @@
-"""What crossed the door of one cell, and what did not: counted by name, port and reason, in bounded memory."""
+"""What becomes of connections: why one is refused, and the count of what crossed in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,48 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-from casemate.egress.refusal import Spent, host_as_text, reason_as_text
-from casemate.egress.terms import Crossing
+from casemate.model.execution import Crossing
+
+_MOST_HOST = 253  # characters of a name (RFC 1035, section 2.3.4, without the root's)
+_MOST_REASON = 200  # characters
+
+
+class Refused(Exception):
+    """Something that the terms do not allow. ``reason``: which rule or policy; ``remedy``: what would allow it."""
+
+    def __init__(self, host: str, port: int, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.host = host_as_text(host)
+        self.port = port
+        self.reason = reason_as_text(reason)
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        where = f"{self.host}:{self.port}" if self.port else self.host
+        text = f"casemate: {where} is refused: {self.reason}."
+        return f"{text} {self.remedy}" if self.remedy else text
+
+
+class Unreachable(Refused):
+    """Something that was allowed and could not be reached."""
+
+    def __str__(self) -> str:
+        return f"casemate: {self.host}:{self.port} cannot be reached: {self.reason}."
+
+
+class Spent(Exception):
+    """The cell has used up what it may transfer, or a connection its time."""
+
+
+def host_as_text(host: str) -> str:
+    """What a cell asked for, safe to show: ASCII without spaces, and as long as a name may be."""
+    return "".join(c if 0x20 < ord(c) < 0x7F else "?" for c in host[:_MOST_HOST]) or "?"
+
+
+def reason_as_text(reason: str) -> str:
+    """Why, safe to show and to keep: ASCII, and short."""
+    return "".join(c if 0x20 <= ord(c) < 0x7F else "?" for c in reason[:_MOST_REASON])
+
 
 _MOST_ENTRIES = 256  # of a kind that are told apart; a cell may invent as many names as it likes
 OTHERS = "(others)"

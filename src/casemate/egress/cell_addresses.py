@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from casemate.egress.descriptors import Share
+from casemate.egress.shares import Share
 from casemate.egress.terms import ADDRESS_RANGE, CellNetwork, DoorLimits
 
 _RESERVED = 256  # addresses at the beginning of the range that are the door's own
