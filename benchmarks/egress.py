@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file i
 from benchmarks import measure
 from benchmarks.measure import Goal, Thing
 from casemate import sync
-from casemate.egress.proxy import LOCAL_NAME, PROXY, Door, DoorLimits, Terms
+from casemate.egress.proxy import LOCAL_NAME, PROXY, EgressProxy, ProxyLimits, Terms
 from casemate.policy.hosts import HostRules, RequestRule, RequestRules, host_rule
 
 _NAME = "bench.test"
 _TUNNEL, _READ = 18080, 18081  # a port at which anything goes, and one where HTTP is read
-_NO_LIMITS = DoorLimits(bytes=1 << 50, queries=1_000_000)
+_NO_LIMITS = ProxyLimits(bytes=1 << 50, queries=1_000_000)
 _ADDRESS = "93.184.1.1"  # what the name "resolves" to; the connector below knows better
 _BIG = 128 << 20
 _LEAST_RATE = 200 << 20  # bytes a second, the goal
@@ -170,7 +170,7 @@ def main() -> None:
         await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", server_port))
         return made
 
-    door = Door(resolve, connect=connect)
+    door = EgressProxy(resolve, connect=connect)
     dns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     dns.bind(("127.18.0.1", 0))
     proxy = _listening("127.18.0.1", 0)

@@ -22,14 +22,14 @@ from benchmarks import measure
 from benchmarks.egress import Loopback, _line, _listening, _program
 from benchmarks.measure import Goal, Thing
 from casemate.egress.authority import Authority, server_side
-from casemate.egress.proxy import Door, DoorLimits, Terms
+from casemate.egress.proxy import EgressProxy, ProxyLimits, Terms
 from casemate.egress.terms import Interception
 from casemate.policy.hosts import HostRules, host_rule
 
 _NAME, _ADDRESS = "bench.test", "93.184.1.1"
 _PLAIN, _SEEN = 18443, 18444
 Measured = Callable[[measure.Run, "subprocess.Popen[str]", "dict[str, object]"], None]
-_NO_LIMITS = DoorLimits(bytes=1 << 50, queries=1_000_000)
+_NO_LIMITS = ProxyLimits(bytes=1 << 50, queries=1_000_000)
 _BIG = 128 << 20
 _LEAST_RATE = 80 << 20  # bytes a second, the goal
 
@@ -173,7 +173,7 @@ def _with_door(
         await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", server_port))
         return made
 
-    door = Door(resolve, connect=connect)
+    door = EgressProxy(resolve, connect=connect)
     dns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     dns.bind(("127.18.0.1", 0))
     proxy = _listening("127.18.0.1", 0)

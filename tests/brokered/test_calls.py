@@ -511,7 +511,7 @@ for thread in threads: thread.join()
             while not witness.calls:
                 await asyncio.sleep(0.01)
         left = [thread.name for thread in threading.enumerate() if thread.ident not in before]
-        while any(name.startswith(("casemate-tools", "casemate-door", "casemate-approvals")) for name in left):
+        while any(name.startswith(("casemate-tools", "casemate-egress", "casemate-approvals")) for name in left):
             await asyncio.sleep(0.01)
             left = [thread.name for thread in threading.enumerate() if thread.ident not in before]
 

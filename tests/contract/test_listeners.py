@@ -86,7 +86,7 @@ def test_a_door_that_cannot_be_opened_is_no_network_and_the_result_says_so(tmp_p
 
     program = "import socket\ntry: socket.getaddrinfo('good.test', 80)\nexcept OSError as error: print('refused')"
     with (
-        mock.patch("casemate.egress.proxy.Door.open", refuse),
+        mock.patch("casemate.egress.proxy.EgressProxy.open", refuse),
         sync.Sandbox(audit=tmp_path / "audit.db", allowed_domains=["good.test"]) as sandbox,
     ):
         execution = sandbox.run(program)

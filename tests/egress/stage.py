@@ -21,14 +21,14 @@ from pathlib import Path
 
 import pytest
 
-from casemate.egress.proxy import DNS, PROXY, Crossing, Door, Opening, Terms
+from casemate.egress.proxy import DNS, PROXY, CellProxy, Crossing, EgressProxy, Terms
 from casemate.policy.hosts import HostRules, host_rule
 
 _INSIDE = Path(__file__).with_name("inside.py")
 
 
 class Inside:
-    """The network of a cell, as `casemate.egress.proxy.CellNetwork`, and clients there."""
+    """The network of a cell, as `casemate.egress.proxy.CellListeners`, and clients there."""
 
     def __init__(self, folder: Path) -> None:
         resolv_conf = folder / "resolv.conf"
@@ -91,7 +91,7 @@ class Inside:
         return fds
 
 
-class Outside:
+class FakeInternet:
     """What there is to be reached: names with public-looking addresses, and servers that stand for these."""
 
     def __init__(self) -> None:
@@ -128,24 +128,24 @@ class Stage:
 
     def __init__(self, inside: Inside) -> None:
         self.inside = inside
-        self.outside = Outside()
+        self.internet = FakeInternet()
         self.told: list[Crossing] = []
-        self.door = Door(self.outside.resolve, self.outside.connect)
-        self.opening: Opening
+        self.egress_proxy = EgressProxy(self.internet.resolve, self.internet.connect)
+        self.cell_proxy: CellProxy
 
-    def open(self, terms: Terms | None = None) -> Opening:
+    def open(self, terms: Terms | None = None) -> CellProxy:
         self.dns_at, self.proxy_at = DNS, PROXY
         proxy = self.inside.listen([PROXY]).result()[0]
-        self.opening = self.door.open(
+        self.cell_proxy = self.egress_proxy.open(
             terms or Terms(), self.inside, self.inside.datagrams(*DNS), proxy, self.told.append
         )
-        return self.opening
+        return self.cell_proxy
 
-    def allow(self, *rules: str) -> Opening:
+    def allow(self, *rules: str) -> CellProxy:
         return self.open(Terms(allowing(*rules)))
 
     def close(self) -> None:
-        self.door.close()
+        self.egress_proxy.close()
 
     # -- clients
 
@@ -182,7 +182,7 @@ class Stage:
     def crossing(self, host: str, port: int | None = None) -> list[tuple[str, str]]:
         return [
             (one.decision, one.reason)
-            for one in self.opening.crossings()
+            for one in self.cell_proxy.crossings()
             if one.host == host and (port is None or one.port == port)
         ]
 

@@ -33,17 +33,17 @@ def person(stage: Stage) -> Person:
     """Is asked about everything but what rules say."""
     one = Person()
     rules = HostRules(allowing("good.test").allowed, (denied_rule("evil.test"),))
-    stage.open(Terms(rules, asker=one))
+    stage.open(Terms(rules, approvals=one))
     return one
 
 
 def test_a_connection_waits_until_it_is_approved(stage: Stage, person: Person, http_port: int) -> None:
-    stage.outside.add("new.test", 80, http_port)
+    stage.internet.add("new.test", 80, http_port)
     with stage.connect("new.test", 80) as one:
         one.sendall(request(host="new.test"))
         host, port, how_often, answered = person.questions.get(timeout=60)
         assert (host, port, how_often) == ("new.test", 80, 1)
-        assert (stage.outside.resolved, stage.outside.dialled) == ([], [])
+        assert (stage.internet.resolved, stage.internet.dialled) == ([], [])
         answered.set_result(True)
         assert answer(one)[0] == 200
     assert stage.crossing("new.test", 80) == [("allowed", "it was asked for and approved")]
@@ -51,7 +51,7 @@ def test_a_connection_waits_until_it_is_approved(stage: Stage, person: Person, h
 
 @pytest.mark.parametrize("said", [False, None, "yes", 1, ValueError("broken"), "cancelled"])
 def test_anything_but_yes_is_no(stage: Stage, person: Person, http_port: int, said: object) -> None:
-    stage.outside.add("new.test", 80, http_port)
+    stage.internet.add("new.test", 80, http_port)
     with stage.connect("new.test", 80) as one:
         one.sendall(request(host="new.test"))
         *_, answered = person.questions.get(timeout=60)
@@ -64,11 +64,11 @@ def test_anything_but_yes_is_no(stage: Stage, person: Person, http_port: int, sa
         code, text = answer(one)
     assert code == 403
     assert b"not approved" in text
-    assert stage.outside.dialled == []
+    assert stage.internet.dialled == []
 
 
 def test_where_nobody_was_there_to_ask_that_is_said(stage: Stage, person: Person, http_port: int) -> None:
-    stage.outside.add("new.test", 80, http_port)
+    stage.internet.add("new.test", 80, http_port)
     with stage.connect("new.test", 80) as one:
         one.sendall(request(host="new.test"))
         *_, answered = person.questions.get(timeout=60)
@@ -79,7 +79,7 @@ def test_where_nobody_was_there_to_ask_that_is_said(stage: Stage, person: Person
 
 
 def test_each_connection_is_asked_for_and_counted(stage: Stage, person: Person, http_port: int) -> None:
-    stage.outside.add("new.test", 80, http_port)
+    stage.internet.add("new.test", 80, http_port)
     for how_often in (1, 2, 3):
         with stage.connect("new.test", 80) as one:
             one.sendall(request(host="new.test"))
@@ -90,7 +90,7 @@ def test_each_connection_is_asked_for_and_counted(stage: Stage, person: Person, 
 
 
 def test_what_rules_decide_is_not_asked(stage: Stage, person: Person, http_port: int) -> None:
-    stage.outside.add("good.test", 80, http_port)
+    stage.internet.add("good.test", 80, http_port)
     with stage.connect("good.test", 80) as one:
         one.sendall(request())
         assert answer(one)[0] == 200
@@ -108,18 +108,18 @@ def test_nobody_is_asked_about_names_of_no_public_host(stage: Stage, person: Per
 
 
 def test_an_approved_name_is_vetted_like_any_other(stage: Stage, person: Person, echo_port: int) -> None:
-    stage.outside.add("new.test", 443, echo_port, "127.0.0.1")
+    stage.internet.add("new.test", 443, echo_port, "127.0.0.1")
     with stage.connect("new.test", 443) as one:
         *_, answered = person.questions.get(timeout=60)
         answered.set_result(True)
         assert was_reset(one)
-    assert stage.outside.dialled == []
+    assert stage.internet.dialled == []
 
 
 def test_with_another_step_another_person_is_asked_and_an_answer_does_not_outlive_its_step(
     stage: Stage, person: Person, http_port: int
 ) -> None:
-    stage.outside.add("new.test", 80, http_port)
+    stage.internet.add("new.test", 80, http_port)
     other = Person()
     with stage.proxy() as one:
         one.sendall(request("http://new.test/", host="new.test"))
@@ -128,7 +128,7 @@ def test_with_another_step_another_person_is_asked_and_an_answer_does_not_outliv
         assert answer(one)[0] == 200
         one.sendall(request("http://new.test/", host="new.test"))
         assert answer(one)[0] == 200  # the same connection, the same step
-        stage.opening.change(Terms(asker=other))
+        stage.cell_proxy.change(Terms(approvals=other))
         one.sendall(request("http://new.test/", host="new.test"))
         *_, answered = other.questions.get(timeout=60)
         answered.set_result(False)
@@ -138,17 +138,17 @@ def test_with_another_step_another_person_is_asked_and_an_answer_does_not_outliv
 def test_a_cell_that_ends_takes_its_questions_back(stage: Stage, person: Person) -> None:
     with stage.connect("new.test", 443) as one:
         *_, answered = person.questions.get(timeout=60)
-        stage.opening.close().result(60)
+        stage.cell_proxy.close().result(60)
         assert was_reset(one)
     assert answered.cancelled()
 
 
 def test_other_connections_go_on_while_one_waits(stage: Stage, person: Person) -> None:
-    stage.outside.addresses["good.test"] = ["93.184.6.6"]
+    stage.internet.addresses["good.test"] = ["93.184.6.6"]
     with listening(echo) as port, stage.connect("new.test", 443):
         person.questions.get(timeout=60)
-        stage.opening.change(Terms(allowing("good.test:7"), asker=person))
-        stage.outside.servers["93.184.6.6", 7] = port
+        stage.cell_proxy.change(Terms(allowing("good.test:7"), approvals=person))
+        stage.internet.servers["93.184.6.6", 7] = port
         with stage.connect("good.test", 7) as one:
             one.sendall(b"x")
             assert one.recv(1) == b"x"

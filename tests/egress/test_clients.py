@@ -33,8 +33,8 @@ def web(stage: Stage, http_port: int, https_port: int) -> Stage:
     """good.test may be reached, evil.test would answer."""
     stage.allow("good.test")
     for name in ("good.test", "evil.test"):
-        stage.outside.add(name, 80, http_port)
-        stage.outside.add(name, 443, https_port)
+        stage.internet.add(name, 80, http_port)
+        stage.internet.add(name, 443, https_port)
     return stage
 
 
@@ -51,7 +51,7 @@ def test_curl_reaches_the_permitted_host_only(web: Stage, certified: Path, mode:
     assert curl("-f", "https://evil.test/").returncode != 0
     assert curl("-f", "http://93.184.1.1/").returncode != 0
     assert curl("-f", "--connect-to", "evil.test:443:good.test:443", "https://evil.test/").returncode != 0
-    assert web.outside.resolved == ["good.test"] * len(web.outside.resolved)
+    assert web.internet.resolved == ["good.test"] * len(web.internet.resolved)
 
 
 URLLIB = """
@@ -117,7 +117,7 @@ def test_a_websocket_client_talks_through_the_door(stage: Stage) -> None:
     with server.serve(echo, "127.0.0.1", 0) as serving:
         thread = threading.Thread(target=serving.serve_forever)
         thread.start()
-        stage.outside.add("good.test", 80, serving.socket.getsockname()[1])
+        stage.internet.add("good.test", 80, serving.socket.getsockname()[1])
         done = stage.inside.run(sys.executable, "-c", WEBSOCKET)
         serving.shutdown()
         thread.join(60)
@@ -185,7 +185,7 @@ def git_port(tmp_path: Path) -> Iterator[int]:
 @pytest.mark.parametrize("mode", ["transparent", "CONNECT", "SOCKS5"])
 def test_git_clones_over_http(stage: Stage, git_port: int, tmp_path: Path, mode: str) -> None:
     stage.allow("good.test")
-    stage.outside.add("good.test", 80, git_port)
+    stage.internet.add("good.test", 80, git_port)
     into = tmp_path / "clone"
     done = stage.inside.run("git", "clone", "-q", "http://good.test/one.git", str(into), env=MODES[mode])
     assert done.returncode == 0, done.stderr
@@ -195,7 +195,7 @@ def test_git_clones_over_http(stage: Stage, git_port: int, tmp_path: Path, mode:
 
 
 def test_datagrams_and_addresses_lead_nowhere(web: Stage) -> None:
-    ports = ("80", "80", "80", str(next(iter(web.outside.servers.values()))))
+    ports = ("80", "80", "80", str(next(iter(web.internet.servers.values()))))
     program = """
 import socket, sys
 for address in zip(("93.184.1.1", "10.0.0.1", "169.254.169.254", "127.0.0.1"), map(int, sys.argv[1:])):

@@ -13,7 +13,7 @@ from tests.egress.servers import listening
 from tests.egress.stage import Inside, Stage, allowing
 from tests.egress.test_http import answer, request
 
-from casemate.egress.proxy import DNS, PROXY, Opening, Terms
+from casemate.egress.proxy import DNS, PROXY, CellProxy, Terms
 
 TINY = b"1\r\nx\r\n" * 20_000
 CHUNKED = "Transfer-Encoding: chunked\r\n"
@@ -28,9 +28,9 @@ def neighbour(stage: Stage, tmp_path: Path) -> Iterator[Inside]:
     one.close()
 
 
-def beside(stage: Stage, cell: Inside, *rules: str) -> Opening:
+def beside(stage: Stage, cell: Inside, *rules: str) -> CellProxy:
     listener = cell.listen([PROXY]).result()[0]
-    return stage.door.open(Terms(allowing(*rules)), cell, cell.datagrams(*DNS), listener)
+    return stage.egress_proxy.open(Terms(allowing(*rules)), cell, cell.datagrams(*DNS), listener)
 
 
 def get(cell: Inside, url: str) -> int:
@@ -81,8 +81,8 @@ def test_connections_that_never_pause_do_not_hold_up_another_cell(
     with listening(server) as port:  # type: ignore[arg-type]
         stage.allow("good.test")
         beside(stage, neighbour, "other.test")
-        stage.outside.add("good.test", 80, port)
-        stage.outside.add("other.test", 80, http_port)
+        stage.internet.add("good.test", 80, port)
+        stage.internet.add("other.test", 80, http_port)
         connections = [stage.connect("good.test", 80) for _ in range(how_many)]
         threads = [threading.Thread(target=busy, args=(one,), daemon=True) for one in connections]
         for thread in threads:
@@ -108,7 +108,7 @@ def test_many_small_chunks_arrive_all_the_same(stage: Stage) -> None:
 
     with listening(serve) as port:
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request(method="POST", extra=CHUNKED) + TINY + b"0\r\n\r\n")
             received = b""

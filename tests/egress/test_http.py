@@ -53,17 +53,17 @@ def hearing(said: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") -> 
 
 def test_requests_of_one_connection_reach_the_permitted_host(stage: Stage, http_port: int) -> None:
     stage.allow("good.test")
-    stage.outside.add("good.test", 80, http_port)
+    stage.internet.add("good.test", 80, http_port)
     with stage.connect("good.test", 80) as one:
         for number in range(3):
             one.sendall(request(f"/{number}"))
             assert answer(one) == (200, f"GET good.test /{number} ".encode())
-    assert len(stage.outside.dialled) == 1
+    assert len(stage.internet.dialled) == 1
 
 
 def test_pipelined_requests_are_answered_in_order(stage: Stage, http_port: int) -> None:
     stage.allow("good.test")
-    stage.outside.add("good.test", 80, http_port)
+    stage.internet.add("good.test", 80, http_port)
     with stage.connect("good.test", 80) as one:
         one.sendall(b"".join(request(f"/{number}") for number in range(4)))
         assert [answer(one)[1] for _ in range(4)] == [f"GET good.test /{number} ".encode() for number in range(4)]
@@ -92,7 +92,7 @@ OTHER_HOST = {
 def test_a_request_for_another_host_or_of_two_meanings_is_refused_and_says_why(stage: Stage, said: str) -> None:
     with hearing() as (port, heard):
         stage.allow("good.test", "x.good.test", "evil.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(OTHER_HOST[said])
             code, text = answer(one)
@@ -107,7 +107,7 @@ def test_a_request_for_another_host_or_of_two_meanings_is_refused_and_says_why(s
 def test_the_second_request_of_a_connection_is_checked_like_the_first(stage: Stage, said: str) -> None:
     with hearing() as (port, heard):
         stage.allow("good.test", "x.good.test", "evil.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request("/first"))
             assert answer(one)[0] == 200
@@ -120,7 +120,7 @@ def test_a_body_is_passed_on_and_nothing_hides_in_it(stage: Stage) -> None:
     hidden = request(host="evil.test")
     with hearing() as (port, heard):
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request(method="POST", extra=f"Content-Length: {len(hidden)}\r\n") + hidden)
             assert answer(one)[0] == 200
@@ -133,7 +133,7 @@ def test_a_body_is_passed_on_and_nothing_hides_in_it(stage: Stage) -> None:
 def test_chunks_reach_the_server_written_anew(stage: Stage) -> None:
     with hearing() as (port, heard):
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(
                 request(method="POST", extra="Transfer-Encoding: chunked\r\n") + b"5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n"
@@ -146,7 +146,7 @@ def test_chunks_reach_the_server_written_anew(stage: Stage) -> None:
 def test_a_chunk_of_two_meanings_ends_the_connection(stage: Stage, body: bytes) -> None:
     with hearing() as (port, heard):
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request(method="POST", extra="Transfer-Encoding: chunked\r\n"))
             with contextlib.suppress(ConnectionError):
@@ -157,7 +157,7 @@ def test_a_chunk_of_two_meanings_ends_the_connection(stage: Stage, body: bytes) 
 
 def test_answers_of_every_framing_are_followed_to_their_end(stage: Stage, http_port: int) -> None:
     stage.allow("good.test")
-    stage.outside.add("good.test", 80, http_port)
+    stage.internet.add("good.test", 80, http_port)
     with stage.connect("good.test", 80) as one:
         one.sendall(request("/big") + request("/chunked") + request("/last"))
         assert answer(one) == (200, b"x" * (1 << 20))
@@ -176,7 +176,7 @@ def test_an_answer_without_length_ends_with_the_connection(stage: Stage) -> None
 
     with listening(serve) as port:
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request())
             assert everything_from(one) == b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 300_000
@@ -185,12 +185,12 @@ def test_an_answer_without_length_ends_with_the_connection(stage: Stage) -> None
 def test_a_redirect_leads_nowhere_by_itself(stage: Stage) -> None:
     with hearing(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n") as (port, _):
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         followed = stage.inside.run(
             *("curl", "-sS", "-L", "--max-redirs", "3", "-x", f"http://{PROXY[0]}:{PROXY[1]}", "http://good.test/")
         )
     assert "127.0.0.1:80 is refused" in followed.stdout
-    assert len(stage.outside.dialled) == 1
+    assert len(stage.internet.dialled) == 1
 
 
 def test_a_websocket_becomes_a_tunnel_after_the_server_agreed(stage: Stage) -> None:
@@ -207,7 +207,7 @@ def test_a_websocket_becomes_a_tunnel_after_the_server_agreed(stage: Stage) -> N
 
     with listening(serve) as port:
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         fields = (
             f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
         )
@@ -223,7 +223,7 @@ def test_a_websocket_becomes_a_tunnel_after_the_server_agreed(stage: Stage) -> N
 def test_a_server_that_does_not_agree_gets_no_tunnel(stage: Stage) -> None:
     with hearing() as (port, heard):
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request(extra="Upgrade: websocket\r\nConnection: Upgrade\r\n"))
             assert answer(one)[0] == 200
@@ -238,7 +238,7 @@ def test_an_upgrade_that_was_not_asked_for_ends_the_connection(stage: Stage) -> 
         heard,
     ):
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request() + request(host="evil.test"))
             with contextlib.suppress(ConnectionResetError):
@@ -256,7 +256,7 @@ def test_a_server_that_refuses_a_body_early_is_heard(stage: Stage) -> None:
 
     with listening(serve) as port:
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request(method="POST", extra="Content-Length: 50000000\r\n") + b"x" * 100_000)
             assert answer(one) == (413, b"big")
@@ -273,7 +273,7 @@ def test_a_client_that_goes_on_sending_can_still_read_the_early_answer(
 
     with listening(serve) as port:
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request(method="POST", extra="Content-Length: 50000000\r\n") + b"x" * 10_000)
             select.select([one], [], [], 60)
@@ -300,7 +300,7 @@ def test_a_server_that_answers_while_it_reads_is_not_held_up(stage: Stage) -> No
 
     with listening(serve) as port:
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         posted = stage.inside.run(sys.executable, "-c", _ECHOED.format(size=size))
     assert posted.stdout.strip() == "200 True", posted.stderr
 
@@ -327,7 +327,7 @@ def test_a_connection_that_the_server_closes_is_closed_to_the_client(stage: Stag
 
     with listening(serve) as port:
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request())
             assert answer(one) == (200, b"ok")
@@ -347,7 +347,7 @@ def test_each_request_needs_the_permission_that_holds_when_it_comes(
     stage: Stage, http_port: int, target: str, is_tunnelled: bool
 ) -> None:
     opening = stage.allow("good.test")
-    stage.outside.add("good.test", 80, http_port)
+    stage.internet.add("good.test", 80, http_port)
     with through_connect(stage) if is_tunnelled else stage.connect("good.test", 80) as one:
         one.sendall(request(target))
         assert answer(one)[0] == 200
@@ -361,10 +361,10 @@ def test_what_one_connection_was_permitted_is_remembered_for_some_hosts_only(sta
     stage.allow("*.good.test")
     with stage.proxy() as one:
         for number in range(100):
-            stage.outside.add(f"n{number}.good.test", 80, http_port)
+            stage.internet.add(f"n{number}.good.test", 80, http_port)
             one.sendall(request(f"http://n{number}.good.test/", host=f"n{number}.good.test"))
             assert answer(one)[0] == 200
-        (connection,) = stage.opening._connections
+        (connection,) = stage.cell_proxy._connections
         assert len(connection._granted) <= 64
 
 
@@ -382,8 +382,8 @@ def test_what_a_cell_writes_is_not_in_the_reasons(stage: Stage) -> None:
 def test_rules_for_requests_hold_in_clear_and_forbid_what_hides_them(stage: Stage, http_port: int) -> None:
     rules = RequestRules((RequestRule(host_rule("good.test"), ("GET",), "/open"),))
     stage.open(Terms(allowing("good.test"), requests=rules))
-    stage.outside.add("good.test", 80, http_port)
-    stage.outside.add("good.test", 443, http_port)
+    stage.internet.add("good.test", 80, http_port)
+    stage.internet.add("good.test", 443, http_port)
     codes = []
     for path, method in (("/open/x", "GET"), ("/open/../x", "GET"), ("/open", "POST"), ("/", "GET")):
         with stage.connect("good.test", 80) as one:

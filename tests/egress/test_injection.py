@@ -46,7 +46,7 @@ def test_va_15_in_a_head_in_clear_nothing_is_put_in(
 ) -> None:
     stage.open(injecting())
     with hearing() as (port, heard):
-        stage.outside.add(host, 80, port)
+        stage.internet.add(host, 80, port)
         if through == "proxy":
             sent = {**sent, "path": f"http://{host}{sent.get('path', '/')}"}
         with stage.connect(host, 80) if through == "name" else stage.proxy() as one:
@@ -73,7 +73,7 @@ def test_va_15_in_a_body_in_clear_nothing_is_put_in_and_it_is_on_record_once(sta
         one.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
     with listening(serve) as port:
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             one.sendall(request(method="POST", extra=framing))
@@ -89,7 +89,7 @@ def test_va_15_in_a_body_in_clear_nothing_is_put_in_and_it_is_on_record_once(sta
 def test_requests_without_a_placeholder_are_as_they_were(stage: Stage) -> None:
     stage.open(injecting())
     with hearing() as (port, heard):
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             for _ in range(3):
                 one.sendall(request(extra="Authorization: Bearer mine\r\nAccept-Encoding: gzip\r\n"))

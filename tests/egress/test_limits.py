@@ -22,14 +22,14 @@ from tests.unit.egress.hellos import real
 
 from casemate.egress.authority import Authority, server_side
 from casemate.egress.dial import connect
-from casemate.egress.proxy import DNS, PROXY, Door, DoorLimits, Terms
+from casemate.egress.proxy import DNS, PROXY, EgressProxy, ProxyLimits, Terms
 from casemate.egress.terms import Interception
 from casemate.errors import SandboxClosed
 
 
 def opened(stage: Stage, echo_port: int, **limits: float) -> None:
-    stage.open(Terms(allowing("good.test:7", "good.test"), limits=DoorLimits(**limits)))  # type: ignore[arg-type]
-    stage.outside.add("good.test", 7, echo_port)
+    stage.open(Terms(allowing("good.test:7", "good.test"), limits=ProxyLimits(**limits)))  # type: ignore[arg-type]
+    stage.internet.add("good.test", 7, echo_port)
 
 
 def speaks(one: socket.socket) -> bool:
@@ -68,7 +68,7 @@ def test_eg_11_ten_thousand_connections_leave_the_door_as_it_was(stage: Stage, e
     assert flood.stdout.strip() == "done", flood.stderr
     with stage.connect("good.test", 7) as one:
         assert speaks(one)
-    stage.opening.close().result(60)
+    stage.cell_proxy.close().result(60)
     until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # the server closes its own a little later
 
 
@@ -119,12 +119,12 @@ def test_eg_11_a_request_that_does_not_become_whole_is_given_up(
         with contextlib.suppress(ConnectionError):  # it may have been given up before it could say that
             one.sendall(said)
         assert was_reset(one)
-    assert stage.outside.dialled == []
+    assert stage.internet.dialled == []
 
 
 def test_a_hello_that_does_not_become_whole_is_given_up(stage: Stage, echo_port: int) -> None:
     opened(stage, echo_port, head_seconds=0.2)
-    stage.outside.add("good.test", 443, echo_port)
+    stage.internet.add("good.test", 443, echo_port)
     with stage.connect("good.test", 443) as one:
         with contextlib.suppress(ConnectionError):  # as above
             one.sendall(b"\x16\3\1\1\0\1\0")
@@ -133,7 +133,7 @@ def test_a_hello_that_does_not_become_whole_is_given_up(stage: Stage, echo_port:
 
 def test_a_handshake_with_the_door_itself_that_does_not_end_is_given_up(stage: Stage) -> None:
     how = Interception(frozenset({("good.test", 443)}), Authority(["good.test"]), server_side(None))
-    stage.open(Terms(allowing("good.test"), limits=DoorLimits(head_seconds=3.0), interception=how))
+    stage.open(Terms(allowing("good.test"), limits=ProxyLimits(head_seconds=3.0), interception=how))
     with stage.connect("good.test", 443) as one:
         one.sendall(real("good.test"))
         with contextlib.suppress(ConnectionResetError):
@@ -146,7 +146,7 @@ def test_a_handshake_with_the_door_itself_that_does_not_end_is_given_up(stage: S
 )
 def test_a_head_in_too_many_pieces_is_given_up(stage: Stage, echo_port: int, port: int, begins: bytes) -> None:
     opened(stage, echo_port, queries=100_000, head_seconds=100)
-    stage.outside.add("good.test", 443, echo_port)
+    stage.internet.add("good.test", 443, echo_port)
     with stage.connect("good.test", port) as one, contextlib.suppress(ConnectionError):
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         one.sendall(begins)
@@ -198,7 +198,7 @@ def test_a_cell_has_its_turn_at_the_resolver_back_when_that_has_answered(stage: 
     def addresses(name: str) -> list[str]:
         asked.append(name)
         assert answers.wait(60)
-        return list(stage.outside.addresses[name])
+        return list(stage.internet.addresses[name])
 
     async def resolve(name: str) -> list[str]:
         return await asyncio.get_running_loop().run_in_executor(None, addresses, name)
@@ -208,10 +208,10 @@ def test_a_cell_has_its_turn_at_the_resolver_back_when_that_has_answered(stage: 
             one.sendall(request(host=f"n{number}.good.test"))
             return answer(one)[1]
 
-    stage.door._resolve = resolve
-    stage.open(Terms(allowing("*.good.test"), limits=DoorLimits(resolve_seconds=0.05)))
+    stage.egress_proxy._resolve = resolve
+    stage.open(Terms(allowing("*.good.test"), limits=ProxyLimits(resolve_seconds=0.05)))
     for number in range(10):
-        stage.outside.add(f"n{number}.good.test", 80, http_port)
+        stage.internet.add(f"n{number}.good.test", 80, http_port)
     try:
         assert all(b"does not resolve in time" in said(number) for number in range(8))
         assert len(asked) == 4
@@ -231,10 +231,10 @@ def test_a_resolver_that_breaks_ends_one_connection(stage: Stage, echo_port: int
     opened(stage, echo_port)
     with stage.connect("good.test", 7) as before:
         assert speaks(before)
-        stage.opening.dialler._resolve = breaks
+        stage.cell_proxy.dialler._resolve = breaks
         assert stage.is_reset("good.test", 443)
         assert speaks(before)
-        stage.opening.dialler._resolve = stage.outside.resolve
+        stage.cell_proxy.dialler._resolve = stage.internet.resolve
         with stage.connect("good.test", 7) as after:
             assert speaks(after)
 
@@ -244,9 +244,9 @@ def test_a_server_that_is_slow_to_connect_is_given_up(stage: Stage, echo_port: i
         await asyncio.Event().wait()
         raise AssertionError
 
-    stage.door._connect = never
+    stage.egress_proxy._connect = never
     opened(stage, echo_port, connect_seconds=0.1)
-    stage.outside.add("good.test", 80, echo_port)
+    stage.internet.add("good.test", 80, echo_port)
     with stage.connect("good.test", 80) as one:
         one.sendall(request())
         code, text = answer(one)
@@ -258,14 +258,14 @@ def test_a_fault_ends_its_connection_and_no_other(stage: Stage, echo_port: int) 
         raise ZeroDivisionError(f"at {address}")
 
     opened(stage, echo_port)
-    stage.outside.add("good.test", 443, echo_port)
+    stage.internet.add("good.test", 443, echo_port)
     with stage.connect("good.test", 7) as before:
         assert speaks(before)
-        stage.opening.dialler._connect = breaks
+        stage.cell_proxy.dialler._connect = breaks
         with stage.connect("good.test", 443) as one:
             assert was_reset(one)
         assert speaks(before)
-        stage.opening.dialler._connect = stage.outside.connect
+        stage.cell_proxy.dialler._connect = stage.internet.connect
         with stage.connect("good.test", 7) as after:
             assert speaks(after)
     assert ("denied", "a fault of casemate: ZeroDivisionError") in stage.crossing("(none)")
@@ -303,7 +303,7 @@ def test_both_directions_end_one_after_the_other(stage: Stage) -> None:
             assert everything_from(one) == b"all of 3000000"
     ((decision, _),) = stage.crossing("good.test", 7)
     assert decision == "allowed"
-    (crossing,) = stage.opening.crossings()
+    (crossing,) = stage.cell_proxy.crossings()
     assert (crossing.bytes_out, crossing.bytes_in, crossing.connections) == (3_000_000, 14, 1)
 
 
@@ -325,13 +325,13 @@ def test_closing_a_cell_ends_its_connections_and_no_others(stage: Stage, echo_po
     other = Inside(tmp_path / "other")
     try:
         listener = other.listen([PROXY]).result()[0]
-        second = stage.door.open(Terms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
+        second = stage.egress_proxy.open(Terms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
         with stage.connect("good.test", 7) as one, other.connect(*PROXY) as two:
             two.sendall(b"CONNECT good.test:7 HTTP/1.1\r\nHost: good.test:7\r\n\r\n")
             assert two.recv(100).startswith(b"HTTP/1.1 200")
             assert speaks(one)
             assert speaks(two)
-            stage.opening.close().result(60)
+            stage.cell_proxy.close().result(60)
             assert was_reset(one)
             assert speaks(two)
             with pytest.raises(ConnectionRefusedError):
@@ -347,7 +347,7 @@ def test_eg_12_what_one_cell_may_reach_another_may_not(stage: Stage, echo_port: 
     other = Inside(tmp_path / "other")
     try:
         listener = other.listen([PROXY]).result()[0]
-        stage.door.open(Terms(), other, other.datagrams(*DNS), listener)
+        stage.egress_proxy.open(Terms(), other, other.datagrams(*DNS), listener)
         _, address = stage.ask("good.test")
         assert address is not None
         with pytest.raises(ConnectionRefusedError):
@@ -364,14 +364,14 @@ def test_closing_the_door_ends_everything_and_its_thread(stage: Stage, echo_port
     before = {thread.name for thread in threading.enumerate()}
     with stage.connect("good.test", 7) as one:
         assert speaks(one)
-        stage.door.close()
+        stage.egress_proxy.close()
         assert was_reset(one)
-    assert "casemate-door" in before
-    assert "casemate-door" not in {thread.name for thread in threading.enumerate()}
-    assert stage.opening.close().done()
+    assert "casemate-egress" in before
+    assert "casemate-egress" not in {thread.name for thread in threading.enumerate()}
+    assert stage.cell_proxy.close().done()
     with pytest.raises(ConnectionRefusedError):
         stage.proxy()
-    stage.door.close()
+    stage.egress_proxy.close()
     with pytest.raises(SandboxClosed):
         stage.open()
 
@@ -381,8 +381,8 @@ def test_cells_cannot_take_all_descriptors_of_the_application(
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (80, 80))  # ten for a cell: three listeners, three connections
     stage.open(Terms(allowing("*.good.test", "good.test:7", "good.test:8", "good.test:9")))
-    stage.outside.add("good.test", 7, echo_port)
-    stage.outside.servers[stage.outside.addresses["good.test"][0], 8] = echo_port
+    stage.internet.add("good.test", 7, echo_port)
+    stage.internet.servers[stage.internet.addresses["good.test"][0], 8] = echo_port
     connections = [stage.connect("good.test", 7) for _ in range(3)]
     assert all(speaks(one) for one in connections)
     assert stage.ask("x.good.test") == (2, None)
@@ -401,13 +401,13 @@ def test_one_cell_cannot_take_the_descriptors_of_another(
     stage: Stage, echo_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (80, 80))  # ten for a cell
-    stage.open(Terms(allowing("*.good.test", "good.test:7"), limits=DoorLimits(head_seconds=600)))
-    stage.outside.add("good.test", 7, echo_port)
+    stage.open(Terms(allowing("*.good.test", "good.test:7"), limits=ProxyLimits(head_seconds=600)))
+    stage.internet.add("good.test", 7, echo_port)
     (tmp_path / "other").mkdir()
     other = Inside(tmp_path / "other")
     try:
         listener = other.listen([PROXY]).result()[0]
-        second = stage.door.open(Terms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
+        second = stage.egress_proxy.open(Terms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
         greedy = [stage.inside.connect(*PROXY) for _ in range(30)]
         for number in range(30):
             stage.ask(f"n{number}.good.test")
@@ -452,8 +452,8 @@ def test_listeners_that_are_under_way_count_as_if_they_were_there(stage: Stage) 
     """However many names a cell asks for at once."""
     proxy = stage.inside.listen([PROXY]).result()[0]
     slow = Slow(stage.inside)
-    terms = Terms(allowing("*.good.test", "good.test"), limits=DoorLimits(listeners=6))
-    opening = stage.door.open(terms, slow, stage.inside.datagrams(*DNS), proxy)
+    terms = Terms(allowing("*.good.test", "good.test"), limits=ProxyLimits(listeners=6))
+    opening = stage.egress_proxy.open(terms, slow, stage.inside.datagrams(*DNS), proxy)
     with socket.socket(fileno=stage.inside.datagrams("198.18.0.8", 0)) as one:
         one.settimeout(60)
         one.sendto(query("evil.test", 1), DNS)
@@ -507,14 +507,14 @@ def test_the_kernel_keeps_little_of_what_is_not_read(stage: Stage, echo_port: in
     opened(stage, echo_port)
     with stage.connect("good.test", 7) as one:
         assert speaks(one)
-        (connection,) = stage.opening._connections
+        (connection,) = stage.cell_proxy._connections
         ends = [connection.client, *connection._servers]
         kept = [
             end.socket.getsockopt(socket.SOL_SOCKET, buffer)
             for end in ends
             for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF)
         ]
-        kept += [one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for one in stage.opening._serving]
+        kept += [one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for one in stage.cell_proxy._serving]
     assert len(kept) == 4 + 4
     assert max(kept) <= 1 << 19  # the kernel counts its own with it
 
@@ -532,13 +532,13 @@ def test_eg_13_when_the_doors_thread_dies_there_is_no_network(stage: Stage, echo
     opened(stage, echo_port)
     with stage.connect("good.test", 7) as one:
         assert speaks(one)
-        loop = stage.door._loop
+        loop = stage.egress_proxy._loop
         assert loop is not None
         loop.call_soon_threadsafe(loop.stop)  # nothing in casemate does that
         assert was_reset(one)
-    assert stage.door._thread is not None
-    stage.door._thread.join(60)
-    stage.opening.close().result(60)
+    assert stage.egress_proxy._thread is not None
+    stage.egress_proxy._thread.join(60)
+    stage.cell_proxy.close().result(60)
     for port in (PROXY[1], 7):
         with pytest.raises(ConnectionRefusedError):
             stage.inside.connect(PROXY[0] if port == PROXY[1] else "198.18.1.0", port)
@@ -546,7 +546,7 @@ def test_eg_13_when_the_doors_thread_dies_there_is_no_network(stage: Stage, echo
 
 def test_a_door_that_was_never_used_has_no_thread() -> None:
     before = set(threading.enumerate())
-    door = Door()
+    door = EgressProxy()
     door.close()
     assert set(threading.enumerate()) <= before  # others may have ended meanwhile
 

@@ -16,7 +16,7 @@ def connect(one: socket.socket, where: str) -> None:
 
 def test_connect_to_a_permitted_port_is_a_tunnel(stage: Stage, echo_port: int) -> None:
     stage.allow("good.test:5432")
-    stage.outside.add("good.test", 5432, echo_port)
+    stage.internet.add("good.test", 5432, echo_port)
     with stage.proxy() as one:
         connect(one, "GOOD.test.:5432")
         assert one.recv(1000) == b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -64,12 +64,12 @@ def test_connect_to_anything_else_is_refused_with_a_reason(stage: Stage, where: 
         assert everything_from(one) == b""
     assert code == 403
     assert text.startswith(b"casemate: ")
-    assert (stage.outside.resolved, stage.outside.dialled) == ([], [])
+    assert (stage.internet.resolved, stage.internet.dialled) == ([], [])
 
 
 def test_connect_needs_no_host_field_but_another_host_there_is_refused(stage: Stage, echo_port: int) -> None:
     stage.allow("good.test:7", "evil.test:7")
-    stage.outside.add("good.test", 7, echo_port)
+    stage.internet.add("good.test", 7, echo_port)
     codes = []
     for rest in ("HTTP/1.0\r\n", "HTTP/1.1\r\nHost: evil.test:7\r\n", "HTTP/1.1\r\nHost: good.test:8\r\n"):
         with stage.proxy() as one:
@@ -87,8 +87,8 @@ def test_a_refusal_says_what_would_permit_it(stage: Stage) -> None:
 
 def test_a_url_reaches_its_host_and_another_one_on_the_same_connection_another(stage: Stage, http_port: int) -> None:
     stage.allow("good.test", "other.test:8080")
-    stage.outside.add("good.test", 80, http_port)
-    stage.outside.add("other.test", 8080, http_port)
+    stage.internet.add("good.test", 80, http_port)
+    stage.internet.add("other.test", 8080, http_port)
     with stage.proxy() as one:
         for _ in range(2):
             one.sendall(request("http://good.test/a?b") + request("http://other.test:8080", host="other.test:8080"))
@@ -96,7 +96,7 @@ def test_a_url_reaches_its_host_and_another_one_on_the_same_connection_another(s
             assert answer(one) == (200, b"GET other.test:8080 / ")
         one.sendall(request("http://evil.test/", host="evil.test"))
         assert answer(one)[0] == 403
-    assert stage.outside.resolved == ["good.test", "other.test"] * 2
+    assert stage.internet.resolved == ["good.test", "other.test"] * 2
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_url_reaches_its_host_and_another_one_on_the_same_connection_another(s
 def test_a_url_for_another_host_than_the_one_it_names_is_refused(stage: Stage, target: str, host: str) -> None:
     with hearing() as (port, heard):
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.proxy() as one:
             one.sendall(request(target, host))
             assert answer(one)[0] == 403
@@ -127,7 +127,7 @@ def test_a_url_for_another_host_than_the_one_it_names_is_refused(stage: Stage, t
 
 def test_http_inside_a_tunnel_to_port_80_is_read_too(stage: Stage, http_port: int) -> None:
     stage.allow("good.test")
-    stage.outside.add("good.test", 80, http_port)
+    stage.internet.add("good.test", 80, http_port)
     with stage.proxy() as one:
         connect(one, "good.test:80")
         assert answer(one)[0] == 200
@@ -140,7 +140,7 @@ def test_http_inside_a_tunnel_to_port_80_is_read_too(stage: Stage, http_port: in
 def test_credentials_for_the_proxy_are_not_passed_on(stage: Stage) -> None:
     with hearing() as (port, heard):
         stage.allow("good.test")
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 80, port)
         with stage.proxy() as one:
             one.sendall(
                 request("http://good.test/", extra="Proxy-Authorization: Basic c2VjcmV0\r\nProxy-Connection: x\r\n")
@@ -163,7 +163,7 @@ def named(name: str) -> bytes:
 
 def test_socks_with_a_name_or_with_the_address_that_stands_for_it_is_a_tunnel(stage: Stage, echo_port: int) -> None:
     stage.allow("good.test:7")
-    stage.outside.add("good.test", 7, echo_port)
+    stage.internet.add("good.test", 7, echo_port)
     _, address = stage.ask("good.test")
     assert address is not None
     for where in (named("good.test"), b"\1" + socket.inet_aton(address)):
@@ -198,7 +198,7 @@ def test_socks_to_anything_else_is_refused(stage: Stage, where: bytes, port: int
     with one, contextlib.suppress(ConnectionResetError):
         assert got == code
         assert one.recv(10) == b""
-    assert (stage.outside.resolved, stage.outside.dialled) == ([], [])
+    assert (stage.internet.resolved, stage.internet.dialled) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,12 @@ def test_what_no_proxy_speaks_leads_nowhere(stage: Stage, first: bytes) -> None:
         except ConnectionResetError:
             said = b""
     assert said in (b"", b"\5\xff") or said.startswith(b"HTTP/1.1 403 ")
-    assert stage.outside.dialled == []
+    assert stage.internet.dialled == []
 
 
 def test_a_tunnel_that_cannot_be_made_is_said_before_it_is_promised(stage: Stage) -> None:
     stage.allow("good.test")
-    stage.outside.addresses["good.test"] = ["93.184.5.5"]
+    stage.internet.addresses["good.test"] = ["93.184.5.5"]
     with stage.proxy() as one:
         connect(one, "good.test:443")
         assert answer(one)[0] == 502

@@ -58,7 +58,7 @@ def test_tls_to_the_permitted_name_is_carried_end_to_end(
     stage: Stage, https_port: int, trusting: ssl.SSLContext, open_: Open
 ) -> None:
     stage.allow("good.test")
-    stage.outside.add("good.test", 443, https_port)
+    stage.internet.add("good.test", 443, https_port)
     with open_(stage, "good.test", 443) as raw, trusting.wrap_socket(raw, server_hostname="good.test") as one:
         one.sendall(b"GET /x HTTP/1.1\r\nHost: good.test\r\n\r\n")
         assert b"GET good.test /x" in one.recv(1000) + one.recv(1000)
@@ -85,7 +85,7 @@ def test_what_is_not_tls_to_the_permitted_name_is_refused_at_443(stage: Stage, s
     data, why = REFUSED[said]
     with hearing() as (port, heard):
         stage.allow("good.test", "evil.test")
-        stage.outside.add("good.test", 443, port)
+        stage.internet.add("good.test", 443, port)
         with open_(stage, "good.test", 443) as one:
             with contextlib.suppress(OSError):
                 one.sendall(data)
@@ -102,7 +102,7 @@ def test_a_hello_in_pieces_is_put_together(stage: Stage, size: int, in_records: 
     whole = records(hello, max(size, 7) if in_records else 1 << 14)
     with hearing() as (port, heard):
         stage.allow("good.test")
-        stage.outside.add("good.test", 443, port)
+        stage.internet.add("good.test", 443, port)
         with stage.connect("good.test", 443) as one:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for at in range(0, len(whole), size):
@@ -114,8 +114,8 @@ def test_a_hello_in_pieces_is_put_together(stage: Stage, size: int, in_records: 
 def test_tls_at_another_port_must_name_the_server_too(stage: Stage) -> None:
     with hearing() as (port, heard):
         stage.allow("good.test:8443", "good.test")
-        stage.outside.add("good.test", 8443, port)
-        stage.outside.add("good.test", 80, port)
+        stage.internet.add("good.test", 8443, port)
+        stage.internet.add("good.test", 80, port)
         for number in (8443, 80):
             with stage.connect("good.test", number) as one:
                 one.sendall(real("evil.test"))
@@ -134,7 +134,7 @@ def test_a_server_at_another_port_may_speak_first(stage: Stage) -> None:
 
     with listening(greets) as port:
         stage.allow("good.test:22")
-        stage.outside.add("good.test", 22, port)
+        stage.internet.add("good.test", 22, port)
         with stage.connect("good.test", 22) as one:
             assert one.recv(100) == b"SSH-2.0-server\r\n"
             one.sendall(b"hello")
@@ -145,11 +145,11 @@ def test_a_tunnel_is_no_way_to_another_host_afterwards(
     stage: Stage, https_port: int, trusting: ssl.SSLContext, tmp_path: Path
 ) -> None:
     stage.allow("good.test")
-    stage.outside.add("good.test", 443, https_port)
+    stage.internet.add("good.test", 443, https_port)
     with connect(stage, "good.test", 443) as raw:
         raw.sendall(real("good.test"))
         assert raw.recv(1 << 16)[:1] == b"\x16"
         with contextlib.suppress(ConnectionError):
             raw.sendall(b"CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n\r\n")
             raw.recv(1000)
-    assert stage.outside.resolved == ["good.test"]
+    assert stage.internet.resolved == ["good.test"]

@@ -42,9 +42,9 @@ def test_a_permitted_name_that_resolves_to_no_public_address_is_refused(
     stage: Stage, echo_port: int, address: str
 ) -> None:
     stage.allow(f"good.test:{ECHO}")
-    stage.outside.add("good.test", ECHO, echo_port, address)
+    stage.internet.add("good.test", ECHO, echo_port, address)
     assert stage.is_reset("good.test", ECHO)
-    assert stage.outside.dialled == []
+    assert stage.internet.dialled == []
     ((decision, reason),) = stage.crossing("good.test", ECHO)
     assert decision == "denied"
     assert "not dialled" in reason
@@ -54,9 +54,9 @@ def test_a_permitted_name_that_resolves_to_no_public_address_is_refused(
 def test_the_hosts_own_public_address_is_refused(stage: Stage, echo_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("casemate.egress.dial.is_own", lambda address: address == "93.184.7.7")
     stage.allow(f"good.test:{ECHO}")
-    stage.outside.add("good.test", ECHO, echo_port, "93.184.7.7")
+    stage.internet.add("good.test", ECHO, echo_port, "93.184.7.7")
     assert stage.is_reset("good.test", ECHO)
-    assert stage.outside.dialled == []
+    assert stage.internet.dialled == []
 
 
 def test_the_hosts_own_private_address_is_refused_also_where_a_rule_names_its_network(
@@ -66,25 +66,25 @@ def test_the_hosts_own_private_address_is_refused_also_where_a_rule_names_its_ne
     monkeypatch.setattr("casemate.egress.dial.is_own", lambda address: address == "10.20.0.1")
     rule = host_rule(f"good.test:{ECHO}")
     stage.open(Terms(HostRules((rule,), private=((rule, (IPv4Network("10.20.0.0/16"),)),))))
-    stage.outside.add("good.test", ECHO, echo_port, "10.20.0.1")
+    stage.internet.add("good.test", ECHO, echo_port, "10.20.0.1")
     assert stage.is_reset("good.test", ECHO)
-    assert stage.outside.dialled == []
-    stage.outside.addresses["good.test"] = ["10.20.0.2"]
-    stage.outside.servers["10.20.0.2", ECHO] = echo_port
+    assert stage.internet.dialled == []
+    stage.internet.addresses["good.test"] = ["10.20.0.2"]
+    stage.internet.servers["10.20.0.2", ECHO] = echo_port
     with stage.connect("good.test", ECHO) as one:
         one.sendall(b"x")
         assert one.recv(1) == b"x"
-    assert stage.outside.dialled == [("10.20.0.2", ECHO)]
+    assert stage.internet.dialled == [("10.20.0.2", ECHO)]
 
 
 def test_among_several_addresses_only_public_ones_are_dialled_in_turn(stage: Stage, echo_port: int) -> None:
     stage.allow(f"good.test:{ECHO}")
-    stage.outside.add("good.test", ECHO, echo_port, "93.184.2.2")
-    stage.outside.addresses["good.test"] = ["10.0.0.1", "93.184.2.1", "169.254.169.254", "93.184.2.2"]
+    stage.internet.add("good.test", ECHO, echo_port, "93.184.2.2")
+    stage.internet.addresses["good.test"] = ["10.0.0.1", "93.184.2.1", "169.254.169.254", "93.184.2.2"]
     with stage.connect("good.test", ECHO) as one:
         one.sendall(b"x")
         assert one.recv(1) == b"x"
-    assert stage.outside.dialled == [("93.184.2.1", ECHO), ("93.184.2.2", ECHO)]
+    assert stage.internet.dialled == [("93.184.2.1", ECHO), ("93.184.2.2", ECHO)]
 
 
 def test_a_name_that_resolves_to_something_else_a_moment_later_is_dialled_where_it_was_vetted(
@@ -93,28 +93,28 @@ def test_a_name_that_resolves_to_something_else_a_moment_later_is_dialled_where_
     answers = iter([["93.184.3.1"], ["127.0.0.1"], ["127.0.0.1"]])
 
     async def rebinding(name: str) -> list[str]:
-        stage.outside.resolved.append(name)
+        stage.internet.resolved.append(name)
         return next(answers)
 
-    monkeypatch.setattr(stage.door, "_resolve", rebinding)
+    monkeypatch.setattr(stage.egress_proxy, "_resolve", rebinding)
     stage.allow(f"good.test:{ECHO}")
-    stage.outside.servers["93.184.3.1", ECHO] = stage.outside.servers["127.0.0.1", ECHO] = echo_port
+    stage.internet.servers["93.184.3.1", ECHO] = stage.internet.servers["127.0.0.1", ECHO] = echo_port
     with stage.connect("good.test", ECHO) as one:
         one.sendall(b"x")
         assert one.recv(1) == b"x"
     assert stage.is_reset("good.test", ECHO)
-    assert stage.outside.resolved == ["good.test"] * 2  # once for each connection
-    assert stage.outside.dialled == [("93.184.3.1", ECHO)]
+    assert stage.internet.resolved == ["good.test"] * 2  # once for each connection
+    assert stage.internet.dialled == [("93.184.3.1", ECHO)]
 
 
 def test_what_cannot_be_resolved_or_reached_is_no_refusal_but_said(stage: Stage) -> None:
     stage.allow("good.test", "gone.test")
-    stage.outside.addresses["good.test"] = ["93.184.4.1"]
+    stage.internet.addresses["good.test"] = ["93.184.4.1"]
     for name in ("good.test", "gone.test"):
         with stage.connect(name, 80) as one:
             one.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
             assert one.recv(100).startswith(b"HTTP/1.1 502 ")
-    told = [(one.host, one.decision, one.is_reached, one.reason) for one in stage.opening.crossings()]
+    told = [(one.host, one.decision, one.is_reached, one.reason) for one in stage.cell_proxy.crossings()]
     assert told == [
         ("good.test", "allowed", False, "connection refused"),
         ("gone.test", "allowed", False, "its name does not resolve"),

@@ -27,7 +27,7 @@ _said: list[str] = []
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """Outside: report what happened inside."""
+    """SandboxNetwork: report what happened inside."""
     if _WORLD in os.environ or item.path.parent != Path(__file__).parent:
         return None
     if not _said:

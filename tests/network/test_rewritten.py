@@ -12,7 +12,7 @@ from tests.network.visits import World
 
 from casemate import sync
 from casemate.egress.injection import Injection
-from casemate.egress.terms import Fields, Hiding, Rewritten
+from casemate.egress.terms import BodyRedaction, Fields, RewrittenRequest
 
 PLACEHOLDER, VALUE = b"placeholder-1234", b"the-value-itself"
 
@@ -25,13 +25,13 @@ class Putting:
 
     def request(
         self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]
-    ) -> Rewritten:
+    ) -> RewrittenRequest:
         may = host in self.hosts and is_tls
         notes = () if may or all(PLACEHOLDER not in value for _, value in headers) else ("a placeholder elsewhere",)
         if PLACEHOLDER in target:
             notes = (*notes, "a placeholder in a path")
         put = [(name, value.replace(PLACEHOLDER, VALUE)) for name, value in headers]
-        return Rewritten(put if may else headers, notes)
+        return RewrittenRequest(put if may else headers, notes)
 
     def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:
         seen = bytearray()
@@ -45,7 +45,7 @@ class Putting:
     def answer(self, host: str, headers: Fields) -> Fields:
         return headers
 
-    def hide(self, host: str) -> Hiding:
+    def hide(self, host: str) -> BodyRedaction:
         return Injection([]).hide(host)
 
 
@@ -55,8 +55,8 @@ def sandbox(world: World, audit: Path) -> Iterator[sync.Sandbox]:
     with sync.Sandbox(
         audit=audit, allowed_domains=hosts, intercept=["good.test:8443"], trust=world.folder / "ca.pem"
     ) as made:
-        outside = made._sandbox._rooms.house.outside
-        outside.rewrite = lambda admitted: Putting()  # type: ignore[method-assign]
+        network = made._sandbox._rooms.house.sandbox_network
+        network.rewrite = lambda admitted: Putting()  # type: ignore[method-assign]
         yield made
 
 
@@ -103,11 +103,11 @@ def test_a_field_that_cannot_be_written_ends_the_connection_and_is_not_sent(
     world: World, sandbox: sync.Sandbox
 ) -> None:
     class Broken(Putting):
-        def request(self, *_: object) -> Rewritten:
-            return Rewritten([(b"x-key", b"a\r\nb: c")])
+        def request(self, *_: object) -> RewrittenRequest:
+            return RewrittenRequest([(b"x-key", b"a\r\nb: c")])
 
-    outside = sandbox._sandbox._rooms.house.outside
-    outside.rewrite = lambda admitted: Broken()  # type: ignore[method-assign]
+    network = sandbox._sandbox._rooms.house.sandbox_network
+    network.rewrite = lambda admitted: Broken()  # type: ignore[method-assign]
     visits = world.visits()
     for url in ("--http1.1 https://good.test/x", "--http2 https://good.test:8443/x", "http://good.test/x"):
         execution = sandbox.run(f"curl -sS -m 20 {url}", language="shell")

@@ -188,7 +188,7 @@ class Tools:
         try:
             while await client.fill():
                 while b"\n" in client.ahead:
-                    line = client.taken(client.ahead.index(b"\n") + 1)
+                    line = client.take(client.ahead.index(b"\n") + 1)
                     answer = self.peer.answer(json.loads(line))
                     if answer is None:
                         await client.fill()

@@ -27,7 +27,7 @@ from casemate.execution.given import (
 )
 from casemate.execution.house import House
 from casemate.execution.interception import Interceptions
-from casemate.execution.network import Offer, Outside
+from casemate.execution.network import Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
 from casemate.execution.tally import Tally
 from casemate.languages.catalogue import launch_probe, runtime_for
@@ -132,7 +132,7 @@ class Rooms:
             environment=None if self._wanted else environment,
             preload=None if preload is None else tuple(preload),
             workspace=folder, workspace_mode=bound.workspace_mode, output_dir=output_folder,
-            outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
+            sandbox_network=SandboxNetwork(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts, guard=None if folder is None else _guard_of(bound),
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._finished,
             layer=lambda: () if self._packages is None else self._packages.shared_folders(),
@@ -327,7 +327,7 @@ class Rooms:
                 closing.push_async_callback(finishing, self._approvals.close)
             if self._tools is not None:
                 closing.push_async_callback(finishing, self._tools.close)
-            closing.push_async_callback(finishing, self.house.outside.close)
+            closing.push_async_callback(finishing, self.house.sandbox_network.close)
             closing.push_async_callback(self.wall.close)
             if self._sessions is not None:
                 closing.push_async_callback(self._sessions.close)

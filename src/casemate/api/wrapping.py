@@ -19,7 +19,7 @@ from casemate.execution import wrapped
 from casemate.execution.given import check_namespace, checked_folder, opened_store
 from casemate.execution.house import House
 from casemate.execution.interception import Interceptions
-from casemate.execution.network import Outside
+from casemate.execution.network import SandboxNetwork
 from casemate.execution.request import make_command
 from casemate.files.protected import PROTECTED
 from casemate.languages import commands
@@ -91,7 +91,8 @@ class Wrapping:
         self._house = House(
             wall=self._wall, log=self._log, approvals=self._no_approvals, limits=bound.limits, runtime_for=runtime_for,
             environment=None, preload=(), workspace=self.folder, workspace_mode=self.mode, output_dir=None,
-            outside=Outside(bound.policy.requests, Interceptions(bound.intercept, bound.trust)), hosts=bound.hosts,
+            sandbox_network=SandboxNetwork(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
+            hosts=bound.hosts,
         )  # fmt: skip
         self._copied = tuple(_readable(str(Path(asked.cwd, path)), "copy") for path in asked.copied)
         named = (*(path for path, _ in bound.policy.shown), *(str(Path(asked.cwd, path)) for path in asked.shown))
@@ -132,7 +133,7 @@ class Wrapping:
     async def explain(self) -> Plan:
         """The plan, without starting anything."""
         made, within = self._made(await self.secrets())
-        return wrapped.plan_of(made, within, self._house, self._house.outside.intercepted(within))
+        return wrapped.plan_of(made, within, self._house, self._house.sandbox_network.intercepted(within))
 
     def uncovered(self) -> str:
         """Something that was hidden and has been replaced since, so that it is not hidden any more; empty where none
@@ -151,7 +152,7 @@ class Wrapping:
         from casemate.execution.finishing import finishing
 
         self._watched.close()
-        await finishing(self._house.outside.close)
+        await finishing(self._house.sandbox_network.close)
         await self._wall.close()
         if self._approvals is not None:
             await finishing(self._approvals.close)

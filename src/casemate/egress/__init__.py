@@ -1,1 +1,1 @@
-"""The network door: what a cell reaches outside, by name, and nothing else."""
+"""The egress proxy: what a cell reaches outside, by name, and nothing else."""

@@ -48,7 +48,7 @@ class Authority:
         self._begun = dt.datetime.now(dt.UTC)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
-        self._certificate = self._signed_by_itself()
+        self._certificate = self._sign_itself()
         self._contexts: dict[tuple[str, str], ssl.SSLContext] = {}
         self._lock = threading.Lock()
 
@@ -80,10 +80,10 @@ class Authority:
             if made is None:
                 if len(self._contexts) >= _MOST_CONTEXTS:
                     self._contexts.pop(next(iter(self._contexts)))
-                made = self._contexts[host, protocol] = self._made(host, protocol)
+                made = self._contexts[host, protocol] = self._make_context(host, protocol)
         return made
 
-    def _made(self, host: str, protocol: str) -> ssl.SSLContext:
+    def _make_context(self, host: str, protocol: str) -> ssl.SSLContext:
         from cryptography.hazmat.primitives import serialization
 
         form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -97,7 +97,7 @@ class Authority:
         _load(context, key + _pem(self._leaf(host)))
         return context
 
-    def _signed_by_itself(self) -> x509.Certificate:
+    def _sign_itself(self) -> x509.Certificate:
         from cryptography import x509
 
         usage = x509.KeyUsage(
@@ -106,7 +106,7 @@ class Authority:
             decipher_only=False,
         )  # fmt: skip
         names = [x509.DNSName(host) for host in sorted(self.hosts)]
-        nowhere = [x509.IPAddress(_everything(version)) for version in (4, 6)]
+        nowhere = [x509.IPAddress(_whole_range(version)) for version in (4, 6)]
         return self._sign(
             _COMMON_NAME,
             self._key.public_key(),
@@ -205,7 +205,7 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _everything(version: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+def _whole_range(version: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     return ipaddress.ip_network("0.0.0.0/0" if version == 4 else "::/0")
 
 
@@ -230,7 +230,7 @@ VARIABLES = {
 }
 
 
-def trusted(entries: Iterable[Entry], folder: str) -> tuple[Entry, ...]:
+def trust_entries(entries: Iterable[Entry], folder: str) -> tuple[Entry, ...]:
     """``entries`` of a cell, with the certificates in ``folder`` instead of the system's."""
     kept = [entry for entry in entries if entry.target not in (_FOLDER, *_REPLACED)]
     replaced = [entry.target for entry in entries if entry.target in _REPLACED]
@@ -247,7 +247,7 @@ def write_trust(folder: Path, authority: Authority) -> None:
     for name in ("ca-certificates.crt", "ca-bundle.crt", "extracted/pem/tls-ca-bundle.pem"):
         _write(folder / name, bundle)
     _write(folder / "casemate.pem", own)
-    hashed = {path.name: path.read_bytes() for path in _hashed()}
+    hashed = {path.name: path.read_bytes() for path in _read_hashed()}
     number = next(n for n in range(100) if f"{authority.openssl_hash}.{n}" not in hashed)
     for name, content in {**hashed, f"{authority.openssl_hash}.{number}": own}.items():
         _write(folder / name, content)
@@ -271,7 +271,7 @@ def _system_bundle() -> bytes:
     return b""
 
 
-def _hashed() -> list[Path]:
+def _read_hashed() -> list[Path]:
     """The system's certificates by their hashes, where it has them."""
     folder = Path(_FOLDER)
     if not folder.is_dir():

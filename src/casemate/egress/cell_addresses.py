@@ -12,10 +12,10 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from casemate.egress.shares import Share
-from casemate.egress.terms import ADDRESS_RANGE, CellNetwork, DoorLimits
+from casemate.egress.shares import DescriptorShare
+from casemate.egress.terms import ADDRESS_RANGE, CellListeners, ProxyLimits
 
-_RESERVED = 256  # addresses at the beginning of the range that are the door's own
+_RESERVED = 256  # addresses at the beginning of the range that are the proxy's own
 _LISTEN_SECONDS = 5.0
 # The supervisor, which all cells share, forks to listen in a cell.
 _MOST_UNDER_WAY = 4
@@ -25,7 +25,7 @@ _FAILED_SECONDS = 3.0  # that a name has no address after nobody could listen th
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class NameAddress:
     """What stands for one name. ``listeners`` by port; ``lock``: one at a time adds to them; ``failed``: until when, by
     the loop's clock, it is not tried again."""
 
@@ -54,18 +54,18 @@ class Rate:
             await asyncio.sleep(-self._credit / self._often)
 
 
-class Places:
+class CellAddresses:
     """Of one cell. ``begin`` is called with each new listener, its name and port; ``end`` before one is closed."""
 
     def __init__(
         self,
-        network: CellNetwork,
-        descriptors: Share,
+        network: CellListeners,
+        descriptors: DescriptorShare,
         begin: Callable[[socket.socket, str, int], None],
         end: Callable[[socket.socket], None],
     ) -> None:
         self._network, self._descriptors, self._begin, self._end = network, descriptors, begin, end
-        self._by_name: dict[str, Place] = {}  # the one that was asked for longest ago first
+        self._by_name: dict[str, NameAddress] = {}  # the one that was asked for longest ago first
         self._by_address: dict[str, str] = {}
         self._range = ipaddress.IPv4Network(ADDRESS_RANGE)
         self._is_closed = False
@@ -83,7 +83,7 @@ class Places:
         """All that are open."""
         return (one for place in self._by_name.values() for one in place.listeners.values())
 
-    async def reach(self, name: str, ports: tuple[int, ...], limits: DoorLimits) -> str | None:
+    async def reach(self, name: str, ports: tuple[int, ...], limits: ProxyLimits) -> str | None:
         """The address of ``name``, with somebody listening there at ``ports``. None where no more can be had: too many
         names, descriptors or questions, somebody else there, or a cell that is gone."""
         place = self._place(name, limits)
@@ -109,17 +109,17 @@ class Places:
         for place in self._by_name.values():
             self._close(place)
 
-    def _place(self, name: str, limits: DoorLimits) -> Place | None:
+    def _place(self, name: str, limits: ProxyLimits) -> NameAddress | None:
         place = self._by_name.pop(name, None)
         if place is None:
             if len(self._by_name) >= min(limits.names, self._range.num_addresses - _RESERVED - 1):
                 return None
-            place = Place(name, str(self._range[_RESERVED + len(self._by_name)]))
+            place = NameAddress(name, str(self._range[_RESERVED + len(self._by_name)]))
             self._by_address[place.address] = name
         self._by_name[name] = place
         return place
 
-    async def _listen(self, place: Place, ports: list[int], limits: DoorLimits) -> bool:
+    async def _listen(self, place: NameAddress, ports: list[int], limits: ProxyLimits) -> bool:
         loop = asyncio.get_running_loop()
         if loop.time() < place.failed:
             return False
@@ -134,15 +134,15 @@ class Places:
             return False
         waiter: asyncio.Future[None] = loop.create_future()
 
-        def arrived(made: concurrent.futures.Future[list[int]]) -> None:
+        def take_listeners(made: concurrent.futures.Future[list[int]]) -> None:
             """In whatever thread."""
             fds = _result(made)
             try:
                 loop.call_soon_threadsafe(self._take, place, ports, fds, waiter)
-            except RuntimeError:  # the door is gone
+            except RuntimeError:  # the egress proxy is gone
                 _close_all(fds)
 
-        self._ask([(place.address, port) for port in ports]).add_done_callback(arrived)
+        self._ask([(place.address, port) for port in ports]).add_done_callback(take_listeners)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LISTEN_SECONDS):
                 await waiter
@@ -154,12 +154,12 @@ class Places:
     def _ask(self, addresses: list[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
         try:
             return self._network.listen(addresses)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a cell's network is no end of the door
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a cell's network is no end of the egress proxy
             failed: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
             failed.set_exception(error)
             return failed
 
-    async def _may_listen(self, place: Place, count: int, limits: DoorLimits) -> bool:
+    async def _may_listen(self, place: NameAddress, count: int, limits: ProxyLimits) -> bool:
         """Whether there is room for ``count`` more listeners, which are then held, when it is time for them."""
         async with self._rate_lock:
             await self._rate.wait()
@@ -170,7 +170,7 @@ class Places:
         self._held += count
         return True
 
-    def _take(self, place: Place, ports: list[int], fds: list[int], waiter: asyncio.Future[None]) -> None:
+    def _take(self, place: NameAddress, ports: list[int], fds: list[int], waiter: asyncio.Future[None]) -> None:
         """Descriptors have come, or none; perhaps nobody waits for them any more."""
         self._under_way.release()
         if self._is_closed or len(fds) != len(ports) or any(port in place.listeners for port in ports):
@@ -185,7 +185,7 @@ class Places:
         if not waiter.done():
             waiter.set_result(None)
 
-    def _make_room(self, for_place: Place, count: int, most: int) -> None:
+    def _make_room(self, for_place: NameAddress, count: int, most: int) -> None:
         """Close listeners of the names that were asked for longest ago. When such a name is asked for again, there is
         somebody at its address again."""
         for place in list(self._by_name.values()):
@@ -194,7 +194,7 @@ class Places:
             if place is not for_place and not place.lock.locked():
                 self._close(place)
 
-    def _close(self, place: Place) -> None:
+    def _close(self, place: NameAddress) -> None:
         for listener in place.listeners.values():
             self._end(listener)
             listener.close()

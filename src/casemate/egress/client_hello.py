@@ -42,19 +42,19 @@ def read_hello(data: bytes) -> Hello | None:
     message = _message(data)
     if message is None:
         return None
-    body = _Reader(message)
+    body = _HelloReader(message)
     body.skip(2 + 32)  # version, random
     body.vector(1)  # session
     body.vector(2)  # cipher suites
     body.vector(1)  # compression methods
-    if not body.left():
+    if not body.remaining():
         return Hello(None)
-    extensions = _Reader(body.vector(2))
+    extensions = _HelloReader(body.vector(2))
     body.finish()
     name: str | None = None
     protocols: tuple[bytes, ...] = ()
     seen: set[int] = set()
-    while extensions.left():
+    while extensions.remaining():
         kind = extensions.number(2)
         content = extensions.vector(2)
         if kind in seen:
@@ -98,8 +98,8 @@ def _message(data: bytes) -> bytes | None:
 
 
 def _server_name(content: bytes) -> str:
-    extension = _Reader(content)
-    names = _Reader(extension.vector(2))
+    extension = _HelloReader(content)
+    names = _HelloReader(extension.vector(2))
     extension.finish()
     if names.number(1) != _HOST_NAME:
         raise BadHello("a server name of an unknown kind")
@@ -111,27 +111,27 @@ def _server_name(content: bytes) -> str:
 
 
 def _protocols(content: bytes) -> tuple[bytes, ...]:
-    extension = _Reader(content)
-    names = _Reader(extension.vector(2))
+    extension = _HelloReader(content)
+    names = _HelloReader(extension.vector(2))
     extension.finish()
     found = []
-    while names.left():
+    while names.remaining():
         found.append(names.vector(1))
     return tuple(found)
 
 
-class _Reader:
+class _HelloReader:
     """Bytes taken from the front; asking for more than there are is a :class:`BadHello`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self._data) - self._at
 
     def skip(self, count: int) -> bytes:
-        if count > self.left():
+        if count > self.remaining():
             raise BadHello("a length goes beyond the end")
         self._at += count
         return self._data[self._at - count : self._at]
@@ -144,5 +144,5 @@ class _Reader:
         return self.skip(self.number(width))
 
     def finish(self) -> None:
-        if self.left():
+        if self.remaining():
             raise BadHello("bytes are left over")

@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from casemate.egress.client_hello import MOST_HELLO, BadHello, Hello, looks_like_tls, read_hello
-from casemate.egress.outcomes import Refused, Spent, Unreachable
-from casemate.egress.stream import Pump, Stream, readable
+from casemate.egress.outcomes import EgressRefused, Spent, Unreachable
+from casemate.egress.stream import Stream, StreamPump, readable
 from casemate.egress.terms import LOCAL_NAME
 from casemate.policy.hosts import HTTP, HTTPS, canonical, may_be_public
 
 if TYPE_CHECKING:
     from casemate.egress.dial import Dialler
-    from casemate.egress.outcomes import Ledger, Tally
-    from casemate.egress.shares import Turns
+    from casemate.egress.outcomes import ConnectionTally, Ledger
+    from casemate.egress.shares import TimeShare
     from casemate.egress.terms import Service, Terms
 
 _MOST_PIECES = 256  # that a head may come in: each is looked at from the start
@@ -33,7 +33,7 @@ class CellSide(Protocol):
     terms: Terms
     ledger: Ledger
     dialler: Dialler
-    turns: Turns
+    time_share: TimeShare
 
     def room(self) -> memoryview:
         """What one connection may move at once."""
@@ -48,11 +48,11 @@ class Connection:
     def __init__(self, cell: CellSide, client: Stream) -> None:
         self.cell = cell
         self.client = client
-        self.refuse: Callable[[Refused], bytes] | None = None
+        self.refuse: Callable[[EgressRefused], bytes] | None = None
         self.touched = self.begun = asyncio.get_running_loop().time()
         self.waits_for_a_person = self.waits_for_the_host = False
         self._servers: list[Stream] = []
-        self._tally: Tally | None = None
+        self._tally: ConnectionTally | None = None
         self._granted: dict[tuple[str, int], str] = {}
         self._granted_under = cell.terms
         self._where = ("(none)", 0)
@@ -66,35 +66,37 @@ class Connection:
 
     async def permit(self, name: str, port: int) -> None:
         """Return if the canonical ``name`` may be reached at ``port``, as rules or a person say. Raises
-        :class:`Refused`."""
+        :class:`EgressRefused`."""
         if self._granted_under is not self.terms:
             self._granted_under, self._granted = self.terms, {}
         if (name, port) not in self._granted:
-            granted = self._ruled(name, port) or await self._asked(name, port)
+            reason = self._apply_rules(name, port) or await self._ask_approval(name, port)
             if len(self._granted) >= _MOST_GRANTED:
                 self._granted.clear()
-            self._granted[name, port] = granted
+            self._granted[name, port] = reason
 
-    def _ruled(self, name: str, port: int) -> str:
-        """Which rule allows it; empty where somebody is to be asked. Raises :class:`Refused`."""
+    def _apply_rules(self, name: str, port: int) -> str:
+        """Which rule allows it; empty where somebody is to be asked. Raises :class:`EgressRefused`."""
         hosts = self.terms.hosts
         if name == LOCAL_NAME:
             if port in hosts.local_ports:
                 return "allow_local lists the port"
-            raise Refused(name, port, "allow_local does not list the port", f"To permit it: allow_local=[{port}].")
+            raise EgressRefused(
+                name, port, "allow_local does not list the port", f"To permit it: allow_local=[{port}]."
+            )
         if hosts.denies(name, port):
-            raise Refused(name, port, "a rule denies it")
+            raise EgressRefused(name, port, "a rule denies it")
         if hosts.allows(name, port):
             return "a rule allows it"
-        if self.terms.asker is not None and may_be_public(name):
+        if self.terms.approvals is not None and may_be_public(name):
             return ""
         wanted = name if port in (HTTP, HTTPS) else f"{name}:{port}"
-        raise Refused(name, port, "no rule allows it", f"To permit it: allowed_domains=[{wanted!r}].")
+        raise EgressRefused(name, port, "no rule allows it", f"To permit it: allowed_domains=[{wanted!r}].")
 
-    async def _asked(self, name: str, port: int) -> str:
-        asker = self.terms.asker
-        assert asker is not None
-        answer = asyncio.wrap_future(asker.decide(name, port, self.cell.ledger.asked(name, port)))
+    async def _ask_approval(self, name: str, port: int) -> str:
+        approvals = self.terms.approvals
+        assert approvals is not None
+        answer = asyncio.wrap_future(approvals.decide(name, port, self.cell.ledger.count_question(name, port)))
         asked_at, self.waits_for_a_person = asyncio.get_running_loop().time(), True
         try:
             await asyncio.wait([answer])
@@ -105,7 +107,7 @@ class Connection:
             self.touch()
             self.begun += self.touched - asked_at
         if not allowed:
-            raise Refused(name, port, f"it was asked for and not approved{_why_not(answer)}")
+            raise EgressRefused(name, port, f"it was asked for and not approved{_why_not(answer)}")
         return "it was asked for and approved"
 
     # -- how
@@ -116,7 +118,7 @@ class Connection:
         await service.serve(self.client)
 
     async def dial(self, name: str, port: int) -> Stream:
-        """The server's end. Raises :class:`Refused`, :class:`Unreachable`."""
+        """The server's end. Raises :class:`EgressRefused`, :class:`Unreachable`."""
         terms = self.terms
         made = await self.cell.dialler.dial(name, port, terms.limits, terms.hosts.networks(name, port))
         try:
@@ -140,8 +142,8 @@ class Connection:
     async def tunnel(self, name: str, port: int, server: Stream, *, is_known: bool = False) -> None:
         """Carry bytes both ways until both sides have ended. A ClientHello at the beginning must name the server, and
         at 443 there must be one; elsewhere the server may speak first. ``is_known``: it has been looked at already."""
-        down: Pump | None = None
-        up: Pump | None = None
+        down: StreamPump | None = None
+        up: StreamPump | None = None
         try:
             if not is_known and port != HTTPS:
                 down = self.pump(server, self.client)
@@ -155,9 +157,11 @@ class Connection:
                 if pump is not None:
                     pump.stop()
 
-    def pump(self, source: Stream, sink: Stream, most: int | None = None) -> Pump:
+    def pump(self, source: Stream, sink: Stream, most: int | None = None) -> StreamPump:
         """A pump that counts, and tells the sink when the source has ended."""
-        pump = Pump(source, sink, self.count_out if source is self.client else self.count_in, self.cell.room, most)
+        pump = StreamPump(
+            source, sink, self.count_out if source is self.client else self.count_in, self.cell.room, most
+        )
 
         def over(done: asyncio.Future[int]) -> None:
             if done.cancelled():
@@ -179,7 +183,7 @@ class Connection:
         return is_tls
 
     async def _look(self, name: str, port: int) -> None:
-        """Look at what the client says first. Raises :class:`Refused`."""
+        """Look at what the client says first. Raises :class:`EgressRefused`."""
         if port == HTTPS:
             async with asyncio.timeout(self.terms.limits.head_seconds):
                 is_tls = await self.starts_with_tls()
@@ -188,26 +192,27 @@ class Connection:
         if is_tls:
             await self.check_hello(name, port)
         elif port == HTTPS and self.client.ahead:
-            raise Refused(name, port, "plain text where TLS is expected")
+            raise EgressRefused(name, port, "plain text where TLS is expected")
 
     async def check_hello(self, name: str, port: int, *, is_intercepted: bool = False) -> Hello:
-        """Read a ClientHello, which stays in ``client.ahead``; its name must be ``name``. Raises :class:`Refused`."""
+        """Read a ClientHello, which stays in ``client.ahead``; its name must be ``name``. Raises
+        :class:`EgressRefused`."""
         if not is_intercepted and self.terms.requests.names(name, port):
-            raise Refused(name, port, _TLS_IS_HIDDEN)
+            raise EgressRefused(name, port, _TLS_IS_HIDDEN)
         try:
             async with asyncio.timeout(self.terms.limits.head_seconds):
                 hello = await self._hello()
         except BadHello as error:
-            raise Refused(name, port, f"its TLS ClientHello is not accepted: {error}") from None
+            raise EgressRefused(name, port, f"its TLS ClientHello is not accepted: {error}") from None
         if hello.name is None:
-            raise Refused(name, port, "its TLS ClientHello has no server name")
+            raise EgressRefused(name, port, "its TLS ClientHello has no server name")
         if canonical(hello.name) != name:
-            raise Refused(name, port, "its TLS ClientHello names another server")
+            raise EgressRefused(name, port, "its TLS ClientHello names another server")
         return hello
 
     async def _hello(self) -> Hello:
         for _ in range(_MOST_PIECES):
-            hello = await self.cell.turns.take(read_hello, bytes(self.client.ahead[: 2 * MOST_HELLO]))
+            hello = await self.cell.time_share.run(read_hello, bytes(self.client.ahead[: 2 * MOST_HELLO]))
             if hello is not None:
                 return hello
             if len(self.client.ahead) >= 2 * MOST_HELLO or not await self.client.fill():
@@ -246,7 +251,7 @@ class Connection:
         try:
             await serve(self)
             self.client.close()
-        except Refused as refused:
+        except EgressRefused as refused:
             self.note_refused(refused)
             await self._say(refused)
         except Spent as spent:
@@ -264,12 +269,12 @@ class Connection:
         """Say why a connection that was allowed is ended."""
         self.cell.ledger.note(*self._where, "denied", reason)
 
-    def note_refused(self, refused: Refused) -> None:
+    def note_refused(self, refused: EgressRefused) -> None:
         """Put it on record."""
         decision: Literal["allowed", "denied"] = "allowed" if isinstance(refused, Unreachable) else "denied"
         self.cell.ledger.note(refused.host, refused.port, decision, refused.reason)
 
-    async def _say(self, refused: Refused) -> None:
+    async def _say(self, refused: EgressRefused) -> None:
         if self.refuse is not None:
             with contextlib.suppress(OSError):
                 await self.client.send(self.refuse(refused))
@@ -287,7 +292,7 @@ class Connection:
                     unread += count
 
 
-async def _both(*pumps: Pump) -> None:
+async def _both(*pumps: StreamPump) -> None:
     """Wait for both, or for the first that fails, and raise what it raised."""
     done, _ = await asyncio.wait([pump.done for pump in pumps], return_when=asyncio.FIRST_EXCEPTION)
     for one in done:

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from casemate.egress.outcomes import Refused, Unreachable
+from casemate.egress.outcomes import EgressRefused, Unreachable
 from casemate.egress.stream import bound_buffers
-from casemate.egress.terms import LOCAL_NAME, DoorLimits
+from casemate.egress.terms import LOCAL_NAME, ProxyLimits
 from casemate.policy.hosts import is_in
 
 if TYPE_CHECKING:
@@ -158,10 +158,12 @@ class Dialler:
         for lookup in self._lookups:
             lookup.cancel()
 
-    async def dial(self, name: str, port: int, limits: DoorLimits, only: tuple[IPv4Network, ...] = ()) -> socket.socket:
-        """A connection to ``name``, ``only`` in those private networks where there are some. Raises :class:`Refused`
-        where no address of it may be dialled, :class:`Unreachable` where none answers."""
-        addresses = [_LOOPBACK] if name == LOCAL_NAME else await self._vetted(name, port, limits, only)
+    async def dial(
+        self, name: str, port: int, limits: ProxyLimits, only: tuple[IPv4Network, ...] = ()
+    ) -> socket.socket:
+        """A connection to ``name``, ``only`` in those private networks where there are some. Raises
+        :class:`EgressRefused` where no address of it may be dialled, :class:`Unreachable` where none answers."""
+        addresses = [_LOOPBACK] if name == LOCAL_NAME else await self._vet(name, port, limits, only)
         problem = "no time was left"
         for address in addresses[:_MOST_ADDRESSES]:
             try:
@@ -173,7 +175,7 @@ class Dialler:
                 problem = (error.strerror or type(error).__name__).lower()
         raise Unreachable(name, port, problem)
 
-    async def _vetted(self, name: str, port: int, limits: DoorLimits, only: tuple[IPv4Network, ...]) -> list[str]:
+    async def _vet(self, name: str, port: int, limits: ProxyLimits, only: tuple[IPv4Network, ...]) -> list[str]:
         try:
             async with asyncio.timeout(limits.resolve_seconds):
                 found = await self._looked_up(name)
@@ -185,7 +187,7 @@ class Dialler:
         good = [address for address, reason in reasons.items() if reason is None]
         if found and not good:
             kinds = ", ".join(sorted({reason for reason in reasons.values() if reason}))
-            raise Refused(name, port, f"it resolves to addresses that are not dialled ({kinds})", _NAMED)
+            raise EgressRefused(name, port, f"it resolves to addresses that are not dialled ({kinds})", _NAMED)
         if not good:
             raise Unreachable(name, port, "its name has no IPv4 address")
         return good
@@ -210,7 +212,7 @@ class Dialler:
         self._turns.release()
 
     async def _lookup(self, name: str) -> list[str] | Exception:
-        """Nothing is raised here: that would be the end of every cell's door."""
+        """Nothing is raised here: that would be the end of every cell's egress proxy."""
         try:
             return await self._resolve(name)
         except Exception as error:  # noqa: BLE001 - whoever waits for it raises it

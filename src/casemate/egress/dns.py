@@ -1,4 +1,4 @@
-"""Messages of the DNS (RFC 1035), as much of them as a stub needs that knows A records only. Pure, sans-io.
+"""Messages of the DNS (RFC 1035), as much of them as a resolver needs that knows A records only. Pure, sans-io.
 
 A query is parsed strictly: one question, class IN, no compression, nothing behind the question but additional records
 (EDNS, RFC 6891), which are not read. An answer repeats the question byte for byte, as resolvers that mix the case of
@@ -20,7 +20,7 @@ _MOST_LABEL, _MOST_NAME = 63, 255  # bytes (RFC 1035, section 2.3.4)
 _RESPONSE, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
 
 
-class Malformed(ValueError):
+class MalformedQuery(ValueError):
     """Not a query that can be answered. ``answer`` is what to send instead, None for nothing at all."""
 
     def __init__(self, message: str, answer: bytes | None = None) -> None:
@@ -40,32 +40,32 @@ class Query:
 
 
 def parse_query(message: bytes) -> Query:
-    """The one question in ``message``. Raises :class:`Malformed`."""
+    """The one question in ``message``. Raises :class:`MalformedQuery`."""
     if not _HEADER.size <= len(message) <= MOST_MESSAGE:
-        raise Malformed(f"{len(message)} bytes are no query")
+        raise MalformedQuery(f"{len(message)} bytes are no query")
     number, flags, questions, answers, authorities, _ = _HEADER.unpack_from(message)
     if flags & _RESPONSE:
-        raise Malformed("it is an answer")
+        raise MalformedQuery("it is an answer")
     if flags >> 11 & 0xF:
-        raise Malformed("not a standard query", _bare(number, flags, NOT_IMPLEMENTED))
+        raise MalformedQuery("not a standard query", _bare(number, flags, NOT_IMPLEMENTED))
     wrong = _bare(number, flags, FORMAT_ERROR)
     if (questions, answers, authorities) != (1, 0, 0):
-        raise Malformed("not one question", wrong)
+        raise MalformedQuery("not one question", wrong)
     labels: list[bytes] = []
     at = _HEADER.size
     while True:
         length = message[at] if at < len(message) else _MOST_LABEL + 1
         if length > _MOST_LABEL or at + 1 + length > len(message) or at - _HEADER.size + 1 + length > _MOST_NAME:
-            raise Malformed("the name is cut off, compressed or too long", wrong)
+            raise MalformedQuery("the name is cut off, compressed or too long", wrong)
         at += 1 + length
         if not length:
             break
         labels.append(message[at - length : at])
     if at + 4 > len(message):
-        raise Malformed("the question is cut off", wrong)
+        raise MalformedQuery("the question is cut off", wrong)
     kind, class_ = struct.unpack_from("!HH", message, at)
     if class_ != _IN:
-        raise Malformed("not of the internet class", _bare(number, flags, REFUSED))
+        raise MalformedQuery("not of the internet class", _bare(number, flags, REFUSED))
     return Query(number, flags, ".".join(_plain(label) for label in labels), kind, message[_HEADER.size : at + 4])
 
 

@@ -66,7 +66,7 @@ class Request:
         """The fields that are not about the connection."""
         return [(name, value) for name, value in self.fields if name.lower() not in _NOT_PASSED_ON]
 
-    def written(self, authority: str, fields: list[tuple[bytes, bytes]] | None = None) -> bytes:
+    def serialize(self, authority: str, fields: list[tuple[bytes, bytes]] | None = None) -> bytes:
         """The head for the server, whose name, and port if it is not the usual one, is ``authority``; with ``fields``
         instead of those that are passed on, where they are given."""
         lines = [b"%s %s HTTP/%s" % (self.method.encode(), self.path.encode(), self.version)]
@@ -84,7 +84,7 @@ class Request:
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-class Reading:
+class RequestReader:
     """One request: its head, and then its body, out of the bytes that are given to it. ``watch`` gets each part of the
     body as it is understood."""
 
@@ -112,7 +112,7 @@ class Reading:
             raise BadRequest("its head is not HTTP/1.1 as RFC 9112 has it") from None
         if not isinstance(event, h11.Request):
             raise BadRequest("no request")
-        request = _understood(event, len(head))
+        request = _check_request(event, len(head))
         self._chunked = request.length is None
         return request
 
@@ -142,8 +142,8 @@ class Reading:
             raise BadRequest("its body is not HTTP/1.1 as RFC 9112 has it") from None
 
 
-class Following:
-    """The answer to one request, to see where it ends. It is passed on as it comes; with ``anew``, as :meth:`taken`
+class AnswerReader:
+    """The answer to one request, to see where it ends. It is passed on as it comes; with ``anew``, as :meth:`take_all`
     gives it: heads are whole, and a body in chunks is apart from how it was cut."""
 
     def __init__(self, request: Request, *, anew: bool = False) -> None:
@@ -175,7 +175,7 @@ class Following:
         is_known = self.is_whole or self.plain or self.is_open or self.switches
         return goes_on and bool(self._unread) and not is_known
 
-    def taken(self) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:
+    def take(self) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:
         """Whole heads, as they came; what has come of the body, and the trailers behind it. Each is given once."""
         heads, self._heads = bytes(self._heads), bytearray()
         body, self._read = bytes(self._read), bytearray()
@@ -270,7 +270,7 @@ def refusal(text: str, status: bytes = b"403 Forbidden") -> bytes:
     )
 
 
-def _understood(event: h11.Request, size: int) -> Request:
+def _check_request(event: h11.Request, size: int) -> Request:
     fields = tuple(event.headers.raw_items())
     names = [name.lower() for name, _ in fields]
     by_name = dict(event.headers)

@@ -7,17 +7,17 @@ import re
 from collections.abc import Callable, Coroutine
 
 from casemate.egress.connection import Connection, something_from
-from casemate.egress.http1 import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request, refusal
-from casemate.egress.outcomes import Refused, Unreachable
+from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, Request, RequestReader, refusal
+from casemate.egress.outcomes import EgressRefused, Unreachable
 from casemate.egress.stream import Stream
-from casemate.egress.terms import Fields, Hiding
+from casemate.egress.terms import BodyRedaction, Fields
 from casemate.policy.hosts import HTTP, HTTPS, canonical
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")  # RFC 9110, section 5.6.2
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*\Z")
 
 
-def rewritten(
+def rewrite_fields(
     connection: Connection, name: str, port: int, method: str, target: str, fields: Fields, *, is_tls: bool
 ) -> Fields:
     """The fields for the server; what was asked for and not done is put on record. Raises ``ValueError`` for a field
@@ -34,7 +34,7 @@ def rewritten(
     return made.headers
 
 
-def watcher(connection: Connection, name: str, port: int) -> Callable[[bytes], None] | None:
+def body_watcher(connection: Connection, name: str, port: int) -> Callable[[bytes], None] | None:
     """Who looks at the parts of a request's body, in order."""
     rewrite = connection.terms.rewrite
     if rewrite is None:
@@ -49,16 +49,16 @@ def answer(connection: Connection, name: str, fields: Fields) -> Fields:
     return fields if rewrite is None or name not in rewrite.hosts else rewrite.answer(name, fields)
 
 
-def hiding(connection: Connection, name: str) -> Hiding | None:
+def body_redaction(connection: Connection, name: str) -> BodyRedaction | None:
     """What an answer's body goes through; None where nothing is put into requests to the host."""
     rewrite = connection.terms.rewrite
     return None if rewrite is None or name not in rewrite.hosts else rewrite.hide(name)
 
 
-def hidden(following: Following, hide: Hiding) -> bytes:
+def redact_answer(following: AnswerReader, hide: BodyRedaction) -> bytes:
     """What has come of an answer as the cell may see it. Chunks are written anew: the server may have cut what is
     hidden in two, and a program might choose where."""
-    heads, body, trailers = following.taken()
+    heads, body, trailers = following.take()
     written = hide.feed(heads) + hide.finish() if heads else b""
     if not following.in_chunks:
         return written + hide.feed(body)
@@ -80,30 +80,30 @@ _MOST_PIECES = 256  # that a head may come in
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # that are told by their names
 
 
-def in_clear(refused: Refused) -> bytes:
+def in_clear(refused: EgressRefused) -> bytes:
     """A refusal as an answer of HTTP."""
     status = b"502 Bad Gateway" if isinstance(refused, Unreachable) else b"403 Forbidden"
     return refusal(str(refused), status)
 
 
-async def read_request(connection: Connection, reading: Reading, name: str, port: int) -> Request | None:
+async def read_request(connection: Connection, reading: RequestReader, name: str, port: int) -> Request | None:
     """The next request's head, taken from what the client sends; None where it sends no more. ``name`` and ``port`` are
-    told where it is refused. Raises :class:`Refused`."""
-    client, turns = connection.client, connection.cell.turns
+    told where it is refused. Raises :class:`EgressRefused`."""
+    client, time_share = connection.client, connection.cell.time_share
     if not client.ahead and not await client.fill():
         return None
     try:
         async with asyncio.timeout(connection.terms.limits.head_seconds):
             for _ in range(_MOST_PIECES):
-                request = await turns.take(reading.head, bytes(client.ahead[: MOST_HEAD + 4]))
+                request = await time_share.run(reading.head, bytes(client.ahead[: MOST_HEAD + 4]))
                 if request is not None:
-                    client.taken(request.size)
+                    client.take(request.size)
                     return request
                 if not await client.fill():
                     raise BadRequest("it is cut off")
             raise BadRequest("it comes in too many pieces")
     except BadRequest as error:
-        raise Refused(name, port, f"its HTTP request is not accepted: {error}") from None
+        raise EgressRefused(name, port, f"its HTTP request is not accepted: {error}") from None
 
 
 async def relay(
@@ -113,7 +113,7 @@ async def relay(
     is a connection to it already; ``is_tls``: both sides speak in TLS."""
     connection.refuse = in_clear
     while True:
-        reading = Reading()
+        reading = RequestReader()
         request = await read_request(connection, reading, name, port)
         if request is None:
             return
@@ -128,7 +128,7 @@ async def relay(
             return
 
 
-async def relay_any(connection: Connection, reading: Reading, request: Request | None) -> None:
+async def relay_any(connection: Connection, reading: RequestReader, request: Request | None) -> None:
     """Carry requests that name their host by a URL, as an explicit proxy does; each may be for another."""
     connection.refuse = in_clear
     at: tuple[str, int] | None = None
@@ -136,7 +136,7 @@ async def relay_any(connection: Connection, reading: Reading, request: Request |
     while request is not None:
         name, port = named_by_url(request)
         if connection.terms.intercepts(name, port) is not None:
-            raise Refused(name, port, "plain text where TLS is expected")
+            raise EgressRefused(name, port, "plain text where TLS is expected")
         await connection.permit(name, port)
         check_host(request, name, port)
         check_request(connection, request, name, port)
@@ -146,51 +146,55 @@ async def relay_any(connection: Connection, reading: Reading, request: Request |
         server, at = server or await connection.dial(name, port), (name, port)
         if not await _exchange(connection, request, reading, name, port, server):
             return
-        reading = Reading()
+        reading = RequestReader()
         request = await read_request(connection, reading, "proxy", 0)
 
 
 def named_by_url(request: Request) -> tuple[str, int]:
-    """The host and port that a proxy is asked for. Raises :class:`Refused`."""
+    """The host and port that a proxy is asked for. Raises :class:`EgressRefused`."""
     if request.url_host is None:
-        raise Refused(request.host, request.port or HTTP, "the proxy was asked for no host", "Write the whole URL.")
+        raise EgressRefused(
+            request.host, request.port or HTTP, "the proxy was asked for no host", "Write the whole URL."
+        )
     port = request.url_port or HTTP
     return host_name(request.url_host, port), port
 
 
 def host_name(written: str, port: int) -> str:
-    """The canonical name. Raises :class:`Refused` for what is none, above all for an address."""
+    """The canonical name. Raises :class:`EgressRefused` for what is none, above all for an address."""
     name = canonical(written)
     if name is None:
-        raise Refused(written, port, "hosts are reached by name only", "An address has no rule that could allow it.")
+        raise EgressRefused(
+            written, port, "hosts are reached by name only", "An address has no rule that could allow it."
+        )
     return name
 
 
 def check_host(request: Request, name: str, port: int, *, is_tls: bool = False) -> None:
-    """The request must be for ``name`` and ``port`` wherever it says so. Raises :class:`Refused`."""
+    """The request must be for ``name`` and ``port`` wherever it says so. Raises :class:`EgressRefused`."""
     usual = HTTPS if is_tls else HTTP
     if request.method == "CONNECT":
-        raise Refused(name, port, "CONNECT inside a connection to one host")
+        raise EgressRefused(name, port, "CONNECT inside a connection to one host")
     said = [(request.host, request.port)]
     if request.url_host is not None:
         if is_tls:
-            raise Refused(name, port, "its HTTP request has a URL of http:// inside TLS")
+            raise EgressRefused(name, port, "its HTTP request has a URL of http:// inside TLS")
         said.append((request.url_host, request.url_port))
     if any(canonical(host) != name or (number or usual) != port for host, number in said):
-        raise Refused(name, port, "its HTTP request names another host")
+        raise EgressRefused(name, port, "its HTTP request names another host")
 
 
 def check_request(connection: Connection, request: Request, name: str, port: int) -> None:
-    """Rules for requests must allow it. Raises :class:`Refused`."""
+    """Rules for requests must allow it. Raises :class:`EgressRefused`."""
     what = request.method if request.method in _METHODS else "this method"
     if not connection.terms.requests.allows(name, port, request.method, request.path):
-        raise Refused(name, port, f"no rule allows {what} there")
+        raise EgressRefused(name, port, f"no rule allows {what} there")
 
 
 async def _exchange(
     connection: Connection,
     request: Request,
-    reading: Reading,
+    reading: RequestReader,
     name: str,
     port: int,
     server: Stream,
@@ -199,11 +203,11 @@ async def _exchange(
 ) -> bool:
     """One request and its answer; whether another may follow on the same connections."""
     asked = request.method, request.path, request.passed_on()
-    fields = rewritten(connection, name, port, *asked, is_tls=is_tls)
-    reading.watch = watcher(connection, name, port)
-    head = request.written(name if port == (HTTPS if is_tls else HTTP) else f"{name}:{port}", fields)
-    hide = hiding(connection, name) if is_tls else None
-    following = Following(request, anew=hide is not None)
+    fields = rewrite_fields(connection, name, port, *asked, is_tls=is_tls)
+    reading.watch = body_watcher(connection, name, port)
+    head = request.serialize(name if port == (HTTPS if is_tls else HTTP) else f"{name}:{port}", fields)
+    hide = body_redaction(connection, name) if is_tls else None
+    following = AnswerReader(request, anew=hide is not None)
     if request.length == 0:
         connection.count_out(len(head))
         await server.send(head)
@@ -232,13 +236,13 @@ async def _both_ways(uploading: Coroutine[None, None, bool], downloading: Corout
     return is_sent
 
 
-async def _upload(connection: Connection, head: bytes, reading: Reading, server: Stream) -> bool:
+async def _upload(connection: Connection, head: bytes, reading: RequestReader, server: Stream) -> bool:
     """A request's head and body; False where the server did not want to have all of it, as its answer will say."""
-    client, turns = connection.client, connection.cell.turns
+    client, time_share = connection.client, connection.cell.time_share
     while True:
-        data = client.taken(reading.step(client.ahead))
+        data = client.take(reading.step(client.ahead))
         try:
-            written, is_all, left = await turns.take(reading.body, data)
+            written, is_all, left = await time_share.run(reading.body, data)
         except BadRequest as error:
             raise OSError(str(error)) from None
         connection.count_out(len(head) + len(written))
@@ -254,22 +258,24 @@ async def _upload(connection: Connection, head: bytes, reading: Reading, server:
             raise ConnectionResetError("the request was cut off")
 
 
-async def _download(connection: Connection, following: Following, server: Stream, hide: Hiding | None) -> None:
+async def _download(
+    connection: Connection, following: AnswerReader, server: Stream, hide: BodyRedaction | None
+) -> None:
     """The answer. ``hide``: what all of it goes through, see :func:`hidden`. Raises ``OSError`` where it is cut off or
     none."""
-    turns = connection.cell.turns
+    time_share = connection.cell.time_share
     while not (following.is_whole or following.switches):
         if not server.ahead and not await server.fill():
             raise ConnectionResetError("the answer was cut off")
-        data = server.taken()
+        data = server.take()
         try:
-            has_more = await turns.take(following.feed, data)
+            has_more = await time_share.run(following.feed, data)
             while has_more:
-                has_more = await turns.take(following.feed)
+                has_more = await time_share.run(following.feed)
         except BadAnswer as error:
             raise OSError(str(error)) from None
         connection.count_in(len(data))
-        await connection.client.send(data if hide is None else await turns.take(hidden, following, hide))
+        await connection.client.send(data if hide is None else await time_share.run(redact_answer, following, hide))
         if following.plain or following.is_open:
             if hide is None:
                 await _rest_of_body(connection, following, server)
@@ -280,21 +286,21 @@ async def _download(connection: Connection, following: Following, server: Stream
         await connection.client.send(hide.finish())
 
 
-async def _rest_hidden(connection: Connection, following: Following, server: Stream, hide: Hiding) -> None:
+async def _rest_hidden(connection: Connection, following: AnswerReader, server: Stream, hide: BodyRedaction) -> None:
     left = following.plain
     while following.is_open or left:
         if not server.ahead and not await server.fill():
             break
-        data = server.taken(min(left or len(server.ahead), len(server.ahead)))
+        data = server.take(min(left or len(server.ahead), len(server.ahead)))
         left -= len(data) if left else 0
         connection.count_in(len(data))
-        await connection.client.send(await connection.cell.turns.take(hide.feed, data))
+        await connection.client.send(await connection.cell.time_share.run(hide.feed, data))
     if left:
         raise ConnectionResetError("the answer was cut off")
     following.is_whole = bool(following.plain)
 
 
-async def _rest_of_body(connection: Connection, following: Following, server: Stream) -> None:
+async def _rest_of_body(connection: Connection, following: AnswerReader, server: Stream) -> None:
     pump = connection.pump(server, connection.client, following.plain or None)
     try:
         moved = await pump.done

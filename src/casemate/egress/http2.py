@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from casemate.egress.terms import Hiding
+from casemate.egress.terms import BodyRedaction
 from casemate.policy.hosts import HTTPS, canonical
 
 DATA, HEADER = 0, 9  # the kind, and bytes before each frame's payload
@@ -24,7 +24,7 @@ _END_STREAM, _PADDED = 0x1, 0x8
 _STREAM = 0x7FFFFFFF
 
 
-class Joining:
+class FrameJoiner:
     """Whole frames, in order. Those of one body become one, up to its end; a padded one, whose padding counts for
     windows, stays as it is, and so does every other frame."""
 
@@ -34,7 +34,7 @@ class Joining:
         self._stream = self._length = 0
 
     def add(self, frame: memoryview) -> None:
-        """``frame``: with its header; it must stay as it is until :meth:`taken`."""
+        """``frame``: with its header; it must stay as it is until :meth:`take_all`."""
         kind, flags = frame[3], frame[4]
         if kind != DATA or flags & _PADDED:
             self._finish()
@@ -50,7 +50,7 @@ class Joining:
         if flags & _END_STREAM:
             self._finish()
 
-    def taken(self) -> bytes:
+    def take_all(self) -> bytes:
         """All of them."""
         self._finish()
         done, self._done = self._done, []
@@ -91,16 +91,16 @@ _MOST_IDLE = 2000  # frames that carry nothing, beyond one for each KiB that was
 _ERROR_NONE = 0
 
 
-class Flood(Exception):
+class FrameFlood(Exception):
     """More of what carries nothing than anybody needs."""
 
 
-class NoFrames(ValueError):
+class NotHttp2(ValueError):
     """Not HTTP/2."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class FrameBatch:
     """``data``: whole frames, for h2; ``count``: their number; ``carried``: bytes of bodies in them; ``goes_away``: the
     last stream that the other side will still answer, where it has said so; that frame is not in ``data``."""
 
@@ -123,24 +123,24 @@ class Frames:
         self._carried = 0  # bytes, in either direction
         self._ended = 0  # streams that ended well
 
-    def carried(self, count: int) -> None:
+    def count_carried(self, count: int) -> None:
         """As many bytes came from the other side, in one frame: that is answered by at least one."""
         self._carried += max(count, 1 << 10)
 
-    def ended_well(self) -> None:
+    def count_whole_stream(self) -> None:
         """A stream ended as it should."""
         self._ended += 1
 
-    def take(self, data: bytes) -> Taken:
+    def take(self, data: bytes) -> FrameBatch:
         """The whole frames so far, those of a body that follow each other as one; a part of one is kept for later.
-        Raises :class:`Flood`, :class:`NoFrames`."""
+        Raises :class:`FrameFlood`, :class:`NotHttp2`."""
         self._unread += data
         at = self._preface()
         if self._begins:
-            return Taken(b"", 0, 0, None)
+            return FrameBatch(b"", 0, 0, None)
         start, count, carried = at, 0, 0
         goes_away = None
-        joining = Joining()
+        joining = FrameJoiner()
         unread = memoryview(self._unread)
         while (end := _end_of_frame(unread, at)) is not None:
             kind, length = unread[at + 3], end - at - HEADER
@@ -152,10 +152,10 @@ class Frames:
             else:
                 joining.add(unread[at:end])
             at = end
-        taken = bytes(unread[:start]) + joining.taken()
+        taken = bytes(unread[:start]) + joining.take_all()
         if at:
             self._unread = bytearray(unread[at:])  # another one: what is looked at cannot be shortened
-        return Taken(taken, count, carried, goes_away)
+        return FrameBatch(taken, count, carried, goes_away)
 
     def _preface(self) -> int:
         """How many bytes of it are there, once it is whole."""
@@ -163,7 +163,7 @@ class Frames:
             return 0
         size = min(len(self._begins), len(self._unread))
         if self._unread[:size] != self._begins[:size]:
-            raise NoFrames("it does not begin as HTTP/2")
+            raise NotHttp2("it does not begin as HTTP/2")
         if size < len(self._begins):
             return 0
         self._begins = b""
@@ -173,7 +173,7 @@ class Frames:
         if kind == _CONTINUATION:
             self._continuations += 1
             if self._continuations > _MOST_CONTINUATIONS:
-                raise Flood("a head in too many frames")
+                raise FrameFlood("a head in too many frames")
         elif kind == _HEADERS:
             self._continuations = 0
         elif kind == DATA and length:
@@ -183,15 +183,15 @@ class Frames:
         if kind == _RST_STREAM:
             self._resets += 1
         if kind == _SETTINGS and length > _MOST_SETTINGS:
-            raise Flood("too many settings")
+            raise FrameFlood("too many settings")
         if kind in (_HEADERS, _CONTINUATION):
             self._head = length + (self._head if kind == _CONTINUATION else 0)
             if self._head > self._most_head:
-                raise Flood(f"a head of more than {self._most_head} bytes")
+                raise FrameFlood(f"a head of more than {self._most_head} bytes")
         if self._resets > _MOST_RESETS + self._ended:
-            raise Flood("too many streams were ended early")
+            raise FrameFlood("too many streams were ended early")
         if self._idle > _MOST_IDLE + (self._carried >> 10) + 4 * self._ended:
-            raise Flood("too many frames that carry nothing")
+            raise FrameFlood("too many frames that carry nothing")
 
 
 def _end_of_frame(unread: memoryview, at: int) -> int | None:
@@ -200,7 +200,7 @@ def _end_of_frame(unread: memoryview, at: int) -> int | None:
         return None
     length = int.from_bytes(unread[at : at + 3])
     if length > MOST_FRAME:
-        raise NoFrames(f"a frame of {length} bytes")
+        raise NotHttp2(f"a frame of {length} bytes")
     end = at + HEADER + length
     return end if end <= len(unread) else None
 
@@ -219,19 +219,19 @@ _VALUE = re.compile(rb"[^\x00\r\n]*\Z")
 _NOT_PASSED_ON = (b"host", b"proxy-authorization", b"proxy-connection", b"http2-settings")
 
 
-class BadHead(ValueError):
+class BadRequestHead(ValueError):
     """Not the head of a request for this host that everybody reads the same way."""
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RequestHead:
     """``path`` with its query; ``fields`` without those that say for whom it is."""
 
     method: str
     path: str
     fields: list[tuple[bytes, bytes]]
 
-    def written(self, authority: str, fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    def serialize(self, authority: str, fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """The head for the server ``authority``, with ``fields``."""
         return [
             (b":method", self.method.encode()),
@@ -243,14 +243,14 @@ class Head:
 
 
 @dataclass(slots=True)
-class Pair:
+class StreamPair:
     """A stream of the client's and one of the server's. ``watch`` gets the parts of the request's body; those of
     the answer's go through ``hide``."""
 
     client: int
     server: int
     watch: Callable[[bytes], None] | None
-    hide: Hiding | None = None
+    hide: BodyRedaction | None = None
     has_asked: bool = False
     has_answered: bool = False
 
@@ -259,23 +259,23 @@ class Pair:
         return self.server if is_client else self.client
 
 
-def head_of(headers: Iterable[tuple[bytes, bytes]], name: str, port: int) -> Head:
-    """The head of a request that must be for ``name`` at ``port``. Raises :class:`BadHead`."""
+def head_of(headers: Iterable[tuple[bytes, bytes]], name: str, port: int) -> RequestHead:
+    """The head of a request that must be for ``name`` at ``port``. Raises :class:`BadRequestHead`."""
     pseudo, hosts, fields = _parts(headers)
     if b":authority" in pseudo:
         hosts.append(pseudo.pop(b":authority"))
     if pseudo.keys() != {b":method", b":scheme", b":path"} or not hosts:
-        raise BadHead("its pseudo-fields are not those of a request")
+        raise BadRequestHead("its pseudo-fields are not those of a request")
     if pseudo[b":scheme"] != b"https":
-        raise BadHead("its scheme is not https")
+        raise BadRequestHead("its scheme is not https")
     if any(_place(host) != (name, port) for host in hosts):
-        raise BadHead("it names another host")
+        raise BadRequestHead("it names another host")
     method, path = pseudo[b":method"], pseudo[b":path"]
     if not _METHOD.match(method) or method == b"CONNECT":
-        raise BadHead("its method is none")
+        raise BadRequestHead("its method is none")
     if not _PATH.match(path) or (path == b"*" and method != b"OPTIONS"):
-        raise BadHead("its path is none")
-    return Head(method.decode(), path.decode(), fields)
+        raise BadRequestHead("its path is none")
+    return RequestHead(method.decode(), path.decode(), fields)
 
 
 def _parts(
@@ -287,7 +287,7 @@ def _parts(
     hosts: list[bytes] = []
     for field, value in ((bytes(one), bytes(two)) for one, two in headers):
         if not _NAME.match(field) or not _VALUE.match(value) or field in pseudo:
-            raise BadHead("a field that is none, or comes twice")
+            raise BadRequestHead("a field that is none, or comes twice")
         if field.startswith(b":"):
             pseudo[field] = value
         elif field == b"host":
@@ -295,7 +295,7 @@ def _parts(
         elif field not in _NOT_PASSED_ON:
             fields.append((field, value))
     if len(fields) > _MOST_FIELDS:
-        raise BadHead(f"more than {_MOST_FIELDS} header fields")
+        raise BadRequestHead(f"more than {_MOST_FIELDS} header fields")
     return pseudo, hosts, fields
 
 

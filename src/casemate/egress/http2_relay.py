@@ -22,23 +22,23 @@ import h2.settings
 import hyperframe.frame
 
 from casemate.egress.connection import Connection
-from casemate.egress.http1_relay import answer, hiding, rewritten, watcher
+from casemate.egress.http1_relay import answer, body_redaction, body_watcher, rewrite_fields
 from casemate.egress.http2 import (
     MOST_AT_ONCE,
     MOST_FRAME,
     PREFACE,
-    BadHead,
-    Flood,
+    BadRequestHead,
+    FrameFlood,
     Frames,
-    NoFrames,
-    Pair,
+    NotHttp2,
+    StreamPair,
     cut,
     goaway,
     head_of,
 )
-from casemate.egress.outcomes import Refused
+from casemate.egress.outcomes import EgressRefused
 from casemate.egress.stream import Stream
-from casemate.egress.tls_stream import Secured
+from casemate.egress.tls_stream import TlsStream
 from casemate.policy.hosts import HTTPS
 
 _STREAMS = 64  # at once
@@ -54,17 +54,17 @@ Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(slots=True)
-class Kept:
+class PendingPart:
     """Part of a body, or its end. ``of``: the side and stream that it came from, whose window is opened as it goes;
     ``trailers`` end a stream; ``then_reset``: the rest of what the other side would say is not wanted."""
 
     data: bytes
     is_last: bool = False
-    of: tuple[Side, int] | None = None
+    of: tuple[Http2Side, int] | None = None
     trailers: Headers | None = None
     then_reset: bool = False
 
-    def takes(self, more: Kept) -> bool:
+    def takes(self, more: PendingPart) -> bool:
         """Whether ``more`` can be part of this one: each that is kept costs more than its few bytes."""
         is_plain = not self.is_last and self.trailers is None is more.trailers and not more.then_reset
         return is_plain and self.of == more.of and len(self.data) + len(more.data) <= _JOINED
@@ -82,7 +82,7 @@ class _Unlogged(h2.frame_buffer.FrameBuffer):
         return frame
 
 
-class Side:
+class Http2Side:
     """``stream``: where it is reached; ``is_client``: it is the cell."""
 
     def __init__(self, stream: Stream, *, is_client: bool) -> None:
@@ -91,7 +91,7 @@ class Side:
         self.says_little = True  # in many frames, as it seems
         self._credit = 0  # bytes of bodies that it was sent, and has not yet answered
         self.more = b""  # frames that h2 does not know of
-        self._kept: dict[int, deque[Kept]] = {}
+        self._kept: dict[int, deque[PendingPart]] = {}
         self._written: list[bytes | memoryview] = []  # what is to be sent before what h2 has
         config = h2.config.H2Configuration(client_side=not is_client, header_encoding=None)
         self.h2 = h2.connection.H2Connection(config)
@@ -159,7 +159,7 @@ class Side:
         with contextlib.suppress(h2.exceptions.StreamClosedError):
             self.h2.send_headers(stream, head, end_stream=is_last)
 
-    def keep(self, stream: int, part: Kept) -> None:
+    def keep(self, stream: int, part: PendingPart) -> None:
         """Send ``part`` of a stream, as soon as its window allows."""
         parts = self._kept.setdefault(stream, deque())
         if parts and parts[-1].takes(part):
@@ -177,7 +177,7 @@ class Side:
             except h2.exceptions.StreamClosedError:
                 self.forget(one)
 
-    def took(self, stream: int, count: int) -> None:
+    def acknowledge(self, stream: int, count: int) -> None:
         """As much of what it sent is done with: its window opens again."""
         if count:
             with contextlib.suppress(h2.exceptions.StreamClosedError):
@@ -193,9 +193,9 @@ class Side:
         """Send nothing more of a stream."""
         for part in self._kept.pop(stream, ()):
             if part.of is not None:
-                part.of[0].took(part.of[1], len(part.data))
+                part.of[0].acknowledge(part.of[1], len(part.data))
 
-    def _send(self, stream: int, parts: deque[Kept]) -> None:
+    def _send(self, stream: int, parts: deque[PendingPart]) -> None:
         while parts:
             part = parts[0]
             if part.trailers is not None:
@@ -209,7 +209,7 @@ class Side:
             ends = part.is_last and not part.data
             self._write(stream, data, is_last=ends)
             if part.of is not None:
-                part.of[0].took(part.of[1], len(data))
+                part.of[0].acknowledge(part.of[1], len(data))
             if not part.data:
                 parts.popleft()
             if ends and part.then_reset:
@@ -237,7 +237,7 @@ _SHORT = 1 << 16
 _REFUSED_STREAM = h2.errors.ErrorCodes.REFUSED_STREAM
 
 
-async def relay_h2(connection: Connection, name: str, port: int, server: Secured) -> None:
+async def relay_h2(connection: Connection, name: str, port: int, server: TlsStream) -> None:
     """Carry requests to one host until either side ends. ``connection.client`` and ``server`` are there."""
     await _Relay(connection, name, port, server).run()
 
@@ -245,13 +245,13 @@ async def relay_h2(connection: Connection, name: str, port: int, server: Secured
 class _Relay:
     """One connection's two sides, and the streams that belong together."""
 
-    def __init__(self, connection: Connection, name: str, port: int, server: Secured) -> None:
+    def __init__(self, connection: Connection, name: str, port: int, server: TlsStream) -> None:
         self._connection, self._name, self._port = connection, name, port
-        self._client = Side(connection.client, is_client=True)
-        self._server = Side(server, is_client=False)
-        self._of_client: dict[int, Pair] = {}
-        self._of_server: dict[int, Pair] = {}
-        self._refused: dict[int, Refused] = {}  # of the client, whose short bodies are still to come
+        self._client = Http2Side(connection.client, is_client=True)
+        self._server = Http2Side(server, is_client=False)
+        self._of_client: dict[int, StreamPair] = {}
+        self._of_server: dict[int, StreamPair] = {}
+        self._refused: dict[int, EgressRefused] = {}  # of the client, whose short bodies are still to come
         self._last = 0  # the last stream that the client began
         self._is_broken = False
         self._is_ending = False  # the server takes no more requests, or the client makes none
@@ -273,26 +273,26 @@ class _Relay:
             raise failed.exceptions[0] from None
         await self._connection.farewell()  # what it was told last would be lost if it still says something
 
-    async def _read(self, side: Side) -> None:
+    async def _read(self, side: Http2Side) -> None:
         """What one side says, until it ends, or nothing is left to do."""
         count = self._connection.count_out if side is self._client else self._connection.count_in
         while not (self._is_ending and not self._of_client and not self._client.keeps_something):
-            data = side.stream.taken()
+            data = side.stream.take()
             if not data:
                 if await side.stream.fill():
                     continue
-                await self._ended(side)
+                await self._end_side(side)
                 return
             count(len(data))
             try:
                 await self._understand(side, data)
-            except (Flood, NoFrames, h2.exceptions.ProtocolError) as error:
-                await self._broken(side, error)
+            except (FrameFlood, NotHttp2, h2.exceptions.ProtocolError) as error:
+                await self._break_off(side, error)
                 return
             await self._client.flush()
             await self._server.flush()
 
-    async def _ended(self, side: Side) -> None:
+    async def _end_side(self, side: Http2Side) -> None:
         """``side`` says nothing more: what the server did not answer is not answered."""
         self._is_ending = True
         if side is self._server:
@@ -301,34 +301,36 @@ class _Relay:
                 self._drop(pair)
             await self._client.flush()
 
-    async def _broken(self, side: Side, error: Exception) -> None:
+    async def _break_off(self, side: Http2Side, error: Exception) -> None:
         """``side`` does not speak HTTP/2 as it should."""
         self._is_broken = True
         code = h2.errors.ErrorCodes.PROTOCOL_ERROR
-        if isinstance(error, Flood):
+        if isinstance(error, FrameFlood):
             self._connection.cell.ledger.note(self._name, self._port, "denied", f"HTTP/2: {error}")
             code = h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
         with contextlib.suppress(h2.exceptions.ProtocolError):
             side.h2.close_connection(code)
         await self._client.flush()
 
-    async def _understand(self, side: Side, data: bytes) -> None:
-        turns = self._connection.cell.turns
-        taken = await turns.take(side.frames.take, data) if side.says_little else side.frames.take(data)
+    async def _understand(self, side: Http2Side, data: bytes) -> None:
+        time_share = self._connection.cell.time_share
+        taken = await time_share.run(side.frames.take, data) if side.says_little else side.frames.take(data)
         is_small = side.says_little = side.is_little(taken.count, taken.carried)
-        events = await turns.take(side.h2.receive_data, taken.data) if is_small else side.h2.receive_data(taken.data)
+        events = (
+            await time_share.run(side.h2.receive_data, taken.data) if is_small else side.h2.receive_data(taken.data)
+        )
         begun = time.thread_time()
         for event in events:
-            await self._happened(side, event)
+            await self._handle(side, event)
         if is_small:
-            turns.worked(time.thread_time() - begun)
+            time_share.charge(time.thread_time() - begun)
         if taken.goes_away is not None:
             self._goes_away(side, taken.goes_away)
 
-    async def _happened(self, side: Side, event: h2.events.Event) -> None:
+    async def _handle(self, side: Http2Side, event: h2.events.Event) -> None:
         other = self._server if side is self._client else self._client
         if isinstance(event, h2.events.RequestReceived):
-            await self._requested(event)
+            await self._handle_request(event)
         elif isinstance(event, h2.events.DataReceived):
             self._data(side, other, event)
         elif isinstance(event, h2.events.WindowUpdated):
@@ -336,7 +338,7 @@ class _Relay:
         elif isinstance(event, h2.events.RemoteSettingsChanged):
             side.send(None)
         elif isinstance(event, h2.events.ResponseReceived | h2.events.InformationalResponseReceived):
-            self._answered(event)
+            self._handle_answer(event)
         elif isinstance(event, h2.events.TrailersReceived):
             self._trailers(side, other, event)
         elif isinstance(event, h2.events.StreamReset):
@@ -344,7 +346,7 @@ class _Relay:
 
     # -- requests
 
-    async def _requested(self, event: h2.events.RequestReceived) -> None:
+    async def _handle_request(self, event: h2.events.RequestReceived) -> None:
         stream = event.stream_id or 0
         self._last = max(self._last, stream)
         is_whole = event.stream_ended is not None
@@ -356,11 +358,11 @@ class _Relay:
             head = head_of(event.headers or [], name, port)
             await connection.permit(name, port)
             if not connection.terms.requests.allows(name, port, head.method, head.path):
-                raise Refused(name, port, "no rule allows this request there")
-            fields = rewritten(connection, name, port, head.method, head.path, head.fields, is_tls=True)
-        except (BadHead, Refused) as error:
+                raise EgressRefused(name, port, "no rule allows this request there")
+            fields = rewrite_fields(connection, name, port, head.method, head.path, head.fields, is_tls=True)
+        except (BadRequestHead, EgressRefused) as error:
             said = f"its HTTP request is not accepted: {error}"
-            refused = error if isinstance(error, Refused) else Refused(name, port, said)
+            refused = error if isinstance(error, EgressRefused) else EgressRefused(name, port, said)
             connection.note_refused(refused)
             if not is_whole and _has_short_body(event.headers or []):
                 self._refused[stream] = refused
@@ -368,47 +370,49 @@ class _Relay:
                 self._refuse(stream, refused, is_whole=is_whole)
             return
         authority = name if port == HTTPS else f"{name}:{port}"
-        at_server = self._server.ask(head.written(authority, fields), is_whole=is_whole)
-        watch, hide = watcher(connection, name, port), hiding(connection, name)
-        pair = Pair(stream, at_server, watch, hide, has_asked=is_whole)
+        at_server = self._server.ask(head.serialize(authority, fields), is_whole=is_whole)
+        watch, hide = body_watcher(connection, name, port), body_redaction(connection, name)
+        pair = StreamPair(stream, at_server, watch, hide, has_asked=is_whole)
         self._of_client[stream] = self._of_server[at_server] = pair
 
-    def _refuse(self, stream: int, refused: Refused, *, is_whole: bool) -> None:
+    def _refuse(self, stream: int, refused: EgressRefused, *, is_whole: bool) -> None:
         """Say it as an answer."""
         body = f"{refused}\n".encode()
         fields = [(b":status", b"403"), (b"content-type", b"text/plain; charset=utf-8")]
         self._client.answer(stream, [*fields, (b"content-length", b"%d" % len(body))])
-        self._client.keep(stream, Kept(body, is_last=True, then_reset=not is_whole))
+        self._client.keep(stream, PendingPart(body, is_last=True, then_reset=not is_whole))
 
-    def _refuse_whole(self, side: Side, stream: int) -> None:
+    def _refuse_whole(self, side: Http2Side, stream: int) -> None:
         """A request is whole now; if it is one of those that are refused, say so."""
         if side is self._client and stream in self._refused:
             self._refuse(stream, self._refused.pop(stream), is_whole=True)
 
     # -- what follows
 
-    def _data(self, side: Side, other: Side, event: h2.events.DataReceived) -> None:
+    def _data(self, side: Http2Side, other: Http2Side, event: h2.events.DataReceived) -> None:
         stream = event.stream_id or 0
         pair = self._pair(side, stream)
         data, all_of_it = event.data or b"", event.flow_controlled_length or 0
-        other.frames.carried(len(data))
+        other.frames.count_carried(len(data))
         if pair is None:  # it was refused, or reset
-            side.took(stream, all_of_it)
+            side.acknowledge(stream, all_of_it)
             if event.stream_ended is not None:
                 self._refuse_whole(side, stream)
             return
         if side is self._client and pair.watch is not None:
             pair.watch(data)
-        side.took(stream, all_of_it - len(data))
+        side.acknowledge(stream, all_of_it - len(data))
         is_last = event.stream_ended is not None
         if side is self._server and pair.hide is not None:
             data = pair.hide.feed(data) + (pair.hide.finish() if is_last else b"")
         if data or is_last:
-            other.keep(pair.other(is_client=side is self._client), Kept(data, is_last=is_last, of=(side, stream)))
+            other.keep(
+                pair.other(is_client=side is self._client), PendingPart(data, is_last=is_last, of=(side, stream))
+            )
         if is_last:
-            self._half(side, pair)
+            self._end_half(side, pair)
 
-    def _answered(self, event: h2.events.ResponseReceived | h2.events.InformationalResponseReceived) -> None:
+    def _handle_answer(self, event: h2.events.ResponseReceived | h2.events.InformationalResponseReceived) -> None:
         stream = event.stream_id or 0
         pair = self._of_server.get(stream)
         if pair is None:
@@ -417,9 +421,9 @@ class _Relay:
         fields = answer(self._connection, self._name, list(event.headers or []))
         self._client.answer(pair.client, fields, is_last=is_last)
         if is_last:
-            self._half(self._server, pair)
+            self._end_half(self._server, pair)
 
-    def _trailers(self, side: Side, other: Side, event: h2.events.TrailersReceived) -> None:
+    def _trailers(self, side: Http2Side, other: Http2Side, event: h2.events.TrailersReceived) -> None:
         stream = event.stream_id or 0
         pair = self._pair(side, stream)
         if pair is None:
@@ -430,11 +434,11 @@ class _Relay:
                 trailers = answer(self._connection, self._name, trailers)
                 rest = b"" if pair.hide is None else pair.hide.finish()
                 if rest:
-                    other.keep(pair.client, Kept(rest, of=(side, stream)))
-            other.keep(pair.other(is_client=side is self._client), Kept(b"", is_last=True, trailers=trailers))
-            self._half(side, pair)
+                    other.keep(pair.client, PendingPart(rest, of=(side, stream)))
+            other.keep(pair.other(is_client=side is self._client), PendingPart(b"", is_last=True, trailers=trailers))
+            self._end_half(side, pair)
 
-    def _reset(self, side: Side, stream: int, code: int) -> None:
+    def _reset(self, side: Http2Side, stream: int, code: int) -> None:
         pair = self._pair(side, stream)
         side.forget(stream)
         if side is self._client:
@@ -444,7 +448,7 @@ class _Relay:
             other.reset(pair.other(is_client=side is self._client), code)
             self._drop(pair)
 
-    def _goes_away(self, side: Side, last: int) -> None:
+    def _goes_away(self, side: Http2Side, last: int) -> None:
         self._is_ending = True
         if side is self._client:
             return
@@ -455,23 +459,23 @@ class _Relay:
 
     # -- pairs of streams
 
-    def _pair(self, side: Side, stream: int) -> Pair | None:
+    def _pair(self, side: Http2Side, stream: int) -> StreamPair | None:
         return (self._of_client if side is self._client else self._of_server).get(stream)
 
-    def _half(self, side: Side, pair: Pair) -> None:
+    def _end_half(self, side: Http2Side, pair: StreamPair) -> None:
         """``side`` has said all that it says."""
         if side is self._client:
             pair.has_asked = True
         else:
             pair.has_answered = True
         if pair.has_answered:
-            self._client.frames.ended_well()
-            self._server.frames.ended_well()
+            self._client.frames.count_whole_stream()
+            self._server.frames.count_whole_stream()
             if not pair.has_asked:
                 return  # the server may say that it does not want the rest
             self._drop(pair)
 
-    def _drop(self, pair: Pair) -> None:
+    def _drop(self, pair: StreamPair) -> None:
         self._of_client.pop(pair.client, None)
         self._of_server.pop(pair.server, None)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
-from casemate.egress.terms import Fields, Hiding, Rewritten
+from casemate.egress.terms import BodyRedaction, Fields, RewrittenRequest
 from casemate.model.secrets import Placeholder
 from casemate.policy.hosts import HTTPS, canonical
 
@@ -52,7 +52,9 @@ class Injection:
     def __repr__(self) -> str:
         return f"Injection({', '.join(one.name for one in self._placeholders)})"
 
-    def request(self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: Fields) -> Rewritten:
+    def request(
+        self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: Fields
+    ) -> RewrittenRequest:
         names = tuple(name.lower() for name, _ in headers)
         sent = _Sent(host, port, is_tls, method.upper(), names, _is_for(host, port, names, headers))
         notes = [_note(one, "in the URL") for one in self._placeholders if _is_in_url(one, target)]
@@ -62,7 +64,7 @@ class Injection:
             written = [item for item in written if item[0].lower() != b"accept-encoding"]
             written.append((b"accept-encoding", b"identity"))
         told = (f"{one.name} was put into its field {one.header}" for one in used)
-        return Rewritten(written, tuple(dict.fromkeys(notes)), tuple(dict.fromkeys(told)))
+        return RewrittenRequest(written, tuple(dict.fromkeys(notes)), tuple(dict.fromkeys(told)))
 
     def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:  # noqa: ARG002 - bodies go nowhere
         missing = {one.text.encode(): one for one in self._placeholders}
@@ -83,13 +85,13 @@ class Injection:
 
     def answer(self, host: str, headers: Fields) -> Fields:
         """Each field for itself, in its name, too."""
-        return [(self._hidden(host, name), self._hidden(host, value)) for name, value in headers]
+        return [(self._redact(host, name), self._redact(host, value)) for name, value in headers]
 
-    def hide(self, host: str) -> Hiding:
+    def hide(self, host: str) -> BodyRedaction:
         there = self._of(host)
-        return _Hiding(self._redaction(host), {one.value.encode(): one.text.encode() for one in there})
+        return _BodyRedaction(self._redaction(host), {one.value.encode(): one.text.encode() for one in there})
 
-    def _hidden(self, host: str, text: bytes) -> bytes:
+    def _redact(self, host: str, text: bytes) -> bytes:
         hiding = self.hide(host)
         return hiding.feed(text) + hiding.finish()
 
@@ -127,7 +129,7 @@ class Injection:
         return name, value
 
 
-class _Hiding:
+class _BodyRedaction:
     """Puts the placeholder in the place of a value, or asterisks where that would be longer or the value is encoded."""
 
     def __init__(self, redaction: Redaction, texts: dict[bytes, bytes]) -> None:

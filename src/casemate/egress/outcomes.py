@@ -13,7 +13,7 @@ _MOST_HOST = 253  # characters of a name (RFC 1035, section 2.3.4, without the r
 _MOST_REASON = 200  # characters
 
 
-class Refused(Exception):
+class EgressRefused(Exception):
     """Something that the terms do not allow. ``reason``: which rule or policy; ``remedy``: what would allow it."""
 
     def __init__(self, host: str, port: int, reason: str, remedy: str = "") -> None:
@@ -29,7 +29,7 @@ class Refused(Exception):
         return f"{text} {self.remedy}" if self.remedy else text
 
 
-class Unreachable(Refused):
+class Unreachable(EgressRefused):
     """Something that was allowed and could not be reached."""
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ _MOST_ENTRIES = 256  # of a kind that are told apart; a cell may invent as many 
 OTHERS = "(others)"
 
 
-class Tally:
+class ConnectionTally:
     """Counts of connections that were decided alike."""
 
     __slots__ = ("bytes_in", "bytes_out", "connections", "is_reached")
@@ -68,11 +68,12 @@ class Tally:
 
 class Ledger:
     """What was reached, what was allowed and not reached, and what was denied have room of their own: none of them can
-    hide another by its number. ``told`` is called with each new kind of crossing, once, in the door's thread."""
+    hide another by its number. ``told`` is called with each new kind of crossing, once, in the egress proxy's
+    thread."""
 
     def __init__(self, told: Callable[[Crossing], None] | None) -> None:
         self._told = told
-        self._tallies: dict[tuple[str, int, Literal["allowed", "denied"], str], Tally] = {}
+        self._tallies: dict[tuple[str, int, Literal["allowed", "denied"], str], ConnectionTally] = {}
         self._entries = collections.Counter[tuple[str, bool]]()
         self._asked: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
@@ -80,7 +81,7 @@ class Ledger:
 
     def note(
         self, host: str, port: int, decision: Literal["allowed", "denied"], reason: str, *, is_reached: bool = False
-    ) -> Tally:
+    ) -> ConnectionTally:
         """Count one connection; its bytes are counted by the tally that is given back."""
         key = (host_as_text(host), port, decision, reason_as_text(reason))
         kind = (decision, is_reached)
@@ -90,13 +91,13 @@ class Ledger:
                 key = (OTHERS, 0, decision, f"{reached}: more names than are told apart")
             is_new = key not in self._tallies
             self._entries[kind] += is_new
-            tally = self._tallies.setdefault(key, Tally(is_reached=is_reached))
+            tally = self._tallies.setdefault(key, ConnectionTally(is_reached=is_reached))
             tally.connections += 1
         if is_new and self._told is not None:
-            self._told(_crossing(key, tally))
+            self._told(_make_crossing(key, tally))
         return tally
 
-    def asked(self, host: str, port: int) -> int:
+    def count_question(self, host: str, port: int) -> int:
         """The so-manieth time it is that somebody is asked about it."""
         key = (host, port) if len(self._asked) < _MOST_ENTRIES or (host, port) in self._asked else (OTHERS, 0)
         self._asked[key] = self._asked.get(key, 0) + 1
@@ -111,8 +112,8 @@ class Ledger:
     def crossings(self) -> tuple[Crossing, ...]:
         """All there were, in the order in which they were first seen. From any thread."""
         with self._lock:
-            return tuple(_crossing(key, tally) for key, tally in self._tallies.items())
+            return tuple(_make_crossing(key, tally) for key, tally in self._tallies.items())
 
 
-def _crossing(key: tuple[str, int, Literal["allowed", "denied"], str], tally: Tally) -> Crossing:
+def _make_crossing(key: tuple[str, int, Literal["allowed", "denied"], str], tally: ConnectionTally) -> Crossing:
     return Crossing(*key, tally.connections, tally.bytes_out, tally.bytes_in, tally.is_reached)

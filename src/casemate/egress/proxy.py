@@ -15,23 +15,23 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 
-from casemate.egress.cell_addresses import Places
+from casemate.egress.cell_addresses import CellAddresses
 from casemate.egress.connection import Connection
 from casemate.egress.dial import Connect, Dialler, Resolve, SystemResolver, connect
 from casemate.egress.outcomes import Ledger
-from casemate.egress.resolver import Stub
+from casemate.egress.resolver import Resolver
 from casemate.egress.routing import by_name, by_proxy
-from casemate.egress.shares import Descriptors, Share, Turns
+from casemate.egress.shares import DescriptorPool, DescriptorShare, TimeShare
 from casemate.egress.stream import Stream, bound_buffers
 from casemate.egress.terms import (
     ADDRESS_RANGE,
     DNS,
     LOCAL_NAME,
     PROXY,
-    Asker,
-    CellNetwork,
+    CellListeners,
     Crossing,
-    DoorLimits,
+    EgressApprovals,
+    ProxyLimits,
     Service,
     Terms,
 )
@@ -46,16 +46,16 @@ _DESCRIPTORS = 2  # of a connection
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Opening:
+class CellProxy:
     """One cell's way out. ``change``, ``crossings`` and ``close`` may be called from any thread."""
 
     dialler: Dialler
-    turns: Turns
+    time_share: TimeShare
 
     def __init__(
         self,
         terms: Terms,
-        network: CellNetwork,
+        network: CellListeners,
         dns: socket.socket,
         proxy: socket.socket,
         told: Callable[[Crossing], None] | None,
@@ -85,12 +85,12 @@ class Opening:
         """End every connection of this cell; done when all sockets are closed. May be called again."""
         self._is_closed = True
         if self._loop is not None and self._closing is not None:
-            with contextlib.suppress(RuntimeError):  # the door is gone, and has closed everything
+            with contextlib.suppress(RuntimeError):  # the egress proxy is gone, and has closed everything
                 self._loop.call_soon_threadsafe(self._closing.set)
         return self.ended
 
     def abandon(self) -> None:
-        """Close the sockets of a cell that nobody serves any more, the door's thread being gone."""
+        """Close the sockets of a cell that nobody serves any more, the egress proxy's thread being gone."""
         self._is_closed = True
         self._dns.close()
         self._proxy.close()
@@ -101,22 +101,22 @@ class Opening:
         """The name that an address of the cell's network stands for."""
         return self._places.name_at(address)
 
-    # -- in the door's loop
+    # -- in the proxy's loop
 
     def room(self) -> memoryview:
         """What one connection may move at once. The more there are, the less: together they hold other cells up no
         longer than one."""
         return self._buffer[: max(_LEAST_ROOM, len(self._buffer) // max(1, len(self._connections)))]
 
-    async def run(self, dialler: Dialler, buffer: memoryview, descriptors: Share) -> None:
+    async def run(self, dialler: Dialler, buffer: memoryview, descriptors: DescriptorShare) -> None:
         """Serve the cell until it is closed. Whatever goes wrong with it is its own end, and nobody else's."""
         self.dialler, self._buffer, self._descriptors = dialler, buffer, descriptors
-        self.turns = Turns()
+        self.time_share = TimeShare()
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         if self._is_closed:
             self._closing.set()
-        self._places = Places(self._network, descriptors, self._listen, self._ignore)
-        stub: Stub | None = None
+        self._places = CellAddresses(self._network, descriptors, self._listen, self._ignore)
+        resolver: Resolver | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -124,29 +124,31 @@ class Opening:
                 ahead = [group.create_task(self._reach(service.name)) for service in self.terms.services]
                 sweeping = group.create_task(self._sweep())
                 try:
-                    stub = Stub(self._dns, self._knows, self._reach, self._unknown, group, self.terms.limits.queries)
+                    resolver = Resolver(
+                        self._dns, self._knows, self._reach, self._unknown, group, self.terms.limits.queries
+                    )
                     self._serve_at(self._proxy, by_proxy)
                     await self._closing.wait()
                 finally:
-                    self._stop(stub)  # while the group still takes tasks: nothing begins any more
+                    self._stop(resolver)  # while the group still takes tasks: nothing begins any more
                 for task in (sweeping, *ahead):
                     task.cancel()
                 for task in self._connections.values():
                     task.cancel()
         except ExceptionGroup as failed:
-            self.ledger.note("(door)", 0, "denied", f"a fault of casemate: {failed.exceptions[0]!r:.200}")
+            self.ledger.note("(egress proxy)", 0, "denied", f"a fault of casemate: {failed.exceptions[0]!r:.200}")
         finally:
             dialler.close()
             descriptors.end()
             self.ended.set_result(None)
 
-    def _stop(self, stub: Stub | None) -> None:
+    def _stop(self, resolver: Resolver | None) -> None:
         self._is_closed = True
         self._ignore(self._proxy)
         self._proxy.close()
         self._places.close()
-        if stub is not None:
-            stub.close()
+        if resolver is not None:
+            resolver.close()
         self._dns.close()
 
     # -- names
@@ -240,7 +242,7 @@ def _ports(terms: Terms, name: str) -> tuple[int, ...]:
     if served := tuple(service.port for service in terms.services if service.name == name):
         return served
     ports = set(terms.hosts.ports(name))
-    if terms.asker is not None and may_be_public(name):
+    if terms.approvals is not None and may_be_public(name):
         ports.update(port for port in USUAL_PORTS if not terms.hosts.denies(name, port))
     return tuple(sorted(ports))
 
@@ -250,12 +252,12 @@ __all__ = [
     "DNS",
     "LOCAL_NAME",
     "PROXY",
-    "Asker",
-    "CellNetwork",
+    "CellListeners",
+    "CellProxy",
     "Crossing",
-    "Door",
-    "DoorLimits",
-    "Opening",
+    "EgressApprovals",
+    "EgressProxy",
+    "ProxyLimits",
     "Service",
     "Terms",
 ]
@@ -265,13 +267,13 @@ _START_SECONDS = 10.0
 _END_SECONDS = 10.0
 
 
-class Door:
+class EgressProxy:
     """One for each sandbox. It starts with the first cell that is opened, and ends with :meth:`close`.
 
     ``resolve`` gives the addresses of a name (IPv4, as texts; raises ``OSError``); None is the host's resolver.
-    ``connect`` makes a connection to an address that was vetted. ``on_crossing`` is called in the door's thread with
-    the opening and a :class:`Crossing`, once for each kind of crossing, when it happens first; it must neither block
-    nor raise.
+    ``connect`` makes a connection to an address that was vetted. ``on_crossing`` is called in the egress proxy's thread
+    with the cell's proxy and a :class:`Crossing`, once for each kind of crossing, when it happens first; it must
+    neither block nor raise.
     """
 
     def __init__(
@@ -284,39 +286,39 @@ class Door:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._arrivals: asyncio.Queue[Opening | None] = asyncio.Queue()
-        self._openings: set[Opening] = set()
+        self._arrivals: asyncio.Queue[CellProxy | None] = asyncio.Queue()
+        self._cell_proxies: set[CellProxy] = set()
         self._is_closed = False
         self._process = os.getpid()
 
     def open(
         self,
         terms: Terms,
-        network: CellNetwork,
+        network: CellListeners,
         dns_fd: int,
         proxy_fd: int,
         on_crossing: Callable[[Crossing], None] | None = None,
-    ) -> Opening:
+    ) -> CellProxy:
         """Serve one cell: answer names at the UDP socket ``dns_fd``, proxy requests at the listening TCP socket
         ``proxy_fd``. Both are taken over, also when this raises. From any thread. ``on_crossing`` is called in the
-        door's thread once for each kind of crossing, when it happens first; it must neither block nor raise.
+        proxy's thread once for each kind of crossing, when it happens first; it must neither block nor raise.
 
-        Raises :class:`SandboxClosed` after :meth:`close`, :class:`Fault` where the door's thread is gone.
+        Raises :class:`SandboxClosed` after :meth:`close`, :class:`Fault` where the egress proxy's thread is gone.
         """
         dns, proxy = socket.socket(fileno=dns_fd), socket.socket(fileno=proxy_fd)
-        opening = Opening(terms, network, dns, proxy, on_crossing)
+        cell_proxy = CellProxy(terms, network, dns, proxy, on_crossing)
         try:
             with self._lock:
-                loop = self._running()
-                self._openings.add(opening)
-                loop.call_soon_threadsafe(self._arrivals.put_nowait, opening)
+                loop = self._start_thread()
+                self._cell_proxies.add(cell_proxy)
+                loop.call_soon_threadsafe(self._arrivals.put_nowait, cell_proxy)
         except (RuntimeError, Fault, SandboxClosed) as error:
             dns.close()
             proxy.close()
             if isinstance(error, RuntimeError):
-                raise Fault("the network door's thread is gone") from error
+                raise Fault("the egress proxy's thread is gone") from error
             raise
-        return opening
+        return cell_proxy
 
     def close(self) -> None:
         """End every connection of every cell, and the thread. Bounded; may be called again."""
@@ -329,19 +331,19 @@ class Door:
             loop.call_soon_threadsafe(self._arrivals.put_nowait, None)
         thread.join(_END_SECONDS)
         if thread.is_alive():
-            raise Fault("the network door did not end")
+            raise Fault("the egress proxy did not end")
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _start_thread(self) -> asyncio.AbstractEventLoop:
         """The loop of the thread, which is started if need be."""
         if self._is_closed or self._process != os.getpid():
-            raise SandboxClosed("the network door is closed")
+            raise SandboxClosed("the egress proxy is closed")
         if self._thread is None:
             has_started = threading.Event()
-            self._thread = threading.Thread(target=self._main, args=(has_started,), name="casemate-door", daemon=True)
+            self._thread = threading.Thread(target=self._main, args=(has_started,), name="casemate-egress", daemon=True)
             self._thread.start()
             has_started.wait(_START_SECONDS)
         if self._loop is None or not self._thread.is_alive():
-            raise Fault("the network door's thread is gone")
+            raise Fault("the egress proxy's thread is gone")
         return self._loop
 
     def _main(self, has_started: threading.Event) -> None:
@@ -350,28 +352,28 @@ class Door:
         finally:
             has_started.set()
             with self._lock:
-                left, self._openings = self._openings, set()
-            for opening in left:
-                opening.abandon()
+                left, self._cell_proxies = self._cell_proxies, set()
+            for cell_proxy in left:
+                cell_proxy.abandon()
 
-    def _forget(self, opening: Opening, _: object) -> None:
-        self._openings.discard(opening)
+    def _forget(self, cell_proxy: CellProxy, _: object) -> None:
+        self._cell_proxies.discard(cell_proxy)
 
     async def _serve(self, has_started: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         has_started.set()
-        buffer, descriptors = memoryview(bytearray(_BUFFER)), Descriptors()
+        buffer, descriptors = memoryview(bytearray(_BUFFER)), DescriptorPool()
         resolver = SystemResolver() if self._resolve is None else None
         resolve = resolver or self._resolve
         assert resolve is not None
         try:
             async with asyncio.TaskGroup() as group:
-                while (opening := await self._arrivals.get()) is not None:
+                while (cell_proxy := await self._arrivals.get()) is not None:
                     dialler = Dialler(resolve, self._connect, group)
-                    group.create_task(opening.run(dialler, buffer, descriptors.share()))
-                    opening.ended.add_done_callback(functools.partial(self._forget, opening))
-                for opening in list(self._openings):
-                    opening.close()
+                    group.create_task(cell_proxy.run(dialler, buffer, descriptors.share()))
+                    cell_proxy.ended.add_done_callback(functools.partial(self._forget, cell_proxy))
+                for cell_proxy in list(self._cell_proxies):
+                    cell_proxy.close()
         finally:
             if resolver is not None:
                 resolver.close()

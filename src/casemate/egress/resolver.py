@@ -15,7 +15,7 @@ _MOST_AT_ONCE = 32  # datagrams between two looks at everything else
 _BURST = 2.0  # seconds' worth of queries that may come at once
 
 
-class Stub:
+class Resolver:
     """Answers at ``endpoint``, which is taken over. ``knows`` says whether a canonical name may be reached, ``reach``
     gives its address, or None where none can be had; ``denied`` is told of each name that may not be reached. Queries
     beyond ``rate`` a second are dropped: clients ask again."""
@@ -63,7 +63,7 @@ class Stub:
     def _hear(self, message: bytes, sender: object) -> None:
         try:
             query = dns.parse_query(message)
-        except dns.Malformed as error:
+        except dns.MalformedQuery as error:
             if error.answer is not None:
                 self._send(error.answer, sender)
             return

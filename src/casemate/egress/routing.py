@@ -12,12 +12,12 @@ import ssl
 
 from casemate.egress import socks
 from casemate.egress.connection import Connection
-from casemate.egress.http1 import Reading
+from casemate.egress.http1 import RequestReader
 from casemate.egress.http1_relay import host_name, in_clear, read_request, relay, relay_any
-from casemate.egress.outcomes import Refused, Unreachable
+from casemate.egress.outcomes import EgressRefused, Unreachable
 from casemate.egress.stream import Stream
 from casemate.egress.terms import Interception
-from casemate.egress.tls_stream import Secured
+from casemate.egress.tls_stream import TlsStream
 from casemate.policy.hosts import HTTP, HTTPS, canonical
 
 _H2, _HTTP = "h2", "http/1.1"
@@ -40,7 +40,7 @@ async def intercept(
     connection: Connection, name: str, port: int, how: Interception, server: Stream | None = None
 ) -> None:
     """Carry a permitted connection to ``name`` at ``port``. ``server`` where there is a connection to it already.
-    Raises :class:`Refused`.
+    Raises :class:`EgressRefused`.
 
     The server is spoken to first, so that the cell is offered what the server chose, and hears why it is not there.
     """
@@ -48,14 +48,14 @@ async def intercept(
         is_tls = await connection.starts_with_tls()
     if not is_tls:
         if connection.client.ahead:
-            raise Refused(name, port, "plain text where TLS is expected")
+            raise EgressRefused(name, port, "plain text where TLS is expected")
         return
     hello = await connection.check_hello(name, port, is_intercepted=True)
-    secured: Secured | None = None
-    problem: Refused | None = None
+    secured: TlsStream | None = None
+    problem: EgressRefused | None = None
     try:
         secured = await _server(connection, name, port, how.servers[_H2.encode() in hello.protocols], server)
-    except Refused as refused:
+    except EgressRefused as refused:
         problem = refused
     protocol = _H2 if secured is not None and secured.protocol == _H2 else _HTTP
     await _client(connection, name, port, how.authority.context(name, protocol))
@@ -63,7 +63,7 @@ async def intercept(
     if problem is not None or secured is None:
         raise problem or Unreachable(name, port, "it does not answer")
     if not await _has_begun(connection):
-        raise Refused(name, port, _GONE)
+        raise EgressRefused(name, port, _GONE)
     if protocol == _H2:
         from casemate.egress.http2_relay import relay_h2  # loads h2, which not every sandbox needs
 
@@ -75,12 +75,12 @@ async def intercept(
 
 async def _server(
     connection: Connection, name: str, port: int, context: ssl.SSLContext, server: Stream | None
-) -> Secured:
-    """TLS with the server. Raises :class:`Refused`, :class:`Unreachable`."""
-    secured = Secured(server or await connection.dial(name, port), context, name)
+) -> TlsStream:
+    """TLS with the server. Raises :class:`EgressRefused`, :class:`Unreachable`."""
+    secured = TlsStream(server or await connection.dial(name, port), context, name)
     try:
         async with asyncio.timeout(connection.terms.limits.connect_seconds):
-            await secured.handshake(connection.cell.turns)
+            await secured.handshake(connection.cell.time_share)
     except TimeoutError:
         raise Unreachable(name, port, "its TLS handshake does not end") from None
     except ssl.SSLCertVerificationError as error:
@@ -93,19 +93,19 @@ async def _server(
 
 
 async def _client(connection: Connection, name: str, port: int, context: ssl.SSLContext) -> None:
-    """TLS with the cell, which ``connection.client`` is then. Raises :class:`Refused`."""
-    client = Secured(connection.client, context, None)
+    """TLS with the cell, which ``connection.client`` is then. Raises :class:`EgressRefused`."""
+    client = TlsStream(connection.client, context, None)
     try:
         async with asyncio.timeout(connection.terms.limits.head_seconds):
-            await client.handshake(connection.cell.turns)
+            await client.handshake(connection.cell.time_share)
     except TimeoutError:
-        raise Refused(name, port, "its TLS handshake does not end") from None
+        raise EgressRefused(name, port, "its TLS handshake does not end") from None
     except ssl.SSLError as error:
         does_not_trust = error.reason in _DISTRUST or isinstance(error, ssl.SSLEOFError)
         reason = _NOT_ACCEPTED if does_not_trust else f"its TLS handshake failed: {error.reason}"
-        raise Refused(name, port, reason) from None
+        raise EgressRefused(name, port, reason) from None
     except OSError:
-        raise Refused(name, port, _NOT_ACCEPTED) from None
+        raise EgressRefused(name, port, _NOT_ACCEPTED) from None
     connection.client = client
 
 
@@ -168,17 +168,17 @@ def _is_seen(connection: Connection, name: str, port: int) -> bool:
 
 async def _by_http(connection: Connection) -> None:
     connection.refuse = in_clear
-    reading = Reading()
+    reading = RequestReader()
     request = await read_request(connection, reading, "proxy", 0)
     if request is None or request.method != "CONNECT":
         await relay_any(connection, reading, request)
         return
     if request.url_host is None or request.url_port is None or request.length:
-        raise Refused(request.url_host or "proxy", 0, "CONNECT needs a host and a port, and nothing else")
+        raise EgressRefused(request.url_host or "proxy", 0, "CONNECT needs a host and a port, and nothing else")
     port = request.url_port
     name = host_name(request.url_host, port)
     if canonical(request.host) != name or request.port not in (None, port):
-        raise Refused(name, port, "CONNECT and Host name different hosts")
+        raise EgressRefused(name, port, "CONNECT and Host name different hosts")
     await connection.permit(name, port)
     server = await connection.dial(name, port)
     await connection.client.send(_ESTABLISHED)
@@ -188,15 +188,15 @@ async def _by_http(connection: Connection) -> None:
 async def _by_socks(connection: Connection) -> None:
     try:
         async with asyncio.timeout(connection.terms.limits.head_seconds):
-            wanted = await _wanted(connection)
+            wanted = await _read_socks_request(connection)
     except socks.BadSocks as error:
         last_words = error.reply
         connection.refuse = lambda _: last_words
-        raise Refused("proxy", 0, f"its SOCKS request is not accepted: {error}") from None
+        raise EgressRefused("proxy", 0, f"its SOCKS request is not accepted: {error}") from None
     connection.refuse = _in_socks
     port = wanted.port
     if not port:
-        raise Refused(wanted.host, 0, "there is no port 0")
+        raise EgressRefused(wanted.host, 0, "there is no port 0")
     known = connection.cell.name_at(wanted.host) if wanted.is_address else None
     name = known or host_name(wanted.host, port)
     await connection.permit(name, port)
@@ -205,22 +205,22 @@ async def _by_socks(connection: Connection) -> None:
     await _carry(connection, name, port, server)
 
 
-async def _wanted(connection: Connection) -> socks.Wanted:
+async def _read_socks_request(connection: Connection) -> socks.SocksRequest:
     """What a client of SOCKS5 wants, once it has said so. Raises :class:`socks.BadSocks`."""
     client = connection.client
     is_greeted = False
     for _ in range(_MOST_PIECES):
         if not is_greeted and (size := socks.read_greeting(bytes(client.ahead))) is not None:
-            client.taken(size)
+            client.take(size)
             is_greeted = True
             await client.send(socks.ACCEPTED)
         if is_greeted and (wanted := socks.read_request(bytes(client.ahead[:512]))) is not None:
-            client.taken(wanted.size)
+            client.take(wanted.size)
             return wanted
         if not await client.fill():
             break
     raise socks.BadSocks("it is cut off, or in too many pieces")
 
 
-def _in_socks(refused: Refused) -> bytes:
+def _in_socks(refused: EgressRefused) -> bytes:
     return socks.reply(socks.HOST_UNREACHABLE if isinstance(refused, Unreachable) else socks.NOT_ALLOWED)

@@ -12,9 +12,9 @@ _LEAST_SHARES = 4  # into which they are divided, however few cells there are
 _UNLIMITED = 1 << 16  # descriptors of a process that has no limit
 
 
-class Descriptors:
-    """How many all openings of a door may hold: half of what this process may have, so that cells cannot take them all
-    from the application."""
+class DescriptorPool:
+    """How many all cells of an egress proxy may hold: half of what this process may have, so that cells cannot take
+    them all from the application."""
 
     def __init__(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -22,16 +22,16 @@ class Descriptors:
         self.left = self.all
         self.shares = 0
 
-    def share(self) -> Share:
-        """One opening's."""
+    def share(self) -> DescriptorShare:
+        """One cell's."""
         self.shares += 1
-        return Share(self)
+        return DescriptorShare(self)
 
 
-class Share:
-    """What one opening may hold of ``pot``: as much as every other, so that it cannot take them all from these."""
+class DescriptorShare:
+    """What one cell may hold of ``pot``: as much as every other, so that it cannot take them all from these."""
 
-    def __init__(self, pot: Descriptors) -> None:
+    def __init__(self, pot: DescriptorPool) -> None:
         self._pot = pot
         self._held = 0
 
@@ -64,9 +64,9 @@ _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
 
 
-class Turns:
+class TimeShare:
     """Of one cell, whose connections take them one after the other, in the order in which they ask: one small step, and
-    then everything else is looked at. So cells share the door's time, however many connections each has.
+    then everything else is looked at. So cells share the egress proxy's time, however many connections each has.
 
     Steps are counted by the processor time that they took; a cell that took more than its share waits.
     """
@@ -77,7 +77,7 @@ class Turns:
         self._taken = 0.0  # seconds of work, less what the share has allowed since
         self._seen = self._loop.time()
 
-    async def take(self, step: Callable[_Given, _Made], *args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+    async def run(self, step: Callable[_Given, _Made], *args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
         """What ``step`` gives or raises, when it is its turn. It must be short."""
         async with self._lock:
             await asyncio.sleep(self._wait())
@@ -87,7 +87,7 @@ class Turns:
             finally:
                 self._taken += time.thread_time() - begun
 
-    def worked(self, seconds: float) -> None:
+    def charge(self, seconds: float) -> None:
         """So many seconds of work were done without a turn, because it had to be done at once."""
         self._taken += seconds
 

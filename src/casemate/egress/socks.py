@@ -1,7 +1,7 @@
-"""SOCKS5 (RFC 1928), as much of it as a door needs that offers CONNECT without credentials. Pure, sans-io.
+"""SOCKS5 (RFC 1928), as much of it as an egress proxy needs that offers CONNECT without credentials. Pure, sans-io.
 
-Whose connection it is, the door knows by the socket it came through: that lies in the cell's own network, so there is
-no password that another cell could use.
+Whose connection it is, the egress proxy knows by the socket it came through: that lies in the cell's own network, so
+there is no password that another cell could use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BadSocks(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SocksRequest:
     """Where a client wants to go. ``is_address``: ``host`` is an address. ``size``: bytes of the request."""
 
     host: str
@@ -50,7 +50,7 @@ def read_greeting(data: bytes) -> int | None:
     return 2 + data[1]
 
 
-def read_request(data: bytes) -> Wanted | None:
+def read_request(data: bytes) -> SocksRequest | None:
     """The request at the beginning of ``data``; None if there has to come more. Raises :class:`BadSocks`."""
     if len(data) < 5:
         return None
@@ -68,7 +68,7 @@ def read_request(data: bytes) -> Wanted | None:
         return None
     raw = data[start:end]
     host = raw.decode("latin-1") if kind == _NAME else str(ipaddress.ip_address(raw))
-    return Wanted(host, int.from_bytes(data[end : end + 2]), kind != _NAME, end + 2)
+    return SocksRequest(host, int.from_bytes(data[end : end + 2]), kind != _NAME, end + 2)
 
 
 def reply(code: int) -> bytes:

@@ -1,4 +1,4 @@
-"""One TCP connection in the door's event loop: what was read ahead, sending, and waiting."""
+"""One TCP connection in the egress proxy's event loop: what was read ahead, sending, and waiting."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Stream:
             except BlockingIOError:
                 await readable(self)
 
-    def taken(self, count: int | None = None) -> bytes:
+    def take(self, count: int | None = None) -> bytes:
         """The first ``count`` bytes of ``ahead``, or all of them, which are then used."""
         data = bytes(self.ahead[:count])
         del self.ahead[: len(data)]
@@ -144,7 +144,7 @@ class Stream:
     async def _writable(self) -> None:
         loop = asyncio.get_running_loop()
         waiter, watched = loop.create_future(), self.socket.fileno()
-        loop.add_writer(watched, _done, waiter)
+        loop.add_writer(watched, _wake, waiter)
         try:
             await waiter
         finally:
@@ -165,7 +165,7 @@ async def readable(*streams: Stream) -> None:
     waiter: asyncio.Future[None] = loop.create_future()
     watched = [stream.socket.fileno() for stream in streams]  # with sockets asyncio would describe each, in vain
     for fd in watched:
-        loop.add_reader(fd, _done, waiter)
+        loop.add_reader(fd, _wake, waiter)
     try:
         await waiter
     finally:
@@ -173,7 +173,7 @@ async def readable(*streams: Stream) -> None:
             loop.remove_reader(fd)
 
 
-class Pump:
+class StreamPump:
     """Bytes from ``source`` to ``sink`` until the source ends, or ``most`` were moved. ``done`` then has their number,
     or the error. It runs by the loop's callbacks, without a task and with one buffer for all pumps of a loop: between
     two callbacks only what the sink did not take is kept, and nothing is read while there is such a rest.
@@ -211,7 +211,7 @@ class Pump:
         return bool(self._rest) or self._sink.is_behind
 
     def _begin(self) -> None:
-        ahead = self._source.taken(self._left)
+        ahead = self._source.take(self._left)
         if ahead:
             self._pass_on(memoryview(ahead))
         if not self._is_held_up:
@@ -282,6 +282,6 @@ class Pump:
             self._again.cancel()
 
 
-def _done(waiter: asyncio.Future[None]) -> None:
+def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from casemate.model.execution import Crossing
-from casemate.model.plan import DOOR_SOCKETS
+from casemate.model.plan import NETWORK_SOCKETS
 from casemate.policy.hosts import LOCAL_NAME, HostRules, RequestRules
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ __all__ = [
     "DNS",
     "LOCAL_NAME",
     "PROXY",
-    "Asker",
-    "CellNetwork",
+    "BodyRedaction",
+    "CellListeners",
     "Crossing",
-    "DoorLimits",
+    "EgressApprovals",
     "Fields",
-    "Hiding",
     "Interception",
+    "ProxyLimits",
     "Rewrite",
-    "Rewritten",
+    "RewrittenRequest",
     "Service",
     "Terms",
 ]
@@ -37,17 +37,17 @@ Fields = list[tuple[bytes, bytes]]  # of a header, in order
 ADDRESS_RANGE = (
     "198.18.0.0/15"  # for benchmarks of networks (RFC 2544): nobody has it, and cells are routed nothing else
 )
-DNS, PROXY = ((one.address, one.port) for one in DOOR_SOCKETS)
+DNS, PROXY = ((one.address, one.port) for one in NETWORK_SOCKETS)
 
 
-class CellNetwork(Protocol):
+class CellListeners(Protocol):
     """One cell's network, as the wall gives it."""
 
     def listen(self, addresses: Sequence[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
         """Descriptors of TCP sockets that listen in the cell's network at ``addresses``, in order. From any thread."""
 
 
-class Asker(Protocol):
+class EgressApprovals(Protocol):
     """Whoever is asked about what no rule decides, for one run or step."""
 
     def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[bool | str]:
@@ -67,12 +67,12 @@ class Service(Protocol):
         """Where its clients find it."""
 
     async def serve(self, client: Stream) -> None:
-        """Serve one client, in the door's loop, which nothing may hold up. It is cancelled with the cell; what it
+        """Serve one client, in the proxy's loop, which nothing may hold up. It is cancelled with the cell; what it
         raises ends this client's connection. What it takes and gives is its own to bound."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewrittenRequest:
     """``headers`` as they go to the server, names and values. ``notes``: what was asked for and is not done, in words
     without secrets; each is put on record as a crossing that was denied. ``used``: what was put in, in such words."""
 
@@ -81,7 +81,7 @@ class Rewritten:
     used: tuple[str, ...] = ()
 
 
-class Hiding(Protocol):
+class BodyRedaction(Protocol):
     """An answer's body, piece by piece. What may be the beginning of a secret is held back until more comes."""
 
     def feed(self, data: bytes) -> bytes:
@@ -92,8 +92,9 @@ class Hiding(Protocol):
 
 
 class Rewrite(Protocol):
-    """Changes requests that the door reads, such as by putting in what the cell may use and not see. It is called in
-    the door's thread for every request that is read, after rules have allowed it; it must neither block nor raise."""
+    """Changes requests that the egress proxy reads, such as by putting in what the cell may use and not see. It is
+    called in the egress proxy's thread for every request that is read, after rules have allowed it; it must neither
+    block nor raise."""
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -101,19 +102,21 @@ class Rewrite(Protocol):
 
     @property
     def places(self) -> frozenset[tuple[str, int]]:
-        """The same with their ports: TLS to them ends at the door."""
+        """The same with their ports: TLS to them ends at the egress proxy."""
 
-    def request(self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: Fields) -> Rewritten:
+    def request(
+        self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: Fields
+    ) -> RewrittenRequest:
         """The header fields for the server. ``host`` is the one that was dialled, canonical; ``target`` the path with
         its query; ``headers`` without what is about the connection (Host, Content-Length and the like)."""
 
     def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:
-        """Who looks at a request's body: it gets each part of it in order, and gives notes as in `Rewritten`."""
+        """Who looks at a request's body: it gets each part of it in order, and gives notes as in `RewrittenRequest`."""
 
     def answer(self, host: str, headers: Fields) -> Fields:
         """The fields of an answer, or its trailers, as the cell may see them; each is as long as it was."""
 
-    def hide(self, host: str) -> Hiding:
+    def hide(self, host: str) -> BodyRedaction:
         """What one answer's body goes through; it is as long as it was."""
 
 
@@ -134,8 +137,9 @@ class Leaves(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Interception:
-    """Whose TLS ends at the door. ``places``: canonical names, and ports; ``authority``: makes their certificates,
-    which the cell trusts; ``servers``: how TLS is spoken to servers, by whether HTTP/2 may be spoken in it."""
+    """Whose TLS ends at the egress proxy. ``places``: canonical names, and ports; ``authority``: makes their
+    certificates, which the cell trusts; ``servers``: how TLS is spoken to servers, by whether HTTP/2 may be spoken in
+    it."""
 
     places: frozenset[tuple[str, int]]
     authority: Leaves
@@ -143,8 +147,8 @@ class Interception:
 
 
 @dataclass(frozen=True, slots=True)
-class DoorLimits:
-    """How much of the door one cell may use.
+class ProxyLimits:
+    """How much of the egress proxy one cell may use.
 
     ``connections`` at once (more wait to be accepted); ``bytes`` both ways, in all; ``seconds`` of one connection, and
     ``idle_seconds`` without a byte; ``head_seconds`` until a request or a ClientHello is whole; ``resolve_seconds`` and
@@ -168,12 +172,12 @@ class DoorLimits:
 class Terms:
     """What one cell may reach. ``asker`` is None where nobody can be asked: then what no rule allows does not resolve.
     ``hosts`` also say which ports of the host's loopback, under the name ``host.casemate.internal``; ``services``: the
-    host's own, which no rule is needed for. ``interception``: whose TLS ends at the door, None for nobody's;
+    host's own, which no rule is needed for. ``interception``: whose TLS ends at the egress proxy, None for nobody's;
     ``rewrite``: what is done to requests that are read."""
 
     hosts: HostRules = field(default_factory=HostRules)
-    asker: Asker | None = None
-    limits: DoorLimits = field(default_factory=DoorLimits)
+    approvals: EgressApprovals | None = None
+    limits: ProxyLimits = field(default_factory=ProxyLimits)
     requests: RequestRules = field(default_factory=RequestRules)
     services: tuple[Service, ...] = ()
     interception: Interception | None = None
@@ -184,6 +188,6 @@ class Terms:
         return next((one for one in self.services if (one.name, one.port) == (name, port)), None)
 
     def intercepts(self, name: str, port: int) -> Interception | None:
-        """How, if TLS to the canonical ``name`` at ``port`` ends at the door."""
+        """How, if TLS to the canonical ``name`` at ``port`` ends at the egress proxy."""
         found = self.interception
         return found if found is not None and (name, port) in found.places else None

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from casemate.egress.stream import Stream, readable
 
 if TYPE_CHECKING:
-    from casemate.egress.shares import Turns
+    from casemate.egress.shares import TimeShare
 
 _CHUNK = 1 << 16  # bytes that are read from the socket, or encrypted, at once
 _RECORD = 1 << 14  # bytes that one record covers at most (RFC 8446, section 5.1)
 _MOST_RECORDS = 64  # that are read at once: each costs, however little it covers
 
 
-class Secured(Stream):
+class TlsStream(Stream):
     """TLS over ``raw``, which is this one's from now on. Use it after :meth:`handshake`."""
 
     def __init__(self, raw: Stream, context: ssl.SSLContext, server_name: str | None) -> None:
@@ -33,27 +33,27 @@ class Secured(Stream):
         self._tls = context.wrap_bio(self._in, self._out, server_name is None, server_name)
         self._sending = asyncio.Lock()
         self._unsent = memoryview(b"")  # ciphertext
-        self._in.write(raw.taken())
+        self._in.write(raw.take())
 
     @property
     def protocol(self) -> str | None:
         """What was agreed on (ALPN, RFC 7301)."""
         return self._tls.selected_alpn_protocol()
 
-    async def handshake(self, turns: Turns) -> None:
+    async def handshake(self, time_share: TimeShare) -> None:
         """Raises ``OSError``: ``ssl.SSLError`` where the other side does not agree, or is not who it should be."""
         while True:
             try:
-                await turns.take(self._tls.do_handshake)
+                await time_share.run(self._tls.do_handshake)
             except ssl.SSLWantReadError:
-                await self._flushed()
+                await self._send_pending()
                 await self._more()
                 continue
             except ssl.SSLError:
                 with contextlib.suppress(OSError):
                     self.flush()  # the alert that says why
                 raise
-            await self._flushed()
+            await self._send_pending()
             return
 
     async def fill(self) -> bool:
@@ -63,7 +63,7 @@ class Secured(Stream):
             data = self._read()
             if data is None:
                 if self._out.pending and not self._sending.locked():
-                    await self._flushed()
+                    await self._send_pending()
                 await self._more()
                 continue
             self.ahead += data
@@ -93,7 +93,7 @@ class Secured(Stream):
             except ssl.SSLError as error:
                 if count:
                     break  # it is met again with the next call
-                return self._ended(error)
+                return self._check_end(error)
             if not got:
                 return count
             count += int(got)
@@ -151,7 +151,7 @@ class Secured(Stream):
         async with self._sending:
             while rest:
                 rest = rest[self._tls.write(rest[:_CHUNK]) :]
-                await self._drained()
+                await self._drain()
 
     def end(self) -> None:
         """Say that nothing more is sent: both TLS and the socket do."""
@@ -185,10 +185,10 @@ class Secured(Stream):
         except ssl.SSLWantReadError:
             return None
         except ssl.SSLError as error:
-            self._ended(error)
+            self._check_end(error)
             return b""
 
-    def _ended(self, error: ssl.SSLError) -> int:
+    def _check_end(self, error: ssl.SSLError) -> int:
         """0 where the other side has said that it ends."""
         if isinstance(error, ssl.SSLZeroReturnError):
             return 0
@@ -212,11 +212,11 @@ class Secured(Stream):
         else:
             self._in.write_eof()
 
-    async def _flushed(self) -> None:
+    async def _send_pending(self) -> None:
         async with self._sending:
-            await self._drained()
+            await self._drain()
 
-    async def _drained(self) -> None:
+    async def _drain(self) -> None:
         while self.is_behind:
             try:
                 self.flush()

@@ -45,7 +45,7 @@ class EgressAnswer:
 
 
 class Egress:
-    """Asks on the sandbox's approval plane."""
+    """Asks on the sandbox's approval broker."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class Egress:
         whose, hosts = None, house.hosts
         if session is not None:
             whose, hosts = await self._session(session if isinstance(session, str) else session.id)
-        if (known := _known(hosts, name, port)) is not None:
-            return known
+        if (answer := _answer_by_rule(hosts, name, port)) is not None:
+            return answer
         assert hosts is not None
         turn = self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE))
         async with turn:
@@ -101,7 +101,7 @@ class Egress:
         return EgressAnswer(name, port, True, scope, expires, verdict.by, verdict.reason)
 
 
-def _known(hosts: HostRules | None, name: str, port: int) -> EgressAnswer | None:
+def _answer_by_rule(hosts: HostRules | None, name: str, port: int) -> EgressAnswer | None:
     """What needs no question: no rule of the network can be changed by an answer."""
     if hosts is None:
         return EgressAnswer(name, port, False, "", None, "network", "this sandbox has network='none'")
@@ -113,7 +113,7 @@ def _known(hosts: HostRules | None, name: str, port: int) -> EgressAnswer | None
 
 
 def _question(hosts: HostRules, name: str, port: int, reason: str, session: str | None) -> Question:
-    """As the network's door asks it, so that the answer is found again; in the summary what is different."""
+    """As the egress proxy asks it, so that the answer is found again; in the summary what is different."""
     whom = "all runs and sessions" if session is None else "this session"
     plain = "".join(character if character.isprintable() else " " for character in reason[:_MOST_REASON]).strip()
     words = f", they say: {plain}" if plain else ""

@@ -12,7 +12,7 @@ from casemate.execution.admit import Admitted, Bounds, admit
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.approvals.requester import Requester
-    from casemate.execution.network import Doorway, Offer, Outside
+    from casemate.execution.network import CellNetwork, Offer, SandboxNetwork
     from casemate.languages.runtime import Environment, Runtime
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
@@ -71,7 +71,7 @@ class House:
     workspace: Path | None
     workspace_mode: Literal["overlay", "direct"]
     output_dir: Path | None
-    outside: Outside
+    sandbox_network: SandboxNetwork
     hosts: HostRules | None
     offers: Callable[[], tuple[Offer, ...]] = tuple
     step_offers: Callable[[bool], tuple[Offer, ...]] = lambda _: ()
@@ -91,7 +91,7 @@ class House:
         """Whether somebody may be asked for a host that no rule covers."""
         return self.hosts is not None and self.approvals().may_ask("egress", stream=stream)
 
-    async def open_step(self, doorway: Doorway, asker: Requester, *, stream: bool) -> None:
+    async def open_step(self, cell_network: CellNetwork, asker: Requester, *, stream: bool) -> None:
         """Open a session's door as far as a step of ``asker``'s may use it; ``stream``: its events are followed."""
         offers = (*self.offers(), *self.step_offers(stream))
-        await doorway.step(asker, offers, asks=self.may_ask(stream=stream))
+        await cell_network.step(asker, offers, asks=self.may_ask(stream=stream))

@@ -32,7 +32,7 @@ from casemate.files.protected import Protection
 from casemate.files.walk import open_folder
 from casemate.model.approval import Question, Verdict
 from casemate.model.overview import Installed, InstalledPackage, Terms
-from casemate.model.plan import DOOR, Listener
+from casemate.model.plan import PROXY_ADDRESS, Listener
 from casemate.packages.gateway import Gateway
 from casemate.packages.names import Requirement
 from casemate.workspace.apply import apply
@@ -113,7 +113,7 @@ def _make_plan(order: Order, house: House, session: str | None) -> tuple[Request
     request = replace(request, session=session)
     alone = replace(house, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=tuple)
     plan = make_plan(alone.admit(request, stream=False), alone, None)
-    return request, replace(plan, entries=(*plan.entries, *shown), listeners=(Listener("tcp", DOOR, _PORT),))
+    return request, replace(plan, entries=(*plan.entries, *shown), listeners=(Listener("tcp", PROXY_ADDRESS, _PORT),))
 
 
 async def _run(plan: Plan, house: House, gateway: Gateway) -> Finished:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.execution.install_python import package_of
 from casemate.model.overview import InstalledPackage, Terms
-from casemate.model.plan import DOOR, GUEST, Entry
+from casemate.model.plan import GUEST, PROXY_ADDRESS, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement
 from casemate.packages.package_sets import MODULES, NodePackageSet, modules
@@ -35,7 +35,7 @@ class NodeInstaller:
     ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
         """What the program is told: everything that is wanted by now. npm makes a whole tree of it, anew."""
         told = {
-            "wanted": self._add_wanted(requirements), "scripts": terms.sources, "registry": f"http://{DOOR}/",
+            "wanted": self._add_wanted(requirements), "scripts": terms.sources, "registry": f"http://{PROXY_ADDRESS}/",
             "npm": str(self.npm), "lock": "" if terms.upgrade else self.package_set.lock,
         }  # fmt: skip
         return told, ()

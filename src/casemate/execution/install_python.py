@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.model.overview import InstalledPackage, Terms
-from casemate.model.plan import DOOR, GUEST, LAYERED, Bind, Entry
+from casemate.model.plan import GUEST, LAYERED, PROXY_ADDRESS, Bind, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement, normalize
 from casemate.packages.package_sets import PackageSet, projects
@@ -38,7 +38,7 @@ class PythonInstaller:
         there = () if self.package_set.current is None else (Bind(str(self.package_set.folder), LAYERED),)
         told = {
             "requirements": [one.text for one in requirements], "sources": terms.sources, "upgrade": terms.upgrade,
-            "index": f"http://{DOOR}/simple/", "host": DOOR,
+            "index": f"http://{PROXY_ADDRESS}/simple/", "host": PROXY_ADDRESS,
             "uv": uv, "places": [f"{LAYERED}/current/site"] if there else [],
         }  # fmt: skip
         return told, (*shown, *there)

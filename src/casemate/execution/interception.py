@@ -1,4 +1,4 @@
-"""Whose TLS ends at a sandbox's door, and what its cells trust for that."""
+"""Whose TLS ends at a sandbox's egress proxy, and what its cells trust for that."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 _MOST_KEPT = 16  # sets of hosts for which there is an authority at once
 
 
-class Intercepted(NamedTuple):
-    """``terms``: for the door; ``folder``: on this machine, with the certificates that a cell is to trust."""
+class CellInterception(NamedTuple):
+    """``terms``: for the egress proxy; ``folder``: on this machine, with the certificates that a cell is to trust."""
 
     terms: Interception
     folder: str
 
     def entries(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
         """``entries`` of a cell that trusts them."""
-        from casemate.egress.authority import trusted
+        from casemate.egress.authority import trust_entries
 
-        return trusted(entries, self.folder)
+        return trust_entries(entries, self.folder)
 
     def env(self) -> Mapping[str, str]:
         """Variables that tell clients to."""
@@ -48,7 +48,7 @@ class Interceptions:
         self.places = frozenset((rule.host, rule.port or HTTPS) for rule in hosts)
         self._trust = trust
         self._lock = threading.Lock()
-        self._made: dict[frozenset[tuple[str, int]], Intercepted] = {}
+        self._made: dict[frozenset[tuple[str, int]], CellInterception] = {}
         self._servers: dict[bool, ssl.SSLContext] | None = None
         self._folder: Path | None = None
         self._remove: Callable[[], object] = int  # nothing to remove yet
@@ -58,9 +58,9 @@ class Interceptions:
 
             check_packages()
 
-    def intercepted(self, more: Iterable[tuple[str, int]] = ()) -> Intercepted | None:
-        """For a cell; None where nobody's TLS ends at the door. ``more``: canonical names and ports, besides those of
-        the sandbox. Raises ``Unavailable``, ``InvalidArgument``."""
+    def intercepted(self, more: Iterable[tuple[str, int]] = ()) -> CellInterception | None:
+        """For a cell; None where nobody's TLS ends at the egress proxy. ``more``: canonical names and ports, besides
+        those of the sandbox. Raises ``Unavailable``, ``InvalidArgument``."""
         places = self.places.union(more)
         if not places:
             return None
@@ -79,7 +79,7 @@ class Interceptions:
             self._remove()
             self._folder, self._made = None, {}
 
-    def _make(self, places: frozenset[tuple[str, int]]) -> Intercepted:
+    def _make(self, places: frozenset[tuple[str, int]]) -> CellInterception:
         from casemate.egress.authority import Authority, write_trust
         from casemate.egress.terms import Interception
         from casemate.files.temporary import TemporaryFolder, sweep
@@ -100,7 +100,7 @@ class Interceptions:
                 f"the certificates that a cell is to trust could not be written: {error.strerror}",
                 remediation="Make room in the folder for temporary files, or name another with TMPDIR.",
             ) from None
-        return Intercepted(Interception(places, authority, self._servers), str(folder))
+        return CellInterception(Interception(places, authority, self._servers), str(folder))
 
     def _server_side(self) -> dict[bool, ssl.SSLContext]:
         from casemate.egress.authority import server_side

@@ -1,4 +1,4 @@
-"""The door to the network of one cell: open while its program runs."""
+"""The network of one cell, through the egress proxy, while its program runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from casemate.errors import CasemateError
-from casemate.execution.interception import Intercepted, Interceptions
-from casemate.model.plan import DOOR_SOCKETS, Listener
+from casemate.execution.interception import CellInterception, Interceptions
+from casemate.model.plan import NETWORK_SOCKETS, Listener
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from casemate.approvals.requester import Requester
-    from casemate.egress.proxy import Door, Opening, Service, Terms
+    from casemate.egress.proxy import CellProxy, EgressProxy, Service, Terms
     from casemate.egress.terms import Rewrite
     from casemate.execution.admit import Admitted
     from casemate.execution.house import Log
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
 
 
-_CLOSE_WITHIN = 1.0  # seconds; a door that is busy closes a dead cell's connections a little later
+_CLOSE_WITHIN = 1.0  # seconds; an egress proxy that is busy closes a dead cell's connections a little later
 Note = Callable[["Crossing"], None]
 
 
-def noting(log: Log, request: Request, redaction: Redaction | None) -> Note:
+def make_recorder(log: Log, request: Request, redaction: Redaction | None) -> Note:
     """Puts crossings of ``request``'s run on record, where that takes no time: its outcome has them in any case."""
 
     def note(crossing: Crossing) -> None:
         from casemate.execution.redact import redacted_crossings
 
-        (told,) = redacted_crossings([crossing], redaction)
+        (redacted,) = redacted_crossings([crossing], redaction)
         with contextlib.suppress(CasemateError):
-            log.crossing(request.id, request.namespace, asdict(told), wait=False)
+            log.crossing(request.id, request.namespace, asdict(redacted), wait=False)
 
     return note
 
 
-class Listening(Protocol):
+class ListeningCell(Protocol):
     """A cell in whose network the host has sockets."""
 
     def listeners(self) -> Future[list[int]]:
@@ -67,27 +67,27 @@ class Offer(Protocol):
         ...
 
 
-class Outside:
-    """A sandbox's door to the network, which is there from the first cell on that may use it."""
+class SandboxNetwork:
+    """A sandbox's network. Its egress proxy starts with the first cell that may use it."""
 
     def __init__(self, requests: RequestRules, interceptions: Interceptions | None = None) -> None:
-        """``requests``: what may be asked of hosts; ``interceptions``: whose TLS ends at the door."""
+        """``requests``: what may be asked of hosts; ``interceptions``: whose TLS ends at the egress proxy."""
         self.requests = requests
         self._interceptions = interceptions or Interceptions()
         self._lock = threading.Lock()
-        self._door: Door | None = None
+        self._proxy: EgressProxy | None = None
 
-    def doorway(
+    def cell_network(
         self,
         admitted: Admitted,
-        intercepted: Intercepted | None,
-        cell: Listening,
+        intercepted: CellInterception | None,
+        cell: ListeningCell,
         note: Note,
         offers: Sequence[Offer],
-    ) -> Doorway:
-        """The door of one cell, for what was admitted and what the host offers. ``intercepted``: what the cell's plan
-        was made with."""
-        return Doorway(self, admitted, intercepted, cell, note, offers)
+    ) -> CellNetwork:
+        """The network of one cell, for what was admitted and what the host offers. ``intercepted``: what the cell's
+        plan was made with."""
+        return CellNetwork(self, admitted, intercepted, cell, note, offers)
 
     def rewrite(self, admitted: Admitted) -> Rewrite | None:
         """What puts in the secrets that the program has not; None where it has all of its own."""
@@ -98,54 +98,54 @@ class Outside:
 
         return Injection(placeholders)
 
-    def intercepted(self, admitted: Admitted) -> Intercepted | None:
-        """Whose TLS ends at the door of what was admitted. To be asked once for each cell, for its plan and its door:
-        the next answer may have another authority. Raises ``Unavailable``, ``InvalidArgument``."""
+    def intercepted(self, admitted: Admitted) -> CellInterception | None:
+        """Whose TLS is intercepted for what was admitted. Call it once for each cell, for its plan and its network: the
+        next answer may have another authority. Raises ``Unavailable``, ``InvalidArgument``."""
         if admitted.through is None:
             return None
         rewrite = self.rewrite(admitted)
         return self._interceptions.intercepted(() if rewrite is None else rewrite.places)
 
-    def door(self) -> Door:
-        """The door itself."""
-        from casemate.egress.proxy import Door  # not before: it takes longer to load than a cell to start
+    def proxy(self) -> EgressProxy:
+        """The egress proxy itself."""
+        from casemate.egress.proxy import EgressProxy  # not before: it takes longer to load than a cell to start
 
         with self._lock:
-            self._door = self._door or Door()
-            return self._door
+            self._proxy = self._proxy or EgressProxy()
+            return self._proxy
 
     def close(self) -> None:
         """End every connection. Bounded; harmless when repeated."""
         with self._lock:
-            door = self._door
-        if door is not None:
-            door.close()
+            proxy = self._proxy
+        if proxy is not None:
+            proxy.close()
         self._interceptions.close()
 
 
-class Doorway:
-    """What one cell has of the door; nothing until its sockets are there. A cell for which there is something behind it
-    from the start has them with it."""
+class CellNetwork:
+    """One cell's side of the network; nothing until its sockets are there. A cell that may reach something from the
+    start has them from the start."""
 
     def __init__(
         self,
-        outside: Outside,
+        network: SandboxNetwork,
         admitted: Admitted,
-        intercepted: Intercepted | None,
-        cell: Listening,
+        intercepted: CellInterception | None,
+        cell: ListeningCell,
         note: Note,
         offers: Sequence[Offer],
     ) -> None:
         """``note`` puts a new kind of crossing on record; it may be set anew. ``offers``: what the host has there."""
         self.note = note
         self._interception = None if intercepted is None else intercepted.terms
-        self._rewrite = outside.rewrite(admitted)
+        self._rewrite = network.rewrite(admitted)
         self._asker: Requester | None = None  # what runs now
         self._asks = False  # about hosts
         self._offers: tuple[Offer, ...] = ()
         self._services: tuple[Service, ...] = ()
         self._offer(offers)
-        self._outside = outside
+        self._network = network
         self._hosts = admitted.through  # what crosses without asking; None where nothing ever may
         self._cell = cell
         self._lock = threading.Lock()
@@ -153,7 +153,7 @@ class Doorway:
         self._begins_open = admitted.opens or bool(offers)
         self._is_open = False
         self._terms: Terms | None = None
-        self._opening: Opening | None = None
+        self._cell_proxy: CellProxy | None = None
         self._problem = ""
 
     def attend(self, asker: Requester | None, *, asks: bool = False) -> None:
@@ -166,23 +166,23 @@ class Doorway:
             self._open(self._cell.listeners())
 
     async def step(self, asker: Requester, offers: Sequence[Offer], *, asks: bool) -> None:
-        """The same for a step of a session, which may be offered more than those before. A door that was not needed so
-        far opens for that."""
+        """The same for a step of a session, which may be offered more than those before. Where the network was not
+        needed so far, it opens for that."""
         import asyncio  # it loads while the supervisor starts, so not before
 
         self._offer(offers)
         self.attend(asker, asks=asks)
         if self._is_open or not (offers or (asks and self._hosts is not None)):
             return
-        sockets = self._cell.listen(DOOR_SOCKETS)
+        sockets = self._cell.listen(NETWORK_SOCKETS)
         self._open(sockets)
         await asyncio.wait([asyncio.wrap_future(sockets)])
 
     def _open(self, sockets: Future[list[int]]) -> None:
         self._is_open, self._begins_open = True, False
         self._change()
-        door = self._outside.door()
-        sockets.add_done_callback(lambda made: self._begin(door, made))
+        proxy = self._network.proxy()
+        sockets.add_done_callback(lambda made: self._begin(proxy, made))
 
     def _offer(self, offers: Sequence[Offer]) -> None:
         if tuple(offers) != self._offers:
@@ -194,32 +194,33 @@ class Doorway:
         from casemate.policy.hosts import HostRules
 
         hosts = self._hosts or HostRules()
-        asking = Asking(self._asker, hosts) if self._asker and self._asks and self._hosts is not None else None
+        asks = self._asker is not None and self._asks and self._hosts is not None
+        approvals = BrokerApprovals(self._asker, hosts) if self._asker is not None and asks else None
         with self._lock:
             self._terms = Terms(
                 hosts,
-                asker=asking,
-                requests=self._outside.requests,
+                approvals=approvals,
+                requests=self._network.requests,
                 services=self._services,
                 interception=self._interception,
                 rewrite=self._rewrite,
             )
-            if self._opening is not None:
-                self._opening.change(self._terms)
+            if self._cell_proxy is not None:
+                self._cell_proxy.change(self._terms)
 
     def crossings(self) -> tuple[Crossing, ...]:
         """What has crossed, or tried to; and once, why nothing could."""
         from casemate.model.execution import Crossing
 
         if self._problem:
-            return (Crossing("(door)", 0, "denied", self._problem, 0),)
-        return () if self._opening is None else self._opening.crossings()
+            return (Crossing("(egress proxy)", 0, "denied", self._problem, 0),)
+        return () if self._cell_proxy is None else self._cell_proxy.crossings()
 
     def end(self) -> Future[None] | None:
         """End every connection, from any thread; what is done when that has happened. Harmless when repeated."""
         with self._lock:
             self._is_closed = True
-            return None if self._opening is None else self._opening.close()
+            return None if self._cell_proxy is None else self._cell_proxy.close()
 
     async def close(self) -> None:
         """The same, and wait for it, bounded, unless cancelled."""
@@ -229,28 +230,28 @@ class Doorway:
         if closing is not None:
             await asyncio.wait([asyncio.wrap_future(closing)], timeout=_CLOSE_WITHIN)
 
-    def _begin(self, door: Door, made: Future[list[int]]) -> None:
+    def _begin(self, proxy: EgressProxy, made: Future[list[int]]) -> None:
         if made.cancelled():
             return  # the cell ended before; whoever waits for it hears why
         try:
-            names, proxy = made.result()
+            names, proxy_fd = made.result()
             with self._lock:
                 if not self._is_closed and self._terms is not None:
-                    self._opening = door.open(self._terms, _Tcp(self._cell), names, proxy, self._noted)
+                    self._cell_proxy = proxy.open(self._terms, _Tcp(self._cell), names, proxy_fd, self._record)
                     self._problem = ""
                     return
         except (OSError, CasemateError) as error:  # then there is no network, and the result says so
             self._problem, self._is_open = f"it could not be opened: {error}", False
             return
-        for fd in (names, proxy):
+        for fd in (names, proxy_fd):
             os.close(fd)
 
-    def _noted(self, crossing: Crossing) -> None:
+    def _record(self, crossing: Crossing) -> None:
         self.note(crossing)
 
 
-class Asking(NamedTuple):
-    """The door's questions, as the plane takes them."""
+class BrokerApprovals(NamedTuple):
+    """The egress proxy's questions, as the approval broker takes them."""
 
     asker: Requester
     hosts: HostRules
@@ -265,18 +266,18 @@ class Asking(NamedTuple):
         answer: Future[bool | str] = Future()
         answer.set_running_or_notify_cancel()
 
-        def told(deciding: Future[Verdict]) -> None:
+        def pass_on(deciding: Future[Verdict]) -> None:
             verdict = deciding.result()
             answer.set_result(verdict.allow or verdict.reason or False)
 
-        self.asker.decide(question).add_done_callback(told)
+        self.asker.decide(question).add_done_callback(pass_on)
         return answer
 
 
 class _Tcp(NamedTuple):
-    """More listeners of the door's in a cell."""
+    """More listeners of the egress proxy's in a cell."""
 
-    cell: Listening
+    cell: ListeningCell
 
     def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
         return self.cell.listen([Listener("tcp", *place) for place in addresses])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from casemate.execution import guarding
 from casemate.execution.ahead import loading_the_rest
-from casemate.execution.network import noting
+from casemate.execution.network import make_recorder
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import recording
 from casemate.execution.redact import prepared, redaction_of
@@ -34,15 +34,17 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     report = await house.wall.prove()
     await house.ready()
     admitted = house.admit(request, stream=emitter is not None)
-    intercepted = house.outside.intercepted(admitted)
+    intercepted = house.sandbox_network.intercepted(admitted)
     plan = make_plan(admitted, house, intercepted, hidden=await guarding.hidden_in(house))
     redaction = await prepared(redaction_of(request.secrets))
     async with recording(house, request, plan, redaction) as record:
         before = await _output_before(plan)
         async with open_requester(house, request, emitter, redaction) as asker:
-            note = noting(house.log, request, redaction)
-            doorway_of = partial(house.outside.doorway, admitted, intercepted, note=note, offers=house.offers())
-            doors = Doors(asker, doorway_of, asks=house.may_ask(stream=emitter is not None))
+            note = make_recorder(house.log, request, redaction)
+            network_of = partial(
+                house.sandbox_network.cell_network, admitted, intercepted, note=note, offers=house.offers()
+            )
+            doors = Doors(asker, network_of, asks=house.may_ask(stream=emitter is not None))
             with loading_the_rest():
                 finished = await run(plan, house.wall.start, emitter, before, doors, redaction)
         from casemate.execution.collect import collect
@@ -94,4 +96,4 @@ def explain(request: Request, house: House, hidden: tuple[str, ...] | None = Non
     unless that was done."""
     admitted = house.admit(request, stream=False)
     seen = guarding.look(house) if hidden is None else hidden
-    return make_plan(admitted, house, house.outside.intercepted(admitted), hidden=seen)
+    return make_plan(admitted, house, house.sandbox_network.intercepted(admitted), hidden=seen)

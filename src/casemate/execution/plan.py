@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, merged_env
 from casemate.languages.waiting import Asked
 from casemate.model.plan import (
-    DOOR_SOCKETS,
     GUEST,
     HOME,
     LAYERED,
     MODULES,
+    NETWORK_SOCKETS,
     NODE_PACKAGES,
     OUTPUT,
     WORKSPACE,
@@ -28,7 +28,7 @@ from casemate.model.plan import (
 if TYPE_CHECKING:
     from casemate.execution.admit import Admitted
     from casemate.execution.house import House
-    from casemate.execution.interception import Intercepted
+    from casemate.execution.interception import CellInterception
     from casemate.model.limits import Limits
 
 _NODE_PROGRAMS = f"{NODE_PACKAGES}/.bin"
@@ -51,13 +51,13 @@ _BASE_ENV = {
 def plan(
     admitted: Admitted,
     house: House,
-    intercepted: Intercepted | None,
+    intercepted: CellInterception | None,
     *,
     session: bool = False,
     hidden: tuple[str, ...] = (),
 ) -> Plan:
     """Decide everything about the cell. For a ``session`` the request's code is its interpreter. ``intercepted``: what
-    ``Outside.intercepted`` said, of which the cell's door is told, too. ``hidden``: of a caller's folder, as
+    ``SandboxNetwork.intercepted`` said, of which the cell's door is told, too. ``hidden``: of a caller's folder, as
     :func:`casemate.execution.guarding.hidden_in` finds it.
 
     Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
@@ -92,7 +92,7 @@ def plan(
         control=runtime.reports or session,
         network=network_of(admitted),
         allowed_domains=listed_hosts(admitted),
-        listeners=DOOR_SOCKETS if admitted.opens or house.offers() else (),
+        listeners=NETWORK_SOCKETS if admitted.opens or house.offers() else (),
         session=session,
         reserve=runtime.reserve,
         waiting=runtime.waiting(
@@ -127,7 +127,7 @@ def listed_hosts(admitted: Admitted) -> tuple[str, ...]:
     return tuple(map(str, admitted.through.allowed)) if admitted.through else ()
 
 
-def trusting(intercepted: Intercepted | None, house: House) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
+def trusting(intercepted: CellInterception | None, house: House) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
     """Variables and entries by which a cell trusts the door where that ends TLS; else none, and the system's."""
     entries = house.wall.system_entries()
     return ({}, entries) if intercepted is None else (intercepted.env(), intercepted.entries(entries))

@@ -14,7 +14,7 @@ from casemate.execution.guarding import Watch
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.emitter import Emitter
-    from casemate.execution.network import Doorway
+    from casemate.execution.network import CellNetwork
     from casemate.model.execution import Crossing
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
@@ -41,7 +41,7 @@ class Doors(NamedTuple):
     """Of one run: what they ask, and the one to the network of its cell. ``asks``: about hosts, too."""
 
     asker: Requester
-    doorway_of: Callable[[Cell], Doorway]
+    network_of: Callable[[Cell], CellNetwork]
     asks: bool
 
 
@@ -63,17 +63,17 @@ async def run(
         if emitter:
             emitter.on_room = cell.read_on
             emitter.end_cell = partial(_cancel, cell, doors.asker)
-        doorway = doors.doorway_of(cell)
-        doorway.attend(doors.asker, asks=doors.asks)
+        cell_network = doors.network_of(cell)
+        cell_network.attend(doors.asker, asks=doors.asks)
         try:
             ending = await cell.wait()
         except asyncio.CancelledError:
             await end_first(cell)
             raise
         finally:
-            await doorway.close()
+            await cell_network.close()
     capture.finish(cut=not (ending.reason is None and ending.wait_status == 0))
-    return Finished(plan, ending, capture, before, doorway.crossings())
+    return Finished(plan, ending, capture, before, cell_network.crossings())
 
 
 def _cancel(cell: Cell, asker: Requester) -> None:

@@ -12,8 +12,8 @@ from functools import partial
 from casemate.execution.admit import Admitted
 from casemate.execution.collect import Collected, collect
 from casemate.execution.house import House
-from casemate.execution.interception import Intercepted
-from casemate.execution.network import noting
+from casemate.execution.interception import CellInterception
+from casemate.execution.network import make_recorder
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import base_env, listed_hosts, network_of, trusting
 from casemate.execution.record import recording
@@ -22,7 +22,7 @@ from casemate.execution.requester import open_requester
 from casemate.execution.run import Doors, Finished, run
 from casemate.execution.seal import seal
 from casemate.model.execution import Execution
-from casemate.model.plan import DOOR_SOCKETS, WORKSPACE, Entry, Plan, Shown, Workspace
+from casemate.model.plan import NETWORK_SOCKETS, WORKSPACE, Entry, Plan, Shown, Workspace
 from casemate.model.request import Request
 from casemate.walls.wall import Cell, Sink, Standard
 
@@ -46,7 +46,7 @@ class Wrapped:
     heap: bool
 
 
-def plan_of(wrapped: Wrapped, admitted: Admitted, house: House, intercepted: Intercepted | None) -> Plan:
+def plan_of(wrapped: Wrapped, admitted: Admitted, house: House, intercepted: CellInterception | None) -> Plan:
     """Decide everything about the cell. ``intercepted``: what its door is told, too."""
     request, limits = wrapped.request, admitted.limits
     trust, entries = trusting(intercepted, house)
@@ -76,7 +76,7 @@ def plan_of(wrapped: Wrapped, admitted: Admitted, house: House, intercepted: Int
         reserve=wrapped.reserve,
         network=network_of(admitted),
         allowed_domains=listed_hosts(admitted),
-        listeners=DOOR_SOCKETS if admitted.opens else (),
+        listeners=NETWORK_SOCKETS if admitted.opens else (),
         waiting="its standard streams are its caller's",
         secrets=request.secrets.for_program(),
         shown=wrapped.shown,
@@ -106,7 +106,7 @@ async def execute(
     Its failure and a limit are values; raises ``CasemateError`` for the rest. Cancelling ends the cell.
     """
     report = await house.wall.prove()
-    intercepted = house.outside.intercepted(within)
+    intercepted = house.sandbox_network.intercepted(within)
     plan = plan_of(wrapped, within, house, intercepted)
     request = wrapped.request
     redaction = redaction_of(request.secrets)
@@ -118,9 +118,9 @@ async def execute(
 
     async with recording(house, request, plan, redaction) as record:
         async with open_requester(house, request, None, redaction) as asker:
-            note = noting(house.log, request, redaction)
-            doorway_of = partial(house.outside.doorway, within, intercepted, note=note, offers=())
-            finished = await run(plan, start, None, {}, Doors(asker, doorway_of, asks=False), redaction)
+            note = make_recorder(house.log, request, redaction)
+            network_of = partial(house.sandbox_network.cell_network, within, intercepted, note=note, offers=())
+            finished = await run(plan, start, None, {}, Doors(asker, network_of, asks=False), redaction)
         collected = await _collect(finished, house)
         return record.finished(seal(collected, request, report_for(plan, house, report, finished.ending)))
 

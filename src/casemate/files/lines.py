@@ -27,7 +27,7 @@ class Client(Protocol):
         """Wait for more bytes and append them to ``ahead``; False at the end of what comes. Raises ``OSError``."""
         ...
 
-    def taken(self, count: int | None = None) -> bytes:
+    def take(self, count: int | None = None) -> bytes:
         """The first ``count`` bytes of ``ahead``, which are then used."""
         ...
 
@@ -108,7 +108,7 @@ async def _rest(client: Client, most: int, share: Share | None) -> bytes:
         if share is not None:
             share.hold(end + 1 if end >= 0 else len(client.ahead))
         if end >= 0 and end <= most:
-            return client.taken(end + 1)[:-1]
+            return client.take(end + 1)[:-1]
         if len(client.ahead) > most:
             raise InvalidArgument("request", f"is longer than {most:,} bytes")
         seen = len(client.ahead)

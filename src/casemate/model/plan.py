@@ -35,7 +35,9 @@ HOME = "/home/user"
 LAYERED = "/packages/python"  # where packages that were installed are shown
 LAYERED_NODE = "/packages/node"  # likewise
 NODE_PACKAGES = f"{LAYERED_NODE}/node_modules"  # and casemate's own, where Node programs and their children look last
-DOOR = "198.18.0.1"  # the host answers here; it is one of 198.18.0.0/15, set aside for tests of devices (RFC 2544)
+PROXY_ADDRESS = (
+    "198.18.0.1"  # the host answers here; it is one of 198.18.0.0/15, set aside for tests of devices (RFC 2544)
+)
 
 LAYERS = ("namespaces", "mounts", "capabilities", "landlock", "seccomp", "rlimits", "init")
 
@@ -86,7 +88,10 @@ class Listener(NamedTuple):
     port: int
 
 
-DOOR_SOCKETS = (Listener("udp", DOOR, 53), Listener("tcp", DOOR, 3128))  # a door's name server and its proxy
+NETWORK_SOCKETS = (
+    Listener("udp", PROXY_ADDRESS, 53),
+    Listener("tcp", PROXY_ADDRESS, 3128),
+)  # a cell's resolver and its proxy
 
 
 class Workspace(NamedTuple):
@@ -146,7 +151,7 @@ class Plan:
     """Everything about a cell that is decided before it starts.
 
     ``deadline``: seconds from the cell's start; ``control``: whether the program's guest hook holds the
-    control pipe; ``reserve``: bytes its interpreter reserves and never touches. ``network``: whether there is a door,
+    control pipe; ``reserve``: bytes its interpreter reserves and never touches. ``network``: whether there is one,
     and ``allowed_domains`` what it lets through by itself; ``listeners``: the sockets in the cell's network on which
     the host, and nobody in the cell, answers.
     ``waiting``: how it may be begun in a cell that is ready, or why it may not. ``session``: the program is an

@@ -11,8 +11,8 @@ from typing import NoReturn
 class Placeholder:
     """What a program has instead of a secret.
 
-    ``text``: what its variable holds. ``value``: what the door puts in its place, at ``places`` alone (canonical name
-    and port), in the field ``header``, whose whole value is ``format`` with ``{}`` for the secret.
+    ``text``: what its variable holds. ``value``: what the egress proxy puts in its place, at ``places`` alone
+    (canonical name and port), in the field ``header``, whose whole value is ``format`` with ``{}`` for the secret.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Secrets:
         return dict(self._values)
 
     def for_program(self) -> Secrets:
-        """What the program gets: placeholders in place of the values that only the door puts in."""
+        """What the program gets: placeholders in place of the values that only the egress proxy puts in."""
         return Secrets({**self._values, **{one.name: one.text for one in self.placeholders}})
 
     def __bool__(self) -> bool:

@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import h11
 
-from casemate.model.plan import DOOR
+from casemate.model.plan import PROXY_ADDRESS
 from casemate.packages.indexes import registry_for
 from casemate.packages.names import node_name, project
 from casemate.packages.pages import HTML_TYPE, JSON_TYPE, Link, write
@@ -316,7 +316,7 @@ class Registry(Gateway):
             self._files[path] = link
             bundles = bool(said.get("bundleDependencies") or said.get("bundledDependencies"))
             self._whose[link.url] = _Whose(name, number, bundles)
-            dist = {"tarball": f"http://{DOOR}{path}", **_hashes_of(said["dist"])}
+            dist = {"tarball": f"http://{PROXY_ADDRESS}{path}", **_hashes_of(said["dist"])}
             kept = {key: said[key] for key in _KEPT if key in said}
             kept["hasInstallScript"] = bool(said.get("hasInstallScript")) or _has_script(said.get("scripts"))
             versions[number] = {**kept, "name": name, "version": number, "dist": dist}

@@ -35,7 +35,7 @@ _REFUSED_PREFIXES = {"sec-": "is a browser's own", "proxy-": "is for one connect
 
 @dataclass(frozen=True, slots=True)
 class Inject:
-    """Makes a secret one that programs never have: the door puts it into requests.
+    """Makes a secret one that programs never have: the egress proxy puts it into requests.
 
     ``hosts``: exact names, ``"api.example.org"`` or ``"api.example.org:8443"``; without a port it is 443. They are
     kept as canonical names. ``header``: the field that the secret is part of. ``format``: the whole value of that

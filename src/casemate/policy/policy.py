@@ -29,10 +29,10 @@ class Policy:
 
     ``allowed``: hosts that may be reached without asking, None where the file does not say; ``denied`` wins over them.
     ``private``: the private networks in which hosts are. ``local_ports``: ports of this machine's own loopback.
-    ``requests``: what may be asked of hosts. ``intercept``: hosts whose TLS ends at the door; ``trust``: an absolute
-    path, of authorities that servers may have. ``limits``: those that are named, as numbers. ``workspace``: an absolute
-    path. ``hidden``, ``unwritable``: absolute paths and patterns that a cell must not see, or change, each with where
-    it is written; ``shown``: what it is to see besides the workspace, which `casemate wrap` alone can do;
+    ``requests``: what may be asked of hosts. ``intercept``: hosts whose TLS ends at the egress proxy; ``trust``: an
+    absolute path, of authorities that servers may have. ``limits``: those that are named, as numbers. ``workspace``: an
+    absolute path. ``hidden``, ``unwritable``: absolute paths and patterns that a cell must not see, or change, each
+    with where it is written; ``shown``: what it is to see besides the workspace, which `casemate wrap` alone can do;
     ``read_only``: where it is written that no folder of the caller's is to be written in. ``written``: the rules.
     ``arguments``: further ones of a ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``: everything with
     where it is written, for people; ``warnings``: what holds otherwise than is written.

@@ -129,7 +129,7 @@ class _Reader:
                     self._warn(path, _STRICTER.get(("network", key), _NOTHING_HERE))
             elif key in _DOORS_OF_ITS_OWN:
                 if value not in (None, False, [], {}):
-                    self._refuse(path, "casemate has a door of its own to the network, which cannot be configured so")
+                    self._refuse(path, "casemate has an egress proxy of its own, which cannot be configured so")
             elif key not in _NETWORK:
                 self._refuse(path, f"is no key that casemate knows; of srt's it knows {', '.join(_NETWORK)}")
         self._domains(keys)

@@ -27,7 +27,7 @@ from casemate.workspace.upper import covers, marks_here
 if TYPE_CHECKING:
     from casemate.execution.admit import Admitted
     from casemate.execution.house import House
-    from casemate.execution.interception import Intercepted
+    from casemate.execution.interception import CellInterception
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
@@ -130,7 +130,7 @@ class SessionCells:
     async def _start(self) -> InterpreterCell:
         report = await self._house.wall.prove()
         await self._house.ready()
-        intercepted = self._house.outside.intercepted(self._admitted)
+        intercepted = self._house.sandbox_network.intercepted(self._admitted)
         plan = self._make_plan(intercepted, await self._find_hidden())
         if self._collector is None:
             await prepared(self._redaction)
@@ -143,11 +143,13 @@ class SessionCells:
             self._current = self._make_cell(replace(plan, waiting=_MISSED), intercepted, report)
         return self._current
 
-    def _make_cell(self, plan: Plan, intercepted: Intercepted | None, report: IsolationReport) -> InterpreterCell:
+    def _make_cell(self, plan: Plan, intercepted: CellInterception | None, report: IsolationReport) -> InterpreterCell:
         interpreter = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language], self._redaction)
-        door, offers = self._house.outside, self._house.offers()
-        interpreter.doorway = door.doorway(self._admitted, intercepted, interpreter.cell, lambda _: None, offers)
-        interpreter.doorway.attend(None)
+        network, offers = self._house.sandbox_network, self._house.offers()
+        interpreter.cell_network = network.cell_network(
+            self._admitted, intercepted, interpreter.cell, lambda _: None, offers
+        )
+        interpreter.cell_network.attend(None)
         interpreter.packages = dict(self._packages)
         interpreter.report = report_for(plan, self._house, report, interpreter.cell)
         return interpreter
@@ -156,7 +158,7 @@ class SessionCells:
         if self._is_closed:
             raise SandboxClosed("the session was closed")
 
-    def _make_plan(self, intercepted: Intercepted | None, hidden: tuple[str, ...]) -> Plan:
+    def _make_plan(self, intercepted: CellInterception | None, hidden: tuple[str, ...]) -> Plan:
         plan = make_plan(self._admitted, self._house, intercepted, session=True, hidden=hidden)
         return replace(plan, deadline=_NO_DEADLINE, id=os.urandom(16).hex())
 

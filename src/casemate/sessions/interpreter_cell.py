@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import CasemateError, Fault
 from casemate.execution.capture import Capture
 from casemate.execution.guarding import Watch
-from casemate.execution.network import Doorway
+from casemate.execution.network import CellNetwork
 from casemate.sessions.inbox import Inbox, RunningStep
 from casemate.sessions.interpreters import StepRequest
 from casemate.walls.wall import CellMissed, Ending
@@ -40,7 +40,7 @@ class InterpreterCell:
         """Starts it. Raises ``CasemateError``."""
         self.plan = plan
         self.report: IsolationReport
-        self.doorway: Doorway
+        self.cell_network: CellNetwork
         self.reported_crossings: tuple[Crossing, ...] = ()  # by steps
         self._protocol = protocol
         self._inbox = Inbox(redaction)
@@ -217,7 +217,7 @@ class InterpreterCell:
             return
         self._is_released = True
         self.watch.close()
-        self.doorway.end()
+        self.cell_network.end()
         for future in (self._folders, self.ended):
             if not future.done():
                 if not future.get_loop().is_closed():

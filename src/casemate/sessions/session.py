@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
 from casemate.execution.house import House
-from casemate.execution.network import noting
+from casemate.execution.network import make_recorder
 from casemate.execution.record import recording
 from casemate.execution.redact import redacted_crossings, redaction_of
 from casemate.execution.requester import open_requester
@@ -318,7 +318,7 @@ class Session:
         interpreter = await self._cells.get_alive()
         self._check_open()  # it may have been closed meanwhile
         plan = self._plan(interpreter, request, stream=emitter is not None)
-        interpreter.doorway.note = noting(self._house.log, request, self._redaction)
+        interpreter.cell_network.note = make_recorder(self._house.log, request, self._redaction)
         self._interrupted, self._running = False, request.id
         async with recording(self._house, request, plan, self._redaction) as record:
             capture = interpreter.make_capture(plan.limits, emitter, self._redaction)
@@ -326,7 +326,7 @@ class Session:
             try:
                 end = await self._run_if_allowed(interpreter, step, request, plan.deadline)
             finally:
-                interpreter.doorway.attend(None)
+                interpreter.cell_network.attend(None)
                 self._running = ""
             state = self._cells.names.state_after(end.done)
             files = await self._cells.collect_files(interpreter, end.ending)
@@ -342,7 +342,7 @@ class Session:
 
     def _new_crossings(self, interpreter: InterpreterCell) -> tuple[Crossing, ...]:
         """What has crossed since the last step's report: also by what was left running, and before the first step."""
-        before, interpreter.reported_crossings = interpreter.reported_crossings, interpreter.doorway.crossings()
+        before, interpreter.reported_crossings = interpreter.reported_crossings, interpreter.cell_network.crossings()
         return redacted_crossings(since(before, interpreter.reported_crossings), self._redaction)
 
     async def _run_if_allowed(
@@ -357,7 +357,7 @@ class Session:
                 is_closed = bool(self._close_reason)
                 return denied_end(deadline, denial, interrupted=self._interrupted, closed=is_closed)
             requester.attach(interpreter.cell)
-            await self._house.open_step(interpreter.doorway, requester, stream=step.emitter is not None)
+            await self._house.open_step(interpreter.cell_network, requester, stream=step.emitter is not None)
             if self.language == "python":
                 commands.watch(step)
             return await self._run_to_end(interpreter, step, request, deadline)

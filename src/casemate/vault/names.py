@@ -65,7 +65,7 @@ def check_value(name: str, value: object) -> str:
 
 
 def check_injected(name: str, value: object, inject: object) -> Injected:
-    """A value that the door can put where ``inject`` says. Raises ``InvalidArgument``."""
+    """A value that the egress proxy can put where ``inject`` says. Raises ``InvalidArgument``."""
     if not isinstance(inject, Inject):
         raise InvalidArgument("inject", f"of {name} must be a casemate.Inject, not {type(inject).__name__}")
     checked = check_value(name, value)

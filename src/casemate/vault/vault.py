@@ -112,7 +112,7 @@ class Vault:
 
     async def set(self, name: str, value: str, *, inject: Inject | None = None) -> None:
         """Keep ``value`` as ``name``, in place of one of that name. With ``inject`` no program gets it: its variable
-        holds a placeholder, and the door puts the value into the requests that ``inject`` says.
+        holds a placeholder, and the egress proxy puts the value into the requests that ``inject`` says.
 
         Raises ``InvalidArgument`` for a name that is none or that loaders read, for a value of less than 8 bytes, and
         with ``inject`` for one that no header can hold; and ``VaultUnavailable``.

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.egress.http2 import MOST_AT_ONCE, MOST_FRAME, Joining, cut
-from casemate.egress.http2_relay import Kept, Side
+from casemate.egress.http2 import MOST_AT_ONCE, MOST_FRAME, FrameJoiner, cut
+from casemate.egress.http2_relay import Http2Side, PendingPart
 from casemate.egress.stream import Stream
 
 HEAD = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a.test"), (b":path", b"/")]
@@ -38,10 +38,10 @@ def parsed(said: bytes) -> list[Parsed]:
 
 
 def joined(frames: list[bytes]) -> list[Parsed]:
-    joining = Joining()
+    joining = FrameJoiner()
     for one in frames:
         joining.add(memoryview(one))
-    return parsed(joining.taken())
+    return parsed(joining.take_all())
 
 
 FRAMES = st.lists(
@@ -90,9 +90,9 @@ def test_what_is_cut_is_the_same_body_and_ends_once(data: bytes, most: int, is_l
 # -- the side of a server that lies
 
 
-def asked(*head: tuple[bytes, bytes]) -> tuple[Side, bytes]:
+def asked(*head: tuple[bytes, bytes]) -> tuple[Http2Side, bytes]:
     """A side that has asked on streams 1 and 3, and an answer's head on 1."""
-    side = Side(cast(Stream, None), is_client=False)
+    side = Http2Side(cast(Stream, None), is_client=False)
     side.h2.initiate_connection()
     side.h2.increment_flow_control_window(2 * WINDOW - 65_535)
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
@@ -104,7 +104,7 @@ def asked(*head: tuple[bytes, bytes]) -> tuple[Side, bytes]:
     return side, peer.data_to_send()
 
 
-def heard(side: Side, said: bytes) -> list[h2.events.Event]:
+def heard(side: Http2Side, said: bytes) -> list[h2.events.Event]:
     return side.h2.receive_data(side.frames.take(said).data)
 
 
@@ -175,13 +175,13 @@ def test_bodies_of_two_streams_stay_apart_and_trailers_come_after() -> None:
 
 def test_what_is_sent_is_cut_as_the_other_side_takes_it_and_stays_within_its_windows() -> None:
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
-    sending = Side(cast(Stream, None), is_client=False)
+    sending = Http2Side(cast(Stream, None), is_client=False)
     sending.h2.initiate_connection()
     peer.initiate_connection()
     stream = sending.ask(HEAD, is_whole=False)
     peer.receive_data(sending.to_send())
     sending.h2.receive_data(peer.data_to_send())
-    sending.keep(stream, Kept(bytes(100_000), is_last=True))
+    sending.keep(stream, PendingPart(bytes(100_000), is_last=True))
     said = sending.to_send()
     bodies = [payload for kind, _, _, payload in parsed(said) if kind == 0]
     assert [len(body) for body in bodies] == [16_384] * 3 + [65_535 - 3 * 16_384]
@@ -201,9 +201,9 @@ def test_a_frame_that_was_let_go_before_the_limit_grew_has_the_old_one() -> None
     stream = side.ask(HEAD, is_whole=False)
     side.h2.receive_data(frame(4, 0, 0))
     side.to_send()
-    side.keep(stream, Kept(bytes(20_000)))
+    side.keep(stream, PendingPart(bytes(20_000)))
     side.h2.receive_data(frame(4, 0, 0, b"\0\5\0\0\x80\0"))  # frames of 32 KiB
-    side.keep(stream, Kept(bytes(20_000)))
+    side.keep(stream, PendingPart(bytes(20_000)))
     frames = parsed(side.to_send())
     sizes = [(kind, len(payload)) for kind, _, _, payload in frames]
     assert sizes == [(0, 16_384), (0, 20_000 - 16_384), (4, 0), (0, 20_000)]
@@ -214,7 +214,7 @@ def test_small_frames_are_none_too_many_for_what_was_sent_and_are_for_nothing() 
     stream = side.ask(HEAD, is_whole=False)
     side.h2.receive_data(frame(4, 0, 0))
     assert side.is_little(2, 0)
-    side.keep(stream, Kept(bytes(4096)))
+    side.keep(stream, PendingPart(bytes(4096)))
     assert not side.is_little(3, 0)
     assert not side.is_little(1, 0)
     assert side.is_little(1, 0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.egress.http2 import MOST_FRAME, PREFACE, Flood, Frames, NoFrames, goaway
+from casemate.egress.http2 import MOST_FRAME, PREFACE, FrameFlood, Frames, NotHttp2, goaway
 
 
 def frame(kind: int, payload: bytes = b"", stream: int = 1, flags: int = 0) -> bytes:
@@ -59,12 +59,12 @@ def test_the_end_of_a_connection_is_told_and_not_passed_on() -> None:
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nXX"])
 def test_what_does_not_begin_as_http_2_is_refused(data: bytes) -> None:
-    with pytest.raises(NoFrames):
+    with pytest.raises(NotHttp2):
         Frames(PREFACE).take(data)
 
 
 def test_a_frame_that_is_longer_than_was_announced_is_refused_by_its_header() -> None:
-    with pytest.raises(NoFrames):
+    with pytest.raises(NotHttp2):
         Frames().take((MOST_FRAME + 1).to_bytes(3) + bytes(6))
 
 
@@ -74,7 +74,7 @@ def test_a_frame_that_is_longer_than_was_announced_is_refused_by_its_header() ->
 def test_a_flood_is_noticed_at_its_bound_and_not_before(kind: int, payload: bytes, count: int) -> None:
     reading = Frames()
     reading.take(frame(kind, payload) * (count - 1))
-    with pytest.raises(Flood):
+    with pytest.raises(FrameFlood):
         reading.take(frame(kind, payload))
 
 
@@ -87,7 +87,7 @@ def test_a_flood_is_noticed_at_its_bound_and_not_before(kind: int, payload: byte
     ],
 )
 def test_what_takes_long_to_read_is_refused_before_it_is_read(frames: bytes) -> None:
-    with pytest.raises(Flood):
+    with pytest.raises(FrameFlood):
         Frames(most_head=32_768).take(frames)
 
 
@@ -103,12 +103,12 @@ def test_only_bytes_of_bodies_are_carried() -> None:
 def test_what_was_carried_allows_for_frames_that_carry_nothing() -> None:
     reading = Frames()
     for _ in range(5000):
-        reading.carried(100)
+        reading.count_carried(100)
         reading.take(frame(8, b"\0\0\0\1"))
 
 
 def test_streams_that_ended_well_allow_for_some_that_did_not() -> None:
     reading = Frames()
     for _ in range(1000):
-        reading.ended_well()
+        reading.count_whole_stream()
         reading.take(frame(3, b"\0\0\0\x08"))

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.egress.http1 import MOST_HEAD, BadAnswer, BadRequest, Following, Reading, Request
+from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, Request, RequestReader
 
 
 def head(text: bytes) -> Request:
-    request = Reading().head(text)
+    request = RequestReader().head(text)
     assert request is not None
     return request
 
@@ -21,7 +21,7 @@ PLAIN = b"GET /x?y HTTP/1.1\r\nHost: good.test\r\nAccept: */*\r\n\r\n"
 def test_a_request_is_written_as_it_was_understood() -> None:
     request = head(PLAIN)
     assert (request.host, request.port, request.path, request.length) == ("good.test", None, "/x?y", 0)
-    assert request.written("good.test") == (
+    assert request.serialize("good.test") == (
         b"GET /x?y HTTP/1.1\r\nHost: good.test\r\nAccept: */*\r\nConnection: keep-alive\r\n\r\n"
     )
 
@@ -29,7 +29,7 @@ def test_a_request_is_written_as_it_was_understood() -> None:
 def test_a_url_is_taken_apart() -> None:
     request = head(b"GET http://good.test:8080/x HTTP/1.1\r\nHost: good.test:8080\r\nProxy-Authorization: s\r\n\r\n")
     assert (request.url_host, request.url_port, request.path) == ("good.test", 8080, "/x")
-    assert b"Proxy-Authorization" not in request.written("good.test:8080")
+    assert b"Proxy-Authorization" not in request.serialize("good.test:8080")
 
 
 def test_connect_has_an_authority() -> None:
@@ -39,7 +39,7 @@ def test_connect_has_an_authority() -> None:
 
 def test_a_header_that_is_called_hop_by_hop_goes_on_all_the_same() -> None:
     request = head(b"GET / HTTP/1.1\r\nHost: good.test\r\nX-Key: 1\r\nConnection: host, x-key, close\r\n\r\n")
-    written = request.written("good.test")
+    written = request.serialize("good.test")
     assert b"\r\nConnection: close\r\n" in written
     assert b"\r\nHost: good.test\r\n" in written
     assert b"X-Key: 1" in written
@@ -50,7 +50,7 @@ def test_an_upgrade_to_something_else_than_a_websocket_is_not_passed_on(protocol
     fields = b"Upgrade: " + protocol + b"\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AA\r\n\r\n"
     request = head(b"GET / HTTP/1.1\r\nHost: good.test\r\n" + fields)
     assert not request.upgrades
-    assert b"pgrade" not in request.written("good.test")
+    assert b"pgrade" not in request.serialize("good.test")
 
 
 BAD = {
@@ -94,15 +94,15 @@ BAD = {
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD.keys())
 def test_a_request_that_could_be_read_in_two_ways_is_refused(text: bytes) -> None:
     with pytest.raises(BadRequest):
-        Reading().head(text)
+        RequestReader().head(text)
 
 
 def test_a_head_that_is_not_whole_needs_more() -> None:
-    assert {Reading().head(PLAIN[:count]) for count in range(1, len(PLAIN))} == {None}
+    assert {RequestReader().head(PLAIN[:count]) for count in range(1, len(PLAIN))} == {None}
 
 
 def test_a_body_of_known_length_is_passed_on_and_the_next_request_is_left() -> None:
-    reading = Reading()
+    reading = RequestReader()
     reading.head(b"POST / HTTP/1.1\r\nHost: good.test\r\nContent-Length: 5\r\n\r\n")
     assert reading.body(b"ab") == (b"ab", False, b"")
     assert reading.body(b"cdeGET /") == (b"cde", True, b"GET /")
@@ -110,11 +110,11 @@ def test_a_body_of_known_length_is_passed_on_and_the_next_request_is_left() -> N
 
 def test_a_length_that_is_said_twice_alike_is_written_once() -> None:
     request = head(b"POST / HTTP/1.1\r\nHost: a.b\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\n")
-    assert request.written("a.b").lower().count(b"content-length") == 1
+    assert request.serialize("a.b").lower().count(b"content-length") == 1
 
 
 def test_chunks_are_written_anew_without_extensions_and_trailers() -> None:
-    reading = Reading()
+    reading = RequestReader()
     reading.head(b"POST / HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\n\r\n")
     assert reading.body(b"3;x=y\r\nabc\r\n0\r\nHost: evil.test\r\n\r\nGET") == (b"3\r\nabc\r\n0\r\n\r\n", True, b"GET")
 
@@ -123,7 +123,7 @@ def test_chunks_are_written_anew_without_extensions_and_trailers() -> None:
     "body", [b"3\nabc\r\n0\r\n\r\n", b"g\r\n", b"3\r\nabcX\r\n0\r\n\r\n", b"-1\r\n", b"0x3\r\nabc\r\n"]
 )
 def test_a_chunk_that_could_be_read_in_two_ways_is_refused(body: bytes) -> None:
-    reading = Reading()
+    reading = RequestReader()
     reading.head(b"POST / HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\n\r\n")
     with pytest.raises(BadRequest):
         reading.body(body)
@@ -132,22 +132,22 @@ def test_a_chunk_that_could_be_read_in_two_ways_is_refused(body: bytes) -> None:
 @given(st.binary(max_size=400) | st.binary(max_size=200).map(lambda tail: PLAIN[:-2] + tail + b"\r\n\r\n"))
 def test_bytes_of_any_kind_are_a_request_or_bad_or_too_few(data: bytes) -> None:
     try:
-        request = Reading().head(data)
+        request = RequestReader().head(data)
     except BadRequest:
         return
     if request is not None:
-        again = Reading().head(request.written(request.host)) if request.method != "CONNECT" else None
+        again = RequestReader().head(request.serialize(request.host)) if request.method != "CONNECT" else None
         assert again is None or (again.host, again.path, again.length) == (request.host, request.path, request.length)
 
 
-def follow(request: bytes, *answer: bytes) -> Following:
-    following = Following(head(request))
+def follow(request: bytes, *answer: bytes) -> AnswerReader:
+    following = AnswerReader(head(request))
     for part in answer:
         fed(following, part)
     return following
 
 
-def fed(following: Following, data: bytes) -> None:
+def fed(following: AnswerReader, data: bytes) -> None:
     """Step by step, as the door does."""
     has_more = following.feed(data)
     while has_more:
@@ -183,7 +183,7 @@ def test_what_is_no_answer_is_refused(answer: bytes) -> None:
 
 @given(st.lists(st.binary(min_size=1, max_size=100), max_size=5))
 def test_answers_of_any_kind_are_followed_or_bad(parts: list[bytes]) -> None:
-    following = Following(head(PLAIN))
+    following = AnswerReader(head(PLAIN))
     try:
         for part in (b"HTTP/1.1 200 OK\r\n", *parts):
             fed(following, part)
@@ -195,7 +195,7 @@ def test_answers_of_any_kind_are_followed_or_bad(parts: list[bytes]) -> None:
 
 @pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"\r\n", b"a:b\r\n"])
 def test_what_is_read_in_one_step_has_a_bounded_number_of_lines(piece: bytes) -> None:
-    reading = Reading()
+    reading = RequestReader()
     reading.head(b"POST / HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\n\r\n")
     data = piece * 10_000
     assert 0 < data[: reading.step(data)].count(b"\n") <= 512

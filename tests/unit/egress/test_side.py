@@ -11,7 +11,7 @@ import h2.events
 import hyperframe.frame
 import pytest
 
-from casemate.egress.http2_relay import Kept, Side
+from casemate.egress.http2_relay import Http2Side, PendingPart
 from casemate.egress.stream import Stream
 
 HEAD = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a.test"), (b":path", b"/")]
@@ -22,19 +22,19 @@ NAMES_HAVE_CHANGED = (
 
 
 def test_a_body_in_single_bytes_is_kept_as_a_body_and_sent_in_order() -> None:
-    side = Side(cast(Stream, None), is_client=False)
+    side = Http2Side(cast(Stream, None), is_client=False)
     side.h2.initiate_connection()
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
     peer.initiate_connection()
     stream = side.ask(HEAD, is_whole=False)
-    side.keep(stream, Kept(bytes(WINDOW)))
+    side.keep(stream, PendingPart(bytes(WINDOW)))
     said = [f"{number:06}".encode() for number in range(10_000)]
     tracemalloc.start()
     for number in b"".join(said):
-        side.keep(stream, Kept(bytes([number])))
+        side.keep(stream, PendingPart(bytes([number])))
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    side.keep(stream, Kept(b"", is_last=True))
+    side.keep(stream, PendingPart(b"", is_last=True))
     assert kept < 600_000  # bytes, for 60,000
     got = peer.receive_data(side.to_send())
     peer.increment_flow_control_window(100_000)
@@ -50,7 +50,7 @@ def test_a_body_in_single_bytes_is_kept_as_a_body_and_sent_in_order() -> None:
 
 def test_no_frame_is_described_for_a_log_that_nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """h2 would make text of all that comes, which is a fifth of what a byte costs."""
-    side = Side(cast(Stream, None), is_client=False)
+    side = Http2Side(cast(Stream, None), is_client=False)
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
     for one in (side.h2, peer):
         one.initiate_connection()

@@ -12,9 +12,9 @@ NAMED = b"\5\1\0\3\x09good.test\x01\xbb"
 
 
 def test_a_request_says_where() -> None:
-    assert socks.read_request(NAMED + b"more") == socks.Wanted("good.test", 443, False, len(NAMED))
-    assert socks.read_request(b"\5\1\0\1\xc6\x12\1\2\0\x50") == socks.Wanted("198.18.1.2", 80, True, 10)
-    assert socks.read_request(b"\5\1\0\4" + b"\0" * 15 + b"\1\0\x50") == socks.Wanted("::1", 80, True, 22)
+    assert socks.read_request(NAMED + b"more") == socks.SocksRequest("good.test", 443, False, len(NAMED))
+    assert socks.read_request(b"\5\1\0\1\xc6\x12\1\2\0\x50") == socks.SocksRequest("198.18.1.2", 80, True, 10)
+    assert socks.read_request(b"\5\1\0\4" + b"\0" * 15 + b"\1\0\x50") == socks.SocksRequest("::1", 80, True, 22)
 
 
 def test_what_is_not_whole_needs_more() -> None:

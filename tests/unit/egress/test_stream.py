@@ -48,7 +48,7 @@ def test_that_the_other_side_goes_is_told_and_what_it_said_before_is_kept(how: s
             other.close()
         await gone.wait()
         stop()
-        assert stream.taken() == b"some bytes"
+        assert stream.take() == b"some bytes"
 
     watched(case)
 
@@ -65,7 +65,7 @@ def test_who_sends_more_than_the_most_is_looked_at_no_longer() -> None:
         assert not gone.is_set()
         stop()
         assert await stream.fill()
-        assert stream.taken() == b"x" * (_MOST + 1) + b"y" * 10
+        assert stream.take() == b"x" * (_MOST + 1) + b"y" * 10
 
     watched(case)
 
@@ -78,7 +78,7 @@ def test_after_the_watching_bytes_are_read_as_ever() -> None:
             await asyncio.sleep(0)
         assert not stream.ahead
         assert await stream.fill()
-        assert stream.taken() == b"later"
+        assert stream.take() == b"later"
         other.close()
         assert not await stream.fill()
         assert not gone.is_set()

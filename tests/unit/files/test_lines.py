@@ -24,7 +24,7 @@ class Pieces:
         self.ahead += self._pieces.pop(0)
         return True
 
-    def taken(self, count: int | None = None) -> bytes:
+    def take(self, count: int | None = None) -> bytes:
         data = bytes(self.ahead[:count])
         del self.ahead[: len(data)]
         return data

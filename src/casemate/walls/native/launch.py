@@ -9,7 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.model.plan import DOOR, GUEST, HOME, WORKSPACE, Bind, Entry, Link, Place, Plan, Text, Waiting, Workspace
+from casemate.model.plan import (
+    GUEST,
+    HOME,
+    PROXY_ADDRESS,
+    WORKSPACE,
+    Bind,
+    Entry,
+    Link,
+    Place,
+    Plan,
+    Text,
+    Waiting,
+    Workspace,
+)
 from casemate.model.sizes import format_size
 from casemate.supervisor import wire
 from casemate.walls.native.descriptors import close_all, memory_file, seal
@@ -31,7 +44,7 @@ _SYNTHESISED = {
     "/etc/group": "user:x:1000:\nnogroup:x:65534:\n",
     "/etc/hosts": "127.0.0.1 localhost casemate\n::1 localhost casemate\n",
     "/etc/hostname": "casemate\n",
-    "/etc/resolv.conf": f"nameserver {DOOR}\noptions ndots:1\n",  # unreachable at once where there is no door
+    "/etc/resolv.conf": f"nameserver {PROXY_ADDRESS}\noptions ndots:1\n",  # unreachable at once without an egress proxy
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
     "/etc/host.conf": "multi on\n",
     "/etc/machine-id": "00000000000000000000000000000000\n",
