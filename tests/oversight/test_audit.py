@@ -15,7 +15,7 @@ import pytest
 from casemate import InvalidArgument, RecordUnavailable, Sandbox
 from casemate.audit import log as audit_log
 from casemate.audit import reading
-from casemate.audit.chain import verified
+from casemate.audit.chain import verify_after
 from casemate.audit.log import AuditLog
 from casemate.audit.reading import Audit
 
@@ -146,10 +146,10 @@ async def test_writers_go_on_while_the_record_is_read(path: Path, monkeypatch: p
         for row in rows:
             reading_now.set()
             assert go_on.wait(60)
-            return verified([row, *rows], good, head)
-        return verified((), good, head)
+            return verify_after([row, *rows], good, head)
+        return verify_after((), good, head)
 
-    monkeypatch.setattr(reading, "verified", slowly)
+    monkeypatch.setattr(reading, "verify_after", slowly)
     verifying = asyncio.ensure_future(Audit(log, "mine").verify())
     assert await asyncio.to_thread(reading_now.wait, 30)
     assert log.intent("run", "mine", {}, wait=False)

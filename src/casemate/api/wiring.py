@@ -184,7 +184,7 @@ class Rooms:
     def _servers(self, heard: Callable[[ServerTools], None]) -> Servers:
         from casemate.tools.connections.servers import Servers
 
-        servers = Servers(os.environ, self.vault.held, on_tools=heard)
+        servers = Servers(os.environ, self.vault.host_secrets, on_tools=heard)
         for name, definition in self._definitions.items():
             servers.add(name, definition)
         return servers

@@ -91,10 +91,10 @@ def hash_of(row: Row) -> str:
 
 def verify(rows: Iterable[Row], head: Head | None = None) -> Verdict:
     """Whether ``rows``, in the order they are kept, form an unbroken chain from the first row on, up to ``head``."""
-    return verified(rows, EMPTY, head)
+    return verify_after(rows, EMPTY, head)
 
 
-def verified(rows: Iterable[Row], good: Head, head: Head | None = None) -> Verdict:
+def verify_after(rows: Iterable[Row], good: Head, head: Head | None = None) -> Verdict:
     """The same for rows that follow ``good``, which was verified before."""
     for row in rows:
         reason = _problem(row, good)

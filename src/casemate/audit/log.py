@@ -327,7 +327,7 @@ class AuditLog:
         where = "" if namespace is None else "WHERE namespace = ?"
         arguments = (max(limit, 0),) if namespace is None else (namespace, max(limit, 0))
         query = f"SELECT {_COLUMNS} FROM record {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608 - constants
-        with self._opened() as database:
+        with self._open_connection() as database:
             rows = [Row(*row) for row in database.execute(query, arguments)]
         return rows[::-1]
 
@@ -337,17 +337,17 @@ class AuditLog:
             "SELECT execution_id FROM record WHERE kind IN ('intent', 'outcome') GROUP BY execution_id"
             " HAVING max(kind) = 'intent' ORDER BY min(sequence)"
         )
-        with self._opened() as database:
+        with self._open_connection() as database:
             return [execution_id for (execution_id,) in database.execute(query)]
 
     def head(self) -> Head:
         """How many rows there are, and the last one's hash; note it elsewhere to verify against later."""
-        with self._opened() as database:
+        with self._open_connection() as database:
             return _head(database)
 
     def verify(self, noted: Head | None = None) -> Verdict:
         """Whether every row is as it was written and none is missing; ``noted``: a head from earlier to find again."""
-        with self._opened() as database, transaction(database, "BEGIN"):
+        with self._open_connection() as database, transaction(database, "BEGIN"):
             with closing(database.execute(f"SELECT {_COLUMNS} FROM record ORDER BY sequence")) as rows:  # noqa: S608
                 verdict = verify((Row(*row) for row in rows), _head(database))
             if not verdict.ok or noted is None or noted == EMPTY:
@@ -373,7 +373,7 @@ class AuditLog:
         if not wait and self._is_long():
             return False
         try:
-            with self._opened(wait=wait) as database:
+            with self._open_connection(wait=wait) as database:
                 self._let_wait(database, wait)
                 self._insert_held(database)
                 self._insert(database, kind, execution_id, namespace, text)
@@ -385,7 +385,7 @@ class AuditLog:
         return True
 
     def _put_held(self, *, wait: bool) -> None:
-        with self._opened(wait=wait) as database:
+        with self._open_connection(wait=wait) as database:
             self._let_wait(database, wait)
             self._insert_held(database)
         self._tell()
@@ -435,7 +435,7 @@ class AuditLog:
         self._long_after = _FOLD_BYTES if not self._is_long() else self._long_after + _FOLD_BYTES
 
     @contextmanager
-    def _opened(self, *, wait: bool = True) -> Iterator[sqlite3.Connection]:
+    def _open_connection(self, *, wait: bool = True) -> Iterator[sqlite3.Connection]:
         if not self._lock.acquire(timeout=-1 if wait else _MOMENT):
             raise _Busy
         try:

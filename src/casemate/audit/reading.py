@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from casemate.audit.chain import EMPTY, Head, Row, Verdict, verified
+from casemate.audit.chain import EMPTY, Head, Row, Verdict, verify_after
 from casemate.audit.log import text_of, transaction, unavailable
 from casemate.errors import InvalidArgument, RecordUnavailable
 
@@ -83,9 +83,9 @@ def _names(kind: str, detail: Mapping[str, Any]) -> Iterator[str]:
         case "request" if detail.get("kind") == "egress":
             yield "egress.requested"
         case "decision" if detail.get("kind") == "egress":
-            yield _decided(detail)
+            yield _egress_event_name(detail)
         case "crossing" if "host" in detail:
-            yield _decided(detail)
+            yield _egress_event_name(detail)
         case "queue":
             yield "queue.backpressure"
 
@@ -98,7 +98,7 @@ def _of_outcome(detail: Mapping[str, Any]) -> Iterator[str]:
         yield "package.installed"
 
 
-def _decided(detail: Mapping[str, Any]) -> str:
+def _egress_event_name(detail: Mapping[str, Any]) -> str:
     return "egress.approved" if detail.get("decision") == "allowed" else "egress.denied"
 
 
@@ -160,12 +160,15 @@ class Audit:
         query = f"SELECT {_COLUMNS} FROM record WHERE {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608 - constants
         found: list[AuditRow] = []
         size = 0
-        with self._opened() as database, closing(database.execute(query, [v for _, v in asked] + [limit])) as rows:
+        with (
+            self._open_database() as database,
+            closing(database.execute(query, [v for _, v in asked] + [limit])) as rows,
+        ):
             for row in (Row(*one) for one in rows):
                 size += len(row.detail)
                 if found and size > _MOST_BYTES:
                     break
-                found.append(_told(row))
+                found.append(_read_row(row))
         return found
 
     async def events(self, *, after: int | None = None) -> AsyncGenerator[AuditEvent]:
@@ -180,11 +183,11 @@ class Audit:
             raise InvalidArgument("after", f"{after!r} is not the cursor of an event")
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
-        def written() -> None:
+        def notify() -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 loop.call_soon_threadsafe(news.set)
 
-        with self._log.listening(written):
+        with self._log.listening(notify):
             row = (await asyncio.to_thread(self._ends))[0].count if after is None else row_before(after)
             while True:
                 news.clear()
@@ -208,12 +211,12 @@ class Audit:
         )
         found: list[AuditRow] = []
         size = 0
-        with self._opened() as database, transaction(database, "BEGIN"):
+        with self._open_database() as database, transaction(database, "BEGIN"):
             (last,) = database.execute("SELECT count FROM head").fetchone() or (row,)
             with closing(database.execute(query, (self._namespace, row))) as rows:
                 for one in (Row(*one) for one in rows):
                     size += len(one.detail)
-                    found.append(_told(one))
+                    found.append(_read_row(one))
                     if size > _MOST_BYTES:
                         break
         is_all = size <= _MOST_BYTES and len(found) < _EVENTS_AT_ONCE
@@ -227,32 +230,32 @@ class Audit:
         head, there = await asyncio.to_thread(self._ends)
         good = EMPTY
         while good.count < there.count:
-            verdict = await asyncio.to_thread(self._verified, good, there.count)
+            verdict = await asyncio.to_thread(self._verify_rows, good, there.count)
             if not verdict.ok:
                 return verdict
             good = verdict.head
-        return verified((), good, head)
+        return verify_after((), good, head)
 
     def _ends(self) -> tuple[Head, Head]:
         """What the head says, and the last row that there is, at one moment."""
-        with self._opened() as database, transaction(database, "BEGIN"):
+        with self._open_database() as database, transaction(database, "BEGIN"):
             head = database.execute("SELECT count, last FROM head").fetchone()
             last = database.execute("SELECT sequence, hash FROM record ORDER BY sequence DESC LIMIT 1").fetchone()
         if head is None:
             raise unavailable(self._log.path, sqlite3.DatabaseError("its head is missing"))
         return Head(*head), EMPTY if last is None else Head(*last)
 
-    def _verified(self, good: Head, last: int) -> Verdict:
+    def _verify_rows(self, good: Head, last: int) -> Verdict:
         """The rows after ``good``, so many of them."""
         query = f"SELECT {_COLUMNS} FROM record WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT {_BATCH}"  # noqa: S608 - constants
-        with self._opened() as database, closing(database.execute(query, (good.count, last))) as rows:
-            verdict = verified((Row(*row) for row in rows), good)
+        with self._open_database() as database, closing(database.execute(query, (good.count, last))) as rows:
+            verdict = verify_after((Row(*row) for row in rows), good)
         if verdict.ok and verdict.head == good:
             return Verdict(good, good.count + 1, f"row {good.count + 1} is missing")
         return verdict
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _open_database(self) -> Iterator[sqlite3.Connection]:
         path, ends = self._log.path, time.monotonic() + _SECONDS
         try:
             with closing(
@@ -280,7 +283,7 @@ def _seconds(since: object) -> float:
     return time
 
 
-def _told(row: Row) -> AuditRow:
+def _read_row(row: Row) -> AuditRow:
     try:
         detail = json.loads(row.detail)
     except (ValueError, RecursionError):

@@ -65,13 +65,13 @@ class Interceptions:
         if not places:
             return None
         with self._lock:
-            found = self._made.pop(places, None)
-            if found is None or found.terms.authority.is_old:
-                found = self._make(places)
-            self._made[places] = found
+            interception = self._made.pop(places, None)
+            if interception is None or interception.terms.authority.is_old:
+                interception = self._make(places)
+            self._made[places] = interception
             if len(self._made) > _MOST_KEPT:
                 self._made.pop(next(iter(self._made)))
-        return found
+        return interception
 
     def close(self) -> None:
         """Remove what lies on this machine's disk: certificates, and no key. Harmless when repeated."""

@@ -74,12 +74,12 @@ class _Count:
         return False
 
     def refuse(self, path: Path, reason: str) -> None:
-        self.skipped.refuse(self._told(path), reason)
+        self.skipped.refuse(self._shown_path(path), reason)
 
     def lose(self, path: Path, reason: str) -> None:
-        self.skipped.lose(self._told(path), reason)
+        self.skipped.lose(self._shown_path(path), reason)
 
-    def _told(self, path: Path) -> str:
+    def _shown_path(self, path: Path) -> str:
         return "" if self.skipped.is_full else self.named(shown(path))  # it takes longer than to read the name
 
     def add(self, size: int) -> None:
@@ -98,7 +98,7 @@ def _noting_none(_path: Path, _sha256: str) -> None:
     return
 
 
-def _nothing(_path: Path, _is_folder: bool) -> None:
+def _ignore_path(_path: Path, _is_folder: bool) -> None:
     return
 
 
@@ -119,7 +119,7 @@ class Packer:
         *,
         content: Content | None = None,
         named: Callable[[str], str] = str,
-        refuses: Refuses = _nothing,
+        refuses: Refuses = _ignore_path,
         tell: Tell = _nobody,
     ) -> None:
         self._out = out
@@ -156,7 +156,7 @@ class Packer:
 
     def end(self) -> Carried:
         """Finish the archive, which is written then; what is in it. Raises ``Unavailable``."""
-        with _writing():
+        with _name_write_errors():
             self._tar.close()
             self._out.flush()
         return self._count.carried()
@@ -218,7 +218,7 @@ class Packer:
         self._count.add(size)
 
     def _write(self, info: tarfile.TarInfo, source: BytesIO | _Exactly | None = None) -> None:
-        with _writing():  # the source raises nothing
+        with _name_write_errors():  # the source raises nothing
             self._tar.addfile(info, cast("BytesIO", source))  # it reads, and no more is asked of it
 
     def _info(self, path: Path, status: os.stat_result | None) -> tarfile.TarInfo:
@@ -238,7 +238,7 @@ def closing(out: BinaryIO) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
+def _name_write_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -278,7 +278,7 @@ def unpack(
     *,
     owner: tuple[int, int] | None = None,
     masked: int = 0o022,
-    refuses: Refuses = _nothing,
+    refuses: Refuses = _ignore_path,
     tell: Tell = _nobody,
     gave: Gave = _noting_none,
 ) -> Carried:

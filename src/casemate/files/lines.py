@@ -137,12 +137,12 @@ async def while_there(client: Client, work: Awaitable[Made]) -> Made | None:
     assert task is not None
     before, is_gone = task.cancelling(), False
 
-    def gone() -> None:
+    def note_gone() -> None:
         nonlocal is_gone
         is_gone = True
         task.cancel()
 
-    stop = client.watch(gone, _MOST_AHEAD)
+    stop = client.watch(note_gone, _MOST_AHEAD)
     try:
         return await work
     except asyncio.CancelledError:

@@ -37,7 +37,7 @@ class TemporaryFolder:
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-", dir=place))
             try:
-                self._lock = _locked(self.path / _HELD)
+                self._lock = _create_locked(self.path / _HELD)
             except OSError:
                 shutil.rmtree(self.path, ignore_errors=True)
                 raise
@@ -81,7 +81,7 @@ def _identity(file: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _locked(path: Path) -> int:
+def _create_locked(path: Path) -> int:
     """The new file, locked; -1 where somebody who sweeps looks at it just now, or something has removed it."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -104,12 +104,12 @@ def _locked(path: Path) -> int:
 
 def _machine() -> tuple[bytes, bytes]:
     """Which start of which machine this is, and which machine; empty where that cannot be told."""
-    machine = _said("/etc/machine-id")
+    machine = _read_mark("/etc/machine-id")
     named = b"%s,%s" % (machine, os.fsencode(os.uname().nodename)) if machine else b""  # a copied machine has its id
-    return _said("/proc/sys/kernel/random/boot_id"), named
+    return _read_mark("/proc/sys/kernel/random/boot_id"), named
 
 
-def _said(path: str) -> bytes:
+def _read_mark(path: str) -> bytes:
     try:
         return Path(path).read_bytes().strip()
     except OSError:

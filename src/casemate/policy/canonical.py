@@ -37,7 +37,7 @@ def parse(text: str | bytes, argument: str = "arguments") -> Any:
     an object with a name twice, NaN, Infinity and numbers beyond a double or 53 bits, lone surrogates; and beyond
     1 MiB, 100 levels, 10,000 keys or 20,000 keys and elements. Size and shape are judged before anything is made.
     """
-    plain = _decoded(text, argument)
+    plain = _decode(text, argument)
     _check_shape(plain, argument)
     try:
         value = json.loads(
@@ -81,17 +81,17 @@ def fingerprint(question: Question, arguments: bytes | None = None) -> str:
     first = canonical(question.arguments) if arguments is None else arguments
     if question.beyond:
         first += b',"beyond":' + canonical(list(question.beyond))
-    rest = _named(question.kind, question.schema, question.server, question.tool)
+    rest = _canonical_names(question.kind, question.schema, question.server, question.tool)
     return hashlib.sha256(b'{"arguments":' + first + b"," + rest[1:]).hexdigest()
 
 
 @lru_cache(maxsize=256)
-def _named(kind: str, schema: str, server: str, tool: str) -> bytes:
+def _canonical_names(kind: str, schema: str, server: str, tool: str) -> bytes:
     """All of that object but the arguments, whose name sorts first."""
     return canonical({"kind": kind, "schema": schema, "server": server, "tool": tool})
 
 
-def _decoded(text: str | bytes, argument: str) -> str:
+def _decode(text: str | bytes, argument: str) -> str:
     if len(text) > MOST_BYTES:
         _refuse(argument, f"are {format_size(len(text))} of JSON; the most is {format_size(MOST_BYTES)}")
     try:

@@ -120,7 +120,7 @@ class _Nodes:
             )
         self.lines.setdefault(path, node.start_mark.line + 1)
         if node.tag == f"{_CORE}map" and node.id == "mapping":
-            return self._mapping(node, path)
+            return self._read_mapping(node, path)
         if node.tag == f"{_CORE}seq" and node.id == "sequence":
             return [self.value(one, (*path, place)) for place, one in enumerate(node.value)]
         if node.tag == f"{_CORE}str" and node.id == "scalar":
@@ -128,7 +128,7 @@ class _Nodes:
         self._refuse(node, f"the tag {node.tag!r} is not for policy files")
         raise AssertionError
 
-    def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
+    def _read_mapping(self, node: Any, path: Path) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = self.value(key_node, (*path, "?"))
@@ -158,7 +158,7 @@ def _plain(text: str) -> Any:
 
 
 def _read_json(text: str, name: str) -> tuple[Any, dict[Path, int]]:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) < len(pairs):
             names = [key for key, _ in pairs]
@@ -167,7 +167,7 @@ def _read_json(text: str, name: str) -> tuple[Any, dict[Path, int]]:
         return made
 
     try:
-        values = json.loads(text, object_pairs_hook=once)
+        values = json.loads(text, object_pairs_hook=refuse_duplicates)
     except json.JSONDecodeError as error:
         raise InvalidArgument("policy", f"{name}:{error.lineno}: is no JSON: {error.msg}") from None
     except InvalidArgument:
@@ -202,7 +202,7 @@ def _toml_lines(text: str) -> Iterator[tuple[Path, int]]:
     for line, statement, values in _toml_statements(text):
         path = _only_path(values)
         if statement.lstrip().startswith("["):
-            table = _resolved(path, tables)
+            table = _resolve_tables(path, tables)
             if statement.lstrip().startswith("[["):
                 tables[table] = tables.get(table, -1) + 1
                 table = (*table, tables[table])
@@ -239,7 +239,7 @@ def _only_path(values: Any) -> Path:
     return path
 
 
-def _resolved(path: Path, tables: Mapping[Path, int]) -> Path:
+def _resolve_tables(path: Path, tables: Mapping[Path, int]) -> Path:
     """``path`` of a header, with the last element of each array of tables that it passes through."""
     made: Path = ()
     for place, key in enumerate(path):

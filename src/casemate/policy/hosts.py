@@ -130,7 +130,7 @@ def host_rule(text: object, argument: str = "allowed_domains") -> HostRule:
     """The rule that ``text`` says. Raises ``InvalidArgument``, which names ``argument``, where it is none, or too wide
     to be meant: a name without a dot, ``localhost``, casemate's own name for this machine, or ``*.`` before a suffix
     under which anybody may register (``*.com``, ``*.co.uk``: the ICANN part of the Public Suffix List)."""
-    rule = _parsed(text, argument)
+    rule = _parse_rule(text, argument)
     host = rule.host.removeprefix("*.")
     if host == EVERY_NAME:
         raise InvalidArgument(
@@ -160,7 +160,7 @@ def host_rule(text: object, argument: str = "allowed_domains") -> HostRule:
 def narrowing_rule(text: object, argument: str = "allowed_domains") -> HostRule:
     """As :func:`host_rule`, for a rule that only narrows others: it may be for a port of this machine's own services,
     under `LOCAL_NAME`."""
-    rule = _parsed(text, argument)
+    rule = _parse_rule(text, argument)
     return rule if rule.host == LOCAL_NAME and rule.port is not None else host_rule(text, argument)
 
 
@@ -174,10 +174,10 @@ def exact_rule(text: object, argument: str = "intercept") -> HostRule:
 
 def denied_rule(text: object, argument: str = "denied_domains") -> HostRule:
     """As :func:`host_rule`, for a rule that says no: it may be as wide as one likes, ``*`` included."""
-    return _parsed(text, argument)
+    return _parse_rule(text, argument)
 
 
-def _parsed(text: object, argument: str) -> HostRule:
+def _parse_rule(text: object, argument: str) -> HostRule:
     if not isinstance(text, str):
         raise InvalidArgument(argument, f"{text!r} is not a str such as 'example.org'")
     host, colon, port = text.partition(":")
@@ -207,7 +207,7 @@ def _why_none(text: str, name: str | None) -> tuple[str, str]:
     if "/" in text or of_six or _is_number(host.rpartition(".")[2].lower()):
         return "it is an address, and hosts are reached by their names", f"{_FORMS} {_OF_ADDRESSES}"
     if not host.isascii():
-        return "it is not in the form that names have in the DNS", _encoded(host)
+        return "it is not in the form that names have in the DNS", _encode_idna(host)
     if name is not None:
         return f"its port is no number from 1 to {MOST_PORT}", _FORMS
     if "*" in host:
@@ -221,7 +221,7 @@ _OF_ADDRESSES = (
 )
 
 
-def _encoded(host: str) -> str:
+def _encode_idna(host: str) -> str:
     """How a name in another script is written (RFC 3490), where that can be told."""
     try:
         name = host.encode("idna").decode("ascii")

@@ -97,13 +97,13 @@ def checked_keys(document: Document, *, arguments: bool) -> SandboxKeys:
         return SandboxKeys.model_validate(dict(document.values))
     except ValidationError as invalid:
         first, *more = invalid.errors(include_url=False, include_context=True)
-        path = first["loc"] if first["type"] == "missing" else _written(document.values, first["loc"])
+        path = first["loc"] if first["type"] == "missing" else _path_in_document(document.values, first["loc"])
         name = ".".join(str(part) for part in path)
-        others = [one["msg"] for one in more if path == _written(document.values, one["loc"]) != first["loc"]]
-        raise InvalidArgument("policy", f"{document.where(path)}: {name}: {_told(first, path, others)}") from None
+        others = [one["msg"] for one in more if path == _path_in_document(document.values, one["loc"]) != first["loc"]]
+        raise InvalidArgument("policy", f"{document.where(path)}: {name}: {_explain(first, path, others)}") from None
 
 
-def _written(values: Any, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+def _path_in_document(values: Any, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """What of ``path`` is in the document: after that, pydantic names the type that it has tried."""
     for place, part in enumerate(path):
         is_there = part in values if isinstance(values, Mapping) else isinstance(values, list) and isinstance(part, int)
@@ -113,7 +113,7 @@ def _written(values: Any, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
     return path
 
 
-def _told(error: Any, path: tuple[str | int, ...], others: Sequence[str]) -> str:
+def _explain(error: Any, path: tuple[str | int, ...], others: Sequence[str]) -> str:
     if error["type"] == "extra_forbidden":
         below: dict[object, type[BaseModel]] = {"limits": LimitKeys, "requests": RequestKeys}
         known = below.get(path[0], SandboxKeys) if len(path) > 1 else SandboxKeys

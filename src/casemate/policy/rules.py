@@ -219,12 +219,12 @@ class Rulebook:
             return None
         by = ", ".join(dict.fromkeys(rule.where for rule in decisive)) or self.rules.default(question.kind)[1]
         reasons = [rule.reason for rule in decisive if rule.reason]
-        verdict = Verdict(effect == "allow", by, reasons[0] if reasons else f"{_said(effect)} by {by}")
+        verdict = Verdict(effect == "allow", by, reasons[0] if reasons else f"{_effect_word(effect)} by {by}")
         return Ruling(verdict, tuple(decisive))
 
     def judge(self, question: Question, now: float) -> tuple[Effect, list[Rule]]:
         """The effect and the rules that make it, a rule once for each use; nothing is spent. Raises as ``verdict``."""
-        answers = [rule for rule in self._answered(question) if self._left(rule, now) > 0]
+        answers = [rule for rule in self._answers_for(question) if self._uses_left(rule, now) > 0]
         if denials := [rule for rule in answers if rule.effect == "deny"]:
             return "deny", denials[:1]
         found = [self._judge_one(part, now) for part in _parts(question)]
@@ -234,7 +234,7 @@ class Rulebook:
         if answers:
             return "allow", answers[:1]
         used = Counter(rule for _, rules in found for rule in rules)
-        if any(effect == "ask" for effect, _ in found) or any(self._left(r, now) < n for r, n in used.items()):
+        if any(effect == "ask" for effect, _ in found) or any(self._uses_left(r, now) < n for r, n in used.items()):
             return "ask", []
         return "allow", list(used.elements())
 
@@ -295,7 +295,7 @@ class Rulebook:
         else:
             del self._answers_to[rule.exactly]
 
-    def _answered(self, question: Question) -> list[Rule]:
+    def _answers_for(self, question: Question) -> list[Rule]:
         asked = self._answers_to.get(fingerprint(question), ()) if self._answers else ()
         return [rule for rule in asked if rule.covers(question)]
 
@@ -303,7 +303,7 @@ class Rulebook:
         """The effect of the written rules; of several that allow, the first."""
         found: dict[Effect, list[Rule]] = {"deny": [], "ask": [], "allow": []}
         for rule in self.rules.written:
-            if rule.covers(question) and self._same_tool(rule, question) and self._left(rule, now) > 0:
+            if rule.covers(question) and self._same_tool(rule, question) and self._uses_left(rule, now) > 0:
                 found[rule.effect].append(rule)
         for effect, rules in found.items():
             if rules:
@@ -314,7 +314,7 @@ class Rulebook:
         """Whether the tool is defined as when the rule first allowed it; other rules are about whatever it is."""
         return rule.effect != "allow" or self._schemas.get(rule, question.schema) == question.schema
 
-    def _left(self, rule: Rule, now: float) -> float:
+    def _uses_left(self, rule: Rule, now: float) -> float:
         """How many uses are left now."""
         over = now >= rule.expires or now - self._began >= rule.lasts
         if over or (rule.until < _EVER and self._today() >= rule.until):
@@ -372,7 +372,7 @@ def _parts(question: Question) -> Iterator[Question]:
         yield replace(question, arguments={**question.arguments, "packages": [name]})
 
 
-def _said(effect: Effect) -> str:
+def _effect_word(effect: Effect) -> str:
     return "allowed" if effect == "allow" else "denied"
 
 

@@ -111,7 +111,7 @@ def _may_be_archive(read: Read, size: int) -> bool:
 def _why_not_member(read: Read, at: int, redaction: Redaction, budget: Budget) -> str:
     """The same of the member whose content begins there."""
     stream = redaction.stream()
-    for looked_at, piece in _inflated(read, at):
+    for looked_at, piece in _inflate(read, at):
         if not budget.spend(looked_at):
             return _TOO_MUCH
         stream.feed(piece)
@@ -131,7 +131,7 @@ def _headers(read: Read, size: int) -> Iterator[int]:
             at = piece.find(_SIGNATURE, at + 1)
 
 
-def _inflated(read: Read, at: int) -> Iterator[tuple[int, bytes]]:
+def _inflate(read: Read, at: int) -> Iterator[tuple[int, bytes]]:
     """What is deflated there, in pieces, each with the bytes that it took to read and to write it."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     waiting, size = b"", _FIRST_PIECE

@@ -63,12 +63,12 @@ def _base64(data: bytes) -> Iterator[bytes]:
             core = encode(bytes(before) + data)[depends:whole]
             yield core
             if not before:
-                yield from (_wrapped(core, width) for width in _B64_WIDTHS)
+                yield from (_wrap_lines(core, width) for width in _B64_WIDTHS)
 
 
 def _hex(data: bytes) -> Iterator[bytes]:
     plain = data.hex().encode()
-    yield from (plain, plain.upper(), _wrapped(plain, _HEX_WIDTH))
+    yield from (plain, plain.upper(), _wrap_lines(plain, _HEX_WIDTH))
     yield from (_each(data, _bytes_as("\\x%02x")), _each(data, _bytes_as("\\x%02X")))
 
 
@@ -83,7 +83,7 @@ def _bytes_as(escape: str, left: str = "") -> tuple[bytes, ...]:
     return tuple(bytes([byte]) if chr(byte) in left else (escape % byte).encode() for byte in range(256))
 
 
-def _wrapped(data: bytes, width: int) -> bytes:
+def _wrap_lines(data: bytes, width: int) -> bytes:
     return b"\n".join(data[start : start + width] for start in range(0, len(data), width))
 
 

@@ -117,7 +117,7 @@ class Redaction:
         if seen.cuts:
             found += self._pieces(data, seen)
         found.sort(key=_first_longest)
-        begun = min(self._begun(data, seen), default=None)
+        begun = min(self._find_beginnings(data, seen), default=None)
         return Scan(found, len(data), b"") if begun is None else Scan(found, begun[0], forms.markers[begun[1]])
 
     def _pieces(self, data: bytes, seen: Seen) -> Iterator[Found]:
@@ -130,7 +130,7 @@ class Redaction:
             if not _is_new_line(data, size - end):
                 yield size - end, size - begin, mirror.markers[number]
 
-    def _begun(self, data: bytes, seen: Seen) -> Iterator[tuple[int, int]]:
+    def _find_beginnings(self, data: bytes, seen: Seen) -> Iterator[tuple[int, int]]:
         """Where something begins that may go on as a secret, or as what is left of one at an ellipsis; and which."""
         forms, size = self._forms, len(data)
         maybe = _MAYBE_ELLIPSIS.search(data, max(0, size - _CONTEXT))

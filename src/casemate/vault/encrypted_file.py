@@ -98,7 +98,9 @@ def unseal(sealed: bytes, key: bytes) -> Contents:
     except (InvalidTag, ValueError):
         raise Damaged("it was changed or cut, or its key is another") from None
     written: dict[str, dict[str, Any]] = json.loads(text)
-    return {namespace: {name: _kept(one) for name, one in values.items()} for namespace, values in written.items()}
+    return {
+        namespace: {name: _read_value(one) for name, one in values.items()} for namespace, values in written.items()
+    }
 
 
 def check_library() -> None:
@@ -110,7 +112,7 @@ def _entry(value: Injected) -> dict[str, Any]:
     return {"value": value.value, "inject": value.inject.written()}
 
 
-def _kept(entry: Any) -> str | Injected:
+def _read_value(entry: Any) -> str | Injected:
     """A value as it was written. Raises ``Damaged``."""
     if isinstance(entry, str):
         return entry
@@ -217,7 +219,7 @@ class Keyring:
         try:
             line = keyring.get_password(_SERVICE, self._entry)
         except keyring.errors.KeyringError as error:
-            raise _refused(error) from None
+            raise _keyring_unavailable(error) from None
         try:
             return None if line is None else Key.read(line)
         except (ValueError, binascii.Error):
@@ -228,7 +230,7 @@ class Keyring:
         try:
             keyring.set_password(_SERVICE, self._entry, key.written())
         except keyring.errors.KeyringError as error:
-            raise _refused(error) from None
+            raise _keyring_unavailable(error) from None
 
 
 def key_path(vault: Path, environ: Mapping[str, str]) -> Path:
@@ -261,7 +263,7 @@ def _library() -> ModuleType:
     return keyring
 
 
-def _refused(error: Exception) -> VaultUnavailable:
+def _keyring_unavailable(error: Exception) -> VaultUnavailable:
     return VaultUnavailable(
         f"the user's keyring cannot be used: {type(error).__name__}", reason="key", remediation="Unlock it."
     )
@@ -293,11 +295,11 @@ class EncryptedFile:
         return tuple(sorted(self._contents().get(namespace, {})))
 
     def set(self, namespace: str, name: str, value: Kept) -> None:
-        def put(contents: Contents) -> bool:
+        def store_value(contents: Contents) -> bool:
             contents.setdefault(namespace, {})[name] = value
             return True
 
-        self._change(put)
+        self._change(store_value)
 
     def delete(self, namespace: str, name: str) -> bool:
         def take(contents: Contents) -> bool:
@@ -307,7 +309,7 @@ class EncryptedFile:
 
     def _contents(self) -> Contents:
         keys, key, sealed = self._read()
-        return self._opened(keys, key, sealed) if sealed is not None and key is not None else {}
+        return self._unseal(keys, key, sealed) if sealed is not None and key is not None else {}
 
     def _read(self) -> tuple[Keys, Key | None, bytes | None]:
         """Its key, then itself: whoever writes meanwhile makes it newer than the key says, never older."""
@@ -335,12 +337,12 @@ class EncryptedFile:
             return Keyring(self.path) if self._head(sealed).key == "keyring" else in_file
         return Keyring(self.path) if in_file.load() is None and Keyring.works() else in_file
 
-    def _opened(self, keys: Keys, key: Key, sealed: bytes) -> Contents:
+    def _unseal(self, keys: Keys, key: Key, sealed: bytes) -> Contents:
         head = self._head(sealed)
         try:
             contents = unseal(sealed, key.secret)
         except Damaged as error:
-            raise self._damaged(error) from None
+            raise self._damage_error(error) from None
         if head.counter < key.counter or head.key != keys.place:
             raise VaultUnavailable(
                 f"the vault {str(self.path)!r} is an older copy: it was written {head.counter} times, its key says "
@@ -354,9 +356,9 @@ class EncryptedFile:
         try:
             return head_of(sealed)
         except Damaged as error:
-            raise self._damaged(error) from None
+            raise self._damage_error(error) from None
 
-    def _damaged(self, error: Damaged) -> VaultUnavailable:
+    def _damage_error(self, error: Damaged) -> VaultUnavailable:
         return VaultUnavailable(
             f"the vault {str(self.path)!r} is not as it was left: {error}",
             reason="damaged",
@@ -365,10 +367,10 @@ class EncryptedFile:
 
     def _change(self, change: Callable[[Contents], bool]) -> bool:
         """Apply ``change``, alone; whether it changed anything."""
-        with self._locked():
+        with self._lock_file():
             keys, key, sealed = self._read()
             key = key or Key(os.urandom(KEY_BYTES), 0)
-            contents = {} if sealed is None else self._opened(keys, key, sealed)
+            contents = {} if sealed is None else self._unseal(keys, key, sealed)
             if not change(contents):
                 return False
             counter = 1 + (0 if sealed is None else self._head(sealed).counter)
@@ -379,7 +381,7 @@ class EncryptedFile:
             return True
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock_file(self) -> Iterator[None]:
         """Nobody else writes meanwhile (flock(2)): no other thread, and no other process."""
         lock = open_lock(self.path.with_name(f"{self.path.name}.lock"))
         try:

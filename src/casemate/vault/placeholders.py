@@ -49,9 +49,9 @@ _ALPHABETS = (  # the first that has all letters and digits of a part is its
 def placeholder_for(value: str) -> str:
     """A stand-in for ``value``, which is another each time. It has at least 16 random characters."""
     shape = next(found for one in _SHAPES if (found := one.fullmatch(value)) is not None)
-    parts = [_randomised(part) for part in shape.groups()]
+    parts = [_randomise(part) for part in shape.groups()]
     missing = _FEWEST - sum(map(len, parts))
-    parts[-1] += _drawn(_alphabet_of(shape.groups()[-1]), max(0, missing))
+    parts[-1] += _draw(_alphabet_of(shape.groups()[-1]), max(0, missing))
     made, at = "", 0
     for number, part in enumerate(parts, 1):
         made += value[at : shape.start(number)] + part
@@ -59,8 +59,8 @@ def placeholder_for(value: str) -> str:
     return made
 
 
-def _randomised(part: str) -> str:
-    return _drawn(_alphabet_of(part), len(part))
+def _randomise(part: str) -> str:
+    return _draw(_alphabet_of(part), len(part))
 
 
 def _alphabet_of(part: str) -> str:
@@ -68,5 +68,5 @@ def _alphabet_of(part: str) -> str:
     return next(alphabet for alphabet in _ALPHABETS if plain <= set(alphabet))
 
 
-def _drawn(alphabet: str, length: int) -> str:
+def _draw(alphabet: str, length: int) -> str:
     return "".join(secrets.choice(alphabet) for _ in range(length))

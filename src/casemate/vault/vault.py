@@ -18,7 +18,7 @@ from casemate.vault.store import EnvironmentStore, Kept, Layered, MemoryStore, S
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HostSecrets:
     """Not for programs, nor for callers: it hands out values. Its methods may block, and raise ``CasemateError``."""
 
     store: Store = field(repr=False)
@@ -106,9 +106,9 @@ class Vault:
         self._note = note
 
     @property
-    def held(self) -> Held:
+    def host_secrets(self) -> HostSecrets:
         """The values, for the host's own connections."""
-        return Held(self._store, self._namespace)
+        return HostSecrets(self._store, self._namespace)
 
     async def set(self, name: str, value: str, *, inject: Inject | None = None) -> None:
         """Keep ``value`` as ``name``, in place of one of that name. With ``inject`` no program gets it: its variable
@@ -121,7 +121,7 @@ class Vault:
         if inject is not None:
             kept = check_injected(name, value, inject)
         where = {"inject": inject.written()} if inject is not None else {}
-        await asyncio.to_thread(self._noted, "set", name, lambda: self._store.set(self._namespace, name, kept), where)
+        await asyncio.to_thread(self._record, "set", name, lambda: self._store.set(self._namespace, name, kept), where)
 
     async def delete(self, name: str) -> None:
         """Forget it; programs that run have it still, and it is still replaced in what they say.
@@ -129,12 +129,12 @@ class Vault:
         Raises ``InvalidArgument`` where there is none of that name, and ``VaultUnavailable``.
         """
         check_name(name)
-        if not await asyncio.to_thread(self._noted, "delete", name, lambda: self._store.delete(self._namespace, name)):
+        if not await asyncio.to_thread(self._record, "delete", name, lambda: self._store.delete(self._namespace, name)):
             raise InvalidArgument("name", _unknown(name))
 
     async def names(self) -> tuple[str, ...]:
         """The names that there are. Raises ``VaultUnavailable``."""
-        return await asyncio.to_thread(self._noted, "", "", lambda: self._store.names(self._namespace))
+        return await asyncio.to_thread(self._record, "", "", lambda: self._store.names(self._namespace))
 
     async def injects(self) -> dict[str, Inject | None]:
         """Every name with where its value may go: None for one that programs get. Raises ``VaultUnavailable``."""
@@ -143,7 +143,7 @@ class Vault:
             kept = {name: self._store.get(self._namespace, name) for name in self._store.names(self._namespace)}
             return {name: one.inject if isinstance(one, Injected) else None for name, one in kept.items()}
 
-        return await asyncio.to_thread(self._noted, "", "", each)
+        return await asyncio.to_thread(self._record, "", "", each)
 
     def resolve(self, names: object) -> Secrets:
         """The secrets that a run asks for. Raises ``InvalidArgument`` for a name that there is none of, whether it is
@@ -151,7 +151,7 @@ class Vault:
         asked = check_asked(names)
         if not asked:
             return NO_SECRETS
-        kept = self._noted("", "", lambda: {name: self._kept(name) for name in asked})
+        kept = self._record("", "", lambda: {name: self._stored_value(name) for name in asked})
         values = {name: one.value if isinstance(one, Injected) else one for name, one in kept.items()}
         return Secrets(values, [_placeholder(name, one) for name, one in kept.items() if isinstance(one, Injected)])
 
@@ -159,7 +159,7 @@ class Vault:
         """The same, without blocking the event loop."""
         return await asyncio.to_thread(self.resolve, names) if check_asked(names) else NO_SECRETS
 
-    def _kept(self, name: str) -> Kept:
+    def _stored_value(self, name: str) -> Kept:
         kept = self._store.get(self._namespace, name)
         if kept is None:
             raise InvalidArgument("secrets", _unknown(name))
@@ -170,7 +170,7 @@ class Vault:
         except InvalidArgument as error:
             raise InvalidArgument("secrets", error.problem) from None
 
-    def _noted(self, action: str, name: str, work: Callable[[], T], more: Mapping[str, object] = _NOTHING_MORE) -> T:
+    def _record(self, action: str, name: str, work: Callable[[], T], more: Mapping[str, object] = _NOTHING_MORE) -> T:
         """``work``, with a row of the record for a change, and for a vault that is not as it was left."""
         try:
             done = work()
