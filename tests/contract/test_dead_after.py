@@ -5,13 +5,9 @@ How long it took is printed, not judged: `pytest -rP tests/contract/test_dead_af
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.conftest import NEEDS
 from tests.contract import witness
 
 from casemate import Done, Execution, Limits, Output, sync
@@ -53,26 +49,6 @@ for child in held:
 {READY}{WAIT}""", 6),
     "stopped itself": ("python", f"{READY}import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", 1),
     "children that hold the pipes": ("shell", "sleep 1000 & sleep 1000 >&2 & echo ready; exec sleep 1000", 3),
-    "memory of 300 MiB in 30 children": ("python", f"""
-import os, signal
-r, w = os.pipe()
-for _ in range(30):
-    if os.fork() == 0:
-        held = bytearray(10 << 20); held[::4096] = bytes([1]) * len(held[::4096])
-        os.write(w, b"x"); signal.pause()
-got = 0
-while got < 30: got += len(os.read(r, 30))
-{READY}{WAIT}""", 31),
-    "Node's own, detached": ("node", """
-const { spawn } = require('child_process');
-for (let n = 0; n < 5; n++) spawn('sleep', ['1000'], { detached: true, stdio: 'inherit' });
-process.on('SIGTERM', () => {});
-setTimeout(() => console.log('ready'), 50); setInterval(() => {}, 1000);""", 6),
-    "Shell's own, deaf and stopped": ("shell", """
-trap '' TERM INT HUP QUIT
-for n in 1 2 3 4 5; do setsid sleep 1000 & done
-sleep 1000 & kill -STOP $!
-echo ready; while :; do sleep 1000; done""", 7),
     "a storm of threads": ("python", f"""
 import threading
 gate = threading.Event()
@@ -98,55 +74,54 @@ while True:
     except OSError: continue
     if pid != 0 and os.getpid() != main: os._exit(0)
     if pid != 0: os.waitpid(pid, 0)""", 1),
+    "memory of 300 MiB in 30 children": ("python", f"""
+import os, signal
+r, w = os.pipe()
+for _ in range(30):
+    if os.fork() == 0:
+        held = bytearray(10 << 20); held[::4096] = bytes([1]) * len(held[::4096])
+        os.write(w, b"x"); signal.pause()
+got = 0
+while got < 30: got += len(os.read(r, 30))
+{READY}{WAIT}""", 31),
+    "Node's own, detached": ("node", """
+const { spawn } = require('child_process');
+for (let n = 0; n < 5; n++) spawn('sleep', ['1000'], { detached: true, stdio: 'inherit' });
+process.on('SIGTERM', () => {});
+setTimeout(() => console.log('ready'), 50); setInterval(() => {}, 1000);""", 6),
+    "Shell's own, deaf and stopped": ("shell", """
+trap '' TERM INT HUP QUIT
+for n in 1 2 3 4 5; do setsid sleep 1000 & done
+sleep 1000 & kill -STOP $!
+echo ready; while :; do sleep 1000; done""", 7),
 }  # fmt: skip
 LIMITS = Limits(memory="1GiB", processes=80)
 TIME = 8.0  # seconds in which everything must be there and have been looked at, also on a busy machine
-STORM_TIME = 4.0  # of what keeps every core busy
-
-
-def time_of(name: str) -> float:
-    """Seconds that the program has."""
-    return STORM_TIME if "storm" in name or "as they end" in name else TIME
-
-
-STARTING = threading.Lock()  # programs start one after the other, so that each one's cell is known
 
 
 def ended_by(sandbox: sync.Sandbox, language: str, code: str, timeout: float) -> tuple[Execution, int, int]:
-    """Run ``code`` to its end by a limit: its execution, how many processes were watched, how many of them live."""
-    with contextlib.ExitStack() as stack:
-        with STARTING:
-            before = witness.cells()
-            stream = stack.enter_context(
-                witness.leaving(sandbox.stream(code, language=language, timeout=timeout, limits=LIMITS))
-            )
-            output = ""
-            while "ready\n" not in output:
-                event = next(stream)
-                assert isinstance(event, Output), event
-                output += event.text
-            (init,) = set(witness.cells()) - set(before)
-            watched = stack.enter_context(witness.watching([init, *witness.descendants(init)]))
-        execution = next(event.execution for event in stream if isinstance(event, Done))
-        alive = watched.living()  # at the moment at which the end is told
-        return execution, len(watched.pidfds), alive
+    """Run ``code`` to its end by a limit: its execution, how many processes were held, how many of them live."""
+    with witness.leaving(sandbox.stream(code, language=language, timeout=timeout, limits=LIMITS)) as stream:
+        said = ""
+        for event in stream:
+            assert isinstance(event, Output), event
+            said += event.text
+            if "ready\n" in said:
+                break
+        with witness.watching(witness.in_cells()) as watched:
+            execution = next(event.execution for event in stream if isinstance(event, Done))
+            alive = watched.living()  # at the moment at which the end is told
+            return execution, len(watched.pidfds), alive
 
 
-def test_nothing_lives_after_a_timeout(sandbox: sync.Sandbox) -> None:
-    node = NEEDS["node"].present()
-    programs = {name: program for name, program in STUBBORN.items() if node or program[0] != "node"}
-
-    def end(name: str) -> tuple[Execution, int, int]:
-        language, code, _ = programs[name]
-        return ended_by(sandbox, language, code, time_of(name))
-
-    with ThreadPoolExecutor(len(programs)) as pool:
-        outcomes = dict(zip(programs, pool.map(end, programs), strict=True))
-    for name, (execution, watched, alive) in outcomes.items():
-        assert watched > programs[name][2], f"{name}: the program did not do what it should"
-        assert (name, execution.status, alive) == (name, "timeout", 0)
-        late = execution.duration - time_of(name)
-        print(f"{name}: dead {late * 1000:.1f} ms after the deadline, {watched} processes", file=sys.stderr)
+@pytest.mark.parametrize(("language", "code", "least"), [
+    pytest.param(*case, marks=[pytest.mark.needs("node")] if case[0] == "node" else []) for case in STUBBORN.values()],
+    ids=STUBBORN)  # fmt: skip
+def test_nothing_lives_after_a_timeout(sandbox: sync.Sandbox, language: str, code: str, least: int) -> None:
+    execution, held, alive = ended_by(sandbox, language, code, timeout=TIME)
+    assert held > least, "the program did not do what it should"
+    assert (execution.status, alive) == ("timeout", 0)
+    print(f"dead {(execution.duration - TIME) * 1000:.1f} ms after the deadline, {held} processes", file=sys.stderr)
 
 
 @pytest.mark.parametrize(("after_ready", "status"), [
@@ -158,8 +133,8 @@ import subprocess
 held = [subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(5)]
 {READY}
 {after_ready}"""
-    execution, watched, alive = ended_by(sandbox, "python", code, timeout=60)
-    assert watched > 6
+    execution, held, alive = ended_by(sandbox, "python", code, timeout=60)
+    assert held > 6
     assert (execution.status, alive) == (status, 0)
 
 
