@@ -28,7 +28,7 @@ def strict(number: str) -> float:
 
 # A run is to cost no more than a dozen starts of an interpreter, and each of these takes a noticeable part of one.
 _NEVER = {
-    "casemate.execution.frames", "casemate.walls.native.pool", "casemate.model.isolation", "casemate.model.plan",
+    "casemate.execution.frames", "casemate.walls.native.pool",
     "casemate.languages.node", "casemate.languages.shell", "casemate.policy.rules", "casemate.egress.proxy", "cyclopts",
     "importlib.metadata", "pydantic", "rich", "shutil", "tempfile", "yaml",
 }  # fmt: skip
