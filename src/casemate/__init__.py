@@ -163,7 +163,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     module = _MODULE_OF.get(name)
     if module is None:
-        raise AttributeError(f"module 'casemate' has no attribute {name!r}")
+        from casemate.model.foreign import no_attribute
+
+        raise no_attribute("module 'casemate'", name, __all__)
     from importlib import import_module
 
     value = getattr(import_module(module), name)

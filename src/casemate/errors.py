@@ -6,6 +6,7 @@ this machine lacks, or casemate's own fault:
 
     CasemateError
     ├── InvalidArgument        an argument is wrong; names it and says what would be right
+    │   ├── UnknownArgument    there is no argument of that name
     │   └── NotFound           there is no session, run, file or operation of that name for whoever asks
     ├── Unavailable            this machine or installation cannot do it; says what would help
     │   ├── WallUnavailable    no wall can be proved here, or not the one asked for
@@ -53,6 +54,10 @@ class InvalidArgument(CasemateError, ValueError):
         super().__init__(f"{argument}: {message}", remediation=remediation)
         self.argument = argument
         self.problem = message
+
+
+class UnknownArgument(InvalidArgument, TypeError):
+    """There is no argument of that name; the message names all such, and what was probably meant by each."""
 
 
 class NotFound(InvalidArgument):

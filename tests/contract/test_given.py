@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract import programs
@@ -62,7 +63,7 @@ def test_given_files_are_in_the_workspace(sandbox: sync.Sandbox, language: str, 
     text = "häß\n" * 1000
     source = tmp_path / "source"
     source.write_text(text, encoding="utf-8")
-    content = {"bytes": text.encode(), "str": text, "path": source}[form]
+    content: Any = {"bytes": text.encode(), "str": text, "path": source}[form]
     execution = sandbox.run(programs.READ_FILE[language], language=language, files={"data/in.bin": content})
     assert (execution.stdout, execution.artifacts) == (text, ())
 

@@ -225,4 +225,4 @@ def test_the_limits_of_a_run_narrow_those_of_the_sandbox_and_never_widen_them(wa
 
 def test_limits_that_are_no_limits_are_refused(sandbox: sync.Sandbox) -> None:
     with pytest.raises(InvalidArgument, match="limits"):
-        sandbox.run("print(1)", limits={"memory": "1GiB"})
+        sandbox.run("print(1)", limits={"memory": "1GiB"})  # type: ignore[arg-type]

@@ -230,7 +230,8 @@ def test_va_12_an_unknown_name_is_refused_before_anything_starts(
 ) -> None:
     with contextlib.closing(AuditLog(sandbox._sandbox._rooms.log.path)) as log:
         before = log.head().count
-        for attempt in (sandbox.run, sandbox.session):
+        attempts: tuple[Any, ...] = (sandbox.run, sandbox.session)
+        for attempt in attempts:
             with pytest.raises(InvalidArgument, match="secrets"):
                 attempt(**{"run": {"code": "x"}}.get(attempt.__name__, {}), language=language, secrets=[NAME, name])
         assert log.head().count == before

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 from tests.contract import programs, witness
 
 from casemate import Display, Done, ErrorEvent, Event, Execution, Limits, Output, sync
 
 
-def events_of(sandbox: sync.Sandbox, code: str, **arguments: object) -> list[Event]:
-    return list(sandbox.stream(code, **arguments))
+def events_of(sandbox: sync.Sandbox, code: str, **options: Any) -> list[Event]:
+    return list(sandbox.stream(code, **options))
 
 
 def execution_of(events: list[Event]) -> Execution:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Iterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from tests.contract import witness
@@ -17,9 +17,9 @@ COMMENT = {"python": "#", "node": "//", "shell": "#"}
 
 
 @contextlib.contextmanager
-def running(sandbox: sync.Sandbox, language: str, code: str, **given: object) -> Iterator[list[int]]:
+def running(sandbox: sync.Sandbox, language: str, code: str, **options: Any) -> Iterator[list[int]]:
     """``code`` runs and waits: everything in its cell, init first."""
-    stream = sandbox.stream(code, language=language, **given)
+    stream = sandbox.stream(code, language=language, **options)
     with contextlib.closing(cast("Generator[Event]", stream)) as events:
         first = next(events)
         assert isinstance(first, Output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 from tests.escapes import host
@@ -28,8 +29,8 @@ def _healthy(sandbox: sync.Sandbox) -> None:
     assert (after.status, after.text, after.results, after.error, after.artifacts) == ("ok", "clean", (), None, ())
 
 
-def _run(sandbox: sync.Sandbox, code: str, **arguments: object) -> Execution:
-    execution = sandbox.run(PRELUDE + code, **arguments)
+def _run(sandbox: sync.Sandbox, code: str, **options: Any) -> Execution:
+    execution = sandbox.run(PRELUDE + code, **options)
     assert host.guests() == []
     return execution
 

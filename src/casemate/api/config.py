@@ -30,6 +30,12 @@ _NOT_OF_WORKSPACE = (
     "command in casemate wrap can be shown it."
 )
 
+# The options of a sandbox that a policy narrows.
+BOUNDED_BY_POLICY = (
+    "policy", "network", "allowed_domains", "allow_local", "limits", "workspace", "workspace_mode", "isolation",
+    "intercept", "trust", "allow_read",
+)  # fmt: skip
+
 
 class Bounded(NamedTuple):
     """Arguments of a sandbox, narrowed by a policy. ``hosts``: what cells may reach; None where they have no door.

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from casemate.api.config import Bounded, bounded, rulebook
+from casemate.api.config import BOUNDED_BY_POLICY, Bounded, bounded, rulebook
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import QueueFull, SandboxClosed
 from casemate.execution.given import (
@@ -45,11 +45,9 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
     from casemate.model.overview import InstalledPackage
-    from casemate.model.plan import Network
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
     from casemate.policy.hosts import HostRules
-    from casemate.policy.policy import Policy
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
     from casemate.sessions.run import StartedRuns
@@ -65,7 +63,7 @@ _MOST_KNOWN = 10_000  # runs of which nothing is kept but that they left no file
 
 
 class Rooms:
-    """The arguments are those of :class:`casemate.Sandbox`, and so is what it raises."""
+    """``options``: those of :class:`casemate.Sandbox`, all of them. Raises as that does."""
 
     # Made when first wanted.
     _packages: Packages | None = None
@@ -80,52 +78,27 @@ class Rooms:
     _egress: Egress | None = None
     _closed = False
 
-    def __init__(
-        self,
-        *,
-        workspace: str | os.PathLike[str] | None,
-        workspace_mode: Literal["overlay", "direct"] | None,
-        output_dir: str | os.PathLike[str] | None,
-        environment: Environment,
-        preload: Sequence[str] | None,
-        isolation: str,
-        policy: str | os.PathLike[str] | Mapping[str, Any] | Policy | None,
-        network: Network | None,
-        allowed_domains: Sequence[str],
-        allow_local: Sequence[int],
-        intercept: Sequence[str],
-        trust: str | os.PathLike[str] | None,
-        limits: Limits | None,
-        approve: Callable[..., Any] | None,
-        approval_timeout: float | None,
-        vault: object,
-        audit: str | os.PathLike[str] | None,
-        namespace: str,
-        concurrency: int | None,
-        package_indexes: Sequence[str],
-        tools: object,
-        allow_read: Sequence[str | os.PathLike[str]] = (),
-    ) -> None:
-        bound = bounded(
-            policy, network=network, allowed_domains=allowed_domains, allow_local=allow_local, limits=limits,
-            workspace=workspace, workspace_mode=workspace_mode, allow_read=allow_read, isolation=isolation,
-            intercept=intercept, trust=trust,
-        )  # fmt: skip
-        self._concurrency = checked_concurrency(concurrency)
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        bound = bounded(**{name: options[name] for name in BOUNDED_BY_POLICY})
+        approve, environment, preload, vault = (
+            options[name] for name in ("approve", "environment", "preload", "vault")
+        )
+        self._concurrency = checked_concurrency(options["concurrency"])
         self.wall = open_wall(bound.isolation, launch_probe, self._concurrency)
         check_approver(approve)
         folder = checked_folder("workspace", bound.workspace)
-        output_folder = checked_output_dir(output_dir)
+        output_folder = checked_output_dir(options["output_dir"])
         check_apart(bound.workspace_mode, output_folder, folder)
         check_preload(preload)
-        self._indexes, self._wanted = _indexes_in(package_indexes), _wanted_in(environment)
-        check_namespace(namespace)
-        self.namespace = namespace
-        self._definitions = _definitions_in(tools)
+        self._indexes, self._wanted = _indexes_in(options["package_indexes"]), _wanted_in(environment)
+        self.namespace: str = options["namespace"]
+        check_namespace(self.namespace)
+        self._definitions = _definitions_in(options["tools"])
         self._policy, self._approve = bound.policy, approve
-        self._approval_timeout = check_timeout(approval_timeout, "approval_timeout")
+        self._approval_timeout = check_timeout(options["approval_timeout"], "approval_timeout")
         self._store = None if vault is None else opened_store(vault, os.environ)
-        self.log = AuditLog(checked_path("audit", audit) if audit is not None else default_path(os.environ))
+        audit = options["audit"]
+        self.log = AuditLog(default_path(os.environ) if audit is None else checked_path("audit", audit))
         self.house = House(
             wall=self.wall, log=self.log, approvals=lambda: self.approvals,
             limits=bound.limits, runtime_for=runtime_for,

@@ -106,9 +106,8 @@ def _make_plan(order: Order, house: House, session: str | None) -> tuple[Request
     names = [one.text for one in order.requirements]
     told, shown = installer.order(order.requirements, order.terms, house)
     request = make_request(
-        installer.program, runtime=runtime, timeout=order.terms.timeout, limits=None, env=None, files=None,
-        stdin=json.dumps(told), namespace=order.namespace, metadata={"install": names},
-        program_name=None, arguments=(),
+        installer.program, runtime=runtime, timeout=order.terms.timeout, stdin=json.dumps(told),
+        namespace=order.namespace, metadata={"install": names},
     )  # fmt: skip
     request = replace(request, session=session)
     alone = replace(house, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=tuple)

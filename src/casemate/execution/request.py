@@ -42,19 +42,19 @@ def make_request(
     code: str | bytes,
     *,
     runtime: Runtime,
+    namespace: str,
     program_name: str | None = None,
     arguments: Sequence[str] = (),
-    timeout: float | None,
-    limits: Limits | None,
-    env: Mapping[str, str] | None,
-    files: Mapping[str, Content] | None,
-    stdin: str | bytes | None,
-    namespace: str,
-    metadata: Mapping[str, Any] | None,
+    timeout: float | None = None,
+    limits: Limits | None = None,
+    env: Mapping[str, str] | None = None,
+    files: Mapping[str, Content] | None = None,
+    stdin: str | bytes | None = None,
+    metadata: Mapping[str, Any] | None = None,
     allowed_domains: Sequence[str] | None = None,
     secrets: Secrets = NO_SECRETS,
 ) -> Request:
-    """A request out of what a caller gave. Raises ``InvalidArgument`` naming the argument."""
+    """The request for a program, with the options of a run. Raises ``InvalidArgument`` naming the argument."""
     if limits is not None and not isinstance(limits, Limits):
         raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
     return Request(

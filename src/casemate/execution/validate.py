@@ -148,8 +148,7 @@ class _Look:
         given = text if language == "shell" else f"{json.dumps(asked)}\n{text}"
         program = _PROGRAMS[language] + (_WITH_IPYTHON if self.session and language == "python" else "")
         request = make_request(
-            program, runtime=self.runtime, timeout=SECONDS, limits=_LIMITS, env=None, files=None,
-            stdin=given, namespace=self.namespace,
+            program, runtime=self.runtime, timeout=SECONDS, limits=_LIMITS, stdin=given, namespace=self.namespace,
             metadata={"validate": language, "sha256": hashlib.sha256(text.encode()).hexdigest()},
         )  # fmt: skip
         alone = replace(

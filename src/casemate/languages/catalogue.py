@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Programs of each kind for which other cells are kept ready: those that want what is preloaded, and those that do not.
 _EXAMPLES = {"python": ("pass", "import numpy"), "node": ("0",), "shell": (":",)}
+LANGUAGES = tuple(_EXAMPLES)
 
 
 @cache

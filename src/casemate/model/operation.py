@@ -83,3 +83,9 @@ class Most(NamedTuple):
     """In an annotation: at most so many characters, entries of a list, or names of a mapping."""
 
     number: int
+
+
+class OneOf(NamedTuple):
+    """In an annotation: one of these words."""
+
+    words: tuple[str, ...]

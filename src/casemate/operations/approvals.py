@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+from casemate.api.options import Name, Seconds
 from casemate.errors import NotFound
 from casemate.model.approval import ApprovalRequest, Kind, Listed, Scope
 from casemate.model.caller import called_by
 from casemate.model.operation import Audience, Between, Most, Principal, operation
 from casemate.operations.filtering import Filters, Key, chosen
 from casemate.operations.handles import meant
-from casemate.operations.terms import Name, Seconds
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
+from casemate.api.options import Name, Path
 from casemate.errors import NotFound
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_name
@@ -16,7 +17,6 @@ from casemate.model.execution import SkippedFile
 from casemate.model.operation import Audience, Principal, operation
 from casemate.operations.files import neither_nor_both, plain
 from casemate.operations.kept import StoredFile
-from casemate.operations.terms import Name, Path
 
 if TYPE_CHECKING:
     from casemate.model.execution import Artifact

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated
 
+from casemate.api.options import Cursor, Name
 from casemate.audit.chain import Verdict
 from casemate.audit.reading import MOST_ROWS, AuditEvent, AuditRow
 from casemate.model.operation import Audience, Between, Principal, operation
 from casemate.operations.handles import meant
-from casemate.operations.terms import Cursor, Name
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk

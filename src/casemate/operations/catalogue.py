@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from casemate.api.sandbox import Sandbox
 from casemate.model.operation import Audience, Mark, Principal, mark_of
+from casemate.model.options import defaults_of, definition_of, docs_of
 from casemate.operations.approvals import Approvals
 from casemate.operations.archives import Archives
 from casemate.operations.audit import Audit
@@ -105,16 +106,19 @@ def catalogue() -> Mapping[str, Operation]:
 def _described(name: str, method: Callable[..., Any], mark: Mark, room: str) -> Operation:
     hints = get_type_hints(method, globalns={**names(), **inspect.unwrap(method).__globals__}, include_extras=True)
     parameters = inspect.signature(method).parameters
+    definition = definition_of(method)
+    options = {} if definition is None else _fields_of(definition)
     description, docs = _documented(inspect.getdoc(method) or "")
     fields: dict[str, Any] = {}
     for parameter in parameters.values():
-        if parameter.name in _FILLED_IN:
+        if parameter.name in _FILLED_IN or parameter.name in options:
             continue
         about = docs.get(parameter.name)
         if not about:
             raise TypeError(f"{name}: nothing is said about {parameter.name}")
         default = ... if parameter.default is parameter.empty else _plain(parameter.default)
         fields[parameter.name] = (given_type(hints[parameter.name]), Field(default, description=about))
+    fields |= options
     streams = inspect.isasyncgenfunction(method)
     title = "".join(part.title() for part in re.split(r"[._]", name))
     return Operation(
@@ -132,6 +136,15 @@ def _described(name: str, method: Callable[..., Any], mark: Mark, room: str) -> 
         room=room,
         wants=frozenset(_FILLED_IN[1:]) & parameters.keys(),
     )
+
+
+def _fields_of(definition: type) -> dict[str, Any]:
+    """The options of a method as fields of its model."""
+    docs, hints = docs_of(definition), definition.__annotations__
+    return {
+        name: (given_type(hints[name]), Field(_plain(default), description=docs[name]))
+        for name, default in defaults_of(definition).items()
+    }
 
 
 def _given_back(told: Any, streams: bool) -> Any:

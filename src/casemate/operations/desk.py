@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
+from casemate.api.options import Code, Name, RunOptions
 from casemate.errors import Unavailable
 from casemate.model.execution import Execution
 from casemate.model.isolation import Diagnosis
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Principal, operation
+from casemate.model.options import takes_options
 from casemate.model.overview import Inspection
-from casemate.operations import terms
 from casemate.operations.approvals import Approvals
 from casemate.operations.archives import Archives
 from casemate.operations.audit import Audit
@@ -25,7 +26,6 @@ from casemate.operations.plans import Plans
 from casemate.operations.runs import Runs
 from casemate.operations.sessions import Sessions
 from casemate.operations.store import Store, TemporaryStore
-from casemate.operations.terms import Code, Language, Metadata, Name, Names, Seconds, Text, Variables
 from casemate.operations.tools import Tools
 from casemate.operations.uploads import Uploads
 from casemate.operations.vault import Vault
@@ -80,69 +80,27 @@ class Desk:
         return self
 
     @operation(audience=Audience.AGENT)
-    async def run(
-        self,
-        code: Code,
-        *,
-        language: Language = "python",
-        files: terms.Files | None = None,
-        env: Variables | None = None,
-        secrets: Names = (),
-        stdin: Text | None = None,
-        timeout: Seconds | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
-        limits: Limits | None = None,
-        allowed_domains: Names | None = None,
-        metadata: Metadata | None = None,
-        program_name: Name | None = None,
-        arguments: Names = (),
-        principal: Principal,
-    ) -> Execution:
+    @takes_options(RunOptions)
+    async def run(self, code: Code, *, principal: Principal, **options: Unpack[RunOptions]) -> Execution:
         """Run a program once, in a fresh cell, and give its outcome. It ends when its caller goes away.
 
-        ``code``: the program. ``language``: that it is written in. ``files``: put into the workspace first, by name.
-        ``env``: variables of the program. ``secrets``: names in the vault, whose values it gets as variables.
-        ``stdin``: what it reads as standard input. ``timeout``: seconds that it may take, not counted while it waits
-        for an approval. ``limits``: narrow those in force. ``allowed_domains``: hosts that it may reach, of those that
-        are allowed at all. ``metadata``: carried along, and kept on record. ``program_name``: the file name that
-        tracebacks show. ``arguments``: its command line.
+        ``code``: the program.
         """
-        begun = await self.runs.start(
-            code, language=language, files=files, env=env, secrets=secrets, stdin=stdin, timeout=timeout,
-            limits=limits, allowed_domains=allowed_domains, metadata=metadata, program_name=program_name,
-            arguments=arguments, principal=principal,
-        )  # fmt: skip
-        return await self.runs.outcome(begun.run, principal)
+        run = await self.runs.start(code, principal=principal, **options)
+        return await self.runs.outcome(run.run, principal)
 
     @operation()
-    async def explain(
-        self,
-        code: Code,
-        *,
-        language: Language = "python",
-        files: terms.Files | None = None,
-        env: Variables | None = None,
-        secrets: Names = (),
-        stdin: Text | None = None,
-        timeout: Seconds | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
-        limits: Limits | None = None,
-        program_name: Name | None = None,
-        arguments: Names = (),
-        principal: Principal,
-    ) -> CellPlan:
+    @takes_options(RunOptions)
+    async def explain(self, code: Code, *, principal: Principal, **options: Unpack[RunOptions]) -> CellPlan:
         """The plan of a run with these arguments: all that is decided before its cell starts. Nothing is started.
 
         It names paths of the machine that casemate runs on. Values of secrets are not in it, nor what was given: the
         program, contents of files, standard input.
 
-        ``code``: the program. ``language``: that it is written in. ``files``: put into the workspace first, by name.
-        ``env``: variables of the program. ``secrets``: names in the vault, whose values it gets as variables.
-        ``stdin``: what it reads as standard input. ``timeout``: seconds that it may take. ``limits``: narrow those in
-        force. ``program_name``: the file name that tracebacks show. ``arguments``: its command line.
+        ``code``: the program.
         """
-        plan = await self.sandbox.explain(
-            code, language=language, files=files, env=env, secrets=secrets, stdin=stdin, timeout=timeout,
-            limits=self.limits_for(principal, limits), program_name=program_name, arguments=arguments,
-        )  # fmt: skip
+        options["limits"] = self.limits_for(principal, options.get("limits"))
+        plan = await self.sandbox.explain(code, **options)
         return explained(plan)
 
     @operation()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from casemate.api.options import Name
 from casemate.execution.egress_request import EgressAnswer
 from casemate.model.caller import called_by
 from casemate.model.operation import Audience, Between, Most, Principal, operation
-from casemate.operations.terms import Name
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk

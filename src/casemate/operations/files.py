@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from casemate.api.options import Cursor, Name, Page, Path, Text
 from casemate.errors import InvalidArgument, NotFound
 from casemate.model.execution import Artifact
 from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.operations.kept import StoredFile
-from casemate.operations.terms import Cursor, Name, Page, Path, Text
 from casemate.sessions.files import FileInfo
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 from casemate.errors import Denied, InvalidArgument, NotFound, Unavailable
 from casemate.model.caller import called_by
 from casemate.model.limits import Limits
+from casemate.model.nearest import meant
+from casemate.model.options import unknown_arguments
 from casemate.operations.wire import Document, document
 
 if TYPE_CHECKING:
@@ -135,7 +137,6 @@ class _Local:
 def no_operation(name: str) -> NotFound:
     """That there is none of this name, and which may be meant."""
     from casemate.operations.catalogue import catalogue
-    from casemate.policy.nearest import meant
 
     return NotFound(
         "operation",
@@ -148,9 +149,14 @@ def _wrong(error: Any, found: Operation) -> InvalidArgument:
     """What is wrong with the arguments, in words, without what was given: a name that is not known before all else, for
     it may be one that is missed, misspelt; else the first."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
+    unknown = [one["loc"][0] for one in errors if one["type"] == "extra_forbidden" and len(one["loc"]) == 1]
+    if unknown:
+        return unknown_arguments(found.name, unknown, found.params.model_fields)
     for one in errors:
-        if (known := _unknown_among(one, found)) is not None:
-            return _unknown(one["loc"], known, found.name)
+        if (known := _unknown_part(one, found)) is not None:
+            like = meant(one["loc"][1], known)
+            remedy = f"It takes: {', '.join(known)}."
+            return InvalidArgument(one["loc"][0], f"takes no {one['loc'][1][:100]!r}{like}", remediation=remedy)
     first = errors[0]
     argument = str(first["loc"][0]) if first["loc"] else "arguments"
     place = ".".join(str(one) for one in first["loc"][1:])
@@ -160,22 +166,10 @@ def _wrong(error: Any, found: Operation) -> InvalidArgument:
     return InvalidArgument(argument[:100], words[:_MOST_WORDS], remediation=about)
 
 
-def _unknown_among(error: Mapping[str, Any], found: Operation) -> list[str] | None:
-    """The names of arguments, or of an argument's parts, where what is wrong is that another was given; else None."""
-    if error["type"] != "extra_forbidden" or len(error["loc"]) > 2:
+def _unknown_part(error: Mapping[str, Any], found: Operation) -> list[str] | None:
+    """The names of an argument's parts, where what is wrong is that another was given; else None."""
+    if error["type"] != "extra_forbidden" or len(error["loc"]) != 2:
         return None
-    if len(error["loc"]) == 1:
-        return list(found.params.model_fields)
     kind = found.params.model_fields[error["loc"][0]].annotation
     models = [one for one in (kind, *get_args(kind)) if hasattr(one, "model_fields")]
     return list(models[0].model_fields) if models else None
-
-
-def _unknown(place: tuple[str, ...], known: list[str], operation: str) -> InvalidArgument:
-    from casemate.policy.nearest import meant
-
-    like = meant(place[-1], known)
-    remedy = f"It takes: {', '.join(known) or 'none'}."
-    if len(place) == 1:
-        return InvalidArgument(place[0][:100], f"{operation} takes no such argument{like}", remediation=remedy)
-    return InvalidArgument(place[0], f"takes no {place[1][:100]!r}{like}", remediation=remedy)

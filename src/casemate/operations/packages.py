@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from casemate.api.options import Name, Names, Seconds
 from casemate.model.caller import called_by
 from casemate.model.operation import Audience, Principal, operation
 from casemate.model.overview import Installed
-from casemate.operations.terms import Name, Names, Seconds
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk

@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
+from casemate.api.options import Code, Name, RunOptions, Wait
 from casemate.api.planning import try_out
 from casemate.errors import InvalidArgument, NotFound
 from casemate.model.caller import called_by
-from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Principal, operation
+from casemate.model.options import complete, takes_options
 from casemate.operations.retention import Retention
 from casemate.operations.runs import RunState
-from casemate.operations.terms import Code, Files, Language, Metadata, Name, Names, Seconds, Text, Variables, Wait
 
 if TYPE_CHECKING:
     from casemate.api.call_plan import Listed, PlannedCall, Trial
@@ -78,53 +78,32 @@ class Plans:
         self._retention = Retention()
 
     @operation(audience=Audience.AGENT)
+    @takes_options(RunOptions)
     async def start(
-        self,
-        code: Code,
-        *,
-        language: Language = "python",
-        files: Files | None = None,
-        env: Variables | None = None,
-        secrets: Names = (),
-        stdin: Text | None = None,
-        timeout: Seconds | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
-        limits: Limits | None = None,
-        allowed_domains: Names | None = None,
-        metadata: Metadata | None = None,
-        program_name: Name | None = None,
-        arguments: Names = (),
-        wait: Wait = 0.0,
-        principal: Principal,
+        self, code: Code, *, wait: Wait = 0.0, principal: Principal, **options: Unpack[RunOptions]
     ) -> RunState:
         """Begin to find out what a program would call: a run in a throwaway cell in which only calls of tools that a
         rule allows are made, and all others are noted down instead of asking anybody. Its handle is the plan's.
 
-        ``code``: the program. ``language``: that it is written in. ``files``: put into the workspace first, by name.
-        ``env``: variables of the program. ``secrets``: names in the vault, whose values it gets as variables.
-        ``stdin``: what it reads as standard input. ``timeout``: seconds that it may take. ``limits``: narrow those in
-        force. ``allowed_domains``: hosts that it may reach, of those that are allowed at all. ``metadata``: carried
-        along, and kept on record. ``program_name``: the file name that tracebacks show. ``arguments``: its command
-        line. ``wait``: seconds to wait for its end before this answers.
+        ``code``: the program. ``wait``: seconds to wait for its end before this answers.
 
         What it changes in files is thrown away; what it has left is had by the run's handle, as of any other.
         """
         desk = self._desk
-        given: dict[str, Any] = {
-            "files": files, "env": env, "stdin": stdin, "timeout": timeout, "allowed_domains": allowed_domains,
-            "metadata": metadata, "program_name": program_name, "arguments": arguments,
-            "limits": desk.limits_for(principal, limits), "secrets": await desk.sandbox.vault.resolved(secrets),
-        }  # fmt: skip
+        values = complete(RunOptions, options, "plans.start")
+        values["limits"] = desk.limits_for(principal, values["limits"])
+        values["secrets"] = await desk.sandbox.vault.resolved(values["secrets"])
         with contextlib.ExitStack() as needed, called_by(principal.name):
-            for content in (files or {}).values():
+            for content in (values["files"] or {}).values():
                 if isinstance(content, Path):
                     needed.enter_context(desk.uploads.using(content.name, principal))
             trials: list[Trial] = []
 
             def begin() -> Run:
-                trials.append(try_out(desk.sandbox, code, language=language, **given))
+                trials.append(try_out(desk.sandbox, code, values))
                 return trials[0].run
 
-            trying = await desk.kept.add(begin, principal, None, language)
+            trying = await desk.kept.add(begin, principal, None, values["language"])
             (trial,) = trials
             held = _Held(principal.name, principal.payer, trial.listed, trial.size, needed.pop_all(), trying)
         self._used_by(held, trying)

@@ -6,31 +6,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, get_args
 
+from casemate.api.options import Code, Cursor, Language, Name, Page, ProgramOptions, Wait
 from casemate.errors import Fault, InvalidArgument
+from casemate.languages.catalogue import LANGUAGES
 from casemate.model.caller import called_by
 from casemate.model.execution import Execution
 from casemate.model.execution import Status as Ending
-from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Most, Principal, operation
+from casemate.model.options import complete, takes_options
 from casemate.operations.failures import error_document, error_from
 from casemate.operations.filtering import Filters, Key, chosen
 from casemate.operations.kept import Kept, KeptRuns
-from casemate.operations.terms import (
-    Code,
-    Cursor,
-    Files,
-    Language,
-    Metadata,
-    Name,
-    Names,
-    Page,
-    Seconds,
-    Text,
-    Variables,
-    Wait,
-)
 from casemate.operations.wire import Document, document, known
 
 if TYPE_CHECKING:
@@ -41,6 +29,9 @@ if TYPE_CHECKING:
 
 Status = Literal["queued", "running", "waiting", "done"]
 _WAIT = 45.0  # seconds
+_OF_STEP = ("timeout", "stdin", "metadata")  # options of a program in a session
+_OF_CELL = ("env", "secrets", "limits", "allowed_domains")  # those of a cell, which an open session has already
+_OF_RUN = ("program_name", "arguments")  # those of a program in a cell of its own
 _PAGE = 20_000  # characters
 
 
@@ -107,7 +98,7 @@ class OutputPage:
 
 _KEYS: dict[str, Key[RunState]] = {
     "status": Key(lambda one: (one.status, one.outcome), known=(*get_args(Status), *get_args(Ending))),
-    "language": Key(lambda one: (one.language,), known=get_args(Language)),
+    "language": Key(lambda one: (one.language,), known=LANGUAGES),
     "session": Key(lambda one: (one.session,), begins=True),
     "run": Key(lambda one: (one.run,), begins=True),
     "owner": Key(lambda one: (one.owner,)),
@@ -122,54 +113,39 @@ class Runs:
         self._kept = kept
 
     @operation(audience=Audience.AGENT)
+    @takes_options(ProgramOptions)
     async def start(
         self,
         code: Code,
         *,
         language: Language | None = None,
         session: Name | None = None,
-        files: Files | None = None,
-        env: Variables | None = None,
-        secrets: Names = (),
-        stdin: Text | None = None,
-        timeout: Seconds | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
-        limits: Limits | None = None,
-        allowed_domains: Names | None = None,
-        metadata: Metadata | None = None,
-        program_name: Name | None = None,
-        arguments: Names = (),
         wait: Wait = 0.0,
         principal: Principal,
+        **options: Unpack[ProgramOptions],
     ) -> RunState:
         """Run a program, which goes on by itself until it ends; the answer names its run.
 
         ``code``: the program. ``language``: that it is written in; unless given, that of the session, or python.
         ``session``: the handle of a session, as whose next step it runs; "new" for a session that begins with it;
-        nothing for a fresh cell of its own. ``files``: put into the workspace first, by name. ``env``: variables of the
-        program. ``secrets``: names in the vault, whose values it gets as variables. ``stdin``: what it reads as
-        standard input. ``timeout``: seconds that it may take, not counted while it waits for an approval. ``limits``:
-        narrow those in force. ``allowed_domains``: hosts that it may reach, of those that are allowed at all.
-        ``metadata``: carried along, and kept on record. ``program_name``: the file name that tracebacks show.
-        ``arguments``: its command line. ``wait``: seconds to wait for its end, or until it waits for an approval,
+        nothing for a fresh cell of its own. ``wait``: seconds to wait for its end, or until it waits for an approval,
         before this answers.
 
         In a session that exists, env, secrets, limits and allowed_domains are those that it was opened with. A step has
         no program_name and no arguments.
         """
+        values = complete(ProgramOptions, options, "runs.start")
         with called_by(principal.name):
-            step: dict[str, Any] = {"timeout": timeout, "stdin": stdin, "metadata": metadata}
-            cell = {"env": env, "secrets": secrets, "limits": limits, "allowed_domains": allowed_domains}
-            named = {"program_name": program_name, "arguments": arguments}
             if session is None:
-                going = await self._alone(
-                    code, language or "python", {**step, **cell, **named, "files": files}, principal
-                )
+                going = await self._alone(code, language or "python", values, principal)
             else:
-                _check_nothing(named if session == "new" else {**named, **cell})
-                opening = partial(self._desk.sessions.open, language or "python", files=files, **cell)  # type: ignore[arg-type]
+                step = {name: values[name] for name in _OF_STEP}
+                _check_nothing({name: values[name] for name in (_OF_RUN if session == "new" else _OF_RUN + _OF_CELL)})
+                cell = {name: values[name] for name in (*_OF_CELL, "files")}
+                opening = partial(self._desk.sessions.open, language or "python", **cell)
                 if language is not None and session != "new":
                     _check_language(self._desk.sessions.find(session, principal).session.language, language)
-                going = await self._step(code, session, step, opening, files or {}, principal)
+                going = await self._step(code, session, step, opening, values["files"] or {}, principal)
         return await self._waited(going, wait, ())
 
     async def _step(
@@ -191,13 +167,13 @@ class Runs:
             await self._desk.sessions.close(opened.session, principal=principal)
             raise
 
-    async def _alone(self, code: str, language: str, given: dict[str, Any], principal: Principal) -> Kept:
-        sandbox, limits = self._desk.sandbox, self._desk.limits_for(principal, given["limits"])
-        secrets = await sandbox.vault.resolved(given["secrets"])
-        given |= {"secrets": secrets, "limits": limits}
+    async def _alone(self, code: str, language: str, options: dict[str, Any], principal: Principal) -> Kept:
+        sandbox, limits = self._desk.sandbox, self._desk.limits_for(principal, options["limits"])
+        secrets = await sandbox.vault.resolved(options["secrets"])
+        options |= {"language": language, "secrets": secrets, "limits": limits}
 
         def begin() -> Run:
-            return sandbox.start(code, language=language, **given)
+            return sandbox.start(code, **options)
 
         return await self._kept.add(begin, principal, None, language)
 

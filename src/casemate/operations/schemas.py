@@ -21,7 +21,8 @@ from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Display, ErrorEvent, Output, ResultEvent
 from casemate.model.execution import Execution, Result
 from casemate.model.limits import Limits
-from casemate.model.operation import Between, Most
+from casemate.model.operation import Between, Most, OneOf
+from casemate.model.options import Default
 
 _STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 _MOST_TEXT = 90 << 20  # characters of a file's content: 64 MiB as base64
@@ -75,9 +76,13 @@ def given_type(annotation: Any, *, is_bounded: bool = False) -> Any:
     (``is_bounded``: one is). Raises ``TypeError`` for what cannot be given as JSON."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
+        words = next((mark.words for mark in arguments[1:] if isinstance(mark, OneOf)), None)
+        if words is not None:
+            return Literal[words]
         has_bound = any(isinstance(one, Most) for one in arguments[1:])
         kind = given_type(arguments[0], is_bounded=has_bound)
-        return Annotated[kind, *(bound for one in arguments[1:] for bound in _bounds(one))]
+        bounds = [bound for mark in arguments[1:] for bound in _bounds(mark)]
+        return Annotated[kind, *bounds] if bounds else kind
     if not is_bounded and (annotation is str or origin in (Sequence, list, tuple, Mapping, dict)):
         return Annotated[given_type(annotation, is_bounded=True), *_bounds(Most(_MOST[annotation is str]))]
     if annotation in _PLAIN or origin is Literal:
@@ -85,8 +90,7 @@ def given_type(annotation: Any, *, is_bounded: bool = False) -> Any:
     if annotation is Limits:
         return LimitsGiven
     if origin in (Union, types.UnionType):
-        if str in arguments:
-            arguments = tuple(one for one in arguments if one is not bytes)
+        arguments = tuple(one for one in arguments if one is not bytes)  # in JSON they are text
         return Union[tuple(given_type(one) for one in arguments)]  # noqa: UP007 - made at run time
     if origin in (Sequence, list, tuple):
         return list[given_type(arguments[0])]  # type: ignore[misc]
@@ -105,6 +109,8 @@ def _bounds(mark: Any) -> tuple[Any, ...]:
             return (Field(ge=low, le=high),)
         case Most(most):
             return (Field(max_length=most), BeforeValidator(partial(_few, most)))
+        case Default():
+            return ()
     return (mark,)
 
 

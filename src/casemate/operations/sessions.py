@@ -6,16 +6,17 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
+from casemate.api.options import Language, Name, SessionOptions
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.execution.request import Content
+from casemate.languages.catalogue import LANGUAGES
 from casemate.model.caller import called_by
-from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Most, Principal, operation
+from casemate.model.options import complete, takes_options
 from casemate.operations.filtering import Filters, Key, chosen
 from casemate.operations.handles import meant
-from casemate.operations.terms import Files, Language, Metadata, Name, Names, Path, Seconds, Variables
 from casemate.sessions.protocol import Variable
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class SessionState:
 
 _KEYS: dict[str, Key[SessionState]] = {
     "status": Key(lambda one: ("busy" if one.is_busy else "idle",), known=("busy", "idle")),
-    "language": Key(lambda one: (one.language,), known=get_args(Language)),
+    "language": Key(lambda one: (one.language,), known=LANGUAGES),
     "session": Key(lambda one: (one.session,), begins=True),
     "name": Key(lambda one: (one.name,)),
     "owner": Key(lambda one: (one.owner,)),
@@ -75,41 +76,23 @@ class Sessions:
         self._open: dict[str, Opened] = {}
 
     @operation(audience=Audience.AGENT)
+    @takes_options(SessionOptions)
     async def open(
-        self,
-        language: Language = "python",
-        *,
-        name: Name | None = None,
-        secrets: Names = (),
-        env: Variables | None = None,
-        limits: Limits | None = None,
-        allowed_domains: Names | None = None,
-        files: Files | None = None,
-        cwd: Path | None = None,
-        restore_cwd: bool = False,
-        idle_timeout: Seconds | None = None,
-        lifetime: Seconds | None = None,
-        metadata: Metadata | None = None,
-        principal: Principal,
+        self, language: Language = "python", *, principal: Principal, **options: Unpack[SessionOptions]
     ) -> SessionState:
         """Open a session: an interpreter in a cell of its own that keeps its state from one run to the next.
 
-        ``language``: that its programs are written in. ``name``: by which it can be found, too. ``secrets``: names in
-        the vault, whose values its programs get as variables. ``env``: variables of its programs. ``limits``: narrow
-        those in force. ``allowed_domains``: hosts that it may reach, of those that are allowed at all. ``files``: put
-        into its workspace first, by name. ``cwd``: the folder of the workspace where its first run begins.
-        ``restore_cwd``: each run begins there. ``idle_timeout``: seconds without use after which it ends. ``lifetime``:
-        seconds after which it ends in any case. ``metadata``: carried along, and kept on record.
+        ``language``: that its programs are written in.
         """
+        values = complete(SessionOptions, options, "sessions.open")
+        name = values.pop("name")  # it is unique among the caller's only, so the sandbox is not told
         self._check(name, principal)
-        secrets_held = await self._desk.sandbox.vault.resolved(secrets)
+        values["secrets"] = await self._desk.sandbox.vault.resolved(values["secrets"])
         self._check(name, principal)
-        session = self._desk.sandbox.session(
-            language, secrets=secrets_held, env=env, limits=self._desk.limits_for(principal, limits),
-            allowed_domains=allowed_domains, files=files, cwd=cwd, restore_cwd=restore_cwd,
-            idle_timeout=self._desk.idle_timeout if idle_timeout is None else idle_timeout,
-            lifetime=lifetime, metadata=metadata,
-        )  # fmt: skip
+        values["limits"] = self._desk.limits_for(principal, values["limits"])
+        if values["idle_timeout"] is None:
+            values["idle_timeout"] = self._desk.idle_timeout
+        session = self._desk.sandbox.session(language, **values)
         opened = self._open[session.id] = Opened(session, name, principal.name, time.time(), payer=principal.payer)
         return opened.state
 

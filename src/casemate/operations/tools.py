@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from weakref import WeakValueDictionary
 
+from casemate.api.options import Name, Seconds
 from casemate.approvals.requester import Origin
 from casemate.errors import Denied
 from casemate.model.approval import Question
 from casemate.model.caller import called_by
 from casemate.model.operation import Audience, Most, Principal, operation
-from casemate.operations.terms import Name, Seconds
 from casemate.tools.tools import ToolSummary
 
 if TYPE_CHECKING:

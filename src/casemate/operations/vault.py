@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from casemate.api.options import Name, Names
 from casemate.model.operation import Most, operation
-from casemate.operations.terms import Name, Names
 from casemate.policy.inject import Inject
 
 if TYPE_CHECKING:

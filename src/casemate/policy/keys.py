@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from casemate.errors import InvalidArgument
+from casemate.model.nearest import meant
 from casemate.model.plan import Network
 from casemate.policy.document import Document
 from casemate.policy.hosts import MOST_PORT
-from casemate.policy.nearest import meant
 
 Size = StrictStr | StrictInt
 Number = StrictInt | StrictFloat

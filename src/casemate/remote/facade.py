@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from casemate.api.options import RunOptions, SessionOptions
+from casemate.model.foreign import no_attribute
 from casemate.model.limits import Limits
+from casemate.model.options import complete, takes_options
 from casemate.remote.blocking import Blocking
 from casemate.remote.client import Remote, connect
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
@@ -17,7 +21,6 @@ from casemate.remote.session import Session
 
 if TYPE_CHECKING:
     from casemate.api.call_plan import ProgramPlan
-    from casemate.execution.request import Content
     from casemate.model.events import Event
     from casemate.model.execution import Execution
     from casemate.model.isolation import Diagnosis
@@ -40,65 +43,47 @@ class ConnectedSandbox:
         self.vault, self.packages, self.artifacts = Vault(ways), Packages(ways), Artifacts(ways)
         self.audit, self.egress = Audit(ways), Egress(ways)
 
+    if not TYPE_CHECKING:  # a type checker has its own message
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("ConnectedSandbox", name, dir(type(self)))
+
     def __repr__(self) -> str:
         return f"<ConnectedSandbox {self.invoke.address}>"
 
-    async def run(
-        self,
-        code: str | bytes,
-        *,
-        language: str = "python",
-        timeout: float | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
-        limits: Limits | None = None,
-        allowed_domains: Sequence[str] | None = None,
-        secrets: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        files: Mapping[str, Content] | None = None,
-        stdin: str | bytes | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        program_name: str | None = None,
-        arguments: Sequence[str] = (),
-    ) -> Execution:
+    @takes_options(RunOptions)
+    async def run(self, code: str | bytes, **options: Unpack[RunOptions]) -> Execution:
         """See :meth:`casemate.Sandbox.run`. Cancelling ends the cell."""
-        given = {
-            "code": code, "language": language, "limits": limits, "allowed_domains": allowed_domains,
-            "secrets": secrets, "env": env, "stdin": stdin, "metadata": metadata, "program_name": program_name,
-            "arguments": arguments,
-        }  # fmt: skip
-        return await run_to_end(partial(self._begin, plain(given), timeout, files))
+        return await run_to_end(partial(self._begin, "runs.start", code, complete(RunOptions, options, "run")))
 
-    async def stream(self, code: str | bytes, **arguments: Any) -> AsyncGenerator[Event]:
+    @takes_options(RunOptions)
+    async def stream(self, code: str | bytes, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
         """See :meth:`casemate.Sandbox.stream`. Leaving early ends the cell."""
-        timeout, files = arguments.pop("timeout", 60.0), arguments.pop("files", None)
-        given = plain({"code": code, **arguments})
-        events = stream_to_end(partial(self._begin, given, timeout, files))
-        try:
+        values = complete(RunOptions, options, "stream")
+        async with contextlib.aclosing(stream_to_end(partial(self._begin, "runs.start", code, values))) as events:
             async for event in events:
                 yield event
-        finally:
-            await events.aclose()
 
-    def start(self, code: str | bytes, **arguments: Any) -> Run:
+    @takes_options(RunOptions)
+    def start(self, code: str | bytes, **options: Unpack[RunOptions]) -> Run:
         """See :meth:`casemate.Sandbox.start`: a run that goes on in the service when the caller goes away."""
-        timeout, files = (
-            arguments.pop("timeout", 60.0),
-            uploaded_blocking(self._ways.blocking, arguments.pop("files", None)),
-        )
-        given = plain({"code": code, **arguments, "files": files})
-        told = self._ways.blocking.call("runs.start", {**given, "timeout": timeout})
-        return Run(told["run"], self._ways)
+        values = complete(RunOptions, options, "start")
+        files = uploaded_blocking(self._ways.blocking, values.pop("files"))
+        document = {**plain({"code": code, **values, "files": files}), "timeout": values["timeout"]}
+        return Run(self._ways.blocking.call("runs.start", document)["run"], self._ways)
 
     async def attach(self, run_id: str) -> Run:
         """A run of this caller's that goes on, or is kept. Raises ``InvalidArgument`` where there is none."""
         await self._ways.call("runs.get", run=run_id)
         return Run(run_id, self._ways)
 
-    def session(
-        self, language: str = "python", *, files: Mapping[str, Content] | None = None, **arguments: Any
-    ) -> Session:
+    @takes_options(SessionOptions)
+    def session(self, language: str = "python", **options: Unpack[SessionOptions]) -> Session:
         """See :meth:`casemate.Sandbox.session`. It is open when this returns."""
-        given = plain({"language": language, **arguments, "files": uploaded_blocking(self._ways.blocking, files)})
-        return Session(self._ways.blocking.call("sessions.open", given), self._ways)
+        values = complete(SessionOptions, options, "session")
+        files = uploaded_blocking(self._ways.blocking, values.pop("files"))
+        document = plain({"language": language, **values, "files": files})
+        return Session(self._ways.blocking.call("sessions.open", document), self._ways)
 
     async def validate(self, code: str | bytes, language: str = "python", fix: bool = False, **given: Any) -> Any:
         """See :meth:`casemate.Sandbox.validate`."""
@@ -130,39 +115,26 @@ class ConnectedSandbox:
         kind = type_named("casemate.model.isolation:Diagnosis")
         return revived(kind, await self._ways.call("doctor"))  # type: ignore[no-any-return]
 
-    async def plan(
-        self,
-        code: str | bytes,
-        *,
-        files: Mapping[str, Content] | None = None,
-        timeout: float | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
-        session: object = None,
-        **arguments: Any,
-    ) -> ProgramPlan:
+    @takes_options(RunOptions)
+    async def plan(self, code: str | bytes, *, session: object = None, **options: Unpack[RunOptions]) -> ProgramPlan:
         """See :meth:`casemate.Sandbox.plan`. The plan is held in the service, for this caller alone: for an hour after
         its last use, the last 50 of them; ``run`` of one that is held no more raises ``NotFound``."""
         from casemate.api.planning import check_no_session
         from casemate.remote.planned import planned
 
         check_no_session(session)
-        given = plain({"code": code, **arguments})
-        return await planned(self._ways, partial(self._begin, given, timeout, files, "plans.start"))
+        return await planned(
+            self._ways, partial(self._begin, "plans.start", code, complete(RunOptions, options, "plan"))
+        )
 
-    async def explain(
-        self,
-        code: str | bytes,
-        *,
-        files: Mapping[str, Content] | None = None,
-        stdin: str | bytes | None = None,
-        timeout: float | None = 60.0,  # noqa: ASYNC109 - the cell's, not the call's
-        **arguments: Any,
-    ) -> Plan:
+    @takes_options(RunOptions)
+    async def explain(self, code: str | bytes, **options: Unpack[RunOptions]) -> Plan:
         """See :meth:`casemate.Sandbox.explain`: paths in it are of the service's machine, so it is for operators alone.
         Values of secrets are masked, and the order of its ``waiting`` is empty."""
         from casemate.remote.explained import plan_from
 
-        given = plain({"code": code, "stdin": stdin, **arguments})
-        return plan_from(await self._asked("explain", given, timeout, files), code, files, stdin)
+        values = complete(RunOptions, options, "explain")
+        return plan_from(await self._call("explain", code, values), code, values["files"], values["stdin"])
 
     async def close(self) -> None:
         """Close the connection; what lives in the service goes on. Harmless when repeated."""
@@ -174,23 +146,14 @@ class ConnectedSandbox:
     async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
-    async def _begin(
-        self,
-        given: Mapping[str, Any],
-        within: float | None,
-        files: Mapping[str, Content] | None,
-        operation: str = "runs.start",
-    ) -> Run:
-        told = await self._asked(operation, given, within, files)
-        return Run(told["run"], self._ways)
+    async def _begin(self, operation: str, code: str | bytes, values: Mapping[str, Any]) -> Run:
+        return Run((await self._call(operation, code, values))["run"], self._ways)
 
-    async def _asked(
-        self, operation: str, given: Mapping[str, Any], within: float | None, files: Mapping[str, Content] | None
-    ) -> Any:
-        """What ``operation`` answers about a program with ``files``, which are sent ahead where they are large."""
-        ahead = await uploaded(self.invoke, files)
-        more = {"files": ahead} if ahead is not None else {}
-        return await self.invoke(operation, {**given, **more, "timeout": within})
+    async def _call(self, operation: str, code: str | bytes, values: Mapping[str, Any]) -> Any:
+        """What ``operation`` answers about a program with these options; large files are uploaded before."""
+        files = await uploaded(self.invoke, values["files"])
+        document = plain({"code": code, **values, "files": files})
+        return await self.invoke(operation, {**document, "timeout": values["timeout"]})
 
 
 async def connected_sandbox(url: str | None, token: str | None, **given: Any) -> ConnectedSandbox:

@@ -19,14 +19,16 @@ from concurrent.futures import wait as wait_for
 from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from casemate.api import sandbox as asynchronous
 from casemate.api.connect import connected_aside
+from casemate.api.options import RunOptions, SandboxOptions, SessionOptions
 from casemate.errors import SandboxClosed
 from casemate.model.events import Event
 from casemate.model.execution import Execution
 from casemate.model.isolation import Diagnosis
+from casemate.model.options import takes_options
 from casemate.model.plan import Plan
 from casemate.sync.rooms import ApprovalRequest, Approvals, Blocking, ProgramPlan, Vault, Wait, each, plain
 
@@ -47,50 +49,56 @@ _JOIN_TIMEOUT = 10.0  # seconds the loop's thread has to end
 class Sandbox:
     """``casemate.Sandbox`` with blocking methods; arguments, results and errors are the same."""
 
-    def __init__(self, *, _make: Any = asynchronous.Sandbox, **arguments: Any) -> None:
+    @takes_options(SandboxOptions)
+    def __init__(self, *, _make: Any = asynchronous.Sandbox, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="casemate-sync", daemon=True)
         try:
-            self._sandbox: asynchronous.Sandbox = _make(**arguments)
+            self._sandbox: asynchronous.Sandbox = _make(**options)
         except BaseException:
             self._loop.close()
             raise
         self._thread.start()
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str], **arguments: Any) -> Self:
+    def from_file(cls, path: str | PathLike[str], **options: Unpack[SandboxOptions]) -> Self:
         """See :meth:`casemate.Sandbox.from_file`."""
-        return cls(_make=partial(asynchronous.Sandbox.from_file, path), **arguments)
+        return cls(_make=partial(asynchronous.Sandbox.from_file, path), **options)
 
     @classmethod
-    def from_env(cls, **arguments: Any) -> Self:
+    def from_env(cls, **options: Unpack[SandboxOptions]) -> Self:
         """See :meth:`casemate.Sandbox.from_env`."""
-        return cls(_make=asynchronous.Sandbox.from_env, **arguments)
+        return cls(_make=asynchronous.Sandbox.from_env, **options)
 
     @classmethod
     def connect(cls, url: str | None = None, token: str | None = None, **arguments: Any) -> Self:
         """See :meth:`casemate.Sandbox.connect`."""
         return cls(_make=partial(connected_aside, url, token), **arguments)
 
-    def run(self, code: str | bytes, **arguments: Any) -> Execution:
+    @takes_options(RunOptions)
+    def run(self, code: str | bytes, **options: Unpack[RunOptions]) -> Execution:
         """See :meth:`casemate.Sandbox.run`. An interrupt (Ctrl-C) ends the cell."""
-        return self._wait(self._sandbox.run(code, **arguments))
+        return self._wait(self._sandbox.run(code, **options))
 
-    def stream(self, code: str | bytes, **arguments: Any) -> Iterator[Event]:
+    @takes_options(RunOptions)
+    def stream(self, code: str | bytes, **options: Unpack[RunOptions]) -> Iterator[Event]:
         """See :meth:`casemate.Sandbox.stream`. Leaving the loop early ends the cell."""
-        yield from each(self._sandbox.stream(code, **arguments), self._wait)
+        yield from each(self._sandbox.stream(code, **options), self._wait)
 
-    def start(self, code: str | bytes, **arguments: Any) -> Run:
+    @takes_options(RunOptions)
+    def start(self, code: str | bytes, **options: Unpack[RunOptions]) -> Run:
         """See :meth:`casemate.Sandbox.start`."""
-        return Run(self._wait(_called(self._sandbox.start, code, **arguments)), self._wait)
+        return Run(self._wait(_called(self._sandbox.start, code, **options)), self._wait)
 
-    def plan(self, code: str | bytes, **arguments: Any) -> ProgramPlan:
+    @takes_options(RunOptions)
+    def plan(self, code: str | bytes, **options: Unpack[RunOptions]) -> ProgramPlan:
         """See :meth:`casemate.Sandbox.plan`."""
-        return ProgramPlan(self._wait(self._sandbox.plan(code, **arguments)), self._wait)
+        return ProgramPlan(self._wait(self._sandbox.plan(code, **options)), self._wait)
 
-    def explain(self, code: str | bytes, **arguments: Any) -> Plan:
+    @takes_options(RunOptions)
+    def explain(self, code: str | bytes, **options: Unpack[RunOptions]) -> Plan:
         """See :meth:`casemate.Sandbox.explain`."""
-        return self._wait(self._sandbox.explain(code, **arguments))
+        return self._wait(self._sandbox.explain(code, **options))
 
     def validate(
         self, code: str | bytes, language: str = "python", fix: bool = False, *, session: bool = False
@@ -127,9 +135,10 @@ class Sandbox:
         """See :meth:`casemate.Sandbox.warm_up`."""
         self._sandbox.warm_up(*languages)
 
-    def session(self, language: str = "python", **arguments: Any) -> Session:
+    @takes_options(SessionOptions)
+    def session(self, language: str = "python", **options: Unpack[SessionOptions]) -> Session:
         """See :meth:`casemate.Sandbox.session`."""
-        return Session(self._wait(_called(self._sandbox.session, language, **arguments)), self._wait)
+        return Session(self._wait(_called(self._sandbox.session, language, **options)), self._wait)
 
     @property
     def sessions(self) -> Sessions:

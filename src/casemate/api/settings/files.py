@@ -76,7 +76,7 @@ def _configured(path: Path) -> Configured:
 
 
 def _check_names(document: Document) -> None:
-    from casemate.policy.nearest import meant
+    from casemate.model.nearest import meant
 
     for name in document.values:
         if name not in _TOP:
@@ -85,7 +85,7 @@ def _check_names(document: Document) -> None:
 
 def _own(document: Document, own: Mapping[str, Any], folder: str) -> Iterator[Setting]:
     """The values that are no policy's. Raises ``InvalidArgument``."""
-    from casemate.policy.nearest import meant
+    from casemate.model.nearest import meant
 
     for name, given in own.items():
         if name not in _SECTIONS:

@@ -215,7 +215,7 @@ def _together(read: Configured, environ: Mapping[str, str], arguments: Mapping[s
 def _given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
     for name, value in arguments.items():
         if name not in KEYS:
-            from casemate.policy.nearest import meant
+            from casemate.model.nearest import meant
 
             raise InvalidArgument(name, f"is no key that casemate knows{meant(name, KEYS)}")
         if value is None:

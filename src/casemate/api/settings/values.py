@@ -90,7 +90,7 @@ def _text(_: Key, value: Any) -> None:
 
 def _choice(key: Key, value: Any) -> None:
     if value not in key.choices:
-        from casemate.policy.nearest import meant
+        from casemate.model.nearest import meant
 
         likely = meant(value, key.choices) if isinstance(value, str) else ""
         raise ValueError(f"{_cut(value)} is not known{likely or ';'} choose one of {', '.join(key.choices)}")

@@ -37,7 +37,7 @@ def _read(variable: str, text: str) -> tuple[Key, Any]:
     alias = _ALIASES.get(variable)
     key = KEYS[alias.key] if alias else VARIABLES.get(variable)
     if key is None:
-        from casemate.policy.nearest import meant
+        from casemate.model.nearest import meant
 
         known = [*VARIABLES, *_ALIASES, CONFIG]
         raise InvalidArgument(

@@ -1,0 +1,146 @@
+"""The options of each call, defined once: names, types, bounds, defaults and what they mean.
+
+Everything that takes them reads these definitions. To add a keyword to ``run``: a field of `RunOptions` here, its
+consumer (``execution/request.py`` makes the request from it), and a test.
+
+- A method takes ``**options: Unpack[RunOptions]`` under ``@takes_options(RunOptions)``: editors and mypy check and
+  complete its keywords, ``inspect.signature`` and ``help`` show them with their defaults.
+- ``complete(RunOptions, options, "run")`` fills in the defaults and names all unknown keywords.
+- The catalogue of operations makes the fields of its models from the same methods. So ``catalogue()["run"].params``
+  (names, defaults, descriptions, bounds; ``params_schema()`` for JSON) is what a command line and MCP schemas read. A
+  surface that must stay fast reads ``defaults_of`` and ``docs_of`` of ``model.options``, which load no pydantic.
+- ``casemate.sync`` and ``Sandbox.connect`` pass the options on as they are.
+
+Annotations here are evaluated at import, for the mechanism reads them: no ``from __future__ import annotations``.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypedDict
+
+from casemate.execution.request import MAX_CODE, Content
+from casemate.languages.catalogue import LANGUAGES
+from casemate.model.limits import Limits
+from casemate.model.operation import Between, Most, OneOf
+from casemate.model.options import Default
+
+DAY = 86_400.0  # seconds
+MOST_PAGE = 1_000_000  # characters, or bytes, of one answer
+
+# Kinds of values with their bounds, which operations use for their further arguments, too.
+Language = Annotated[str, OneOf(LANGUAGES)]
+Code = Annotated[str, Most(MAX_CODE)]
+Name = Annotated[str, Most(200)]
+Path = Annotated[str, Most(1024)]
+Text = Annotated[str, Most(64 << 20)]
+Seconds = Annotated[float, Between(0.01, 7 * DAY)]
+Wait = Annotated[float, Between(0.0, 3600.0)]
+Cursor = Annotated[int, Between(0, 2**53)]
+Page = Annotated[int, Between(1, MOST_PAGE)]
+Files = Annotated[Mapping[str, Content], Most(10_000)]
+Variables = Annotated[Mapping[str, str], Most(10_000)]
+Names = Annotated[Sequence[str], Most(1000)]
+Metadata = Annotated[Mapping[str, Any], Most(1000)]
+
+
+class CellOptions(TypedDict, total=False):
+    """What a cell is made with: options of a run and of a session."""
+
+    limits: Annotated[Limits | None, Default(None)]
+    """How much it may use; narrows the limits in force. In a session `wall` is the most that a step may take."""
+    allowed_domains: Annotated[Names | None, Default(None)]
+    """Hosts that it may reach, of those that are allowed at all; all of these unless given."""
+    secrets: Annotated[Names, Default(())]
+    """Names in the vault, whose values programs get as variables; the values are in nothing that comes out."""
+    env: Annotated[Variables | None, Default(None)]
+    """Variables of its programs."""
+    files: Annotated[Files | None, Default(None)]
+    """Put into the workspace first, by name: content, or a path of a file to copy."""
+    metadata: Annotated[Metadata | None, Default(None)]
+    """Carried along, and kept on record."""
+
+
+class ProgramOptions(CellOptions, total=False):
+    """Options of a program, wherever it runs."""
+
+    timeout: Annotated[Seconds | None, Default(60.0)]
+    """Seconds from the cell's start that the program may take, not counted while it waits for an approval; none for
+    `limits.wall`."""
+    stdin: Annotated[Text | bytes | None, Default(None)]
+    """What the program reads as standard input."""
+    program_name: Annotated[Name | None, Default(None)]
+    """The file name that tracebacks show."""
+    arguments: Annotated[Names, Default(())]
+    """The program's command line."""
+
+
+class RunOptions(ProgramOptions, total=False):
+    """Options of ``run``, ``stream``, ``start``, ``plan`` and ``explain``."""
+
+    language: Annotated[Language, Default("python")]
+    """The language that the program is written in."""
+
+
+class SessionOptions(CellOptions, total=False):
+    """Options of ``session``."""
+
+    name: Annotated[Name | None, Default(None)]
+    """A name by which it can be found, too; unique among the open sessions."""
+    cwd: Annotated[Path | None, Default(None)]
+    """The folder of the workspace where its first step begins."""
+    restore_cwd: Annotated[bool, Default(False)]
+    """Whether each step begins in `cwd`."""
+    idle_timeout: Annotated[Seconds | None, Default(None)]
+    """Seconds without use after which it ends."""
+    lifetime: Annotated[Seconds | None, Default(None)]
+    """Seconds after which it ends in any case."""
+
+
+class SandboxOptions(TypedDict, total=False):
+    """Options of ``Sandbox``."""
+
+    workspace: Annotated[str | os.PathLike[str] | None, Default(None)]
+    """None gives each run a private folder. A folder is seen through an overlay, and what a run changed is written
+    back when it ends."""
+    workspace_mode: Annotated[Literal["overlay", "direct"] | None, Default(None)]
+    """`"overlay"` unless given, or `"direct"`, which writes through."""
+    output_dir: Annotated[str | os.PathLike[str] | None, Default(None)]
+    """A folder for copies of artifacts."""
+    environment: Annotated[str | os.PathLike[str] | Sequence[str] | None, Default(None)]
+    """None for the interpreter and packages that casemate runs on; a path of another; or a list of requirements."""
+    preload: Annotated[Sequence[str] | None, Default(None)]
+    """Modules that Python programs find loaded; None for the usual ones."""
+    isolation: Annotated[str, Default("auto")]
+    """`"auto"`, or the name of a wall."""
+    policy: Annotated[Any, Default(None)]
+    """A file or mapping: the most that is permitted, which other options narrow."""
+    network: Annotated[Literal["none", "listed", "public"] | None, Default(None)]
+    """`"listed"` unless given: what `allowed_domains` names, or an approver allows."""
+    allowed_domains: Annotated[Sequence[str], Default(())]
+    """Hosts that programs may reach."""
+    allow_local: Annotated[Sequence[int], Default(())]
+    """Ports of this machine's loopback that programs may reach."""
+    intercept: Annotated[Sequence[str], Default(())]
+    """Hosts whose TLS ends at the egress proxy, so that their requests are seen."""
+    trust: Annotated[str | os.PathLike[str] | None, Default(None)]
+    """A PEM file of authorities that intercepted hosts may have besides the system's."""
+    limits: Annotated[Limits | None, Default(None)]
+    """The most that any run may use."""
+    approve: Annotated[Callable[..., Any] | None, Default(None)]
+    """Called with each `ApprovalRequest`; only True or a `Decision` that allows lets it cross."""
+    approval_timeout: Annotated[float | None, Default(300.0)]
+    """Seconds that somebody has to answer; None for no bound."""
+    vault: Annotated[object, Default(None)]
+    """Where secrets are kept."""
+    audit: Annotated[str | os.PathLike[str] | None, Default(None)]
+    """Path of the record; by default in the user's state folder."""
+    namespace: Annotated[str, Default("default")]
+    """Whose secrets there are, and what each row of the record carries."""
+    concurrency: Annotated[int | None, Default(None)]
+    """Runs and steps of sessions at once."""
+    package_indexes: Annotated[Sequence[str], Default(())]
+    """Where packages come from; those of the operator's pip unless given."""
+    tools: Annotated[str | os.PathLike[str] | Mapping[str, Any] | None, Default(None)]
+    """MCP servers from the start: names and definitions, or a file of them (docs/how-to/servers.md)."""
+    allow_read: Annotated[Sequence[str | os.PathLike[str]], Default(())]
+    """Files called `.env` in the workspace that programs see all the same."""

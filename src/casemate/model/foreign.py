@@ -1,0 +1,97 @@
+"""Names of other sandboxes (ipybox, sandboxmcp, E2B), and what to use here instead. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+
+from casemate.model.limits import Limits
+from casemate.model.nearest import meant
+
+_MEMORY, _CPUS = 'limits=Limits(memory="512MiB")', "limits=Limits(cpus=1.0)"
+
+# Arguments, by their lower-case name.
+ARGUMENTS = {
+    **{limit.name: f"limits=Limits({limit.name}=...)" for limit in fields(Limits)},
+    "max_ram_mb": _MEMORY,
+    "memory_mb": _MEMORY,
+    "memory_limit": _MEMORY,
+    "mem_limit": _MEMORY,
+    "max_cpu_cores": _CPUS,
+    "cpu_limit": _CPUS,
+    "cpu_count": _CPUS,
+    "max_disk_mb": 'limits=Limits(disk="256MiB")',
+    "max_processes": "limits=Limits(processes=64)",
+    "max_output_size": 'limits=Limits(output="1MiB")',
+    "timeout_seconds": "timeout",
+    "execution_timeout": "timeout",
+    "chunks": "stream(...), which gives events as they come",
+    "on_stdout": "stream(...), which gives events as they come",
+    "on_stderr": "stream(...), which gives events as they come",
+    "on_result": "stream(...), which gives events as they come",
+    "on_error": "stream(...), which gives events as they come",
+    "working_dir": "workspace of the Sandbox, or cwd of a session",
+    "work_dir": "workspace of the Sandbox, or cwd of a session",
+    "images_dir": "output_dir of the Sandbox",
+    "envs": "env",
+    "env_vars": "env",
+    "environment_variables": "env",
+    "kernel_env": "env of a session",
+    "sandbox_config": "policy of the Sandbox",
+    "config_path": "Sandbox.from_file(path)",
+    "max_concurrent": "concurrency of the Sandbox",
+    "backend": "isolation of the Sandbox",
+    "vault_path": "vault of the Sandbox",
+    "audit_path": "audit of the Sandbox",
+    "require_approval": "approve of the Sandbox",
+    "approval_handler": "approve of the Sandbox",
+    "mcp_servers": "tools of the Sandbox",
+    "api_key": "token of Sandbox.connect(url, token)",
+    "template": "environment of the Sandbox",
+    "context": "a session: sandbox.session()",
+}
+
+# Classes, functions and methods.
+NAMES = {
+    "SandboxFactory": "Sandbox",
+    "SandboxManager": "Sandbox",
+    "SandboxConfig": "the arguments of Sandbox",
+    "CodeExecutor": "Sandbox",
+    "CodeInterpreter": "Sandbox",
+    "AsyncSandbox": "Sandbox",
+    "ExecutionClient": "Sandbox.session()",
+    "ExecutionContainer": "Sandbox",
+    "KernelGateway": "Sandbox",
+    "KernelClient": "Sandbox.session()",
+    "CodeExecutionChunk": "casemate.Output, an event of stream()",
+    "CodeExecutionResult": "casemate.Execution",
+    "CodeExecutionError": "execution.error, or execution.raise_for_status()",
+    "run_code": "run(code)",
+    "code_run": "run(code)",
+    "execute": "run(code)",
+    "execute_code": "run(code)",
+    "submit": "start(code)",
+    "create": "Sandbox(), or Sandbox.connect(url) for a running service",
+    "kill": "close()",
+    "commands": 'run(code, language="shell")',
+    "create_code_context": "session()",
+    "create_context": "session()",
+    "create_session": "session()",
+    "files": "session().files, or files=... of run()",
+    "filesystem": "session().files, or files=... of run()",
+    "get_host": "session().expose(port)",
+}
+
+
+def equivalent_of(name: str, known: Iterable[str]) -> str:
+    """``"; use limits=... here"`` for an argument of another sandbox, ``"; did you mean x?"`` for a misspelt one, or
+    nothing. ``known``: the arguments that there are."""
+    equivalent = ARGUMENTS.get(name.lower())
+    return f"; use {equivalent} here" if equivalent else meant(name, known)
+
+
+def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for a name that ``owner`` does not have."""
+    equivalent = NAMES.get(name)
+    hint = f"; use {equivalent} here" if equivalent else meant(name, (one for one in known if not one.startswith("_")))
+    return AttributeError(f"{owner} has no attribute {name!r}{hint}")

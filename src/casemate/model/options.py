@@ -1,0 +1,108 @@
+"""The mechanism of options: keywords of a call that a TypedDict defines, with their defaults and bounds. Pure.
+
+A field is ``name: Annotated[type, Default(value)]`` with a docstring beneath it. The type may carry bounds
+(``Between``, ``Most``, ``OneOf`` of ``casemate.model.operation``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from casemate.errors import UnknownArgument
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_MARK = "__options__"
+
+
+class Default(NamedTuple):
+    """In the annotation of an option: its value where the caller gives none."""
+
+    value: Any
+
+
+@cache
+def defaults_of(definition: type) -> Mapping[str, Any]:
+    """Each option of ``definition`` with its default."""
+    return {
+        name: next(mark.value for mark in get_args(annotation)[1:] if isinstance(mark, Default))
+        for name, annotation in definition.__annotations__.items()
+    }
+
+
+def complete(definition: type, options: Mapping[str, Any], call: str) -> dict[str, Any]:
+    """``options`` with the defaults of those that were not given. Raises ``InvalidArgument`` (also a ``TypeError``)
+    that names all unknown ones."""
+    defaults = defaults_of(definition)
+    values = {**defaults, **options}
+    if len(values) != len(defaults):
+        raise unknown_arguments(call, [name for name in options if name not in defaults], defaults)
+    return values
+
+
+def unknown_arguments(call: str, names: Iterable[str], known: Iterable[str]) -> UnknownArgument:
+    """The error for ``names``, which ``call`` does not take; it says what was probably meant by each."""
+    from casemate.model.foreign import equivalent_of
+
+    known, names = list(known), list(names)
+    problems = [f"{call} takes no such argument{equivalent_of(name, known)}" for name in names]
+    rest = [f"{name[:100]}: {problem}" for name, problem in zip(names[1:], problems[1:], strict=True)]
+    remedy = f"It takes: {', '.join(known) or 'none'}."
+    return UnknownArgument(names[0][:100], "\n".join([problems[0], *rest]), remediation=remedy)
+
+
+def takes_options(definition: type) -> Callable[[_F], _F]:
+    """Give a function with ``**options: Unpack[definition]`` a signature that shows each option and its default."""
+
+    def mark(function: _F) -> _F:
+        parameters = []
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                parameters += parameters_of(definition)
+            else:
+                parameters.append(parameter)
+        signature = inspect.Signature(parameters, return_annotation=function.__annotations__.get("return"))
+        setattr(function, "__signature__", signature)  # noqa: B010 - no attribute that mypy knows
+        setattr(function, _MARK, definition)
+        return function
+
+    return mark
+
+
+def definition_of(function: object) -> type | None:
+    """What defines the options of ``function``; None where it takes none."""
+    return getattr(function, _MARK, None)
+
+
+def parameters_of(definition: type) -> list[inspect.Parameter]:
+    """The options of ``definition`` as keyword parameters."""
+    kinds = get_type_hints(definition)  # without bounds and defaults
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kinds[name])
+        for name, value in defaults_of(definition).items()
+    ]
+
+
+@cache
+def docs_of(definition: type) -> Mapping[str, str]:
+    """The docstring of each option of ``definition``, read from its source: for reference texts, not for each call."""
+    import ast
+    import sys
+
+    module = ast.parse(inspect.getsource(sys.modules[definition.__module__]))
+    classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+
+    def docs_in(name: str) -> dict[str, str]:
+        docs: dict[str, str] = {}
+        for base in classes[name].bases:
+            if isinstance(base, ast.Name) and base.id in classes:
+                docs |= docs_in(base.id)
+        for statement, following in zip(classes[name].body, classes[name].body[1:], strict=False):
+            match statement, following:
+                case ast.AnnAssign(target=ast.Name(id=option)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[option] = inspect.cleandoc(text).replace("\n", " ")
+        return docs
+
+    return docs_in(definition.__name__)

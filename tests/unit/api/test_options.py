@@ -1,0 +1,85 @@
+"""Each call is defined once, and what it does not take is answered with what was meant."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import casemate
+from casemate import InvalidArgument, Sandbox, sync
+from casemate.api.options import CellOptions, ProgramOptions, RunOptions, SandboxOptions, SessionOptions
+from casemate.model.options import complete, defaults_of, docs_of
+from casemate.remote.facade import ConnectedSandbox
+
+SOURCE = Path(casemate.__file__).parent
+DEFINITIONS = (CellOptions, ProgramOptions, RunOptions, SessionOptions, SandboxOptions)
+NAMES = frozenset(defaults_of(RunOptions))
+MOST = 4  # options of a run that one function or call may name besides the definition and its consumer
+CONSUMERS = {"api/options.py", "execution/request.py"}  # the definition, and what makes a request from it
+OTHERS = {  # what takes arguments of its own that happen to have these names: rows of the record, plans, commands
+    "model/request.py", "model/plan.py", "execution/plan.py", "execution/record.py", "operations/explained.py",
+    "execution/wrapped.py", "walls/native/selftest.py",
+}  # fmt: skip
+
+
+def repeated(path: Path) -> Iterator[str]:
+    """Functions and calls that name several options of a run."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+        elif isinstance(node, ast.Call):
+            names = {keyword.arg or "" for keyword in node.keywords}
+        elif isinstance(node, ast.Dict):
+            names = {key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+        else:
+            continue
+        if len(names & NAMES) > MOST:
+            yield f"{path.relative_to(SOURCE)}:{node.lineno} names {sorted(names & NAMES)}"
+
+
+def test_the_options_of_a_run_are_written_out_once() -> None:
+    files = [path for path in SOURCE.rglob("*.py") if str(path.relative_to(SOURCE)) not in CONSUMERS | OTHERS]
+    places = [place for path in files for place in repeated(path)]
+    # The command line and MCP still write them out.
+    assert [place for place in places if not place.startswith("surfaces/")] == []
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS)
+def test_each_option_has_a_default_and_a_docstring(definition: type) -> None:
+    assert set(defaults_of(definition)) == set(definition.__annotations__) == set(docs_of(definition))
+    assert all(docs_of(definition).values())
+
+
+@pytest.mark.parametrize("owner", [Sandbox, sync.Sandbox, ConnectedSandbox])
+@pytest.mark.parametrize("method", ["run", "stream", "start", "plan", "explain"])
+def test_a_signature_shows_each_option_with_its_default(owner: type, method: str) -> None:
+    parameters = inspect.signature(getattr(owner, method)).parameters
+    shown = {name: parameters[name].default for name in NAMES}
+    assert shown == defaults_of(RunOptions)
+
+
+def test_all_unknown_options_are_named_at_once_with_what_was_meant() -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        complete(RunOptions, {"lanuage": "python", "max_ram_mb": 5, "memory": 1, "nothing_like_it": 1}, "run")
+    assert raised.value.argument == "lanuage"
+    assert isinstance(raised.value, TypeError)
+    assert "did you mean language?" in raised.value.message
+    assert 'max_ram_mb: run takes no such argument; use limits=Limits(memory="512MiB") here' in raised.value.message
+    assert "memory: run takes no such argument; use limits=Limits(memory=...) here" in raised.value.message
+    assert "nothing_like_it" in raised.value.message
+
+
+def test_names_of_other_sandboxes_are_answered_with_ours() -> None:
+    with pytest.raises(AttributeError, match="use Sandbox here"):
+        casemate.SandboxFactory  # noqa: B018
+    with pytest.raises(AttributeError, match=r"use run\(code\) here"):
+        Sandbox.__getattr__(None, "run_code")  # type: ignore[attr-defined]
+    assert not hasattr(casemate, "nothing_like_it")
+
+
+def test_defaults_are_filled_in() -> None:
+    assert complete(RunOptions, {"timeout": 1.0}, "run") == {**defaults_of(RunOptions), "timeout": 1.0}
