@@ -19,7 +19,7 @@ from casemate import Limits, Sandbox
 from casemate.model.operation import Audience, Principal
 from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
-from casemate.surfaces.mcp.callers import LocalDoors
+from casemate.surfaces.mcp.callers import LocalBackend
 from casemate.surfaces.mcp.server import make_server
 
 __all__ = ["pytest_pyfunc_call", "runner"]
@@ -89,7 +89,7 @@ def connect(desk: Desk) -> Connect:
     async def connecting(
         era: str = "2026-07-28", answer: Answer | None = None, *, may_approve: bool = True, **terms: Any
     ) -> AsyncGenerator[Connected]:
-        server = make_server(LocalDoors(made, may_approve=may_approve), **terms)
+        server = make_server(LocalBackend(made, may_approve=may_approve), **terms)
         asked: list[Any] = []
 
         async def ask(context: Any, params: Any) -> ElicitResult:

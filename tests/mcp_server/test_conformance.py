@@ -15,7 +15,7 @@ from tests.mcp_server.packages import install, node
 from tests.mcp_server.serving import by_http
 
 from casemate.operations.desk import Desk
-from casemate.surfaces.mcp.callers import Callers, LocalDoors
+from casemate.surfaces.mcp.callers import Callers, LocalBackend
 from casemate.surfaces.mcp.server import make_server
 
 SECONDS = 100  # on a busy machine; it takes five
@@ -25,7 +25,7 @@ SECONDS = 100  # on a busy machine; it takes five
 def address() -> Iterator[str]:
     @contextlib.asynccontextmanager
     async def making() -> AsyncGenerator[Server[Callers]]:
-        server = make_server(LocalDoors(nothing, may_approve=False))
+        server = make_server(LocalBackend(nothing, may_approve=False))
         add_fixtures(server)
         yield server
 

@@ -32,7 +32,7 @@ from casemate import InvalidArgument, Sandbox
 from casemate.operations.desk import Desk
 from casemate.surfaces.cli.processes.mcp_server import Options, options_of, serve
 from casemate.surfaces.mcp import early
-from casemate.surfaces.mcp.callers import Callers, LocalDoors
+from casemate.surfaces.mcp.callers import Callers, LocalBackend
 from casemate.surfaces.mcp.early import reply_to
 from casemate.surfaces.mcp.server import make_server
 
@@ -76,7 +76,7 @@ class Lines:
 async def sdks_reply(message: dict[str, Any]) -> Any:
     """What the SDK itself answers to a first message."""
     lines = Lines(json.dumps(message) + "\n")
-    server = make_server(LocalDoors(no_desk, may_approve=False))
+    server = make_server(LocalBackend(no_desk, may_approve=False))
     async with stdio_server(lines, lines) as (incoming, outgoing):  # type: ignore[arg-type]
         await server.run(incoming, outgoing, server.create_initialization_options())
     return json.loads(lines.written[0])
@@ -119,7 +119,7 @@ async def test_links_to_files_are_told_to_clients_whose_revision_knows_them(desk
     call = {"name": "execute_code", "arguments": {"code": "open('left.txt', 'w').write('left')"}}
     request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
     talk: Any = Conversation(json.dumps(initialize(revision)), json.dumps(request))
-    server = make_server(LocalDoors(made, may_approve=True))
+    server = make_server(LocalBackend(made, may_approve=True))
     async with server.lifespan(server), stdio_server(talk, talk) as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
     begun, answered = (json.loads(line)["result"] for line in talk.written)
@@ -238,7 +238,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             async def made() -> Desk:
                 return desk
 
-            yield make_server(LocalDoors(made, may_approve=True))
+            yield make_server(LocalBackend(made, may_approve=True))
 
     with by_http(making) as url:
         yield url

@@ -15,7 +15,7 @@ from casemate.errors import CasemateError, ExecutionFailed
 from casemate.model.operation import Audience, Principal
 from casemate.remote.blocking import Blocking
 from casemate.remote.client import connect
-from casemate.surfaces.http.app import Front
+from casemate.surfaces.http.app import HttpApplication
 from casemate.surfaces.http.identity import Admitted, Listener, hosts_of
 from casemate.surfaces.http.server import Server, listen
 from casemate.surfaces.http.service import Service, Terms
@@ -46,7 +46,7 @@ async def test_what_a_service_raises_is_raised_by_its_clients_with_all_that_it_n
     port = listening.getsockname()[1]
     service = Service(tmp_path, raising(before), Terms())
     where = Listener("tcp", hosts_of([("127.0.0.1", port)], (), tls=False))
-    server = Server(Front(service, where, Admitted(lambda texts: dict.fromkeys(texts, USER)), {}), listening)
+    server = Server(HttpApplication(service, where, Admitted(lambda texts: dict.fromkeys(texts, USER)), {}), listening)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.until_ended())
         remote = await connect(f"http://127.0.0.1:{port}", "token")

@@ -16,7 +16,7 @@ from tests.service.daemon import Daemon, serving, until
 from casemate.errors import Unavailable
 from casemate.remote.address import Address, connected
 from casemate.remote.places import open_private, places_of
-from casemate.surfaces.http.daemon import Held
+from casemate.surfaces.http.daemon import ServiceLock
 
 
 def mode(path: Path) -> int:
@@ -157,16 +157,16 @@ def test_a_path_that_is_longer_than_a_socket_address_can_be_used(env: dict[str, 
 
 def test_only_one_service_holds_a_state_folder(env: dict[str, str]) -> None:
     places = places_of(env)
-    first = Held(places)
+    first = ServiceLock(places)
     with pytest.raises(Unavailable, match="runs already"):
-        Held(places)
+        ServiceLock(places)
     first.close()
-    Held(places).close()
+    ServiceLock(places).close()
 
 
 def test_a_service_that_is_replaced_while_it_ends_does_not_take_the_others_socket(env: dict[str, str]) -> None:
     places = places_of(env)
-    first = Held(places)
+    first = ServiceLock(places)
     listening = first.listening()
     os.unlink(places.sockets / "service.sock")
     (places.sockets / "service.sock").write_text("another's")
@@ -177,7 +177,7 @@ def test_a_service_that_is_replaced_while_it_ends_does_not_take_the_others_socke
 
 def test_whoever_connects_while_it_is_replaced_finds_one_or_the_other(env: dict[str, str]) -> None:
     places, failures, stopped = places_of(env), [], threading.Event()
-    held = Held(places)
+    held = ServiceLock(places)
     listening = [held.listening()]
 
     def connecting() -> None:

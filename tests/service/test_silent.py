@@ -21,7 +21,7 @@ from tests.network.servers import certified
 from tests.service.daemon import tcp
 
 from casemate.surfaces.http.exchange import Exchange
-from casemate.surfaces.http.identity import Refused, heard
+from casemate.surfaces.http.identity import Refused, read_headers
 from casemate.surfaces.http.server import Server, listen
 
 SECONDS = 30.0  # until something that must happen is taken as not happening; asyncio gives a handshake twice as long
@@ -82,7 +82,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 async def reading(scope: Any, receive: Any, send: Any) -> None:
     """As the service reads what it is asked."""
-    exchange = Exchange(scope, receive, send, heard(scope["headers"]))
+    exchange = Exchange(scope, receive, send, read_headers(scope["headers"]))
     try:
         await exchange.body()
     except Refused as refused:

@@ -161,10 +161,10 @@ async def test_only_a_token_that_may_approve_answers_requests(open_service: Open
 
 async def test_a_surface_can_lower_itself_and_never_rise(open_service: Open) -> None:
     env = open_service.daemon.env
-    lowered = await connect(environ=env, start=False, agent="mcp:1")
+    reduced = await connect(environ=env, start=False, agent="mcp:1")
     with pytest.raises(Denied):
-        await lowered("vault.names")
-    await lowered.close()
+        await reduced("vault.names")
+    await reduced.close()
     for wanted in ("operator:x", "agent:", "agent", f"agent:{'x' * 200}"):
         status, _, _ = open_service.answer(f"{LIST}Host: localhost\nCasemate-As: {wanted}", over="unix")
         assert status == 400, wanted

@@ -17,7 +17,7 @@ _KEPT = "before-casemate"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SettingsFile:
     """``path``: the file itself, links followed; ``text``: what it says, empty where there is none; ``status``: None
     where there is none."""
 
@@ -26,13 +26,13 @@ class Found:
     status: os.stat_result | None
 
 
-def found_at(named: str) -> Found:
+def read_settings(named: str) -> SettingsFile:
     """What is there. Raises ``InvalidArgument`` for what is no regular file, too large, or no UTF-8."""
     path = Path(os.path.realpath(named))
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        return Found(path, "", None)
+        return SettingsFile(path, "", None)
     except OSError as error:
         raise _unusable(named, str(error.strerror)) from None
     with os.fdopen(fd, "rb") as file:
@@ -43,13 +43,13 @@ def found_at(named: str) -> Found:
     if len(data) > _MOST_BYTES:
         raise _unusable(named, f"it has more than {_MOST_BYTES >> 20} MiB")
     try:
-        return Found(path, data.decode("utf-8"), status)
+        return SettingsFile(path, data.decode("utf-8"), status)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise _unusable(named, f"line {line} is no UTF-8") from None
 
 
-def replace(found: Found, text: str) -> Path | None:
+def replace(found: SettingsFile, text: str) -> Path | None:
     """Put ``text`` there, with the mode and the owner of what was there; a new file is its owner's alone.
 
     The earlier content is kept beside it; gives where, or None where there was none. Raises ``InvalidArgument`` where
@@ -72,7 +72,7 @@ def replace(found: Found, text: str) -> Path | None:
     return kept
 
 
-def _keep(folder: int, found: Found) -> Path:
+def _keep(folder: int, found: SettingsFile) -> Path:
     """The content as it was, in a file of its own whose name is free."""
     for number in range(_MOST_KEPT):
         name = f"{found.path.name}.{_KEPT}" + (f".{number}" if number else "")
@@ -84,7 +84,7 @@ def _keep(folder: int, found: Found) -> Path:
     raise _unusable(str(found.path), f"there are {_MOST_KEPT} earlier contents beside it; remove some")
 
 
-def _attributes(found: Found) -> Attributes:
+def _attributes(found: SettingsFile) -> Attributes:
     if found.status is None:
         return Attributes(mode=0o600)
     owner = (found.status.st_uid, found.status.st_gid)
@@ -92,9 +92,9 @@ def _attributes(found: Found) -> Attributes:
     return Attributes(mode=found.status.st_mode, owner=None if is_ours else owner)
 
 
-def _unchanged(found: Found) -> Callable[[], None]:
+def _unchanged(found: SettingsFile) -> Callable[[], None]:
     def check() -> None:
-        if found_at(str(found.path)).text != found.text:
+        if read_settings(str(found.path)).text != found.text:
             raise _unusable(str(found.path), "it has changed meanwhile; start again")
 
     return check

@@ -1,28 +1,25 @@
-"""One table put into a TOML text, or taken out of it, with every other line as it was. Pure.
+"""One table put into a TOML text, or taken out of it; tomlkit keeps the rest as it was. Pure.
 
 As for JSON, what comes out is read again and compared with what was meant.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from casemate.errors import Fault
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
 from casemate.surfaces.clients.jsonc import Malformed
 
-_HEADER = re.compile(r"[ \t]*\[")
 _POSITION = re.compile(r"at line ([0-9]+), column ([0-9]+)")
 
 
 def with_table(text: str, key: str, name: str, entry: Mapping[str, Any]) -> str:
-    """``text`` with the table ``[key.name]`` at its end, in place of one that is there.
-
-    Raises ``Malformed`` where it is no TOML, or has that table in another form.
-    """
+    """``text`` with the table ``[key.name]`` at its end, in place of one that is there. Raises ``Malformed``."""
     before = _read(text)
     servers = before.get(key, {})
     if not isinstance(servers, dict):
@@ -30,11 +27,11 @@ def with_table(text: str, key: str, name: str, entry: Mapping[str, Any]) -> str:
     if servers.get(name) == dict(entry):
         return text
     rest = without_table(text, key, name)
+    table = tomlkit.dumps({key: {name: dict(entry)}})
     newline = "\r\n" if "\r\n" in text else "\n"
-    lines = [f"[{key}.{name}]", *(f"{one} = {_written(value)}" for one, value in entry.items()), ""]
-    gap = "" if not rest.strip() else newline if rest.endswith("\n") else newline * 2
-    changed = rest + gap + newline.join(lines)
-    return _checked(changed, {**before, key: {**servers, name: dict(entry)}})
+    gap = "" if not rest.strip() else "\n" if rest.endswith("\n") else "\n\n"
+    changed = rest + (gap + table).replace("\n", newline)
+    return _checked(text, changed, {**before, key: {**servers, name: dict(entry)}})
 
 
 def without_table(text: str, key: str, name: str) -> str:
@@ -43,24 +40,17 @@ def without_table(text: str, key: str, name: str) -> str:
     servers = before.get(key, {})
     if not isinstance(servers, dict) or name not in servers:
         return text
-    own = re.compile(rf"[ \t]*\[[ \t]*{re.escape(key)}[ \t]*\.[ \t]*\"?{re.escape(name)}\"?[ \t]*[.\]]")
-    kept: list[str] = []
-    is_own = False
-    for line in text.splitlines(keepends=True):
-        if _HEADER.match(line):
-            is_own = own.match(line) is not None
-        if not is_own:
-            kept.append(line)
-    changed = "".join(kept)
-    others = {one: value for one, value in servers.items() if one != name}
+    others = {other: value for other, value in servers.items() if other != name}
+    expected = {**before, key: others}
     try:
-        return _checked(
-            changed, {**before, key: others} if others else {one: v for one, v in before.items() if one != key}
-        )
-    except Fault:
-        raise Malformed(
-            text, 0, f"{key}.{name} is written in another way than as a table; take it out by hand"
-        ) from None
+        document: Any = tomlkit.parse(text)
+        del document[key][name]
+        if not others:
+            del document[key], expected[key]
+        changed = tomlkit.dumps(document)
+    except (TOMLKitError, KeyError) as error:
+        raise Malformed(text, 0, f"{key}.{name} cannot be taken out ({error}); take it out by hand") from None
+    return _checked(text, changed, expected)
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -73,16 +63,11 @@ def _read(text: str) -> dict[str, Any]:
         raise Malformed(text, place, str(error).partition(" (at ")[0]) from None
 
 
-def _written(value: Any) -> str:
-    """A text or a list of texts; JSON's escapes are TOML's, too, for what is escaped here."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _checked(changed: str, expected: Any) -> str:
+def _checked(text: str, changed: str, expected: Any) -> str:
+    """``changed``, where it says what was meant: a table may be written inline, where another cannot be added."""
     try:
-        found = tomllib.loads(changed)
-    except tomllib.TOMLDecodeError as error:
-        raise Fault(f"the file would have become no TOML: {error}") from None
-    if found != expected:
-        raise Fault("the file would have become another one than was meant")
-    return changed
+        if tomllib.loads(changed) == expected:
+            return changed
+    except tomllib.TOMLDecodeError:
+        pass
+    raise Malformed(text, 0, "its tables are written in a way that cannot be changed safely; change it by hand")

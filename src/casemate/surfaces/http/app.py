@@ -12,9 +12,18 @@ from casemate.model.operation import Audience, Principal
 from casemate.operations.catalogue import catalogue
 from casemate.operations.invoke import local, no_operation
 from casemate.operations.uploads import MOST_BYTES
-from casemate.surfaces.http.entry import VERSION, Application, entered, handed_over
+from casemate.surfaces.http.entry import VERSION, Application, answer_request, hand_over
 from casemate.surfaces.http.exchange import Exchange, Receive, Scope, Send, Shares, send_events
-from casemate.surfaces.http.identity import Admitted, Heard, Listener, Refused, known_as, lowered, token_of, user_of
+from casemate.surfaces.http.identity import (
+    Admitted,
+    Headers,
+    Listener,
+    Refused,
+    check_principal,
+    reduce_principal,
+    token_of,
+    user_of,
+)
 from casemate.surfaces.http.openapi import document_of
 from casemate.surfaces.http.service import describe
 
@@ -42,7 +51,7 @@ def method_of(path: str, operations: Container[str]) -> str:
 _ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})  # what only those may do who may approve
 
 
-class Front:
+class HttpApplication:
     """What listens at one place. ``admitted`` knows tokens; ``settings``: hashes of what the service was set by;
     ``mounts``: other applications by the first part of their paths, which find ``casemate.principal`` and
     ``casemate.desk`` (an awaitable) in their scope."""
@@ -64,7 +73,7 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request (ASGI 3)."""
-        await entered(scope, receive, send, self._listener, partial(self._admit, scope))
+        await answer_request(scope, receive, send, self._listener, partial(self._admit, scope))
 
     async def _admit(self, scope: Scope, exchange: Exchange) -> None:
         """Who asks; the rest is for those who may, as long as they may."""
@@ -76,12 +85,12 @@ class Front:
             await self._answer(scope, exchange, user_of(exchange.head))
         else:
             token = token_of(exchange.head)
-            principal = known_as(exchange.head, self._admitted.principal_of(token))
+            principal = check_principal(exchange.head, self._admitted.principal_of(token))
             async with self._admitted.while_it_holds(token, principal):
                 await self._answer(scope, exchange, principal)
 
     async def _answer(self, scope: Scope, exchange: Exchange, whoever: Principal) -> None:
-        principal = lowered(exchange.head, whoever)
+        principal = reduce_principal(exchange.head, whoever)
         exchange.caller = principal.name
         mounted = self._mounts.get(exchange.path.removeprefix("/").partition("/")[0])
         self._service.connections += not exchange.path.endswith("/health")
@@ -90,7 +99,7 @@ class Front:
                 if mounted is not None:
                     scope["casemate.principal"] = principal
                     scope["casemate.desk"] = lambda: self._service.desk(principal.namespace)
-                    await handed_over(exchange, mounted, scope)
+                    await hand_over(exchange, mounted, scope)
                 else:
                     await self._serve(exchange, principal)
         finally:
@@ -214,7 +223,7 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no JSON value")
 
 
-def _cursor(head: Heard) -> int | None:
+def _cursor(head: Headers) -> int | None:
     last = head.get("last-event-id")
     if last is None:
         return None

@@ -27,7 +27,7 @@ _BACKLOG = 1024
 _RUNNING_MODE = 0o600
 
 
-class Held:
+class ServiceLock:
     """That this process is the service of ``places``, until :meth:`close`: flock(2), which also ends with the process.
 
     Raises ``Unavailable`` where another process is.

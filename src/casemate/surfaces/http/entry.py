@@ -17,7 +17,7 @@ from casemate.operations.catalogue import catalogue
 from casemate.operations.failures import error_document
 from casemate.remote.sse import framed
 from casemate.surfaces.http.exchange import TURNS, Exchange, Gone, Receive, Scope, Send
-from casemate.surfaces.http.identity import Heard, Listener, Refused, check_place, heard
+from casemate.surfaces.http.identity import Headers, Listener, Refused, check_place, read_headers
 
 _OF_KIND = {
     "invalid": 400, "denied": 403, "not_found": 404, "failed": 409, "unavailable": 501, "record": 507, "closed": 503,
@@ -44,7 +44,7 @@ _MOST_MOUNTED = 8 * 2**20  # bytes of a request to another application, such as 
 _log = logging.getLogger("casemate.service")
 
 
-async def entered(
+async def answer_request(
     scope: Scope, receive: Receive, send: Send, listener: Listener, admit: Callable[[Exchange], Awaitable[None]]
 ) -> None:
     """One request (ASGI 3) of somebody at ``listener``; ``admit`` says who that is, and answers. What it raises is
@@ -53,9 +53,9 @@ async def entered(
         return
     await TURNS.take()
     began = time.monotonic()
-    exchange = Exchange(scope, receive, send, Heard({}))
+    exchange = Exchange(scope, receive, send, Headers({}))
     try:
-        exchange.head = heard(scope["headers"])
+        exchange.head = read_headers(scope["headers"])
         check_place(exchange.head, listener)
         await admit(exchange)
     except Gone:
@@ -75,7 +75,7 @@ async def entered(
             _note(exchange, time.monotonic() - began)
 
 
-async def handed_over(exchange: Exchange, app: Application, scope: Scope) -> None:
+async def hand_over(exchange: Exchange, app: Application, scope: Scope) -> None:
     """Have another application answer. What it parses is read before, and bounded like all bodies.
 
     Raises :class:`Refused` for a body that is too large or holds too much, :class:`Gone`, and what ``app`` raises.

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from casemate.errors import CasemateError, QueueFull
 from casemate.operations.failures import error_document
 from casemate.remote.sse import PING, framed
-from casemate.surfaces.http.identity import Heard, Refused
+from casemate.surfaces.http.identity import Headers, Refused
 
 _SMALL = 64 * 1024  # bytes of which nothing needs to be counted
 _MOST_CONTAINERS = 25_000  # lists and mappings
@@ -154,7 +154,7 @@ class Gone(Exception):
 class Exchange:
     """``head``: the request's headers; what it sends is read with :meth:`body` or :meth:`pieces`, once."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, head: Heard) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, head: Headers) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.head = head

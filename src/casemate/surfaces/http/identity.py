@@ -46,7 +46,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Headers:
     """A request's head, of which each name that matters is there once. ``headers``: by name in lower case."""
 
     headers: dict[str, str]
@@ -56,7 +56,7 @@ class Heard:
         return self.headers.get(name)
 
 
-def heard(raw: Iterable[tuple[bytes, bytes]]) -> Heard:
+def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers of a request. Raises :class:`Refused` for one that is there twice, and could be read in two ways."""
     found: dict[str, str] = {}
     for name, value in raw:
@@ -64,10 +64,10 @@ def heard(raw: Iterable[tuple[bytes, bytes]]) -> Heard:
         if key in _SINGLE and key.decode("latin-1") in found:
             raise Refused(400, f"the header {key.decode('latin-1')!r} is there twice")
         found[key.decode("latin-1")] = value.decode("latin-1")
-    return Heard(found)
+    return Headers(found)
 
 
-def check_place(head: Heard, listener: Listener) -> None:
+def check_place(head: Headers, listener: Listener) -> None:
     """Whether it was meant for this service and comes from no strange page. Raises :class:`Refused`."""
     host = (head.get("host") or "").lower()
     if host not in listener.hosts:
@@ -83,18 +83,18 @@ def check_place(head: Heard, listener: Listener) -> None:
         )
 
 
-def user_of(head: Heard) -> Principal:
+def user_of(head: Headers) -> Principal:
     """Who sends it over a Unix socket: the user. Raises :class:`Refused`."""
     return Principal("user", Audience.OPERATOR, _named(head, "casemate-namespace") or "default", True)
 
 
-def token_of(head: Heard) -> str:
+def token_of(head: Headers) -> str:
     """The token that it comes with; empty for none."""
     scheme, _, token = (head.get("authorization") or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def known_as(head: Heard, principal: Principal | None) -> Principal:
+def check_principal(head: Headers, principal: Principal | None) -> Principal:
     """Who sends it over TCP: ``principal``, who comes with its token, where there is one. Raises :class:`Refused`."""
     if principal is None:
         raise Refused(
@@ -108,7 +108,7 @@ def known_as(head: Heard, principal: Principal | None) -> Principal:
     return principal
 
 
-def lowered(head: Heard, principal: Principal) -> Principal:
+def reduce_principal(head: Headers, principal: Principal) -> Principal:
     """``principal``, or the agent for whom it asks: ``Casemate-As`` only ever lowers. Raises :class:`Refused`."""
     wanted = head.get("casemate-as")
     if wanted is None:
@@ -125,7 +125,7 @@ def lowered(head: Heard, principal: Principal) -> Principal:
     )
 
 
-def _named(head: Heard, header: str) -> str | None:
+def _named(head: Headers, header: str) -> str | None:
     raw = head.get(header)
     if raw is None:
         return None

@@ -39,7 +39,7 @@ class Invoke(Protocol):
         ...
 
 
-class Doors(Protocol):
+class Backend(Protocol):
     """How callers reach the operations. ``request``: of HTTP; None over stdio."""
 
     def who(self, request: Request | None) -> str:
@@ -85,8 +85,8 @@ class Caller:
 class Callers:
     """The callers of one server, by name; the one that was not heard of for longest is forgotten first."""
 
-    def __init__(self, doors: Doors) -> None:
-        self._doors = doors
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._process = f"mcp:{secrets.token_hex(8)}"
         self._known: OrderedDict[str, Caller] = OrderedDict()
         self.tasks: anyio.abc.TaskGroup | None = None
@@ -124,7 +124,7 @@ class Callers:
         caller = self._known.get(name)
         if caller is None:
             caller = self._known[name] = Caller(
-                name, self._doors.agent(name, request), self._doors.person(name, request)
+                name, self._backend.agent(name, request), self._backend.person(name, request)
             )
             if len(self._known) > _MOST_CALLERS:
                 self._forget()
@@ -137,7 +137,7 @@ class Callers:
         session = request.headers.get("mcp-session-id") or request.query_params.get("session_id")
         if not has_sessions:  # nobody has looked at it: a client could name any
             session = None
-        name = f"mcp:{self._doors.who(request)}"
+        name = f"mcp:{self._backend.who(request)}"
         return f"{name}:{hashlib.sha256(session.encode()).hexdigest()[:16]}" if session else name
 
     def _forget(self) -> None:
@@ -150,7 +150,7 @@ PRINCIPAL = "casemate.caller"
 """The key of an ASGI scope under which whoever authenticates a request puts the principal's name."""
 
 
-class _Doors(ABC):
+class _SandboxBackend(ABC):
     """``may_approve``: whether the person at the client may answer what its agent asks for."""
 
     def __init__(self, may_approve: bool) -> None:
@@ -172,7 +172,7 @@ class _Doors(ABC):
     def _invoke(self, name: str, *, may_approve: bool) -> Invoke: ...
 
 
-class LocalDoors(_Doors):
+class LocalBackend(_SandboxBackend):
     """Operations of a desk in this process, which is made when it is first needed. ``make`` is called once."""
 
     def __init__(self, make: Callable[[], Awaitable[Desk]], namespace: str = "default", *, may_approve: bool) -> None:
@@ -200,7 +200,7 @@ class LocalDoors(_Doors):
         return invoke
 
 
-class RemoteDoors(_Doors):
+class RemoteBackend(_SandboxBackend):
     """Operations of a service. ``connect`` gives the way of one agent to it, and whether it is to be one that may
     approve; it is called when that is first needed."""
 

@@ -74,12 +74,12 @@ def _made(toolset: str) -> tuple[ASGIApp, list[Any]]:
     from casemate.surfaces.mcp.server import make_server
     from casemate.surfaces.mcp.web import sse, streamable
 
-    server = make_server(_ServiceDoors(), toolset=toolset)
+    server = make_server(_ServiceBackend(), toolset=toolset)
     mounted = [streamable(server, None, most_sessions=_MOST_SESSIONS), sse(server, None)]
     return Router([route for one in mounted for route in one.routes]), [one.living for one in mounted]
 
 
-class _ServiceDoors:
+class _ServiceBackend:
     """Desks of the service, each of the namespace of whoever asks."""
 
     def who(self, request: Request | None) -> str:

@@ -25,7 +25,7 @@ from mcp.shared.exceptions import MCPError
 from casemate import __version__
 from casemate.errors import CasemateError
 from casemate.surfaces.mcp.answers import TEMPLATES
-from casemate.surfaces.mcp.callers import Callers, Doors
+from casemate.surfaces.mcp.callers import Backend, Callers
 from casemate.surfaces.mcp.toolsets import INSTRUCTIONS, NAME
 
 if TYPE_CHECKING:
@@ -42,17 +42,17 @@ _log = logging.getLogger(__name__)
 
 
 def make_server(
-    doors: Doors, *, toolset: str = "default", patience: float = PATIENCE, state_key: bytes | None = None
+    backend: Backend, *, toolset: str = "default", patience: float = PATIENCE, state_key: bytes | None = None
 ) -> Server[Callers]:
-    """A server for any number of connections. ``doors``: how callers reach the operations. ``patience``: seconds until
-    a call is answered that goes on. ``state_key``: at least 32 secret bytes that seal what clients hand back, for
+    """A server for any number of connections. ``backend``: how callers reach the operations. ``patience``: seconds
+    until a call is answered that goes on. ``state_key``: at least 32 secret bytes that seal what clients hand back, for
     servers that are to know each other's; none for a key of this one's. Raises ``InvalidArgument`` for an unknown
     toolset.
     """
     from casemate.surfaces.mcp.toolsets import check_toolset
 
     check_toolset(toolset)
-    callers = Callers(doors)
+    callers = Callers(backend)
 
     @contextlib.asynccontextmanager
     async def living(_server: Server[Callers]) -> AsyncGenerator[Callers]:

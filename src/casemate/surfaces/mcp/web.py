@@ -26,9 +26,9 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 
 from casemate.errors import Unavailable
 from casemate.model.operation import Audience, Principal
-from casemate.surfaces.http.entry import entered, handed_over
+from casemate.surfaces.http.entry import answer_request, hand_over
 from casemate.surfaces.http.exchange import Exchange, Shares
-from casemate.surfaces.http.identity import Listener, hosts_of, known_as, token_of
+from casemate.surfaces.http.identity import Listener, check_principal, hosts_of, token_of
 from casemate.surfaces.http.server import Server as Place
 from casemate.surfaces.http.server import listen, new_loop, take_descriptors
 from casemate.surfaces.mcp.callers import PRINCIPAL
@@ -176,11 +176,11 @@ class Guarded:
         async def admit(exchange: Exchange) -> None:
             given = hashlib.sha256(token_of(exchange.head).encode("latin-1")).digest()
             is_known = hmac.compare_digest(given, self._digest)
-            client = known_as(exchange.head, _CLIENT if is_known else None)
+            client = check_principal(exchange.head, _CLIENT if is_known else None)
             with self._shares.of(client.namespace, client.payer) as exchange.share:
-                await handed_over(exchange, self._app, {**scope, PRINCIPAL: client.name})
+                await hand_over(exchange, self._app, {**scope, PRINCIPAL: client.name})
 
-        await entered(scope, receive, send, self._listener, admit)
+        await answer_request(scope, receive, send, self._listener, admit)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli.terminal.words import say
-from casemate.surfaces.clients.files import Found, found_at, replace
+from casemate.surfaces.clients.files import SettingsFile, read_settings, replace
 from casemate.surfaces.clients.jsonc import Malformed, with_member, without_member
 from casemate.surfaces.clients.known import Client, client_named, entry_of, file_of, serving
 from casemate.surfaces.clients.tables import with_table, without_table
@@ -100,7 +100,7 @@ def _hand_over(program: str, client: Client, name: str, entry: dict[str, Any] | 
 
 
 def _change(client: Client, path: str, name: str, entry: dict[str, Any] | None, *, yes: bool) -> int:
-    found = found_at(path)
+    found = read_settings(path)
     changed = _changed(client, path, found, name, entry)
     if changed == found.text:
         say(f"{path} {'has that entry already' if entry else f'has no entry {name}'}; nothing to do")
@@ -120,7 +120,7 @@ def _check_inside(path: str, folder: str) -> None:
         raise InvalidArgument("scope", f"{path!r} is a link that leads out of the project, to {place!r}")
 
 
-def _changed(client: Client, path: str, found: Found, name: str, entry: dict[str, Any] | None) -> str:
+def _changed(client: Client, path: str, found: SettingsFile, name: str, entry: dict[str, Any] | None) -> str:
     try:
         if entry is None:
             return (without_table if client.is_toml else without_member)(found.text, client.key, name)

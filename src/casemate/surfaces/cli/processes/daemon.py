@@ -18,8 +18,8 @@ from casemate.remote.address import is_loopback
 from casemate.remote.fingerprints import fingerprints
 from casemate.remote.places import places_of
 from casemate.surfaces.cli.terminal.words import say
-from casemate.surfaces.http.app import Front
-from casemate.surfaces.http.daemon import Held, begin, live
+from casemate.surfaces.http.app import HttpApplication
+from casemate.surfaces.http.daemon import ServiceLock, begin, live
 from casemate.surfaces.http.entry import Application
 from casemate.surfaces.http.identity import UNIX, Admitted, Listener, hosts_of
 from casemate.surfaces.http.server import Server, listen, new_loop, take_descriptors
@@ -56,7 +56,7 @@ def run(
     os.umask(0o077)
     gc.enable()  # the command line, which ends soon, goes without
     places = places_of(environ)
-    held = Held(places)
+    lock = ServiceLock(places)
     try:
         log = begin(places.state)
         terms = Terms(drain=options.drain, idle_stop=options.idle_stop)
@@ -73,9 +73,9 @@ def run(
         take_descriptors()
         _load()
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(live(service, partial(fronts.servers, held), ready))
+            runner.run(live(service, partial(fronts.servers, lock), ready))
     finally:
-        held.close()
+        lock.close()
     return 0
 
 
@@ -117,7 +117,7 @@ class _Fronts:
     settings: Mapping[str, str]
     mounts: Mapping[str, Application] | None
 
-    def servers(self, held: Held) -> list[Server]:
+    def servers(self, lock: ServiceLock) -> list[Server]:
         """One for each place, each listening already; the Unix socket is the last, so that whoever finds it is served.
         Raises ``Unavailable``."""
         tls = (self.options.tls_cert, self.options.tls_key)
@@ -131,11 +131,11 @@ class _Fronts:
                 made.append(Server(self._front(Listener("tcp", names, origins)), listening, files))
             except OSError as error:
                 raise Unavailable(f"{host}:{port} cannot be listened at: {error.strerror or error}") from None
-        made.append(Server(self._front(UNIX), held.listening()))
+        made.append(Server(self._front(UNIX), lock.listening()))
         return made
 
-    def _front(self, listener: Listener) -> Front:
-        return Front(self.service, listener, self.admitted, self.settings, self.mounts)
+    def _front(self, listener: Listener) -> HttpApplication:
+        return HttpApplication(self.service, listener, self.admitted, self.settings, self.mounts)
 
 
 def _checked(options: Options) -> list[tuple[str, int]]:

@@ -19,7 +19,7 @@ from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:
     from casemate.operations.desk import Desk
-    from casemate.surfaces.mcp.callers import Invoke, LocalDoors, RemoteDoors
+    from casemate.surfaces.mcp.callers import Invoke, LocalBackend, RemoteBackend
 
 TRANSPORTS = ("stdio", "http", "sse")
 LEVELS = ("debug", "info", "warning", "error")
@@ -116,8 +116,8 @@ def serve(options: Options) -> int:
     from casemate.surfaces.mcp.server import make_server
 
     may_approve = options.may_approve or options.transport == "stdio"
-    doors = _embedded(options, may_approve) if options.is_embedded else _of_service(may_approve)
-    server = make_server(doors, toolset=options.toolset)
+    backend = _embedded(options, may_approve) if options.is_embedded else _of_service(may_approve)
+    server = make_server(backend, toolset=options.toolset)
     gc.freeze()  # what is loaded stays
     gc.enable()
     if early is not None:
@@ -191,21 +191,21 @@ def _start_service() -> None:
         asyncio.run(started(places_of(os.environ), os.environ))
 
 
-def _of_service(may_approve: bool) -> RemoteDoors:
-    from casemate.surfaces.mcp.callers import RemoteDoors
+def _of_service(may_approve: bool) -> RemoteBackend:
+    from casemate.surfaces.mcp.callers import RemoteBackend
 
     async def connected(name: str, approves: bool) -> Invoke:
         from casemate.remote.client import connect
 
         return await connect(agent=name, may_approve=approves, runs=True)
 
-    return RemoteDoors(connected, may_approve=may_approve)
+    return RemoteBackend(connected, may_approve=may_approve)
 
 
-def _embedded(options: Options, may_approve: bool) -> LocalDoors:
-    from casemate.surfaces.mcp.callers import LocalDoors
+def _embedded(options: Options, may_approve: bool) -> LocalBackend:
+    from casemate.surfaces.mcp.callers import LocalBackend
 
-    return LocalDoors(_making(options), may_approve=may_approve)
+    return LocalBackend(_making(options), may_approve=may_approve)
 
 
 def _making(options: Options) -> Callable[[], Awaitable[Desk]]:
