@@ -13,9 +13,9 @@ import pytest
 
 from casemate import CasemateError, Limits, RecordUnavailable, Sandbox, Unavailable, sync
 from casemate.model.operation import Audience, Principal
-from casemate.operations.desk import Desk
 from casemate.operations.invoke import local
-from casemate.operations.store import FolderStore
+from casemate.operations.operations import Operations
+from casemate.operations.stores import FolderStore
 
 pytestmark = pytest.mark.root_only  # a small file system can only be mounted by root
 
@@ -106,13 +106,13 @@ def test_given_files_that_find_no_room_on_their_way_are_a_typed_error(
 
 
 async def test_a_run_that_cannot_be_kept_is_refused_and_nothing_is_left_of_it(audit: Path, small: Path) -> None:
-    async with Sandbox(audit=audit) as sandbox, Desk(sandbox, FolderStore(small / "runs")) as desk:
-        agent = local(desk, Principal("agent:a", Audience.AGENT))
+    async with Sandbox(audit=audit) as sandbox, Operations(sandbox, FolderStore(small / "runs")) as operations:
+        agent = local(operations, Principal("agent:a", Audience.AGENT))
         kept = (await agent("runs.start", {"code": "print(1)", "wait": 60}))["run"]
         fill(small)
         with pytest.raises(Unavailable, match="the run cannot be kept: No space"):
             await agent("runs.start", {"code": "print(2)"})
-        while desk.kept.going():
+        while operations.kept.going():
             await asyncio.sleep(0.01)
         assert os.listdir(small / "runs") == [kept]
         (small / "filler").unlink()
@@ -121,8 +121,8 @@ async def test_a_run_that_cannot_be_kept_is_refused_and_nothing_is_left_of_it(au
 
 
 async def test_files_of_a_run_that_are_kept_in_part_are_not_kept(audit: Path, small: Path) -> None:
-    async with Sandbox(audit=audit) as sandbox, Desk(sandbox, FolderStore(small / "runs")) as desk:
-        agent = local(desk, Principal("agent:a", Audience.AGENT))
+    async with Sandbox(audit=audit) as sandbox, Operations(sandbox, FolderStore(small / "runs")) as operations:
+        agent = local(operations, Principal("agent:a", Audience.AGENT))
         code = "open('output/a', 'w').write('t'); open('output/big', 'wb').write(bytes(4 << 20))"
         told = await agent("runs.start", {"code": code, "wait": 60})
         assert "its outcome cannot be kept: No space" in told["error"]["message"]

@@ -1,4 +1,4 @@
-"""What every test of the MCP server has: an event loop and a desk per file, clients of both eras of the protocol."""
+"""What every test of the MCP server has: an event loop and operations per file, clients of both eras."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.coroutines import pytest_pyfunc_call, runner
 
 from casemate import Limits, Sandbox
 from casemate.model.operation import Audience, Principal
-from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
+from casemate.operations.operations import Operations
 from casemate.surfaces.mcp.callers import LocalBackend
 from casemate.surfaces.mcp.server import make_server
 
@@ -30,14 +30,14 @@ OPERATOR = Principal("user", Audience.OPERATOR)
 
 
 @pytest.fixture(scope="module")
-def desk(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def operations(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operations]:
     """One for all tests of a file, whose programs can call the tools of a server of the tests' own."""
     own = {"command": sys.executable, "args": ["-S", str(OWN_SERVER), "good"]}
     audit = tmp_path_factory.mktemp("audit") / "audit.db"
     sandbox = Sandbox(audit=audit, limits=Limits(wall=300, memory="1GiB"), tools={"own": own})
 
-    async def opened() -> Desk:
-        return await Desk(sandbox).load()
+    async def opened() -> Operations:
+        return await Operations(sandbox).load()
 
     async def closed() -> None:
         await one.close()
@@ -51,8 +51,8 @@ def desk(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def operator(desk: Desk) -> Invoke:
-    return local(desk, OPERATOR)
+def operator(operations: Operations) -> Invoke:
+    return local(operations, OPERATOR)
 
 
 Answer = Callable[[Any], ElicitResult]
@@ -79,11 +79,11 @@ Connect = Callable[..., contextlib.AbstractAsyncContextManager[Connected]]
 
 
 @pytest.fixture
-def connect(desk: Desk) -> Connect:
-    """Connects a client to a server over ``desk``: ``answer`` is its user's; without one it cannot ask."""
+def connect(operations: Operations) -> Connect:
+    """Connects a client to a server over ``operations``: ``answer`` is its user's; without one it cannot ask."""
 
-    async def made() -> Desk:
-        return desk
+    async def made() -> Operations:
+        return operations
 
     @contextlib.asynccontextmanager
     async def connecting(

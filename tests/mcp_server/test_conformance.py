@@ -14,7 +14,7 @@ from tests.mcp_server.conformance_fixtures import add_fixtures
 from tests.mcp_server.packages import install, node
 from tests.mcp_server.serving import by_http
 
-from casemate.operations.desk import Desk
+from casemate.operations.operations import Operations
 from casemate.surfaces.mcp.callers import Callers, LocalBackend
 from casemate.surfaces.mcp.server import make_server
 
@@ -33,7 +33,7 @@ def address() -> Iterator[str]:
         yield f"{url}/mcp"
 
 
-async def nothing() -> Desk:
+async def nothing() -> Operations:
     raise AssertionError("the suite runs no program")
 
 

@@ -11,8 +11,8 @@ from tests.mcp_server.conftest import ERAS, Connect, output_of, structure_of, te
 from tests.packages.index import Index, wheel
 
 from casemate import Sandbox
-from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke
+from casemate.operations.operations import Operations
 
 SHOW = "import alpha, beta; print(alpha.VERSION, beta.VERSION)"
 
@@ -28,15 +28,15 @@ def index() -> Iterator[Index]:
 
 
 @pytest.fixture(scope="module")
-def desk(runner: asyncio.Runner, index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def operations(runner: asyncio.Runner, index: Index, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operations]:
     """One that installs from ``index``, into a cache that nobody else has."""
     folder = tmp_path_factory.mktemp("packages")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         sandbox = Sandbox(audit=folder / "audit.db", package_indexes=[index.url])
 
-        async def opened() -> Desk:
-            return await Desk(sandbox).load()
+        async def opened() -> Operations:
+            return await Operations(sandbox).load()
 
         async def closed() -> None:
             await one.close()

@@ -10,7 +10,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from tests.mcp_server.conftest import ERAS, Connect, output_of, structure_of, text_of
 
-from casemate.operations.desk import Desk
+from casemate.operations.operations import Operations
 from casemate.sessions.inspection import hosts_of
 
 PICTURE = "from IPython.display import display, Image\n"
@@ -274,13 +274,13 @@ async def test_a_program_in_another_language_than_its_sessions_is_refused(connec
 
 
 async def test_a_new_session_has_the_list_of_hosts_that_its_first_program_was_given(
-    connect: Connect, desk: Desk
+    connect: Connect, operations: Operations
 ) -> None:
     async with connect() as agent:
         answer = await agent.call("execute_code", code="x = 1", session="new", allowed_domains=["good.test"])
         assert not answer.is_error
         session = structure_of(answer)["session"]
-        hosts = hosts_of(await desk.sandbox.sessions.get(session))
+        hosts = hosts_of(await operations.sandbox.sessions.get(session))
         assert hosts is not None
         assert hosts.beyond("other.test", 443) == ("good.test",)
 

@@ -29,7 +29,7 @@ from tests.mcp_server.conftest import ERAS, OWN_SERVER, output_of, structure_of,
 from tests.mcp_server.serving import CALLER, by_http
 
 from casemate import InvalidArgument, Sandbox
-from casemate.operations.desk import Desk
+from casemate.operations.operations import Operations
 from casemate.surfaces.cli.processes.mcp_server import Options, options_of, serve
 from casemate.surfaces.mcp import early
 from casemate.surfaces.mcp.callers import Callers, LocalBackend
@@ -82,7 +82,7 @@ async def sdks_reply(message: dict[str, Any]) -> Any:
     return json.loads(lines.written[0])
 
 
-async def no_desk() -> Desk:
+async def no_desk() -> Operations:
     raise AssertionError("nothing is run")
 
 
@@ -112,9 +112,11 @@ class Conversation(Lines):
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_links_to_files_are_told_to_clients_whose_revision_knows_them(desk: Desk, revision: str) -> None:
-    async def made() -> Desk:
-        return desk
+async def test_links_to_files_are_told_to_clients_whose_revision_knows_them(
+    operations: Operations, revision: str
+) -> None:
+    async def made() -> Operations:
+        return operations
 
     call = {"name": "execute_code", "arguments": {"code": "open('left.txt', 'w').write('left')"}}
     request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
@@ -233,10 +235,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     @contextlib.asynccontextmanager
     async def making() -> AsyncGenerator[Server[Callers]]:
         own = {"command": sys.executable, "args": ["-S", str(OWN_SERVER), "good"]}
-        async with Sandbox(audit=audit, tools={"own": own}) as sandbox, Desk(sandbox) as desk:
+        async with Sandbox(audit=audit, tools={"own": own}) as sandbox, Operations(sandbox) as operations:
 
-            async def made() -> Desk:
-                return desk
+            async def made() -> Operations:
+                return operations
 
             yield make_server(LocalBackend(made, may_approve=True))
 

@@ -1,4 +1,4 @@
-"""What every test of operations has: an event loop, a sandbox and a desk per file, and callers of several kinds."""
+"""What every test of operations has: an event loop, a sandbox and operations per file, and callers of several kinds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.coroutines import pytest_pyfunc_call, runner
 from casemate import Limits, Sandbox
 from casemate.model.operation import Audience, Principal
 from casemate.operations.catalogue import catalogue
-from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
+from casemate.operations.operations import Operations
 
 __all__ = ["pytest_pyfunc_call", "runner"]
 
@@ -51,11 +51,11 @@ def sandbox(runner: asyncio.Runner, audit: Path, policy: dict[str, Any] | None) 
 
 
 @pytest.fixture(scope="module")
-def desk(runner: asyncio.Runner, sandbox: Sandbox) -> Iterator[Desk]:
+def operations(runner: asyncio.Runner, sandbox: Sandbox) -> Iterator[Operations]:
     """One for all tests of a file."""
 
-    async def opened() -> Desk:
-        return await Desk(sandbox).load()
+    async def opened() -> Operations:
+        return await Operations(sandbox).load()
 
     one = runner.run(opened())
     try:
@@ -96,15 +96,15 @@ def _check(operation: str, value: Any) -> None:
 
 
 @pytest.fixture
-def agent(desk: Desk) -> Invoke:
-    return Checked(local(desk, AGENT))
+def agent(operations: Operations) -> Invoke:
+    return Checked(local(operations, AGENT))
 
 
 @pytest.fixture
-def other(desk: Desk) -> Invoke:
-    return Checked(local(desk, OTHER))
+def other(operations: Operations) -> Invoke:
+    return Checked(local(operations, OTHER))
 
 
 @pytest.fixture
-def operator(desk: Desk) -> Invoke:
-    return Checked(local(desk, OPERATOR))
+def operator(operations: Operations) -> Invoke:
+    return Checked(local(operations, OPERATOR))

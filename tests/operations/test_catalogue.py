@@ -15,8 +15,8 @@ from casemate.errors import Denied, InvalidArgument, NotFound
 from casemate.model.operation import Audience, Principal, operation
 from casemate.operations import reference
 from casemate.operations.catalogue import Operation, catalogue
-from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
+from casemate.operations.operations import Operations
 from casemate.remote.client import _RESUMABLE
 from casemate.surfaces.http.app import _ANSWERS
 from casemate.surfaces.http.service import _WHILE_DRAINING
@@ -52,18 +52,18 @@ class Never:
         self.__dict__ = given
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"{name} of the desk was used")
+        raise AssertionError(f"{name} of the operations was used")
 
 
-def never(desk: Desk) -> Any:
-    """A desk on which nothing may be called."""
-    return Never(sandbox=Never(limits=desk.sandbox.limits, namespace=desk.sandbox.namespace))
+def never(operations: Operations) -> Any:
+    """A operations on which nothing may be called."""
+    return Never(sandbox=Never(limits=operations.sandbox.limits, namespace=operations.sandbox.namespace))
 
 
 @pytest.fixture
-def strict(desk: Desk) -> Invoke:
+def strict(operations: Operations) -> Invoke:
     """Operations whose methods fail the test when they are called."""
-    return local(never(desk), OPERATOR)
+    return local(never(operations), OPERATOR)
 
 
 def values(schema: dict[str, Any], whole: dict[str, Any]) -> Any:
@@ -121,7 +121,7 @@ async def test_an_argument_that_is_not_known_is_refused_before_anything_is_done(
 
 @pytest.mark.parametrize("name", OPERATIONS)
 async def test_nobody_says_for_himself_who_calls(strict: Invoke, name: str) -> None:
-    for argument in ("principal", "desk", "self"):
+    for argument in ("principal", "operations", "self"):
         with pytest.raises(InvalidArgument):
             await called(strict, name, {**good(name), argument: {"name": "user", "audience": "operator"}})
 
@@ -144,8 +144,8 @@ async def test_a_value_out_of_bounds_is_refused_before_anything_is_done(
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_an_agent_may_call_exactly_what_is_for_agents(desk: Desk, name: str) -> None:
-    agent = local(never(desk), AGENT)
+async def test_an_agent_may_call_exactly_what_is_for_agents(operations: Operations, name: str) -> None:
+    agent = local(never(operations), AGENT)
     expected = AssertionError if name in AGENTS else Denied
     with pytest.raises(expected) as raised:
         await called(agent, name, good(name))
@@ -198,9 +198,9 @@ async def test_a_stream_is_not_called_and_a_call_not_streamed(agent: Invoke) -> 
         await anext(agent.stream("runs.list"))
 
 
-def test_a_principal_of_another_namespace_has_no_desk_here(desk: Desk) -> None:
+def test_a_principal_of_another_namespace_has_no_desk_here(operations: Operations) -> None:
     with pytest.raises(InvalidArgument):
-        local(desk, Principal("user", Audience.OPERATOR, "elsewhere"))
+        local(operations, Principal("user", Audience.OPERATOR, "elsewhere"))
 
 
 @pytest.mark.parametrize("one", catalogue().values(), ids=OPERATIONS)
@@ -252,7 +252,7 @@ def test_both_are_written_by_one_command(tmp_path: Path) -> None:
 
 def test_documents_and_desks_load_no_pydantic() -> None:
     program = (
-        "import sys, casemate.operations.wire, casemate.operations.desk, casemate.operations.invoke;"
+        "import sys, casemate.operations.documents, casemate.operations.operations, casemate.operations.invoke;"
         "print('pydantic' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

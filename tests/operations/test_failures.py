@@ -10,8 +10,7 @@ import pytest
 
 from casemate import Sandbox, errors
 from casemate.errors import CasemateError, ExecutionFailed, Fault, QueueFull, Unavailable, WallUnavailable
-from casemate.operations.failures import error_document, error_from
-from casemate.operations.wire import document
+from casemate.operations.documents import document, error_document, error_from
 
 PUBLIC = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, CasemateError)]
 AWKWARD = 'two\nlines, "quotes", ü and \x1b[31m'

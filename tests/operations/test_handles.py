@@ -9,7 +9,7 @@ import pytest
 from tests.operations.conftest import AGENT
 
 from casemate.errors import Denied, InvalidArgument, NotFound
-from casemate.operations import handles
+from casemate.operations import lookup
 from casemate.operations.invoke import Invoke
 
 
@@ -33,22 +33,22 @@ async def test_the_beginning_of_a_handle_is_enough_where_it_is_the_only_one(agen
 
 @pytest.mark.parametrize("given", ["", "a", "abc"])
 def test_a_word_that_is_short_is_no_beginning_of_a_handle(given: str) -> None:
-    assert handles.meant(given, ["abcd1", "ffff2"], "run", "runs") is None
+    assert lookup.match_handle(given, ["abcd1", "ffff2"], "run", "runs") is None
 
 
 def test_the_beginning_of_several_is_an_error_that_names_them() -> None:
     known = [f"abcd{number}" for number in range(10)]
     with pytest.raises(InvalidArgument) as refused:
-        handles.meant("abcd", known, "run", "runs")
+        lookup.match_handle("abcd", known, "run", "runs")
     assert refused.value.message == f"run: 10 runs begin with 'abcd': {', '.join(known[:8])}, ..."
-    assert handles.meant("abcd3", known, "run", "runs") == "abcd3"
-    assert handles.meant("abcd", [*known, "abcd"], "run", "runs") == "abcd"
+    assert lookup.match_handle("abcd3", known, "run", "runs") == "abcd3"
+    assert lookup.match_handle("abcd", [*known, "abcd"], "run", "runs") == "abcd"
 
 
 async def test_of_several_that_begin_so_only_the_callers_own_count_and_are_named(
     agent: Invoke, other: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handles, "SHORTEST", 1)
+    monkeypatch.setattr(lookup, "SHORTEST", 1)
     for _ in range(3):
         await ran(agent)
     mine = [one["run"] for one in await agent("runs.list")]

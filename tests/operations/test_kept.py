@@ -1,4 +1,4 @@
-"""Runs that are over: for how long they are kept, and that a desk finds what another has left."""
+"""Runs that are over: for how long they are kept, and that a process finds what another has left."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from tests.operations.test_runs import SLOW, until_begun
 from casemate import Execution, Sandbox
 from casemate.errors import NotFound, Unavailable
 from casemate.operations import kept, sessions
-from casemate.operations.desk import Desk
-from casemate.operations.events import event_of
+from casemate.operations.documents import document, event_of, execution_of
 from casemate.operations.invoke import Invoke, local
-from casemate.operations.store import FolderStore
-from casemate.operations.wire import document, execution_of
+from casemate.operations.operations import Operations
+from casemate.operations.stores import FolderStore
 
 PROGRAM = """
 import sys
@@ -29,13 +28,13 @@ raise ValueError("over")
 
 
 async def test_a_desk_finds_the_runs_that_another_has_kept(sandbox: Sandbox, tmp_path: Path) -> None:
-    async with Desk(sandbox, FolderStore(tmp_path / "runs")) as first:
+    async with Operations(sandbox, FolderStore(tmp_path / "runs")) as first:
         agent = Checked(local(first, AGENT))
         before = await agent("runs.start", {"code": PROGRAM, "wait": 60})
         run = before["run"]
         text = await agent("runs.read", {"run": run})
         events = [one async for one in agent.stream("runs.stream", {"run": run})]
-    async with Desk(sandbox, FolderStore(tmp_path / "runs")) as second:
+    async with Operations(sandbox, FolderStore(tmp_path / "runs")) as second:
         agent = Checked(local(second, AGENT))
         assert await agent("runs.get", {"run": run}) == before
         assert await agent("runs.read", {"run": run}) == text
@@ -48,12 +47,14 @@ async def test_a_desk_finds_the_runs_that_another_has_kept(sandbox: Sandbox, tmp
 
 async def test_a_run_that_went_on_when_its_desk_died_is_over_and_says_so(sandbox: Sandbox, tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "runs")
-    async with Desk(sandbox, store) as first:
+    async with Operations(sandbox, store) as first:
         run = (await local(first, AGENT)("runs.start", {"code": SLOW}))["run"]
         await until_begun(local(first, AGENT), run)
         with (tmp_path / "runs" / run / "events.jsonl").open("ab") as file:
             file.write(b'{"event": "output", "te')  # where its writer was ended
-        async with Desk(sandbox, FolderStore(tmp_path / "runs")) as second:  # as if the first were no longer there
+        async with Operations(
+            sandbox, FolderStore(tmp_path / "runs")
+        ) as second:  # as if the first were no longer there
             state = await Checked(local(second, AGENT))("runs.get", {"run": run})
             assert (state["status"], state["execution"], state["error"]["kind"]) == ("done", None, "closed")
             assert (await local(second, AGENT)("runs.read", {"run": run}))["text"] == "begun\n"
@@ -64,8 +65,8 @@ async def test_only_so_many_runs_of_a_caller_are_kept(
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "MOST_KEPT", 2)
-    async with Desk(sandbox, FolderStore(tmp_path / "runs")) as desk:
-        agent, other = local(desk, AGENT), local(desk, OTHER)
+    async with Operations(sandbox, FolderStore(tmp_path / "runs")) as operations:
+        agent, other = local(operations, AGENT), local(operations, OTHER)
         foreign = (await other("runs.start", {"code": "print(0)", "wait": 60}))["run"]
         runs = [(await agent("runs.start", {"code": "print(1)", "wait": 60}))["run"] for _ in range(4)]
         await settled(agent, 2)
@@ -84,8 +85,8 @@ async def test_only_so_many_bytes_of_a_caller_are_kept_but_always_the_last_run(
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "MOST_KEPT_BYTES", 5000)
-    async with Desk(sandbox, FolderStore(tmp_path / "runs")) as desk:
-        agent = local(desk, AGENT)
+    async with Operations(sandbox, FolderStore(tmp_path / "runs")) as operations:
+        agent = local(operations, AGENT)
         code = "open('x', 'w').write('x' * 4000)"
         runs = [(await agent("runs.start", {"code": code, "wait": 60}))["run"] for _ in range(3)]
         await settled(agent, 1)
@@ -94,24 +95,24 @@ async def test_only_so_many_bytes_of_a_caller_are_kept_but_always_the_last_run(
 
 async def test_only_so_many_runs_of_a_caller_go_on(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "MOST_GOING", 1)
-    async with Desk(sandbox) as desk:
-        agent, other = local(desk, AGENT), local(desk, OTHER)
+    async with Operations(sandbox) as operations:
+        agent, other = local(operations, AGENT), local(operations, OTHER)
         run = (await agent("runs.start", {"code": SLOW}))["run"]
         with pytest.raises(Unavailable):
             await agent("runs.start", {"code": "1"})
         assert (await other("runs.start", {"code": "1", "wait": 60}))["outcome"] == "ok"
-        assert desk.activity().runs == 1
+        assert operations.activity().runs == 1
         await agent("runs.cancel", {"run": run})
-        await desk.idle()
-        assert desk.activity().runs == 0
+        await operations.idle()
+        assert operations.activity().runs == 0
 
 
 async def test_what_is_kept_in_temporary_files_is_gone_with_the_desk(sandbox: Sandbox) -> None:
-    desk = Desk(sandbox)
-    run = (await local(desk, AGENT)("runs.start", {"code": "open('a', 'w').write('b')", "wait": 60}))["run"]
-    (artifact,) = await desk.artifacts.of(run, AGENT)
+    operations = Operations(sandbox)
+    run = (await local(operations, AGENT)("runs.start", {"code": "open('a', 'w').write('b')", "wait": 60}))["run"]
+    (artifact,) = await operations.kept.files_of(run, AGENT)
     assert artifact.read_bytes() == b"b"
-    await desk.close()
+    await operations.close()
     with pytest.raises(OSError):
         artifact.read_bytes()
 
@@ -133,8 +134,8 @@ async def test_an_execution_comes_back_from_its_document(sandbox: Sandbox) -> No
     assert asked == [(execution.id, "left.bin")]
 
 
-async def test_events_come_back_from_their_documents(sandbox: Sandbox, desk: Desk) -> None:
-    agent = local(desk, AGENT)
+async def test_events_come_back_from_their_documents(sandbox: Sandbox, operations: Operations) -> None:
+    agent = local(operations, AGENT)
     run = (await agent("runs.start", {"code": PROGRAM, "wait": 60}))["run"]
     told = [one async for one in agent.stream("runs.stream", {"run": run})]
     events = [event_of(one, lambda run, name: kept.StoredFile(Path(name))) for one in told]
@@ -172,9 +173,9 @@ async def test_names_of_one_account_share_its_limits_and_see_nothing_of_each_oth
 ) -> None:
     monkeypatch.setattr(kept, "MOST_GOING", 1)
     monkeypatch.setattr(sessions, "MOST_OPEN", 1)
-    async with Desk(sandbox) as desk:
-        one, two = (local(desk, AGENT._replace(name=name, account="both")) for name in ("one", "two"))
-        other = local(desk, OTHER)
+    async with Operations(sandbox) as operations:
+        one, two = (local(operations, AGENT._replace(name=name, account="both")) for name in ("one", "two"))
+        other = local(operations, OTHER)
         run = (await one("runs.start", {"code": SLOW}))["run"]
         await one("sessions.open", {})
         for asked in (two("runs.start", {"code": "1"}), two("sessions.open", {})):
@@ -194,13 +195,13 @@ async def test_a_run_whose_events_cannot_be_kept_does_not_go_on_unseen(
     def fail(*_: object) -> None:
         raise failure
 
-    async with Desk(sandbox) as desk:
-        agent = Checked(local(desk, AGENT))
+    async with Operations(sandbox) as operations:
+        agent = Checked(local(operations, AGENT))
         monkeypatch.setattr("casemate.execution.event_log.EventLog.append", fail)
         state = await agent("runs.start", {"code": SLOW, "wait": 60})
         assert (state["status"], state["error"]["kind"]) == ("done", kind)
         assert "cannot be kept" in state["error"]["message"]
-        assert desk.activity().runs == 0
+        assert operations.activity().runs == 0
         assert (await sandbox.stats()).running == 0
 
 
@@ -211,27 +212,27 @@ async def test_a_run_whose_files_cannot_be_made_is_ended_and_its_caller_told(
     def fail(*_: object) -> None:
         raise OSError(28, "disk full")
 
-    async with Desk(sandbox) as desk:
-        agent = Checked(local(desk, AGENT))
+    async with Operations(sandbox) as operations:
+        agent = Checked(local(operations, AGENT))
         where = {"session": (await agent("sessions.open"))["session"]} if place == "a session" else {}
         with monkeypatch.context() as broken:
             broken.setattr(FolderStore, "begin", fail)
             with pytest.raises(Unavailable, match="cannot be kept: disk full"):
                 await agent("runs.start", {"code": "import time; time.sleep(50)", **where})
             async with asyncio.timeout(60):
-                await desk.idle()
-        assert (await agent("runs.list"), desk.activity().runs) == ([], 0)
+                await operations.idle()
+        assert (await agent("runs.list"), operations.activity().runs) == ([], 0)
         assert (await agent("runs.start", {"code": "print(1)", "wait": 60, **where}))["outcome"] == "ok"
 
 
 async def test_a_run_whose_caller_leaves_at_once_is_ended_and_kept_as_that(sandbox: Sandbox) -> None:
-    async with Desk(sandbox) as desk:
-        agent = local(desk, AGENT)
+    async with Operations(sandbox) as operations:
+        agent = local(operations, AGENT)
         starting = asyncio.ensure_future(agent("runs.start", {"code": SLOW}))
-        while not desk.activity().runs:
+        while not operations.activity().runs:
             await asyncio.sleep(0)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        await desk.idle()
+        await operations.idle()
         assert [one["status"] for one in await agent("runs.list")] == ["done"]

@@ -9,8 +9,8 @@ import pytest
 from tests.operations.conftest import AGENT, OTHER
 
 from casemate.errors import Denied, NotFound
-from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
+from casemate.operations.operations import Operations
 
 
 async def test_a_session_is_inspected_by_its_owner_and_by_nobody_else(agent: Invoke, other: Invoke) -> None:
@@ -24,9 +24,9 @@ async def test_a_session_is_inspected_by_its_owner_and_by_nobody_else(agent: Inv
 
 
 async def test_agents_read_the_record_of_their_own_runs_and_operators_all_of_it(
-    desk: Desk, agent: Invoke, operator: Invoke
+    operations: Operations, agent: Invoke, operator: Invoke
 ) -> None:
-    other = local(desk, OTHER)
+    other = local(operations, OTHER)
     mine = (await agent("runs.start", {"code": "1", "wait": 60}))["run"]
     theirs = (await other("runs.start", {"code": "2", "wait": 60}))["run"]
 

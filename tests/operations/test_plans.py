@@ -17,9 +17,9 @@ from tests.operations.test_runs import SLOW, ended, until_begun
 from casemate import Sandbox
 from casemate.errors import InvalidArgument, NotFound
 from casemate.operations import plans
-from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
-from casemate.operations.retention import Retention
+from casemate.operations.kept import Retention
+from casemate.operations.operations import Operations
 from casemate.sessions import run as session_run
 from casemate.sessions.run import Run
 
@@ -38,11 +38,11 @@ async def made(invoke: Invoke, **given: Any) -> str:
     return str(state["run"])
 
 
-async def uploaded(desk: Desk) -> str:
+async def uploaded(operations: Operations) -> str:
     async def data() -> AsyncIterator[bytes]:
         yield b"content"
 
-    return await desk.uploads.put(data(), AGENT)
+    return await operations.uploads.put(data(), AGENT)
 
 
 async def test_a_plan_is_its_callers_alone(agent: Invoke, other: Invoke, operator: Invoke) -> None:
@@ -118,9 +118,9 @@ async def test_a_plan_expires_when_it_is_not_used(agent: Invoke, monkeypatch: py
 async def test_files_that_were_sent_ahead_are_there_as_long_as_the_plan_is(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Desk(sandbox) as desk:
-        agent, operator = Checked(local(desk, AGENT)), Checked(local(desk, OPERATOR))
-        handle = await uploaded(desk)
+    async with Operations(sandbox) as operations:
+        agent, operator = Checked(local(operations, AGENT)), Checked(local(operations, OPERATOR))
+        handle = await uploaded(operations)
         plan = await made(agent, files={"sent": {"handle": handle}})
         await agent("archives.drop", {"handle": handle})
         state = await agent("plans.run", {"plan": plan, "wait": 60})
@@ -165,16 +165,16 @@ async def test_a_run_of_a_plan_that_is_cancelled_takes_its_question_along(agent:
 
 
 async def test_a_trial_that_could_not_run_leaves_no_plan_and_its_run_says_why(tmp_path: Path) -> None:
-    async with Sandbox(network="none", audit=tmp_path / "audit.db") as closed, Desk(closed) as desk:
-        inside = Checked(local(desk, AGENT))
+    async with Sandbox(network="none", audit=tmp_path / "audit.db") as closed, Operations(closed) as operations:
+        inside = Checked(local(operations, AGENT))
         state = await inside("plans.start", {"code": CODE, "allowed_domains": ["example.test"], "wait": 60})
         assert (state["error"]["type"], state["error"]["argument"]) == ("InvalidArgument", "allowed_domains")
         with pytest.raises(InvalidArgument, match="came to nothing"):
             await inside("plans.run", {"plan": state["run"]})
 
 
-async def test_an_upload_of_another_is_not_planned_with(desk: Desk, other: Invoke) -> None:
-    handle = await uploaded(desk)
+async def test_an_upload_of_another_is_not_planned_with(operations: Operations, other: Invoke) -> None:
+    handle = await uploaded(operations)
     with pytest.raises(NotFound):
         await other("plans.start", {"code": CODE, "files": {"a": {"handle": handle}}})
 
@@ -193,8 +193,8 @@ def test_what_is_forgotten_for_another_reason_counts_for_nobody() -> None:
 async def test_a_plan_counts_with_what_its_calls_hold(
     sandbox: Sandbox, witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Desk(sandbox) as desk:
-        agent, operator = Checked(local(desk, AGENT)), Checked(local(desk, OPERATOR))
+    async with Operations(sandbox) as operations:
+        agent, operator = Checked(local(operations, AGENT)), Checked(local(operations, OPERATOR))
         await operator("tools.add", {"name": "w", "definition": witness.definition})
         try:
             monkeypatch.setattr(plans, "MOST_KEPT_BYTES", 1_100_000)
@@ -212,9 +212,9 @@ async def test_a_plan_counts_with_what_its_calls_hold(
 async def test_a_plan_that_is_forgotten_leaves_files_to_its_runs_that_go_on(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Desk(sandbox) as desk:
-        agent, operator = Checked(local(desk, AGENT)), Checked(local(desk, OPERATOR))
-        handle = await uploaded(desk)
+    async with Operations(sandbox) as operations:
+        agent, operator = Checked(local(operations, AGENT)), Checked(local(operations, OPERATOR))
+        handle = await uploaded(operations)
         plan = await made(agent, files={"sent": {"handle": handle}})
         states = [await agent("plans.run", {"plan": plan, "wait": 60}) for _ in range(2)]
         monkeypatch.setattr(plans, "MOST_KEPT", 1)

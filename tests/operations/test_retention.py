@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.operations.retention import Retention
+from casemate.operations.kept import Retention
 
 _RUNS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 50)), max_size=30)
 

@@ -13,8 +13,8 @@ from tests.operations.conftest import AGENT, APPROVER
 from casemate import Sandbox
 from casemate.audit.log import AuditLog
 from casemate.errors import Denied, InvalidArgument, NotFound, SandboxClosed
-from casemate.operations.desk import Desk
 from casemate.operations.invoke import Invoke, local
+from casemate.operations.operations import Operations
 
 SLOW = "import time\nprint('begun', flush=True)\ntime.sleep(200)"
 ASKS = """
@@ -157,8 +157,10 @@ async def test_waiting_ends_in_time_where_nothing_happens(agent: Invoke) -> None
     await agent("runs.cancel", {"run": run})
 
 
-async def test_an_agent_that_may_approve_answers_its_own_requests_and_sees_no_others(desk: Desk, agent: Invoke) -> None:
-    approver = local(desk, APPROVER)
+async def test_an_agent_that_may_approve_answers_its_own_requests_and_sees_no_others(
+    operations: Operations, agent: Invoke
+) -> None:
+    approver = local(operations, APPROVER)
     foreign = await agent("runs.start", {"code": ASKS, "wait": 60})
     own = await approver("runs.start", {"code": ASKS, "wait": 60})
     assert [one["run"] for one in await approver("approvals.pending")] == [own["run"]]
@@ -261,10 +263,12 @@ async def test_what_is_set_with_a_session_is_refused_for_its_steps(agent: Invoke
     await agent("sessions.close", {"session": session})
 
 
-async def test_limits_of_a_run_that_are_left_out_stay_those_of_the_sandbox(desk: Desk, agent: Invoke) -> None:
+async def test_limits_of_a_run_that_are_left_out_stay_those_of_the_sandbox(
+    operations: Operations, agent: Invoke
+) -> None:
     execution = await agent("run", {"code": "print(1)", "limits": {"processes": 32}})
     assert execution["status"] == "ok"
-    assert desk.limits_for(AGENT, None) is None
+    assert operations._shared.limits_for(AGENT, None) is None
 
 
 async def test_the_record_names_who_has_begun_what(agent: Invoke, audit: Any) -> None:
@@ -295,10 +299,10 @@ async def test_an_unknown_run_and_a_foreign_one_are_refused_alike(
 
 
 async def test_a_desk_that_is_closed_takes_nothing_more(sandbox: Sandbox) -> None:
-    desk = Desk(sandbox)
-    invoke = local(desk, AGENT)
+    operations = Operations(sandbox)
+    invoke = local(operations, AGENT)
     run = (await invoke("runs.start", {"code": SLOW}))["run"]
     await until_begun(invoke, run)
-    await desk.close()
+    await operations.close()
     with pytest.raises(SandboxClosed):
         await invoke("runs.start", {"code": "1"})

@@ -14,9 +14,9 @@ from tests.operations.conftest import AGENT, OTHER
 
 from casemate import Sandbox
 from casemate.errors import InvalidArgument, NotFound, Unavailable
-from casemate.operations import sessions, uploads
-from casemate.operations.desk import Desk
+from casemate.operations import sessions, stores
 from casemate.operations.invoke import Invoke, local
+from casemate.operations.operations import Operations
 
 
 async def opened(invoke: Invoke, **arguments: Any) -> str:
@@ -120,15 +120,15 @@ async def test_a_session_that_could_not_be_begun_with_is_not_left_open(agent: In
 
 
 async def test_a_desk_s_idle_sessions_end_by_themselves(sandbox: Sandbox) -> None:
-    desk = Desk(sandbox, idle_timeout=1.5)
-    agent = local(desk, AGENT)
+    operations = Operations(sandbox, idle_timeout=1.5)
+    agent = local(operations, AGENT)
     session = await opened(agent)
     await step(agent, session, "1")
     while await agent("sessions.list"):
         await asyncio.sleep(0)  # its timer is of the same loop
     with pytest.raises(NotFound):
         await agent("sessions.variables", {"session": session})
-    await desk.close()
+    await operations.close()
 
 
 async def test_files_are_written_listed_read_and_removed(agent: Invoke) -> None:
@@ -171,8 +171,10 @@ async def pieces(*data: bytes) -> AsyncIterator[bytes]:
         yield one
 
 
-async def test_an_upload_is_given_to_runs_and_sessions_by_its_handle(desk: Desk, agent: Invoke, other: Invoke) -> None:
-    handle = await desk.uploads.put(pieces(b"ab", b"\0", b"c"), AGENT)
+async def test_an_upload_is_given_to_runs_and_sessions_by_its_handle(
+    operations: Operations, agent: Invoke, other: Invoke
+) -> None:
+    handle = await operations.uploads.put(pieces(b"ab", b"\0", b"c"), AGENT)
     execution = await agent("run", {"code": "print(open('f', 'rb').read())", "files": {"f": {"handle": handle}}})
     assert execution["text"] == "b'ab\\x00c'"
     session = await opened(agent, files={"first": {"handle": handle}})
@@ -185,21 +187,23 @@ async def test_an_upload_is_given_to_runs_and_sessions_by_its_handle(desk: Desk,
     await agent("sessions.close", {"session": session})
 
 
-async def test_an_upload_that_is_too_large_leaves_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "MOST_BYTES", 10)
+async def test_an_upload_that_is_too_large_leaves_nothing(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "MOST_BYTES", 10)
     with pytest.raises(InvalidArgument):
-        await desk.uploads.put(pieces(b"x" * 8, b"y" * 8), OTHER)
-    monkeypatch.setattr(uploads, "MOST_OF_ONE", 15)
-    await desk.uploads.put(pieces(b"x" * 8), OTHER)
+        await operations.uploads.put(pieces(b"x" * 8, b"y" * 8), OTHER)
+    monkeypatch.setattr(stores, "MOST_OF_ONE", 15)
+    await operations.uploads.put(pieces(b"x" * 8), OTHER)
     with pytest.raises(InvalidArgument):
-        await desk.uploads.put(pieces(b"x" * 8), OTHER)
+        await operations.uploads.put(pieces(b"x" * 8), OTHER)
 
 
-async def test_uploads_are_forgotten_after_their_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "SECONDS", -1.0)
-    handle = await desk.uploads.put(pieces(b"x"), OTHER)
-    await desk.uploads.put(pieces(b"x"), OTHER)
-    with pytest.raises(NotFound), desk.uploads.using(handle, OTHER):
+async def test_uploads_are_forgotten_after_their_time(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "SECONDS", -1.0)
+    handle = await operations.uploads.put(pieces(b"x"), OTHER)
+    await operations.uploads.put(pieces(b"x"), OTHER)
+    with pytest.raises(NotFound), operations.uploads.using(handle, OTHER):
         pass
 
 
@@ -211,7 +215,7 @@ async def test_a_file_of_the_host_s_cannot_be_named(agent: Invoke, content: Any,
 
 
 async def test_limits_of_a_caller_are_only_ever_narrowed_and_hold_for_its_runs(
-    desk: Desk, agent: Invoke, other: Invoke
+    operations: Operations, agent: Invoke, other: Invoke
 ) -> None:
     code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     assert (await agent("set_limits", {"limits": {"open_files": 100}}))["open_files"] == 100
@@ -222,7 +226,7 @@ async def test_limits_of_a_caller_are_only_ever_narrowed_and_hold_for_its_runs(
     assert (await step(agent, session, code))["text"] == "100"
     await agent("sessions.close", {"session": session})
     assert (await other("run", {"code": code}))["text"] == "1024"
-    desk._limits.clear()
+    operations._shared._limits.clear()
 
 
 async def test_an_agent_reads_no_hidden_file_of_a_workspace_by_any_operation(tmp_path: Path) -> None:
@@ -230,9 +234,9 @@ async def test_an_agent_reads_no_hidden_file_of_a_workspace_by_any_operation(tmp
     folder.mkdir()
     (folder / ".env").write_text("TOKEN=hidden-value")
     async with Sandbox(workspace=folder, workspace_mode="direct", audit=tmp_path / "audit.db") as one:
-        desk = await Desk(one).load()
+        operations = await Operations(one).load()
         try:
-            agent = local(desk, AGENT)
+            agent = local(operations, AGENT)
             session = await opened(agent, language="shell")
             assert "hidden-value" not in json.dumps(await step(agent, session, "cat .env"))
             for operation in ("files.read", "files.remove"):
@@ -241,5 +245,5 @@ async def test_an_agent_reads_no_hidden_file_of_a_workspace_by_any_operation(tmp
             with pytest.raises(InvalidArgument, match="hidden"):
                 await agent("files.write", {"session": session, "path": ".env", "text": "x"})
         finally:
-            await desk.close()
+            await operations.close()
     assert (folder / ".env").read_text() == "TOKEN=hidden-value"

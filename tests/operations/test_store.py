@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from casemate.operations.store import FolderStore
+from casemate.operations.stores import FolderStore
 
 RUN = "a" * 32
 

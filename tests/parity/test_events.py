@@ -14,8 +14,8 @@ from casemate.audit.log import AuditLog
 from casemate.audit.reading import NAMES, Audit
 from casemate.execution import slots
 from casemate.model.operation import Audience, Principal
-from casemate.operations.desk import Desk
 from casemate.operations.invoke import local
+from casemate.operations.operations import Operations
 
 PROGRAM = "print(6 * 7)"
 
@@ -205,9 +205,9 @@ async def test_what_is_no_cursor_is_a_bad_argument(sandbox: Sandbox, after: Any)
 
 
 async def test_operators_have_them_as_an_operation_that_streams(path: Path) -> None:
-    async with Sandbox(audit=path) as sandbox, Desk(sandbox) as desk:
+    async with Sandbox(audit=path) as sandbox, Operations(sandbox) as operations:
         assert (await sandbox.run(PROGRAM)).ok
-        told = local(desk, Principal("user", Audience.OPERATOR)).stream("audit.events", {}, cursor=0)
+        told = local(operations, Principal("user", Audience.OPERATOR)).stream("audit.events", {}, cursor=0)
         first = await anext(told)
         assert (first["name"], first["detail"]["code"]) == ("execution.started", PROGRAM)
         await told.aclose()

@@ -12,9 +12,9 @@ from casemate import QueueFull, Sandbox
 from casemate.audit.log import AuditLog
 from casemate.execution import slots
 from casemate.model.operation import Audience, Principal
-from casemate.operations.desk import Desk
-from casemate.operations.failures import error_document, error_from
+from casemate.operations.documents import error_document, error_from
 from casemate.operations.invoke import local
+from casemate.operations.operations import Operations
 
 HOLD = "import time\ntime.sleep(600)"
 PROGRAM = "print(6 * 7)"
@@ -78,11 +78,11 @@ async def test_what_was_refused_is_on_record_once_for_each_time_that_the_line_wa
 async def test_the_operation_says_so_too_and_no_run_is_begun(tmp_path: Path) -> None:
     async with (
         Sandbox(audit=tmp_path / "audit.db", concurrency=1) as sandbox,
-        Desk(sandbox) as desk,
+        Operations(sandbox) as operations,
         asyncio.TaskGroup() as group,
     ):
         tasks = await held(sandbox, group, running=1, waiting=2)
-        invoke = local(desk, Principal("somebody", Audience.AGENT))
+        invoke = local(operations, Principal("somebody", Audience.AGENT))
         with pytest.raises(QueueFull) as raised:
             await invoke("runs.start", {"code": PROGRAM})
         assert await invoke("runs.list") == []

@@ -13,7 +13,7 @@ from tests.service.daemon import PATIENCE, Daemon, http, unix
 
 from casemate.errors import CasemateError, Fault, QueueFull, SandboxClosed
 from casemate.operations.catalogue import catalogue
-from casemate.operations.failures import error_document
+from casemate.operations.documents import error_document
 from casemate.remote.sse import Reader
 from casemate.surfaces.http.entry import retry_after, status_of
 from casemate.surfaces.http.exchange import MOST_BODY, json_pieces

@@ -31,8 +31,8 @@ class Mark(NamedTuple):
 def operation(*, audience: Audience = Audience.OPERATOR, approver: bool = False) -> Callable[[_F], _F]:
     """Mark a typed method, which is returned unchanged: awaited, plain, or an asynchronous generator of events.
 
-    What its parameters ``principal`` and ``desk`` hold is filled in by whoever invokes it, never by the caller. The
-    others are described in its docstring, as ````name````: what it means.
+    Its parameter ``principal`` is filled in by whoever invokes it, never by the caller. The others are described in its
+    docstring, as ````name````: what it means.
     """
 
     def mark(method: _F) -> _F:

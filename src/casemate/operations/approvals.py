@@ -6,18 +6,15 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from casemate.api.options import Name, Seconds
 from casemate.errors import NotFound
 from casemate.model.approval import ApprovalRequest, Kind, Listed, Scope
 from casemate.model.caller import called_by
 from casemate.model.operation import Audience, Between, Most, Principal, operation
-from casemate.operations.filtering import Filters, Key, chosen
-from casemate.operations.handles import meant
-
-if TYPE_CHECKING:
-    from casemate.operations.desk import Desk
+from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_handle
+from casemate.operations.sessions import Group
 
 Reason = Annotated[str, Most(2000)]
 
@@ -32,22 +29,19 @@ class ApprovalEvent:
     request: ApprovalRequest | None
 
 
-_KEYS: dict[str, Key[ApprovalRequest]] = {
-    "kind": Key(lambda one: (one.kind,), known=get_args(Kind)),
-    "session": Key(lambda one: (one.session,), begins=True),
-    "run": Key(lambda one: (one.run,), begins=True),
-    "server": Key(lambda one: (one.server,)),
-    "tool": Key(lambda one: (one.tool,)),
-    "state": Key(lambda one: (one.state,), known=get_args(Listed)),
+_KEYS: dict[str, FilterKey[ApprovalRequest]] = {
+    "kind": FilterKey(lambda one: (one.kind,), known=get_args(Kind)),
+    "session": FilterKey(lambda one: (one.session,), begins=True),
+    "run": FilterKey(lambda one: (one.run,), begins=True),
+    "server": FilterKey(lambda one: (one.server,)),
+    "tool": FilterKey(lambda one: (one.tool,)),
+    "state": FilterKey(lambda one: (one.state,), known=get_args(Listed)),
 }
 
 
-class Approvals:
+class ApprovalOperations(Group):
     """Operators see and answer all that waits. An agent that may approve, because a person does that through it, sees
     and answers what it has asked itself."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
 
     @operation(approver=True)
     async def pending(self, *, filters: Filters | None = None, principal: Principal) -> list[ApprovalRequest]:
@@ -57,14 +51,14 @@ class Approvals:
         ``filters``: only those with one of the values of each key: kind, server, tool, state, namespace, session and
         run, of which the beginning is enough.
         """
-        return chosen(self._waiting(principal), filters, _KEYS, self._desk.sandbox.namespace)
+        return apply_filters(self._waiting(principal), filters, _KEYS, self._shared.sandbox.namespace)
 
     @operation(approver=True)
     async def get(self, request: Name, *, principal: Principal) -> ApprovalRequest:
         """One request that waits for an answer: exactly what would cross. ``request``: its id, or the only one's that
         begins so."""
         waiting = {one.id: one for one in self._waiting(principal)}
-        found = meant(request, waiting, "request_id", "requests that wait")
+        found = match_handle(request, waiting, "request_id", "requests that wait")
         if found is None:
             raise NotFound("request_id", f"no request that waits begins with {request[:100]!r}")
         return waiting[found]
@@ -85,7 +79,7 @@ class Approvals:
                 loop.call_soon_threadsafe(news.set)
 
         known = set(told)
-        with self._desk.sandbox.approvals.watch(tell):
+        with self._shared.sandbox.approvals.watch(tell):
             while True:
                 news.clear()
                 waiting = {one.id: one for one in self._waiting(principal)}
@@ -97,7 +91,7 @@ class Approvals:
                 await news.wait()
 
     def _waiting(self, principal: Principal) -> list[ApprovalRequest]:
-        return [one for one in self._desk.sandbox.approvals.pending() if _may_answer(principal, one)]
+        return [one for one in self._shared.sandbox.approvals.pending() if _may_answer(principal, one)]
 
     @operation(approver=True)
     async def decide(
@@ -119,7 +113,7 @@ class Approvals:
         ``expires``: seconds until that ends. ``reason``: told to the program that asked, and recorded. ``content``:
         what was filled in, where the request asks for that.
         """
-        approvals = self._desk.sandbox.approvals
+        approvals = self._shared.sandbox.approvals
         if request not in {one.id for one in self._waiting(principal)}:
             return False
         with called_by(principal.name):
@@ -134,9 +128,8 @@ class Approvals:
         ``reason``: told to the programs that asked. ``session``: only what this session asks for, by its handle or
         name.
         """
-        of = None if session is None else self._desk.sessions.find(session, principal).session.id
         with called_by(principal.name):
-            return self._desk.sandbox.approvals.deny_all(reason, session=of)
+            return self._shared.sandbox.approvals.deny_all(reason, session=self._id_of(session, principal))
 
 
 def _may_answer(principal: Principal, request: ApprovalRequest) -> bool:

@@ -5,54 +5,201 @@ The only place where pydantic is imported for operations, when one is first aske
 
 from __future__ import annotations
 
+import collections.abc
 import inspect
+import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+import sys
+import types
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache, partial
 from types import MappingProxyType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, create_model
+from pydantic_core import PydanticCustomError
 
-from casemate.api.sandbox import Sandbox
-from casemate.model.operation import Audience, Mark, Principal, mark_of
-from casemate.model.options import defaults_of, definition_of, docs_of
-from casemate.operations.approvals import Approvals
-from casemate.operations.archives import Archives
-from casemate.operations.audit import Audit
-from casemate.operations.desk import Desk
-from casemate.operations.egress import Egress
-from casemate.operations.files import Artifacts, Files
-from casemate.operations.packages import Packages
-from casemate.operations.plans import Plans
-from casemate.operations.runs import Runs
-from casemate.operations.schemas import event_type, given_type, names, result_type
-from casemate.operations.sessions import Sessions
-from casemate.operations.tools import Tools
-from casemate.operations.vault import Vault
+import casemate
+from casemate.model.approval import ApprovalRequest
+from casemate.model.events import Display, ErrorEvent, Output, ResultEvent
+from casemate.model.execution import Execution, Result
+from casemate.model.limits import Limits
+from casemate.model.operation import Audience, Between, Mark, Most, OneOf, Principal, mark_of
+from casemate.model.options import Default, defaults_of, definition_of, docs_of
+from casemate.operations.operations import Operations
 
-_FILLED_IN = ("self", "principal", "desk")
+_STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+_MOST_TEXT = 90 << 20  # characters of a file's content: 64 MiB as base64
+_MOST = {True: 8 << 20, False: 10_000}  # characters of a text; entries of anything else
+_PLAIN = (str, int, float, bool, type(None), Any)
+
+
+class TextFile(BaseModel):
+    """A file of text."""
+
+    model_config = _STRICT
+    text: str = Field(max_length=_MOST_TEXT, description="The content.")
+
+
+class BinaryFile(BaseModel):
+    """A file of bytes."""
+
+    model_config = _STRICT
+    base64: str = Field(max_length=_MOST_TEXT, description="The content, in base64.")
+
+
+class UploadedFile(BaseModel):
+    """A file that was uploaded before."""
+
+    model_config = _STRICT
+    handle: str = Field(max_length=200, description="The handle that the upload has given.")
+
+
+Given = TextFile | BinaryFile | UploadedFile
+_Size = Annotated[int | str, Field(union_mode="left_to_right")]
+
+
+class LimitsGiven(BaseModel):
+    """How much may be used. What is left out stays as it is; nothing is ever widened."""
+
+    model_config = _STRICT
+    memory: int | str | None = Field(None, description='Bytes of all memory together, or such as "512MiB".')
+    cpus: float | None = Field(None, description="Processor cores.")
+    cpu_time: float | None = Field(None, description="Seconds of processor time.")
+    processes: int | None = Field(None, description="Processes and threads together.")
+    wall: float | None = Field(None, description="Seconds that a run may take.")
+    output: int | str | None = Field(None, description="Bytes that are returned of each of stdout and stderr.")
+    full_output: int | str | None = Field(None, description="Bytes that are kept of all output.")
+    disk: int | str | None = Field(None, description="Bytes of all that is written.")
+    inodes: int | None = Field(None, description="Files and folders that are made.")
+    open_files: int | None = Field(None, description="Open files of each process.")
+
+
+def given_type(annotation: Any, *, is_bounded: bool = False) -> Any:
+    """The type of a parameter's JSON value; texts, lists and mappings have bounds also where none is written
+    (``is_bounded``: one is). Raises ``TypeError`` for what cannot be given as JSON."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        words = next((mark.words for mark in arguments[1:] if isinstance(mark, OneOf)), None)
+        if words is not None:
+            return Literal[words]
+        has_bound = any(isinstance(one, Most) for one in arguments[1:])
+        kind = given_type(arguments[0], is_bounded=has_bound)
+        bounds = [bound for mark in arguments[1:] for bound in _bounds(mark)]
+        return Annotated[kind, *bounds] if bounds else kind
+    if not is_bounded and (annotation is str or origin in (Sequence, list, tuple, Mapping, dict)):
+        return Annotated[given_type(annotation, is_bounded=True), *_bounds(Most(_MOST[annotation is str]))]
+    if annotation in _PLAIN or origin is Literal:
+        return annotation
+    if annotation is Limits:
+        return LimitsGiven
+    if origin in (Union, types.UnionType):
+        arguments = tuple(one for one in arguments if one is not bytes)  # in JSON they are text
+        return Union[tuple(given_type(one) for one in arguments)]  # noqa: UP007 - made at run time
+    if origin in (Sequence, list, tuple):
+        return list[given_type(arguments[0])]  # type: ignore[misc]
+    if origin in (Mapping, dict):
+        return dict[str, Given if _is_content(arguments[1]) else given_type(arguments[1])]  # type: ignore[misc]
+    raise TypeError(f"a {annotation} cannot be given as JSON")
+
+
+def _is_content(annotation: Any) -> bool:
+    return any(get_origin(one) is os.PathLike for one in get_args(annotation))
+
+
+def _bounds(mark: Any) -> tuple[Any, ...]:
+    match mark:
+        case Between(low, high):
+            return (Field(ge=low, le=high),)
+        case Most(most):
+            return (Field(max_length=most), BeforeValidator(partial(_few, most)))
+        case Default():
+            return ()
+    return (mark,)
+
+
+def _few(count: int, value: Any) -> Any:
+    """The same, unless it has more entries than may be: then none of them is looked at."""
+    if isinstance(value, dict | list) and len(value) > count:
+        raise PydanticCustomError(
+            "too_long", "has {actual} entries; {count} are the most", {"actual": len(value), "count": count}
+        )
+    return value
+
+
+def result_type(annotation: Any) -> Any:
+    """The type of a result's document. Raises ``TypeError`` for what has none."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return result_type(arguments[0])
+    if annotation in _PLAIN or origin is Literal:
+        return annotation
+    if origin in (Union, types.UnionType):
+        return Union[tuple(result_type(one) for one in arguments)]  # noqa: UP007 - made at run time
+    if origin in (Sequence, list, set, frozenset) or (origin is tuple and arguments[1:] == (...,)):
+        return list[result_type(arguments[0])]  # type: ignore[misc]
+    if origin is tuple:
+        return list[Union[tuple(result_type(one) for one in arguments)]]  # type: ignore[misc] # noqa: UP007
+    if origin in (Mapping, dict):
+        return dict[str, result_type(arguments[1])]  # type: ignore[misc]
+    if annotation in (Mapping, dict) or annotation is Result:
+        return dict[str, Any]
+    if isinstance(annotation, type) and issubclass(annotation, os.PathLike):
+        return str
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return Literal[tuple(one.value for one in annotation)]
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return _document_type(annotation)
+    raise TypeError(f"a {annotation} has no document")
+
+
+@cache
+def _document_type(kind: type) -> type[BaseModel]:
+    """The same fields as ``wire.document`` writes."""
+    hints = get_type_hints(kind, globalns={**names(), **vars(sys.modules[kind.__module__])}, include_extras=True)
+    told: dict[str, Any] = {field.name: (result_type(hints[field.name]), ...) for field in fields(kind) if field.repr}
+    if isinstance(getattr(kind, "ok", None), property):
+        told["ok"] = (bool, ...)
+    config = ConfigDict(protected_namespaces=())
+    return create_model(kind.__name__, __config__=config, __doc__=(kind.__doc__ or "").strip(), **told)
+
+
+def names() -> dict[str, Any]:
+    """What annotations name that is only imported for type checkers."""
+    public = {name: getattr(casemate, name) for name in casemate.__all__}
+    return {**vars(typing), **vars(collections.abc), **public}
+
+
+def _event_type(name: str, kind: type | None, **more: Any) -> type[BaseModel]:
+    hints = get_type_hints(kind, globalns={**names(), **vars(sys.modules[kind.__module__])}) if kind else {}
+    told: dict[str, Any] = (
+        {one.name: (result_type(hints[one.name]), ...) for one in fields(kind) if one.repr} if kind else {}
+    )
+    number = Field(description="How many events there have been with this one: asks for what follows.")
+    told |= {"cursor": (int, number), "event": (Literal[name], ...), **more}
+    return create_model(f"{name.title()}Event", **told)
+
+
+@cache
+def event_type() -> Any:
+    """The type of the documents that a stream of events has."""
+    execution = result_type(Execution) | None
+    return Union[  # noqa: UP007 - made at run time
+        _event_type("output", Output),
+        _event_type("display", Display),
+        _event_type("result", ResultEvent),
+        _event_type("error", ErrorEvent),
+        _event_type("approval", None, request=(result_type(ApprovalRequest), ...)),
+        _event_type("done", None, execution=(execution, ...), error=(dict[str, Any] | None, ...)),
+    ]
+
+
+_FILLED_IN = ("self", "principal")
 _NAMED = re.compile(r"``(\w+)``:\s")
 Call = Callable[..., Awaitable[Any]]
-
-# Where operations stand: the room's name, as which attribute of a desk it is found, and its class.
-_ROOMS: tuple[tuple[str, str, type], ...] = (
-    ("", "", Desk),
-    ("runs", "runs", Runs),
-    ("sessions", "sessions", Sessions),
-    ("files", "files", Files),
-    ("artifacts", "artifacts", Artifacts),
-    ("archives", "archives", Archives),
-    ("approvals", "approvals", Approvals),
-    ("audit", "audit", Audit),
-    ("egress", "egress", Egress),
-    ("packages", "packages", Packages),
-    ("plans", "plans", Plans),
-    ("tools", "tools", Tools),
-    ("vault", "vault", Vault),
-    ("", "sandbox", Sandbox),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +207,8 @@ class Operation:
     """One thing that can be asked: ``name`` such as "sessions.open"; ``summary``: the first line of ``description``.
 
     ``params``: the model of its arguments, which refuses unknown ones; ``result``: describes the document that comes
-    back, or each event where it ``streams``. ``changes``: False where it only looks. ``room``: the attribute of a desk
-    that ``method`` is called on, the desk itself where it is empty; ``wants``: which of its parameters are filled in.
+    back, or each event where it ``streams``. ``group``: the attribute of :class:`Operations` that ``method`` is called
+    on, that itself where it is empty; ``has_principal``: whether it is given who calls.
     """
 
     name: str
@@ -73,8 +220,8 @@ class Operation:
     result: TypeAdapter[Any]
     method: Callable[..., Any]
     streams: bool
-    room: str
-    wants: frozenset[str]
+    group: str
+    has_principal: bool
 
     def is_for(self, principal: Principal) -> bool:
         """Whether ``principal`` may call it."""
@@ -95,15 +242,15 @@ class Operation:
 def catalogue() -> Mapping[str, Operation]:
     """All operations by their names, in the order of these."""
     found = {}
-    for room, attribute, where in _ROOMS:
-        for name, method in inspect.getmembers(where, callable):
+    for group, owner in {"": Operations, **get_type_hints(Operations)}.items():
+        for name, method in inspect.getmembers(owner, callable):
             if mark := mark_of(method):
-                full = f"{room}.{name}" if room else name
-                found[full] = _described(full, method, mark, attribute)
+                full = f"{group}.{name}" if group not in ("", "sandbox") else name
+                found[full] = _described(full, method, mark, group)
     return MappingProxyType(dict(sorted(found.items())))
 
 
-def _described(name: str, method: Callable[..., Any], mark: Mark, room: str) -> Operation:
+def _described(name: str, method: Callable[..., Any], mark: Mark, group: str) -> Operation:
     hints = get_type_hints(method, globalns={**names(), **inspect.unwrap(method).__globals__}, include_extras=True)
     parameters = inspect.signature(method).parameters
     definition = definition_of(method)
@@ -133,8 +280,8 @@ def _described(name: str, method: Callable[..., Any], mark: Mark, room: str) -> 
         result=TypeAdapter(_given_back(hints["return"], streams)),
         method=method,
         streams=streams,
-        room=room,
-        wants=frozenset(_FILLED_IN[1:]) & parameters.keys(),
+        group=group,
+        has_principal="principal" in parameters,
     )
 
 

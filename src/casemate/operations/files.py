@@ -1,4 +1,4 @@
-"""``files``: those of a session's workspace, and those that a run has left."""
+"""``files``, ``artifacts``, ``archives``: what lies in workspaces, and what runs have left."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import base64
 import binascii
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from casemate.api.options import Cursor, Name, Page, Path, Text
 from casemate.errors import InvalidArgument, NotFound
-from casemate.model.execution import Artifact
+from casemate.execution.finishing import finishing
+from casemate.execution.request import check_name
+from casemate.files.archives import Carried, Packer, closing
+from casemate.model.execution import Artifact, SkippedFile
 from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.operations.kept import StoredFile
+from casemate.operations.sessions import Group
 from casemate.sessions.files import FileInfo
 
 if TYPE_CHECKING:
-    from casemate.operations.desk import Desk
+    from casemate.model.execution import Artifact
+
 
 _PAGE = 200_000  # bytes
 _CHUNK = 1 << 20  # bytes
@@ -38,11 +43,8 @@ class FileContent:
     next: int | None
 
 
-class Files:
+class FileOperations(Group):
     """Files by the handle of the session or the run that they are of."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
 
     @operation(audience=Audience.AGENT)
     async def read(
@@ -63,12 +65,7 @@ class Files:
         ``encoding``: "base64" for bytes in any case, else text where it is text.
         """
         data, size = await self._part(path, session, run, offset, limit, principal)
-        text = None if encoding == "base64" else _text_of(data, is_last=offset + len(data) >= size)
-        if text is not None:
-            data = text.encode()
-        reached = offset + len(data)
-        coded = base64.b64encode(data).decode() if text is None else None
-        return FileContent(path, text, coded, size, offset, reached if reached < size else None)
+        return _content_of(path, data, size, offset, as_bytes=encoding == "base64")
 
     async def chunks(
         self, path: str, *, session: str | None = None, run: str | None = None, principal: Principal
@@ -88,17 +85,10 @@ class Files:
         if (session is None) == (run is None):
             raise neither_nor_both()
         if session is not None:
-            files = self._desk.sessions.find(session, principal).session.files
+            files = self._sessions.find(session, principal).session.files
             return await files.read_part(path, offset, limit)
-        artifact = await self.artifact(str(run), path, principal)
+        artifact = await self._shared.kept.file(str(run), path, principal)
         return await asyncio.to_thread(_part_of, artifact, offset, limit), artifact.size
-
-    async def artifact(self, run: str, name: str, principal: Principal) -> Artifact:
-        """A file that a run has left, or its full output. Raises ``NotFound``."""
-        for artifact in await self._desk.artifacts.of(run, principal):
-            if artifact.name == name:
-                return artifact
-        raise NotFound("path", f"the run has left no file {name[:200]!r}")
 
     @operation(audience=Audience.AGENT)
     async def write(
@@ -116,7 +106,7 @@ class Files:
         ``session``: its handle or name. ``path``: relative to the workspace. ``text``: the content. ``base64``: the
         content, where it is not text. ``handle``: of an upload, instead.
         """
-        files = self._desk.sessions.find(session, principal).session.files
+        files = self._sessions.find(session, principal).session.files
         if sum(one is not None for one in (text, base64, handle)) != 1:
             raise InvalidArgument(
                 "text",
@@ -125,7 +115,7 @@ class Files:
                 "what was uploaded.",
             )
         if handle is not None:
-            with self._desk.uploads.using(handle, principal) as source:
+            with self._shared.uploads.using(handle, principal) as source:
                 await files.upload(source, path)
         else:
             await files.write(path, text if text is not None else decoded("base64", base64 or ""))
@@ -137,7 +127,7 @@ class Files:
 
         ``session``: its handle or name. ``path``: the folder, relative to the workspace.
         """
-        files = self._desk.sessions.find(session, principal).session.files
+        files = self._sessions.find(session, principal).session.files
         return await files.list(plain(path))
 
     @operation(audience=Audience.AGENT)
@@ -152,8 +142,8 @@ class Files:
         if (session is None) == (run is None):
             raise neither_nor_both()
         if session is not None:
-            return await self._desk.sessions.find(session, principal).session.files.info(plain(path))
-        left, wanted = await self._desk.artifacts.of(str(run), principal), plain(path)
+            return await self._sessions.find(session, principal).session.files.info(plain(path))
+        left, wanted = await self._shared.kept.files_of(str(run), principal), plain(path)
         for artifact in left:
             if artifact.name == wanted:
                 return FileInfo(artifact.name, "file", artifact.size, 0.0)
@@ -167,19 +157,16 @@ class Files:
 
         ``session``: its handle or name. ``path``: relative to the workspace.
         """
-        await self._desk.sessions.find(session, principal).session.files.remove(path)
+        await self._sessions.find(session, principal).session.files.remove(path)
 
 
-class Artifacts:
+class ArtifactOperations(Group):
     """Files that runs have left, by the handle of the run."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
 
     @operation(audience=Audience.AGENT)
     async def list(self, run: Name, *, principal: Principal) -> list[Artifact]:
         """The files that a run has left. ``run``: its handle."""
-        return list(await self.of(run, principal))
+        return list(await self._shared.kept.files_of(run, principal))
 
     @operation(audience=Audience.AGENT)
     async def read(
@@ -187,15 +174,8 @@ class Artifacts:
     ) -> FileContent:
         """Read a file that a run has left. ``run``: its handle. ``name``: the file's. ``offset``: of the first byte.
         ``limit``: the most bytes."""
-        read = partial(self._desk.files.read, name, run=run, offset=offset, limit=limit)
-        return await read(principal=principal)
-
-    async def of(self, run: str, principal: Principal) -> tuple[Artifact, ...]:
-        """The same with their contents. Raises ``NotFound``."""
-        execution = await self._desk.kept.execution(self._desk.kept.find(run, principal))
-        if execution is None:
-            return ()
-        return (*execution.artifacts, *([execution.full_output] if execution.full_output else []))
+        artifact = await self._shared.kept.file(run, name, principal)
+        return _content_of(name, await asyncio.to_thread(_part_of, artifact, offset, limit), artifact.size, offset)
 
 
 def decoded(argument: str, text: str) -> bytes:
@@ -224,6 +204,15 @@ def plain(path: str) -> str:
     return "" if path.strip("/") in ("", ".", "workspace") else path
 
 
+def _content_of(path: str, data: bytes, size: int, offset: int, *, as_bytes: bool = False) -> FileContent:
+    text = None if as_bytes else _text_of(data, is_last=offset + len(data) >= size)
+    if text is not None:
+        data = text.encode()
+    end = offset + len(data)
+    coded = base64.b64encode(data).decode() if text is None else None
+    return FileContent(path, text, coded, size, offset, end if end < size else None)
+
+
 def _part_of(artifact: Artifact, offset: int, limit: int) -> bytes:
     try:
         assert isinstance(artifact.content, StoredFile)
@@ -245,3 +234,110 @@ def _text_of(data: bytes, *, is_last: bool) -> str | None:
         except UnicodeDecodeError:
             continue
     return None
+
+
+_CHUNK = 1 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An archive that was made. ``handle``: by which it is fetched, or unpacked, for an hour; ``size``: its bytes.
+
+    ``files``, ``folders`` and ``bytes`` of contents are in it; ``left_out`` are not. ``is_whole``: that is only what
+    may never be copied; False where a bound, or a failure, left out more.
+    """
+
+    handle: str
+    size: int
+    files: int
+    folders: int
+    bytes: int
+    left_out: tuple[SkippedFile, ...]
+    is_whole: bool
+
+
+class ArchiveOperations(Group):
+    """Archives are uploads: each is bound to who has made or sent it. Only regular files and folders are in them."""
+
+    @operation(audience=Audience.AGENT)
+    async def pack(
+        self,
+        path: Path = "",
+        *,
+        session: Name | None = None,
+        run: Name | None = None,
+        top: Path = "",
+        principal: Principal,
+    ) -> Packed:
+        """Make an archive of a folder, or a file, of a session's workspace, or of what a run has left.
+
+        ``path``: relative to the workspace; nothing for all of it. ``session``: the handle or name of the session that
+        it is of. ``run``: instead, the handle of a run that is over. ``top``: a folder that all names in the archive
+        begin with.
+        """
+        if (session is None) == (run is None):
+            raise neither_nor_both()
+        if top:
+            check_name(top, "top")
+        path = plain(path)
+        async with self._shared.uploads.making(principal) as (handle, target):
+            if session is not None:
+                files = self._sessions.find(session, principal).session.files
+                carried = await files.pack(path, target, top=top)
+            else:
+                left = await self._shared.kept.files_of(str(run), principal)
+                carried = await finishing(_pack, _beneath(left, path), target, top)
+        size = await asyncio.to_thread(lambda: target.stat().st_size)
+        return Packed(
+            handle, size, carried.files, carried.folders, carried.bytes, carried.left_out, carried.is_whole
+        )  # fmt: skip
+
+    @operation(audience=Audience.AGENT)
+    async def unpack(self, session: Name, handle: Name, path: Path = "", *, principal: Principal) -> Carried:
+        """Put the files and folders of an archive into a folder of a session's workspace, which is made where it is
+        missing; files of the same names are replaced. Links, devices and their like are left out, and that is told.
+
+        ``session``: its handle or name. ``handle``: of a tar archive that was made, or uploaded. ``path``: the folder,
+        relative to the workspace; nothing for the workspace itself.
+        """
+        files = self._sessions.find(session, principal).session.files
+        with self._shared.uploads.using(handle, principal) as source:
+            return await files.unpack(source, plain(path))
+
+    @operation(audience=Audience.AGENT)
+    async def drop(self, handle: Name, *, principal: Principal) -> None:
+        """Forget an archive, or another upload, before its time; harmless where there is none. ``handle``: of it."""
+        await self._shared.uploads.drop(handle, principal)
+
+    async def chunks(self, handle: str, principal: Principal) -> AsyncGenerator[bytes]:
+        """The bytes of one, about a megabyte at a time. Raises ``NotFound``."""
+        with self._shared.uploads.using(handle, principal) as path:
+            file = await asyncio.to_thread(path.open, "rb")
+            try:
+                while piece := await asyncio.to_thread(file.read, _CHUNK):
+                    yield piece
+            finally:
+                file.close()
+
+
+def _beneath(left: tuple[Artifact, ...], path: str) -> list[tuple[str, Artifact]]:
+    """Those at ``path``, with their names relative to it. Raises ``NotFound``."""
+    found = [(one.name.rpartition("/")[2], one) for one in left if one.name == path]
+    start = f"{path}/" if path else ""
+    found = found or [(one.name.removeprefix(start), one) for one in left if one.name.startswith(start)]
+    if not found and path:
+        raise NotFound("path", f"the run has left nothing at {path[:200]!r}")
+    return found
+
+
+def _pack(files: list[tuple[str, Artifact]], target: FilePath, top: str) -> Carried:
+    with closing(target.open("wb")) as out:
+        packer = Packer(out, tuple(part.encode() for part in top.split("/")) if top else ())
+        for name, artifact in files:
+            assert isinstance(artifact.content, StoredFile)
+            try:
+                with artifact.content.path.open("rb") as file:
+                    packer.file(tuple(part.encode() for part in name.split("/")), file.fileno())
+            except OSError:
+                raise NotFound("run", "its files are no longer kept") from None
+        return packer.end()

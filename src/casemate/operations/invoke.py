@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, Mapping
-from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
@@ -14,12 +13,12 @@ from casemate.model.caller import called_by
 from casemate.model.limits import Limits
 from casemate.model.nearest import meant
 from casemate.model.options import unknown_arguments
-from casemate.operations.wire import Document, document
+from casemate.operations.documents import Document, document
 
 if TYPE_CHECKING:
     from casemate.model.operation import Principal
     from casemate.operations.catalogue import Operation
-    from casemate.operations.desk import Desk
+    from casemate.operations.operations import Operations
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = (str, float, int, bool, type(None))
@@ -41,17 +40,16 @@ class Invoke(Protocol):
         ...
 
 
-def local(desk: Desk, principal: Principal) -> Invoke:
-    """Operations called on ``desk`` by ``principal``, which is of its namespace. They raise ``Denied`` where they are
-    not for it."""
-    if principal.namespace != desk.sandbox.namespace:
-        raise InvalidArgument("namespace", f"{principal.name!r} is of another namespace than this desk")
-    return _Local(desk, principal)
+def local(operations: Operations, principal: Principal) -> Invoke:
+    """Operations called by ``principal``, of the same namespace. They raise ``Denied`` where they are not for it."""
+    if principal.namespace != operations.sandbox.namespace:
+        raise InvalidArgument("namespace", f"{principal.name!r} is of another namespace than these operations")
+    return _Local(operations, principal)
 
 
 class _Local:
-    def __init__(self, desk: Desk, principal: Principal) -> None:
-        self._desk = desk
+    def __init__(self, operations: Operations, principal: Principal) -> None:
+        self._operations = operations
         self._principal = principal
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] = _NOTHING) -> Any:
@@ -95,7 +93,7 @@ class _Local:
         return found
 
     def _owner(self, found: Operation) -> Any:
-        return attrgetter(found.room)(self._desk) if found.room else self._desk
+        return getattr(self._operations, found.group) if found.group else self._operations
 
     def _read(self, found: Operation, arguments: Mapping[str, Any], held: contextlib.ExitStack) -> dict[str, Any]:
         from pydantic import ValidationError
@@ -105,30 +103,28 @@ class _Local:
         except ValidationError as error:
             raise _wrong(error, found) from None
         given = {name: self._revived(getattr(model, name), held) for name in model.model_fields_set}
-        if "principal" in found.wants:
+        if found.has_principal:
             given["principal"] = self._principal
-        if "desk" in found.wants:
-            given["desk"] = self._desk
         return given
 
     def _revived(self, value: Any, held: contextlib.ExitStack) -> Any:
         """What a method takes for a value that was read."""
         if type(value) in _PLAIN:
             return value
+        from casemate.operations.catalogue import BinaryFile, LimitsGiven, TextFile, UploadedFile
         from casemate.operations.files import decoded
-        from casemate.operations.schemas import BinaryFile, LimitsGiven, TextFile, UploadedFile
 
         match value:
             case LimitsGiven():
                 asked = {name: getattr(value, name) for name in value.model_fields_set}
-                known = {name: getattr(self._desk.sandbox.limits, name) for name in Limits.__slots__}
+                known = {name: getattr(self._operations.sandbox.limits, name) for name in Limits.__slots__}
                 return Limits(**{**known, **{name: one for name, one in asked.items() if one is not None}})
             case TextFile():
                 return value.text
             case BinaryFile():
                 return decoded("files", value.base64)
             case UploadedFile():
-                return held.enter_context(self._desk.uploads.using(value.handle, self._principal))
+                return held.enter_context(self._operations.uploads.using(value.handle, self._principal))
             case dict():
                 return {name: self._revived(one, held) for name, one in value.items()}
         return value

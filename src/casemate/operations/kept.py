@@ -1,4 +1,4 @@
-"""The runs of a desk: each is followed to its end, and kept for a while, within bounds."""
+"""The runs of a namespace: each is followed to its end, and kept for a while, within bounds."""
 
 from __future__ import annotations
 
@@ -17,18 +17,70 @@ from casemate.execution.finishing import finishing
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Done
 from casemate.model.execution import Cause
-from casemate.operations.failures import error_document
-from casemate.operations.handles import meant
-from casemate.operations.retention import Retention
-from casemate.operations.wire import Document, document, execution_of
+from casemate.operations.documents import Document, document, error_document, execution_of
+from casemate.operations.lookup import match_handle
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from casemate.model.execution import Execution
+    from casemate.model.execution import Artifact, Execution
     from casemate.model.operation import Principal
-    from casemate.operations.store import Store
+    from casemate.operations.stores import RunStore
     from casemate.sessions.run import Run
+
+
+@dataclass(slots=True)
+class _Account:
+    sizes: dict[str, int] = field(default_factory=dict)  # bytes by run, the first to end first
+    bytes: int = 0
+
+
+class Retention:
+    """Runs that are over, by handle, in the order in which they ended."""
+
+    def __init__(self) -> None:
+        self._account_of: dict[str, str] = {}
+        self._accounts: dict[str, _Account] = {}
+
+    def add(self, run: str, account: str, size: int) -> None:
+        """A run of ``account`` is over, of which ``size`` bytes are kept."""
+        self._account_of[run] = account
+        own = self._accounts.setdefault(account, _Account())
+        own.sizes[run] = size
+        own.bytes += size
+
+    def beyond(self, account: str, *, runs: int, size: int, all_runs: int) -> dict[str, int]:
+        """What is not kept any more, with its bytes: of all runs what is beyond ``all_runs``; of an account's what is
+        beyond ``runs`` or ``size`` bytes, but for its last one. These are forgotten here."""
+        gone: dict[str, int] = {}
+        while len(self._account_of) > all_runs:
+            gone |= self._forgotten(next(iter(self._account_of)))
+        own = self._accounts.get(account)
+        while own and len(own.sizes) > 1 and (len(own.sizes) > runs or own.bytes > size):
+            gone |= self._forgotten(next(iter(own.sizes)))
+        return gone
+
+    def resize(self, run: str, size: int) -> None:
+        """Of a run ``size`` bytes are kept now. Harmless where it is forgotten."""
+        if run in self._account_of:
+            own = self._accounts[self._account_of[run]]
+            own.bytes += size - own.sizes[run]
+            own.sizes[run] = size
+
+    def forget(self, run: str) -> None:
+        """It is not kept any more, for another reason. Harmless where it was not."""
+        if run in self._account_of:
+            self._forgotten(run)
+
+    def _forgotten(self, run: str) -> dict[str, int]:
+        account = self._account_of.pop(run)
+        own = self._accounts[account]
+        size = own.sizes.pop(run)
+        own.bytes -= size
+        if not own.sizes:
+            del self._accounts[account]
+        return {run: size}
+
 
 MOST_KEPT = 200  # runs of one caller that are over
 MOST_KEPT_BYTES = 2 << 30  # of their events and files
@@ -97,7 +149,7 @@ class Kept:
 class KeptRuns:
     """Runs by handle, which is the id of their execution. ``store`` keeps those that are over."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RunStore) -> None:
         self._store = store
         self._runs: dict[str, Kept] = {}
         self._going: dict[str, Kept] = {}  # those of them that are not over
@@ -107,7 +159,7 @@ class KeptRuns:
         self._is_closed = False
 
     async def load(self) -> None:
-        """Take up what an earlier desk has left in the store."""
+        """Take up what an earlier process has left in the store."""
         for head in await asyncio.to_thread(self._store.list):
             if not head["is_done"]:
                 lost = error_document(SandboxClosed(_INTERRUPTED))
@@ -162,7 +214,7 @@ class KeptRuns:
         and ``InvalidArgument`` for the beginning of several."""
         kept = self._runs.get(run)
         if kept is None or not principal.may_see(kept.owner):
-            found = meant(run, (one.run for one in self.of(principal)), "run", "runs")
+            found = match_handle(run, (one.run for one in self.of(principal)), "run", "runs")
             if found is None:
                 raise NotFound("run", f"there is no run {run[:100]!r}, or it is no longer kept")
             kept = self._runs[found]
@@ -196,6 +248,20 @@ class KeptRuns:
                 return None
             known = self._remember(execution_of(told, lambda run, name: self._file(run, told, name)))
         return known
+
+    async def files_of(self, run: str, principal: Principal) -> tuple[Artifact, ...]:
+        """What a run has left, with the contents. Raises ``NotFound``."""
+        execution = await self.execution(self.find(run, principal))
+        if execution is None:
+            return ()
+        return (*execution.artifacts, *([execution.full_output] if execution.full_output else []))
+
+    async def file(self, run: str, name: str, principal: Principal) -> Artifact:
+        """A file that a run has left, or its full output. Raises ``NotFound``."""
+        for artifact in await self.files_of(run, principal):
+            if artifact.name == name:
+                return artifact
+        raise NotFound("path", f"the run has left no file {name[:200]!r}")
 
     def _file(self, run: str, told: Document, name: str) -> StoredFile:
         return StoredFile(self._store.folder(run) / f"file-{_names(told).index(name)}")
@@ -298,7 +364,7 @@ class KeptRuns:
     def check_open(self) -> None:
         """Raises ``SandboxClosed``."""
         if self._is_closed:
-            raise SandboxClosed("the desk was closed")
+            raise SandboxClosed("the sandbox was closed")
 
     def shut(self) -> None:
         """Nothing more begins."""

@@ -1,28 +1,119 @@
-"""``plans``: what programs would call, found out before anybody allows it, by handle, each its caller's alone."""
+"""``plans``: what programs would call, before anybody allows it; and the plan of a cell, as operators see it."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from casemate.api.options import Code, Name, RunOptions, Wait
 from casemate.api.planning import try_out
 from casemate.errors import InvalidArgument, NotFound
 from casemate.model.caller import called_by
+from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Principal, operation
 from casemate.model.options import complete, takes_options
-from casemate.operations.retention import Retention
-from casemate.operations.runs import RunState
+from casemate.model.plan import Bind, Link, Network, Place, Plan, Shown, Text
+from casemate.operations.kept import Retention
+from casemate.operations.runs import RunOperations, RunState
 
 if TYPE_CHECKING:
     from casemate.api.call_plan import Listed, PlannedCall, Trial
-    from casemate.operations.desk import Desk
     from casemate.operations.kept import Kept
+    from casemate.operations.shared import Shared
     from casemate.sessions.run import Run
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CellWorkspace:
+    """``folder``: the service's own, None for a private one; ``place``: where it appears besides /workspace.
+    ``hidden``, ``kept``: paths beneath it that nobody in the cell reads, or changes."""
+
+    kind: Literal["private", "overlay", "direct"]
+    folder: str | None
+    place: str
+    hidden: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CellSocket:
+    """Where the host answers in a cell's network."""
+
+    kind: Literal["tcp", "udp"]
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellWait:
+    """How the program is begun in a process that waits: its command and variables, the limits that it is made with, the
+    ``preload`` of the zygote that it is forked from, and the bytes that one holds (``cost``)."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    limits: Limits
+    cost: int
+    preload: tuple[str, ...] | None
+    optional: bool
+    stamp: tuple[int, ...]
+    fuller: tuple[str, ...]
+    fuller_cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellPlan:
+    """What is decided before a cell starts. Paths are those of the machine that casemate runs on (``source``) and of
+    the cell (``target``). ``deadline``: seconds, None for no bound; ``secrets``: names; ``waiting``: how it may be
+    begun in a cell that is ready, or why not."""
+
+    id: str
+    wall: str
+    language: str
+    entries: tuple[Bind | Link | Text | Place, ...]
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    program_name: str
+    workspace: CellWorkspace
+    limits: Limits
+    deadline: float | None
+    control: bool
+    reserve: int
+    network: Network
+    allowed_domains: tuple[str, ...]
+    listeners: tuple[CellSocket, ...]
+    layers: tuple[str, ...]
+    waiting: CellWait | str
+    session: bool
+    continues: str
+    secrets: tuple[str, ...]
+    shown: tuple[Shown, ...]
+
+
+def explained(plan: Plan) -> CellPlan:
+    """What of ``plan`` operators see: the fields of these classes, and nothing else."""
+    deadline = plan.deadline if math.isfinite(plan.deadline) else None
+    waiting = plan.waiting if isinstance(plan.waiting, str) else _shown(CellWait, plan.waiting)
+    listeners = tuple(_shown(CellSocket, one) for one in plan.listeners)
+    return _shown(
+        CellPlan, plan, workspace=_shown(CellWorkspace, plan.workspace), deadline=deadline, listeners=listeners,
+        waiting=waiting, secrets=plan.secrets.names,
+    )  # fmt: skip
+
+
+def _shown(kind: type[T], source: object, **other: Any) -> T:
+    """``source`` with the fields that ``kind`` has, and ``other`` values of some of them."""
+    names = (one.name for one in fields(kind) if one.name not in other)  # type: ignore[arg-type]
+    return kind(**{name: getattr(source, name) for name in names}, **other)
+
 
 MOST_KEPT = 50  # plans of one caller
 MOST_KEPT_BYTES = 64 << 20  # of what their programs were given, and of their lists
@@ -69,11 +160,12 @@ class _Held:
             self.files.close()
 
 
-class Plans:
-    """The plans of a desk, by the handle of the run in which each was tried out. The last ones are kept, in memory."""
+class PlanOperations:
+    """Plans, by the handle of the run in which each was tried out. The last ones are kept, in memory."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, shared: Shared, runs: RunOperations) -> None:
+        self._shared = shared
+        self._runs = runs
         self._held: dict[str, _Held] = {}
         self._retention = Retention()
 
@@ -89,26 +181,26 @@ class Plans:
 
         What it changes in files is thrown away; what it has left is had by the run's handle, as of any other.
         """
-        desk = self._desk
+        shared = self._shared
         values = complete(RunOptions, options, "plans.start")
-        values["limits"] = desk.limits_for(principal, values["limits"])
-        values["secrets"] = await desk.sandbox.vault.resolved(values["secrets"])
+        values["limits"] = shared.limits_for(principal, values["limits"])
+        values["secrets"] = await shared.sandbox.vault.resolved(values["secrets"])
         with contextlib.ExitStack() as needed, called_by(principal.name):
             for content in (values["files"] or {}).values():
                 if isinstance(content, Path):
-                    needed.enter_context(desk.uploads.using(content.name, principal))
+                    needed.enter_context(shared.uploads.using(content.name, principal))
             trials: list[Trial] = []
 
             def begin() -> Run:
-                trials.append(try_out(desk.sandbox, code, values))
+                trials.append(try_out(shared.sandbox, code, values))
                 return trials[0].run
 
-            trying = await desk.kept.add(begin, principal, None, values["language"])
+            trying = await shared.kept.add(begin, principal, None, values["language"])
             (trial,) = trials
             held = _Held(principal.name, principal.payer, trial.listed, trial.size, needed.pop_all(), trying)
         self._used_by(held, trying)
         self._keep(trying.run, held)
-        return await desk.runs.wait(trying.run, seconds=wait, principal=principal)
+        return await self._runs.wait(trying.run, seconds=wait, principal=principal)
 
     @operation(audience=Audience.AGENT)
     async def get(self, plan: Name, *, principal: Principal) -> PlanState:
@@ -124,12 +216,12 @@ class Plans:
         ``plan``: its handle. ``wait``: seconds to wait for its end, or until it waits for an approval, before this
         answers.
         """
-        (held, listed), desk = self._found(plan, principal), self._desk
-        within = desk.limits_for(principal, None)
+        held, listed = self._found(plan, principal)
+        within = self._shared.limits_for(principal, None)
         with called_by(principal.name), self._needed(held):
-            kept = await desk.kept.add(lambda: listed.begin(within), principal, None, listed.request.language)
+            kept = await self._shared.kept.add(lambda: listed.begin(within), principal, None, listed.request.language)
             self._used_by(held, kept)
-        return await desk.runs.wait(kept.run, seconds=wait, principal=principal)
+        return await self._runs.wait(kept.run, seconds=wait, principal=principal)
 
     def _found(self, plan: str, principal: Principal) -> tuple[_Held, Listed]:
         """What was found out, which is used now. Raises ``NotFound``, also for another's, and ``InvalidArgument``."""

@@ -16,15 +16,15 @@ from casemate.model.execution import Execution
 from casemate.model.execution import Status as Ending
 from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.model.options import complete, takes_options
-from casemate.operations.failures import error_document, error_from
-from casemate.operations.filtering import Filters, Key, chosen
-from casemate.operations.kept import Kept, KeptRuns
-from casemate.operations.wire import Document, document, known
+from casemate.operations.documents import Document, document, error_document, error_from, known
+from casemate.operations.kept import Kept
+from casemate.operations.lookup import FilterKey, Filters, apply_filters
+from casemate.operations.sessions import Group
 
 if TYPE_CHECKING:
     from casemate.execution.request import Content
-    from casemate.operations.desk import Desk
-    from casemate.operations.sessions import SessionState
+    from casemate.operations.sessions import SessionOperations, SessionState
+    from casemate.operations.shared import Shared
     from casemate.sessions.run import Run
 
 Status = Literal["queued", "running", "waiting", "done"]
@@ -96,21 +96,21 @@ class OutputPage:
     status: Status
 
 
-_KEYS: dict[str, Key[RunState]] = {
-    "status": Key(lambda one: (one.status, one.outcome), known=(*get_args(Status), *get_args(Ending))),
-    "language": Key(lambda one: (one.language,), known=LANGUAGES),
-    "session": Key(lambda one: (one.session,), begins=True),
-    "run": Key(lambda one: (one.run,), begins=True),
-    "owner": Key(lambda one: (one.owner,)),
+_KEYS: dict[str, FilterKey[RunState]] = {
+    "status": FilterKey(lambda one: (one.status, one.outcome), known=(*get_args(Status), *get_args(Ending))),
+    "language": FilterKey(lambda one: (one.language,), known=LANGUAGES),
+    "session": FilterKey(lambda one: (one.session,), begins=True),
+    "run": FilterKey(lambda one: (one.run,), begins=True),
+    "owner": FilterKey(lambda one: (one.owner,)),
 }
 
 
-class Runs:
-    """The runs of a desk that go on, and those that are over and kept still."""
+class RunOperations(Group):
+    """The runs that go on, and those that are over and kept still."""
 
-    def __init__(self, desk: Desk, kept: KeptRuns) -> None:
-        self._desk = desk
-        self._kept = kept
+    def __init__(self, shared: Shared, sessions: SessionOperations) -> None:
+        super().__init__(shared, sessions)
+        self._kept = shared.kept
 
     @operation(audience=Audience.AGENT)
     @takes_options(ProgramOptions)
@@ -142,9 +142,9 @@ class Runs:
                 step = {name: values[name] for name in _OF_STEP}
                 _check_nothing({name: values[name] for name in (_OF_RUN if session == "new" else _OF_RUN + _OF_CELL)})
                 cell = {name: values[name] for name in (*_OF_CELL, "files")}
-                opening = partial(self._desk.sessions.open, language or "python", **cell)
+                opening = partial(self._sessions.open, language or "python", **cell)
                 if language is not None and session != "new":
-                    _check_language(self._desk.sessions.find(session, principal).session.language, language)
+                    _check_language(self._sessions.find(session, principal).session.language, language)
                 going = await self._step(code, session, step, opening, values["files"] or {}, principal)
         return await self._waited(going, wait, ())
 
@@ -158,17 +158,17 @@ class Runs:
         principal: Principal,
     ) -> Kept:
         if session != "new":
-            await self._desk.sessions.give(session, files, principal)
+            await self._sessions.give(session, files, principal)
             return await self._in_session(code, session, step, principal)
         opened = await opening(principal=principal)
         try:
             return await self._in_session(code, opened.session, step, principal)
         except BaseException:
-            await self._desk.sessions.close(opened.session, principal=principal)
+            await self._sessions.close(opened.session, principal=principal)
             raise
 
     async def _alone(self, code: str, language: str, options: dict[str, Any], principal: Principal) -> Kept:
-        sandbox, limits = self._desk.sandbox, self._desk.limits_for(principal, options["limits"])
+        sandbox, limits = self._shared.sandbox, self._shared.limits_for(principal, options["limits"])
         secrets = await sandbox.vault.resolved(options["secrets"])
         options |= {"language": language, "secrets": secrets, "limits": limits}
 
@@ -178,7 +178,7 @@ class Runs:
         return await self._kept.add(begin, principal, None, language)
 
     async def _in_session(self, code: str, session: str, step: dict[str, Any], principal: Principal) -> Kept:
-        found = self._desk.sessions.find(session, principal)
+        found = self._sessions.find(session, principal)
         kept = await self._kept.add(
             lambda: found.session.start(code, **step), principal, found.session.id, found.session.language
         )
@@ -289,13 +289,13 @@ class Runs:
         enough.
         """
         states = [await self._state(kept, brief=True) for kept in self._kept.of(principal)]
-        return chosen(states, filters, _KEYS, self._desk.sandbox.namespace)
+        return apply_filters(states, filters, _KEYS, self._shared.sandbox.namespace)
 
     async def _state(self, kept: Kept, *, brief: bool = False) -> RunState:
         status = self._status(kept)
         execution = await self._kept.execution(kept) if status == "done" and not brief else None
         head = kept.head
-        if "chars" not in head and kept.log is None:  # its desk ended before it did
+        if "chars" not in head and kept.log is None:  # casemate ended before it did
             await self._kept.log_of(kept)
         return RunState(
             run=kept.run, session=head["session"], status=status, execution=execution,
@@ -317,7 +317,7 @@ class Runs:
         """What it waits for now."""
         if not kept.asked or kept.is_done:
             return ()
-        pending = {one.id: one for one in self._desk.sandbox.approvals.pending()}
+        pending = {one.id: one for one in self._shared.sandbox.approvals.pending()}
         kept.asked = [one for one in kept.asked if one in pending]
         return tuple(
             Waiting(one.id, one.kind, one.summary, one.server, one.tool, dict(one.arguments))

@@ -15,12 +15,11 @@ from casemate.languages.catalogue import LANGUAGES
 from casemate.model.caller import called_by
 from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.model.options import complete, takes_options
-from casemate.operations.filtering import Filters, Key, chosen
-from casemate.operations.handles import meant
+from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_handle
 from casemate.sessions.protocol import Variable
 
 if TYPE_CHECKING:
-    from casemate.operations.desk import Desk
+    from casemate.operations.shared import Shared
     from casemate.sessions.session import Session
 
 MOST_OPEN = 100  # sessions of one caller
@@ -40,12 +39,12 @@ class SessionState:
     is_busy: bool
 
 
-_KEYS: dict[str, Key[SessionState]] = {
-    "status": Key(lambda one: ("busy" if one.is_busy else "idle",), known=("busy", "idle")),
-    "language": Key(lambda one: (one.language,), known=LANGUAGES),
-    "session": Key(lambda one: (one.session,), begins=True),
-    "name": Key(lambda one: (one.name,)),
-    "owner": Key(lambda one: (one.owner,)),
+_KEYS: dict[str, FilterKey[SessionState]] = {
+    "status": FilterKey(lambda one: ("busy" if one.is_busy else "idle",), known=("busy", "idle")),
+    "language": FilterKey(lambda one: (one.language,), known=LANGUAGES),
+    "session": FilterKey(lambda one: (one.session,), begins=True),
+    "name": FilterKey(lambda one: (one.name,)),
+    "owner": FilterKey(lambda one: (one.owner,)),
 }
 
 
@@ -68,11 +67,11 @@ class Opened:
         )
 
 
-class Sessions:
-    """The sessions of a desk. Each is found by its handle, or by its name where the caller has given it one."""
+class SessionOperations:
+    """Each session is found by its handle, or by its name where the caller has given it one."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
         self._open: dict[str, Opened] = {}
 
     @operation(audience=Audience.AGENT)
@@ -87,17 +86,17 @@ class Sessions:
         values = complete(SessionOptions, options, "sessions.open")
         name = values.pop("name")  # it is unique among the caller's only, so the sandbox is not told
         self._check(name, principal)
-        values["secrets"] = await self._desk.sandbox.vault.resolved(values["secrets"])
+        values["secrets"] = await self._shared.sandbox.vault.resolved(values["secrets"])
         self._check(name, principal)
-        values["limits"] = self._desk.limits_for(principal, values["limits"])
+        values["limits"] = self._shared.limits_for(principal, values["limits"])
         if values["idle_timeout"] is None:
-            values["idle_timeout"] = self._desk.idle_timeout
-        session = self._desk.sandbox.session(language, **values)
+            values["idle_timeout"] = self._shared.idle_timeout
+        session = self._shared.sandbox.session(language, **values)
         opened = self._open[session.id] = Opened(session, name, principal.name, time.time(), payer=principal.payer)
         return opened.state
 
     def _check(self, name: str | None, principal: Principal) -> None:
-        self._desk.kept.check_open()
+        self._shared.kept.check_open()
         own = [one for one in self._all() if one.owner == principal.name]
         if sum(one.payer == principal.payer for one in self._all()) >= MOST_OPEN:
             raise Unavailable(f"{MOST_OPEN} sessions are open already", remediation="Close some of them.")
@@ -120,7 +119,7 @@ class Sessions:
         namespace and session, of which the beginning is enough.
         """
         states = [one.state for one in self._all() if principal.may_see(one.owner)]
-        return chosen(states, filters, _KEYS, self._desk.sandbox.namespace)
+        return apply_filters(states, filters, _KEYS, self._shared.sandbox.namespace)
 
     @operation(audience=Audience.AGENT)
     async def close(self, session: Name, *, principal: Principal) -> None:
@@ -188,7 +187,7 @@ class Sessions:
         for one in [*(one for one in seen if one.session.id == session), *ordered]:
             if session in (one.session.id, one.name):
                 return one
-        found = meant(session, (one.session.id for one in seen), "session", "sessions")
+        found = match_handle(session, (one.session.id for one in seen), "session", "sessions")
         if found is not None:
             return self._open[found]
         raise NotFound("session", f"there is no session {session[:100]!r}, or it has ended")
@@ -209,3 +208,15 @@ class Sessions:
             with contextlib.suppress(SandboxClosed):
                 await one.session.close()
         self._open.clear()
+
+
+class Group:
+    """Operations of one kind, on what a namespace shares and on its sessions."""
+
+    def __init__(self, shared: Shared, sessions: SessionOperations) -> None:
+        self._shared = shared
+        self._sessions = sessions
+
+    def _id_of(self, session: str | None, principal: Principal) -> str | None:
+        """The id of a session by its handle or name. Raises as :meth:`SessionOperations.find`."""
+        return None if session is None else self._sessions.find(session, principal).session.id

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from casemate.errors import CasemateError, Unavailable
-from casemate.operations.failures import error_from
+from casemate.operations.documents import error_from
 from casemate.remote.address import Address, connected
 from casemate.remote.http import MOST_BODY, lost
 

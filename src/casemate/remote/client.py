@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from casemate import __version__
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
-from casemate.operations.failures import error_from
+from casemate.operations.documents import error_from
 from casemate.remote.address import Address, address_of
 from casemate.remote.fingerprints import different, fingerprints
 from casemate.remote.http import MOST_BODY, Answer, Http

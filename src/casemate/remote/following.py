@@ -14,9 +14,7 @@ from casemate.model.approval import ApprovalRequest as LocalRequest
 from casemate.model.approval import Decision, Scope
 from casemate.model.event_documents import request_of
 from casemate.model.events import Done, Event
-from casemate.operations.events import event_of
-from casemate.operations.failures import error_from
-from casemate.operations.wire import execution_of
+from casemate.operations.documents import error_from, event_of, execution_of
 from casemate.remote.blocking import Blocking, RemoteContent
 
 if TYPE_CHECKING:

@@ -58,8 +58,8 @@ sys.stdin.read()
 UPLOADS = """
 import asyncio, sys
 from casemate.model.operation import Audience, Principal
-from casemate.operations.uploads import Uploads
-from casemate.operations.store import TemporaryStore
+from casemate.operations.stores import Uploads
+from casemate.operations.stores import TemporaryStore
 
 async def pieces():
     yield b"sent" * 1000

@@ -20,7 +20,7 @@ _SHOWN = 12  # characters of a handle that people see in a table; the beginning 
 
 def json_of(value: Any) -> str:
     """``value`` as JSON in ASCII: nothing in it is invalid or acts upon a terminal."""
-    from casemate.operations.wire import sound
+    from casemate.operations.documents import sound
 
     return json.dumps(sound(value), indent=2, allow_nan=False)
 

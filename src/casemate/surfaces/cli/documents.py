@@ -11,14 +11,14 @@ from casemate.errors import CasemateError
 from casemate.model.execution import Execution
 from casemate.model.isolation import Diagnosis
 from casemate.model.plan import Bind, Entry, Link, Place, Plan
-from casemate.operations import wire
+from casemate.operations import documents
 
 Document = dict[str, Any]
 
 
 def execution_document(execution: Execution) -> Document:
     """Everything of an execution but the contents of its files."""
-    told: Document = wire.document(execution)
+    told: Document = documents.document(execution)
     return told
 
 

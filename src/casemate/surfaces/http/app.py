@@ -11,7 +11,7 @@ from casemate.errors import Denied, InvalidArgument, NotFound
 from casemate.model.operation import Audience, Principal
 from casemate.operations.catalogue import catalogue
 from casemate.operations.invoke import local, no_operation
-from casemate.operations.uploads import MOST_BYTES
+from casemate.operations.stores import MOST_BYTES
 from casemate.surfaces.http.entry import VERSION, Application, answer_request, hand_over
 from casemate.surfaces.http.exchange import Exchange, Receive, Scope, Send, Shares, send_events
 from casemate.surfaces.http.identity import (
@@ -54,7 +54,7 @@ _ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})  # what only th
 class HttpApplication:
     """What listens at one place. ``admitted`` knows tokens; ``settings``: hashes of what the service was set by;
     ``mounts``: other applications by the first part of their paths, which find ``casemate.principal`` and
-    ``casemate.desk`` (an awaitable) in their scope."""
+    ``casemate.operations`` (an awaitable) in their scope."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class HttpApplication:
             with self._shares.of(principal.namespace, principal.payer) as exchange.share:
                 if mounted is not None:
                     scope["casemate.principal"] = principal
-                    scope["casemate.desk"] = lambda: self._service.desk(principal.namespace)
+                    scope["casemate.operations"] = lambda: self._service.operations(principal.namespace)
                     await hand_over(exchange, mounted, scope)
                 else:
                     await self._serve(exchange, principal)
@@ -140,7 +140,7 @@ class HttpApplication:
             )
         arguments = _arguments(await exchange.body())
         self._service.check_takes(name)
-        invoke = local(await self._service.desk(principal.namespace), principal)
+        invoke = local(await self._service.operations(principal.namespace), principal)
         if operation.streams:
             cursor = _cursor(exchange.head)
             takes = cursor is not None and "cursor" in operation.params.model_fields
@@ -151,20 +151,20 @@ class HttpApplication:
 
     async def _upload(self, exchange: Exchange, principal: Principal) -> None:
         self._service.check_takes("uploads")
-        desk = await self._service.desk(principal.namespace)
-        handle = await desk.uploads.put(exchange.pieces(MOST_BYTES), principal)
+        operations = await self._service.operations(principal.namespace)
+        handle = await operations.uploads.put(exchange.pieces(MOST_BYTES), principal)
         await exchange.answer(200, {"handle": handle})
 
     async def _file(self, exchange: Exchange, principal: Principal, path: str) -> None:
         """Bytes of what a run left, of a session's workspace, or of an archive, as no page would show them."""
         kind, _, rest = path.partition("/")
         of, _, name = rest.partition("/")
-        desk = await self._service.desk(principal.namespace)
+        operations = await self._service.operations(principal.namespace)
         if kind == "archives":
-            chunks = desk.archives.chunks(of, principal)
+            chunks = operations.archives.chunks(of, principal)
         else:
             whose = {"run": of} if kind == "artifacts" else {"session": of}
-            chunks = desk.files.chunks(name, **whose, principal=principal)
+            chunks = operations.files.chunks(name, **whose, principal=principal)
         try:
             first = await anext(chunks, b"")
             kind_of = {"content-type": "application/octet-stream", "content-disposition": "attachment"}

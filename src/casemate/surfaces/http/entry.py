@@ -14,7 +14,7 @@ from typing import Any
 
 from casemate.errors import CasemateError, Fault
 from casemate.operations.catalogue import catalogue
-from casemate.operations.failures import error_document
+from casemate.operations.documents import error_document
 from casemate.remote.sse import framed
 from casemate.surfaces.http.exchange import TURNS, Exchange, Gone, Receive, Scope, Send
 from casemate.surfaces.http.identity import Headers, Listener, Refused, check_place, read_headers

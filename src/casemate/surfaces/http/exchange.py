@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from casemate.errors import CasemateError, QueueFull
-from casemate.operations.failures import error_document
+from casemate.operations.documents import error_document
 from casemate.remote.sse import PING, framed
 from casemate.surfaces.http.identity import Headers, Refused
 

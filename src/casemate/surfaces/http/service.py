@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import SandboxClosed, Unavailable
 from casemate.execution.finishing import finishing
-from casemate.operations.desk import Desk
+from casemate.operations.operations import Operations
 from casemate.surfaces.http.stores import Database, KeepingChannel, KeptRequests, Results
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Terms:
 @dataclass(slots=True)
 class _Namespace:
     sandbox: Sandbox
-    desk: Desk
+    operations: Operations
     channel: KeepingChannel
     results: Results
 
@@ -81,8 +81,8 @@ class Service:
         self._ending = asyncio.Event()
         self._at_once = asyncio.Event()
 
-    async def desk(self, namespace: str) -> Desk:
-        """The desk of a namespace. Raises what making its sandbox raises, and ``Unavailable`` for too many."""
+    async def operations(self, namespace: str) -> Operations:
+        """The operations of a namespace. Raises what making its sandbox raises, and ``Unavailable`` for too many."""
         making = self._namespaces.get(namespace)
         if making is None:
             if self.is_draining:
@@ -97,7 +97,7 @@ class Service:
                 except BaseException:
                     self._namespaces.pop(namespace, None)
                     raise
-            return making.made.desk
+            return making.made.operations
 
     def check_takes(self, operation: str) -> None:
         """Whether an operation may still be asked for. Raises ``SandboxClosed`` for new work of a service that ends."""
@@ -106,7 +106,7 @@ class Service:
 
     def activity(self) -> dict[str, int]:
         """How many runs go on, wait for an approval, and how many sessions and requests there are."""
-        told = [one.made.desk.activity() for one in self._namespaces.values() if one.made is not None]
+        told = [one.made.operations.activity() for one in self._namespaces.values() if one.made is not None]
         return {
             "runs": sum(one.runs for one in told),
             "waiting": sum(one.waiting for one in told),
@@ -175,37 +175,37 @@ class Service:
         sandbox.approvals.set_store(channel)
         place = self._folder / "runs" / hashlib.sha256(namespace.encode()).hexdigest()[:32]
         results = await asyncio.to_thread(Results, place, self._requests.waited)
-        desk = Desk(sandbox, results, idle_timeout=self.terms.idle_timeout)
+        operations = Operations(sandbox, results, idle_timeout=self.terms.idle_timeout)
         try:
-            await desk.load()
+            await operations.load()
         except BaseException:
-            await desk.close()
+            await operations.close()
             await sandbox.close()
             raise
-        return _Namespace(sandbox, desk, channel, results)
+        return _Namespace(sandbox, operations, channel, results)
 
 
 async def _closed(making: _Making) -> None:
     async with making.lock:
         if making.made is None:
             return
-        desk = making.made.desk
+        operations = making.made.operations
         try:
-            await _runs_ended(desk)
-            await desk.close()
+            await _runs_ended(operations)
+            await operations.close()
         finally:
             await making.made.sandbox.close()
 
 
-async def _runs_ended(desk: Desk) -> None:
+async def _runs_ended(operations: Operations) -> None:
     """Every run that goes on is ended by itself first, so that there is an outcome with what it was until then: a
     session that is closed takes its steps along."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_ENDED_WITHIN), asyncio.TaskGroup() as ending:
-            for kept in desk.kept.going():
+            for kept in operations.kept.going():
                 if kept.going is not None:
                     ending.create_task(kept.going.cancel())
-            ending.create_task(desk.idle())
+            ending.create_task(operations.idle())
 
 
 class Ending(SandboxClosed):

@@ -25,8 +25,8 @@ from casemate.execution.event_log import read_log
 from casemate.model.approval import ApprovalRequest, Decision
 from casemate.model.execution import Cause, Execution, Usage
 from casemate.model.isolation import IsolationReport
-from casemate.operations.store import FolderStore
-from casemate.operations.wire import Document, document
+from casemate.operations.documents import Document, document
+from casemate.operations.stores import FolderStore
 from casemate.remote.places import open_private
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class KeepingChannel:
         return ApprovalRequest(**{**given, "state": "withdrawn"}, _answer=partial(self.decide, kept.id))
 
 
-MOST_AGE = 7 * 24 * 3600.0  # seconds that a run is kept after its end; how many and how large, its desk says
+MOST_AGE = 7 * 24 * 3600.0  # seconds that a run is kept after its end; how many and how large, its operations says
 _MOST_TEXT = 2**20  # characters of each stream of a run that ended with the service
 _EVENTS = "events.jsonl"
 _CODE = "service_stopped"

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
 
 from casemate.model.execution import Crossing, not_reached
-from casemate.operations.wire import known
+from casemate.operations.documents import known
 from casemate.policy.shown import shown
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from starlette.requests import Request
 
-    from casemate.operations.desk import Desk
+    from casemate.operations.operations import Operations
     from casemate.surfaces.mcp.work import Job
 
 _MOST_CALLERS = 10_000  # as many as the SDK keeps MCP sessions
@@ -173,29 +173,31 @@ class _SandboxBackend(ABC):
 
 
 class LocalBackend(_SandboxBackend):
-    """Operations of a desk in this process, which is made when it is first needed. ``make`` is called once."""
+    """Operations in this process, made when it is first needed. ``make`` is called once."""
 
-    def __init__(self, make: Callable[[], Awaitable[Desk]], namespace: str = "default", *, may_approve: bool) -> None:
+    def __init__(
+        self, make: Callable[[], Awaitable[Operations]], namespace: str = "default", *, may_approve: bool
+    ) -> None:
         super().__init__(may_approve)
         self._make = make
         self._namespace = namespace
-        self._desk: Desk | None = None
+        self._operations: Operations | None = None
         self._turn = anyio.Lock()
 
-    async def desk(self) -> Desk:
-        """The desk."""
+    async def operations(self) -> Operations:
+        """The operations."""
         async with self._turn:
-            self._desk = self._desk or await self._make()
-        return self._desk
+            self._operations = self._operations or await self._make()
+        return self._operations
 
     def _invoke(self, name: str, *, may_approve: bool) -> Invoke:
         async def invoke(operation: str, arguments: Mapping[str, Any] = {}) -> Any:
             from casemate.model.operation import Audience, Principal
             from casemate.operations.invoke import local
 
-            desk = self._desk or await self.desk()
+            operations = self._operations or await self.operations()
             principal = Principal(name, Audience.AGENT, self._namespace, may_approve, "mcp")
-            return await local(desk, principal)(operation, arguments)
+            return await local(operations, principal)(operation, arguments)
 
         return invoke
 

@@ -26,7 +26,7 @@ _MOST_APPS = 2000  # principals
 
 
 class Mount:
-    """An ASGI application. Its scopes hold ``casemate.principal``, and ``casemate.desk``, which gives its desk.
+    """An ASGI application. Its scopes hold ``casemate.principal``, and ``casemate.operations``, which gives these.
 
     Each principal has a server of its own: nobody uses another's MCP sessions, nor takes all that there can be."""
 
@@ -106,12 +106,12 @@ def _principal(request: Request | None) -> Principal:
 def _invoke(name: str, request: Request | None, *, may_approve: bool) -> Invoke:
     asking = _principal(request)
     assert request is not None
-    desk: Callable[[], Any] = request.scope["casemate.desk"]
+    operations: Callable[[], Any] = request.scope["casemate.operations"]
     principal = Principal(name, Audience.AGENT, asking.namespace, may_approve, f"mcp:{asking.payer}")
 
     async def invoke(operation: str, arguments: Mapping[str, Any] = {}) -> Any:
         from casemate.operations.invoke import local
 
-        return await local(await desk(), principal)(operation, arguments)
+        return await local(await operations(), principal)(operation, arguments)
 
     return invoke

@@ -18,8 +18,8 @@ from casemate.files.beneath import Attributes, write_file
 from casemate.files.protected import PROTECTED
 from casemate.model.plan import WORKSPACE
 from casemate.model.sizes import format_size
-from casemate.operations.handles import meant
-from casemate.operations.uploads import MOST_BYTES
+from casemate.operations.lookup import match_handle
+from casemate.operations.stores import MOST_BYTES
 from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.failures import WHAT_THERE_IS
 from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, served
@@ -135,7 +135,7 @@ class _Copying:
             return {"session": handle}
         known = {one["session"]: "session" for one in sessions}
         known |= {one["run"]: "run" for one in await self._remote("runs.list")}
-        found = meant(handle, known, argument, "sessions and runs")
+        found = match_handle(handle, known, argument, "sessions and runs")
         if found is None:
             raise NotFound(
                 argument, f"there is no session or run {handle[:100]!r}, or it has ended", remediation=WHAT_THERE_IS

@@ -13,7 +13,7 @@ from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument
 from casemate.model.approval import ApprovalRequest
 from casemate.model.overview import Installed, InstalledPackage
-from casemate.operations.wire import document
+from casemate.operations.documents import document
 from casemate.packages.package_sets import Environments
 from casemate.packages.store import default_folder
 from casemate.surfaces.cli import interrupts

@@ -283,7 +283,7 @@ def _outcome(state: dict[str, Any], asked: Asked) -> int:
         print_json(state)
     if (error := state["error"]) is not None:
         say(error["message"])
-        from casemate.operations.failures import error_from
+        from casemate.operations.documents import error_from
         from casemate.surfaces.cli.failures import exit_code_of_error
 
         return exit_code_of_error(error_from(error))

@@ -41,7 +41,7 @@ def validate(
         raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
     found = interrupts.run(_validated(code, spoken, fix=fix))
     if output == "json":
-        from casemate.operations.wire import document
+        from casemate.operations.documents import document
 
         print_json(document(found))
     elif fix and found.fixed_code is not None:

@@ -71,7 +71,7 @@ def list_secrets(*, output: Output = "text", namespace: str | None = None) -> in
     sandbox = _opened(namespace)
     found = interrupts.run(_closing(sandbox, sandbox.vault.injects()))
     if output == "json":
-        from casemate.operations.wire import document
+        from casemate.operations.documents import document
 
         print_json([{"name": name, "inject": document(inject)} for name, inject in found.items()])
         return 0

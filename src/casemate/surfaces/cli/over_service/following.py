@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
-from casemate.operations.events import event_of
-from casemate.operations.wire import execution_of
+from casemate.operations.documents import event_of, execution_of
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.terminal.streams import Streams, is_picture
 from casemate.surfaces.cli.terminal.words import say

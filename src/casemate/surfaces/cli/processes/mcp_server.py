@@ -18,7 +18,7 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:
-    from casemate.operations.desk import Desk
+    from casemate.operations.operations import Operations
     from casemate.surfaces.mcp.callers import Invoke, LocalBackend, RemoteBackend
 
 TRANSPORTS = ("stdio", "http", "sse")
@@ -208,16 +208,16 @@ def _embedded(options: Options, may_approve: bool) -> LocalBackend:
     return LocalBackend(_making(options), may_approve=may_approve)
 
 
-def _making(options: Options) -> Callable[[], Awaitable[Desk]]:
+def _making(options: Options) -> Callable[[], Awaitable[Operations]]:
     """How the sandbox of this process is made, when a tool is first called."""
 
-    async def make() -> Desk:
-        from casemate.operations.desk import Desk
+    async def make() -> Operations:
+        from casemate.operations.operations import Operations
         from casemate.surfaces.cli.processes.daemon import sandbox_of
 
         given = {"workspace": options.workspace, "policy": options.policy or options.settings}
         wanted = {name: value for name, value in given.items() if value is not None}
-        return await Desk(sandbox_of(os.environ, "default", **wanted)).load()
+        return await Operations(sandbox_of(os.environ, "default", **wanted)).load()
 
     return make
 

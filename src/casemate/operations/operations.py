@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Self, Unpack
 
 from casemate.api.options import Code, Name, RunOptions
-from casemate.errors import Unavailable
+from casemate.api.sandbox import Sandbox
 from casemate.model.execution import Execution
 from casemate.model.isolation import Diagnosis
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Principal, operation
 from casemate.model.options import takes_options
 from casemate.model.overview import Inspection
-from casemate.operations.approvals import Approvals
-from casemate.operations.archives import Archives
-from casemate.operations.audit import Audit
-from casemate.operations.egress import Egress
-from casemate.operations.explained import CellPlan, explained
-from casemate.operations.files import Artifacts, Files
-from casemate.operations.kept import KeptRuns
-from casemate.operations.packages import Packages
-from casemate.operations.plans import Plans
-from casemate.operations.runs import Runs
-from casemate.operations.sessions import Sessions
-from casemate.operations.store import Store, TemporaryStore
-from casemate.operations.tools import Tools
-from casemate.operations.uploads import Uploads
-from casemate.operations.vault import Vault
-
-if TYPE_CHECKING:
-    from casemate.api.sandbox import Sandbox
-
-_MOST_CALLERS = 1000  # of one account, whose limits are known
+from casemate.operations.approvals import ApprovalOperations
+from casemate.operations.files import ArchiveOperations, ArtifactOperations, FileOperations
+from casemate.operations.plans import CellPlan, PlanOperations, explained
+from casemate.operations.resources import (
+    AuditOperations,
+    EgressOperations,
+    PackageOperations,
+    ToolOperations,
+    VaultOperations,
+)
+from casemate.operations.runs import RunOperations
+from casemate.operations.sessions import SessionOperations
+from casemate.operations.shared import Shared
+from casemate.operations.stores import RunStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +40,46 @@ class Activity:
     sessions: int
 
 
-class Desk:
+class Operations:
     """Use it in the event loop of ``sandbox``, which stays its maker's to close. Approvals are held for whoever looks
-    at them as long as it is open."""
+    at them as long as it is open. The groups of operations are the attributes below, by their names."""
 
-    def __init__(self, sandbox: Sandbox, store: Store | None = None, *, idle_timeout: float | None = None) -> None:
+    approvals: ApprovalOperations
+    archives: ArchiveOperations
+    artifacts: ArtifactOperations
+    audit: AuditOperations
+    egress: EgressOperations
+    files: FileOperations
+    packages: PackageOperations
+    plans: PlanOperations
+    runs: RunOperations
+    sandbox: Sandbox
+    sessions: SessionOperations
+    tools: ToolOperations
+    vault: VaultOperations
+
+    def __init__(self, sandbox: Sandbox, store: RunStore | None = None, *, idle_timeout: float | None = None) -> None:
         """``store``: where runs are kept that are over; nothing for temporary files. ``idle_timeout``: seconds without
         use after which a session ends that was opened without one."""
-        self.sandbox = sandbox
-        self.idle_timeout = idle_timeout
-        self.kept = KeptRuns(store or TemporaryStore())
-        self.uploads = Uploads()
-        self.runs = Runs(self, self.kept)
-        self.sessions = Sessions(self)
-        self.files = Files(self)
-        self.artifacts = Artifacts(self)
-        self.archives = Archives(self)
-        self.approvals = Approvals(self)
-        self.audit = Audit(self)
-        self.egress = Egress(self)
-        self.packages = Packages(self)
-        self.plans = Plans(self)
-        self.tools = Tools(self)
-        self.vault = Vault(self)
-        self._limits: dict[str, dict[str, Limits]] = {}  # by account, and by name
-        self._holding = contextlib.ExitStack()
-        self._holding.enter_context(sandbox.approvals.open())
+        self._shared = Shared(sandbox, store, idle_timeout)
+        self.sandbox, self.kept, self.uploads = sandbox, self._shared.kept, self._shared.uploads
+        self.sessions = SessionOperations(self._shared)
+        self.runs = RunOperations(self._shared, self.sessions)
+        self.plans = PlanOperations(self._shared, self.runs)
+        self.approvals = ApprovalOperations(self._shared, self.sessions)
+        self.archives = ArchiveOperations(self._shared, self.sessions)
+        self.artifacts = ArtifactOperations(self._shared, self.sessions)
+        self.audit = AuditOperations(self._shared, self.sessions)
+        self.egress = EgressOperations(self._shared, self.sessions)
+        self.files = FileOperations(self._shared, self.sessions)
+        self.packages = PackageOperations(self._shared, self.sessions)
+        self.tools = ToolOperations(self._shared, self.sessions)
+        self.vault = VaultOperations(self._shared, self.sessions)
+        self._watch = contextlib.ExitStack()
+        self._watch.enter_context(sandbox.approvals.open())
 
     async def load(self) -> Self:
-        """Take up what an earlier desk has left in the store. Raises ``OSError``."""
+        """Take up what an earlier process has left in the store. Raises ``OSError``."""
         await self.kept.load()
         await self.uploads.load()
         return self
@@ -99,7 +104,7 @@ class Desk:
 
         ``code``: the program.
         """
-        options["limits"] = self.limits_for(principal, options.get("limits"))
+        options["limits"] = self._shared.limits_for(principal, options.get("limits"))
         plan = await self.sandbox.explain(code, **options)
         return explained(plan)
 
@@ -123,11 +128,7 @@ class Desk:
 
         ``limits``: fields that are given are the most from now on.
         """
-        own = self._limits.setdefault(principal.payer, {})
-        if principal.name not in own and len(own) >= _MOST_CALLERS:
-            raise Unavailable(f"the limits of {_MOST_CALLERS} callers of {principal.payer!r} are known already")
-        own[principal.name] = own.get(principal.name, self.sandbox.limits).narrowed(limits)
-        return own[principal.name]
+        return self._shared.narrow_limits(principal, limits)
 
     @operation()
     async def reset_limits(self, caller: Name | None = None, *, principal: Principal) -> Limits:
@@ -135,15 +136,7 @@ class Desk:
 
         ``caller``: whose, by the name that records have; the caller's own where nothing is said.
         """
-        name = principal.name if caller is None else caller
-        for own in self._limits.values():
-            own.pop(name, None)
-        return self.sandbox.limits
-
-    def limits_for(self, principal: Principal, limits: Limits | None) -> Limits | None:
-        """What of ``limits`` a caller may have."""
-        own = self._limits.get(principal.payer, {}).get(principal.name)
-        return limits if own is None else own.narrowed(limits)
+        return self._shared.reset_limits(principal.name if caller is None else caller)
 
     def activity(self) -> Activity:
         """What goes on now, in whoever's name."""
@@ -163,7 +156,7 @@ class Desk:
         await self.kept.close()
         self.plans.close()
         await self.uploads.close()
-        self._holding.close()
+        self._watch.close()
 
     async def __aenter__(self) -> Self:
         return await self.load()

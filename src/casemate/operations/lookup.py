@@ -1,4 +1,4 @@
-"""Filters of lists: which of many are wanted, by keys and values. Pure."""
+"""What callers name: handles by their beginnings, and filters of lists. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,36 @@ from typing import Annotated, Generic, TypeVar
 from casemate.errors import InvalidArgument
 from casemate.model.operation import Most
 
+SHORTEST = 4  # characters: fewer are sooner a name that is gone than a handle (git takes no fewer, either)
+_MOST_CANDIDATES = 8  # candidates in an error
+
+
+def match_handle(given: str, handles: Iterable[str], argument: str, what: str) -> str | None:
+    """The handle among ``handles`` that is ``given``, or the only one that begins so; None where there is none.
+
+    Raises ``InvalidArgument``, about ``argument`` and with the candidates, where several of ``what`` ("runs") begin so.
+    """
+    known = list(handles)
+    if given in known:
+        return given
+    candidates = [one for one in known if one.startswith(given)] if len(given) >= SHORTEST else []
+    if len(candidates) > 1:
+        named = ", ".join(candidates[:_MOST_CANDIDATES]) + (", ..." if len(candidates) > _MOST_CANDIDATES else "")
+        raise InvalidArgument(
+            argument,
+            f"{len(candidates)} {what} begin with {given[:100]!r}: {named}",
+            remediation="Give more of the one that you mean.",
+        )
+    return candidates[0] if candidates else None
+
+
 T = TypeVar("T")
 Filters = Annotated[Mapping[str, Sequence[str]], Most(20)]
 _MOST_NAMED = 100  # characters of what was given, in an error
 
 
 @dataclass(frozen=True, slots=True)
-class Key(Generic[T]):
+class FilterKey(Generic[T]):
     """What a filter looks at. ``values`` of one thing, any of which may be the one that is wanted; ``known``: the only
     values that there are, where that is so; ``begins``: the beginning of a value is enough, as for a handle."""
 
@@ -32,24 +55,26 @@ class Key(Generic[T]):
         return any(value in wanted for value in found)
 
 
-def chosen(all_of: Iterable[T], filters: Filters | None, keys: Mapping[str, Key[T]], namespace: str) -> list[T]:
+def apply_filters(
+    all_of: Iterable[T], filters: Filters | None, keys: Mapping[str, FilterKey[T]], namespace: str
+) -> list[T]:
     """Those that fit every key of ``filters``, and of each key any of its values. ``namespace``: where all of them are,
     which is a key, too.
 
     Raises ``InvalidArgument`` for a key, or a value of a key with known ones, that there is not, naming the nearest.
     """
     given = filters or {}
-    keys = {**keys, "namespace": Key(lambda _: (namespace,))}
+    keys = {**keys, "namespace": FilterKey(lambda _: (namespace,))}
     for name, wanted in given.items():
         if name not in keys:
-            raise _unknown(name, tuple(keys), "key")
+            raise _unknown_name(name, tuple(keys), "key")
         for value in wanted:
             if keys[name].known and value not in keys[name].known:
-                raise _unknown(value, keys[name].known, f"value of {name}")
+                raise _unknown_name(value, keys[name].known, f"value of {name}")
     return [one for one in all_of if all(keys[name].fits(one, wanted) for name, wanted in given.items())]
 
 
-def _unknown(given: str, known: tuple[str, ...], what: str) -> InvalidArgument:
+def _unknown_name(given: str, known: tuple[str, ...], what: str) -> InvalidArgument:
     near = difflib.get_close_matches(given[:_MOST_NAMED], known, n=1, cutoff=0.5)
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return InvalidArgument(

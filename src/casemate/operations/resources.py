@@ -1,0 +1,309 @@
+"""``audit``, ``egress``, ``packages``, ``tools``, ``vault``: what a sandbox has besides runs and sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from weakref import WeakValueDictionary
+
+from casemate.api.options import Cursor, Name, Names, Seconds
+from casemate.approvals.requester import Origin
+from casemate.audit.chain import Verdict
+from casemate.audit.reading import MOST_ROWS, AuditEvent, AuditRow
+from casemate.errors import Denied
+from casemate.execution.egress_request import EgressAnswer
+from casemate.model.approval import Question
+from casemate.model.caller import called_by
+from casemate.model.operation import Audience, Between, Most, Principal, operation
+from casemate.model.overview import Installed
+from casemate.operations.lookup import match_handle
+from casemate.operations.sessions import Group
+from casemate.policy.inject import Inject
+from casemate.tools.tools import ToolSummary
+
+if TYPE_CHECKING:
+    from casemate.operations.sessions import SessionOperations
+    from casemate.operations.shared import Shared
+
+
+Rows = Annotated[int, Between(1, MOST_ROWS)]
+Time = Annotated[float, Between(0, 2**40)]
+
+
+class AuditOperations(Group):
+    """The record of the namespace."""
+
+    @operation(audience=Audience.AGENT)
+    async def tail(
+        self,
+        limit: Rows = 50,
+        *,
+        since: Time | None = None,
+        kind: Name | None = None,
+        run: Name | None = None,
+        principal: Principal,
+    ) -> list[AuditRow]:
+        """The newest rows of the record, the newest first: for an agent those of its own runs, among the newest 1000.
+
+        ``limit``: how many. ``since``: only those from then on, in seconds since 1970. ``kind``: only these, such as
+        "intent", "outcome", "decision" or "crossing". ``run``: only those about one run, by its handle.
+        """
+        audit = self._shared.sandbox.audit
+        if run is not None:
+            run = match_handle(run, (kept.run for kept in self._shared.kept.of(principal)), "run", "runs") or run
+        if principal.audience is Audience.OPERATOR:
+            return await audit.tail(limit, since=since, kind=kind, run=run)
+        rows = await audit.tail(MOST_ROWS, since=since, run=run)
+        own = {kept.run for kept in self._shared.kept.of(principal)}
+        own |= {row.run for row in rows if row.detail.get("caller") == principal.name}
+        own.discard("")  # what is about no run is not the caller's because another such row is
+        return [row for row in rows if row.run in own and kind in (None, row.kind)][:limit]
+
+    @operation()
+    async def events(self, *, cursor: Cursor | None = None) -> AsyncGenerator[AuditEvent]:
+        """What happens, as it comes to be on record: executions, sessions, packages, hosts, secrets, limits, the queue.
+
+        ``cursor``: of the last event that was had, 0 for all that is on record; nothing for what happens from now on.
+        """
+        async with contextlib.aclosing(self._shared.sandbox.audit.events(after=cursor)) as events:
+            async for event in events:
+                yield event
+
+    @operation()
+    async def verify(self) -> Verdict:
+        """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing."""
+        return await self._shared.sandbox.audit.verify()
+
+
+Port = Annotated[int, Between(1, 65535)]
+Reason = Annotated[str, Most(500)]
+
+
+class EgressOperations(Group):
+    """The network of the sandbox."""
+
+    @operation(audience=Audience.AGENT)
+    async def request(
+        self, domain: Name, *, port: Port = 443, reason: Reason = "", session: Name | None = None, principal: Principal
+    ) -> EgressAnswer:
+        """Ask whether programs may connect to a host, wait until somebody decides, and say what was decided.
+
+        ``domain``: the host's name. ``port``: of the connection. ``reason``: shown to whoever decides, as the asker's
+        own words. ``session``: the handle or name of the session that alone is to reach it; nothing for all runs and
+        sessions.
+        """
+        of = None if session is None else self._sessions.find(session, principal).session
+        with called_by(principal.name):
+            return await self._shared.sandbox.egress.request(domain, port=port, reason=reason, session=of)
+
+
+Packaged = Literal["python", "node"]
+
+
+@dataclass(frozen=True, slots=True)
+class PackageVersion:
+    """A package that is there."""
+
+    name: str
+    version: str
+
+
+class PackageOperations(Group):
+    """The packages of the sandbox."""
+
+    @operation(audience=Audience.AGENT)
+    async def install(
+        self,
+        packages: Names,
+        *,
+        language: Packaged = "python",
+        session: Name | None = None,
+        sources: bool = False,
+        scripts: bool = False,
+        upgrade: bool = False,
+        timeout: Seconds | None = 300.0,  # noqa: ASYNC109 - the cell's, not the call's
+        principal: Principal,
+    ) -> Installed:
+        """Install packages, and whatever they need, once somebody or a rule has allowed their files.
+
+        ``packages``: requirements, such as "requests>=2", or "left-pad@1.3.0" of Node. ``language``: whose packages
+        they are. ``session``: the handle or name of the session that is to have them; nothing for all later runs and
+        sessions. ``sources``: also Python packages that must be built, which runs their code in a cell. ``scripts``:
+        likewise the scripts of Node's packages for when they are installed. ``upgrade``: the newest that fit.
+        ``timeout``: seconds for the cell that installs.
+        """
+        with called_by(principal.name):
+            return await self._shared.sandbox.packages.install(
+                packages, language=language, session=self._id_of(session, principal), sources=sources,
+                scripts=scripts, upgrade=upgrade, timeout=timeout,
+            )  # fmt: skip
+
+    @operation(audience=Audience.AGENT)
+    async def list(
+        self, *, language: Packaged = "python", session: Name | None = None, principal: Principal
+    ) -> list[PackageVersion]:
+        """What was installed. ``language``: of which language. ``session``: of this session, by its handle or name;
+        nothing for what all have."""
+        found = await self._shared.sandbox.packages.list(language=language, session=self._id_of(session, principal))
+        return [PackageVersion(one.name, one.version) for one in found]
+
+    @operation()
+    async def remove(
+        self, packages: Names, *, language: Packaged = "python", session: Name | None = None, principal: Principal
+    ) -> tuple[PackageVersion, ...]:
+        """Take away what was installed; the answer is what was there. ``packages``: their names. ``language``: whose
+        packages they are. ``session``: only from this session, by its handle or name."""
+        of = self._id_of(session, principal)
+        gone = await self._shared.sandbox.packages.remove(packages, language=language, session=of)
+        return tuple(PackageVersion(*one) for one in gone)
+
+
+Definition = Annotated[Mapping[str, Any], Most(100)]
+Words = Annotated[str, Most(2000)]
+_MOST_ASKED_AT_ONCE = 16  # servers that one account waits for; its others are asked for when these are answered
+
+
+class ToolOperations(Group):
+    """The servers of the sandbox."""
+
+    def __init__(self, shared: Shared, sessions: SessionOperations) -> None:
+        super().__init__(shared, sessions)
+        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account
+
+    @operation()
+    async def add(self, name: Name, definition: Definition) -> None:
+        """Add a server, which is started when it is first needed. ``name``: what programs call it. ``definition``: as
+        in other programs' "mcpServers": command, args and env, or url and headers."""
+        await self._shared.sandbox.tools.add(name, definition)
+
+    @operation(audience=Audience.AGENT)
+    async def register(self, name: Name, definition: Definition, *, principal: Principal) -> list[ToolSummary]:
+        """Ask for a server to be added: somebody has to allow exactly that. The answer is its tools.
+
+        ``name``: what programs call it. ``definition``: command, args and env, or url and headers; it gets none of the
+        user's variables, secrets and files.
+        """
+        from casemate.tools.calls import Refused, check_registration
+
+        try:
+            shown = await asyncio.to_thread(check_registration, name, definition)
+        except Refused as refused:
+            raise Denied(f"the server {name!r} cannot be added: {refused}") from None
+        slot = self._slots.setdefault(principal.payer, asyncio.Semaphore(_MOST_ASKED_AT_ONCE))
+        async with slot:
+            await self._ask_for(name, shown, principal)
+        await self._shared.sandbox.tools.add(name, shown)
+        return [one for one in await self._shared.sandbox.tools.list() if one.server == name]
+
+    async def _ask_for(self, name: str, shown: dict[str, Any], principal: Principal) -> None:
+        """Raises ``Denied``."""
+        with called_by(principal.name):
+            approvals = self._shared.sandbox.approvals
+            of = Origin(self._shared.sandbox.namespace, None, os.urandom(16).hex())
+            requester = approvals.requester(of, None)
+            try:
+                question = Question("server", f"add the MCP server {name}", shown, server=name)
+                verdict = await asyncio.wrap_future(requester.decide(question))
+            finally:
+                await requester.end()
+        if not verdict.allow:
+            raise Denied(f"the server {name!r} was not added: {verdict.reason or 'it was asked for and not approved'}")
+
+    @operation()
+    async def remove(self, name: Name) -> None:
+        """Forget a server, and end what runs of it. ``name``: the server's."""
+        await self._shared.sandbox.tools.remove(name)
+
+    @operation()
+    async def reset(self, name: Name | None = None) -> None:
+        """End a server, which is started anew when it is next needed. ``name``: the server's; nothing for all."""
+        await self._shared.sandbox.tools.reset(name)
+
+    @operation(audience=Audience.AGENT)
+    async def list(self) -> list[ToolSummary]:
+        """Every tool of every server; "problems" says why others are not there."""
+        return await self._shared.sandbox.tools.list()
+
+    @operation(audience=Audience.AGENT)
+    async def problems(self) -> Mapping[str, str]:
+        """Why servers, and single tools, are not there."""
+        return await self._shared.sandbox.tools.problems()
+
+    @operation(audience=Audience.AGENT)
+    async def search(self, query: Words, *, detail: Literal["names", "brief", "full"] = "brief") -> str:
+        """The tools that fit some words best, as a text. ``query``: the words. ``detail``: "names" alone, a line each
+        ("brief"), or all about them."""
+        return await self._shared.sandbox.tools.search(query, detail=detail)
+
+    @operation(audience=Audience.AGENT)
+    async def describe(self, server: Name, tool: Name) -> str:
+        """All that a program needs to know in order to call a tool, as a text. ``server``: its server's name. ``tool``:
+        its own."""
+        return await self._shared.sandbox.tools.describe(server, tool)
+
+    @operation()
+    async def call(
+        self,
+        server: Name,
+        tool: Name,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the server has it, too
+    ) -> dict[str, Any]:
+        """Call a tool; nobody is asked. The answer has "content", "is_error", and "structured" where there is any.
+
+        ``server``: the name of its server. ``tool``: its own. ``arguments``: as its schema says. ``timeout``: seconds
+        that it may take.
+        """
+        answer = await self._shared.sandbox.tools.call(server, tool, arguments, timeout=timeout)
+        structured = {"structured": answer.structured} if answer.has_structured else {}
+        return {"content": answer.content, "is_error": answer.is_error, **structured}
+
+
+Value = Annotated[str, Most(1 << 20)]
+Template = Annotated[str, Most(200)]
+
+
+@dataclass(frozen=True, slots=True)
+class SecretName:
+    """A secret that there is; ``inject``: where its value is put, nothing for one that programs get."""
+
+    name: str
+    inject: Inject | None
+
+
+class VaultOperations(Group):
+    """The secrets of the sandbox."""
+
+    @operation()
+    async def set(
+        self,
+        name: Name,
+        value: Value,
+        *,
+        hosts: Names | None = None,
+        header: Name = "Authorization",
+        format: Template = "Bearer {}",  # noqa: A002 - as Inject calls it
+    ) -> None:
+        """Keep a secret, in place of one of that name.
+
+        ``name``: of the variable that programs get. ``value``: the secret, which nothing gives back. ``hosts``: where
+        the door puts it into requests: then programs get a placeholder instead. ``header``: the field of such requests.
+        ``format``: the whole of that field, with {} for the secret.
+        """
+        inject = None if hosts is None else Inject(tuple(hosts), header, format)
+        await self._shared.sandbox.vault.set(name, value, inject=inject)
+
+    @operation()
+    async def delete(self, name: Name) -> None:
+        """Forget a secret. ``name``: of its variable."""
+        await self._shared.sandbox.vault.delete(name)
+
+    @operation()
+    async def names(self) -> list[SecretName]:
+        """The names that there are, never a value."""
+        return [SecretName(name, inject) for name, inject in (await self._shared.sandbox.vault.injects()).items()]

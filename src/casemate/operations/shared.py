@@ -1,0 +1,48 @@
+"""What all operations of one namespace share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from casemate.errors import Unavailable
+from casemate.operations.kept import KeptRuns
+from casemate.operations.stores import TemporaryStore, Uploads
+
+if TYPE_CHECKING:
+    from casemate.api.sandbox import Sandbox
+    from casemate.model.limits import Limits
+    from casemate.model.operation import Principal
+    from casemate.operations.stores import RunStore
+
+_MOST_CALLERS = 1000  # of one account, whose limits are known
+
+
+class Shared:
+    """The sandbox of a namespace, its runs and uploads, and the limits of its callers. ``idle_timeout``: seconds
+    without use after which a session ends that was opened without one."""
+
+    def __init__(self, sandbox: Sandbox, store: RunStore | None, idle_timeout: float | None) -> None:
+        self.sandbox = sandbox
+        self.idle_timeout = idle_timeout
+        self.kept = KeptRuns(store or TemporaryStore())
+        self.uploads = Uploads()
+        self._limits: dict[str, dict[str, Limits]] = {}  # by account, and by name
+
+    def limits_for(self, principal: Principal, limits: Limits | None) -> Limits | None:
+        """What of ``limits`` a caller may have."""
+        own = self._limits.get(principal.payer, {}).get(principal.name)
+        return limits if own is None else own.narrowed(limits)
+
+    def narrow_limits(self, principal: Principal, limits: Limits) -> Limits:
+        """Narrow those of a caller from now on; those in force. Raises ``Unavailable``."""
+        own = self._limits.setdefault(principal.payer, {})
+        if principal.name not in own and len(own) >= _MOST_CALLERS:
+            raise Unavailable(f"the limits of {_MOST_CALLERS} callers of {principal.payer!r} are known already")
+        own[principal.name] = own.get(principal.name, self.sandbox.limits).narrowed(limits)
+        return own[principal.name]
+
+    def reset_limits(self, caller: str) -> Limits:
+        """Undo what was narrowed for the callers of that name; those in force."""
+        for own in self._limits.values():
+            own.pop(caller, None)
+        return self.sandbox.limits
