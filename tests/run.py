@@ -115,6 +115,7 @@ def main(arguments: list[str]) -> int:
     is_quick, is_all = "--quick" in arguments, "--all" in arguments
     rest = [one for one in arguments if one not in ("--quick", "--all")]
     as_root = os.geteuid() == 0 and not is_quick
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's ignoring it would reach the programs that tests signal
     os.environ["PATH"] = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
     os.environ.setdefault("CASEMATE_TESTS_EXPECT", "bwrap,node,npm,data" if as_root else "")
     outcome = Outcome()
@@ -270,7 +271,15 @@ def make_venv(folder: Path) -> None:
     current = hashlib.sha256(text).hexdigest()
     uv = [str(ROOT / ".venv" / "bin" / "uv"), "--quiet"]
     # Copies, not links: the user's files are the user's own, and may be changed without changing anybody else's.
-    install = [*uv, "pip", "install", "--python", str(venv / "bin" / "python"), "--link-mode=copy"]
+    install = [
+        *uv,
+        "pip",
+        "install",
+        "--python",
+        str(venv / "bin" / "python"),
+        "--link-mode=copy",
+        "--compile-bytecode",
+    ]
     if not stamp.exists() or stamp.read_text() != current:
         shutil.rmtree(venv, ignore_errors=True)
         subprocess.run([*uv, "venv", "--seed", "--python", USERS_PYTHON, str(venv)], check=True)
