@@ -114,7 +114,7 @@ async def _cells(run: measure.Run, kind: Kind, audit: str, number: int) -> dict[
             return {}
         if kind is _FULL and not await _tell_installed(run, sandbox):
             return {}
-        sandbox._rooms.wall.keep_ready(plan)
+        sandbox._parts.wall.keep_ready(plan)
         await ready.settled(sandbox)
         async with asyncio.TaskGroup() as group:  # as many are kept ready as were needed at once
             for _ in range(number):
@@ -153,7 +153,7 @@ async def _asleep(run: measure.Run, sandbox: Sandbox, kind: Kind, number: int) -
 
 
 def _taken(sandbox: Sandbox) -> int:
-    return sum(pool.taken for pool in sandbox._rooms.wall.warmth().pools)
+    return sum(pool.taken for pool in sandbox._parts.wall.warmth().pools)
 
 
 async def _sessions(

@@ -20,7 +20,7 @@ _REST = 0.3  # seconds: what counts as ready may still be on its last steps
 
 def keep_nothing(sandbox: Sandbox) -> None:
     """From now on the plans of ``sandbox`` alone say that nothing is kept ready, so that its cells begin by exec."""
-    house, wall = sandbox._rooms.house, sandbox._rooms.wall
+    house, wall = sandbox._parts.house, sandbox._parts.wall
     steps: Any = pipeline
     real, real_open = steps.make_plan, wall.open
 
@@ -40,7 +40,7 @@ def keep_nothing(sandbox: Sandbox) -> None:
 
 def keep_zygotes_only(sandbox: Sandbox) -> None:
     """From now on ``sandbox`` has no cell ready: each is forked when it is asked for. Its zygotes must be there."""
-    wall: Any = sandbox._rooms.wall
+    wall: Any = sandbox._parts.wall
     pools = wall._pools
     pools._fill = lambda _pool: None
     with pools._lock:
@@ -68,7 +68,7 @@ async def settled(sandbox: Sandbox) -> None:
     """Wait until everything is there that ``sandbox`` wants to keep ready. Raises ``RuntimeError``."""
     deadline = time.monotonic() + _PATIENCE
     # A state of another thread's, looked at now and then.
-    while not (warmth := sandbox._rooms.wall.warmth()).settled:
+    while not (warmth := sandbox._parts.wall.warmth()).settled:
         if time.monotonic() > deadline:
             raise RuntimeError(f"not everything was ready within {_PATIENCE:g} s: {warmth}")
         await asyncio.sleep(_LOOK_AGAIN)

@@ -6,6 +6,8 @@ casemate (and starting its supervisor) costs little.
 
 from __future__ import annotations
 
+from casemate.version import __version__
+
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from casemate.api.call_plan import PlannedCall, ProgramPlan
@@ -63,8 +65,6 @@ if TYPE_CHECKING:
     from casemate.sessions.session import Session
     from casemate.tools.connections.answers import Answer
     from casemate.tools.tools import ToolSummary
-
-__version__ = "0.1.0"
 
 _HOME = {
     "casemate.errors": (

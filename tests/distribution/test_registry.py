@@ -17,7 +17,7 @@ from tests.distribution.conftest import ROOT
 from tests.tools.connections.peers import install
 
 import casemate
-from casemate.api.settings.table import CONFIG, KEYS, VARIABLES
+from casemate.api.keys import CONFIG, KEYS, VARIABLES
 
 SERVER = json.loads((ROOT / "server.json").read_text(encoding="utf-8"))
 BUNDLE = ROOT / "packaging" / "mcpb"

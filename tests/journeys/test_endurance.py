@@ -98,14 +98,14 @@ async def mixed(sandbox: Sandbox, count: int) -> list[str]:
 
 def let_go(sandbox: Sandbox) -> None:
     """Files of the newest runs, which are kept for ``sandbox.artifacts``, as many as they may be."""
-    sandbox._rooms.artifacts.close()
+    sandbox._parts.artifacts.close()
 
 
 async def at_rest(sandbox: Sandbox) -> Left:
     """What there is once everything that is made once has been made, and nothing is ready for a next run."""
     await mixed(sandbox, 12)
     async with asyncio.timeout(witness.PATIENCE):
-        while any(one.ready for one in sandbox._rooms.wall.warmth().pools) or await settling() != left():
+        while any(one.ready for one in sandbox._parts.wall.warmth().pools) or await settling() != left():
             await asyncio.sleep(0.05)
     return left()
 

@@ -214,7 +214,7 @@ async def test_nothing_of_it_runs_and_nothing_of_the_callers_is_there(tmp_path: 
 async def test_it_is_on_record_and_holds_a_slot(tmp_path: Path) -> None:
     async with Sandbox(audit=tmp_path / "audit.db") as sandbox:
         await sandbox.validate("x = 1\n")
-        rows = sandbox._rooms.log.tail(10)
+        rows = sandbox._parts.log.tail(10)
         assert [row.kind for row in rows] == ["intent", "outcome"]
         assert '"validate":"python"' in rows[0].detail
 

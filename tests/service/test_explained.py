@@ -15,7 +15,7 @@ from tests.service.test_connected_rooms import alike
 from casemate import InvalidArgument, Limits, sync
 from casemate.errors import Denied
 from casemate.model.plan import Plan, Waiting
-from casemate.operations.plans import CellPlan
+from casemate.operations.cell_plan import CellPlan
 from casemate.remote.facade import ConnectedSandbox
 
 GIVEN: tuple[dict[str, Any], ...] = (

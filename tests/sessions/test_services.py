@@ -43,7 +43,7 @@ class Offers:
 
 def offering(sandbox: Sandbox) -> Sandbox:
     offers = (Offers(),)
-    sandbox._rooms.house = replace(sandbox._rooms.house, offers=lambda: offers)
+    sandbox._parts.house = replace(sandbox._parts.house, offers=lambda: offers)
     return sandbox
 
 
@@ -78,7 +78,7 @@ async def test_a_step_has_services_that_its_session_began_without() -> None:
     async with Sandbox(network="none") as sandbox, sandbox.session() as session:
         before = await session.run(ASK + "print(ask())")
         offering(sandbox)
-        session._house = session._cells._house = sandbox._rooms.house
+        session._house = session._cells._house = sandbox._parts.house
         after = await session.run("print(ask())")
     assert getattr(before.error, "name", "") == "gaierror"
     assert after.stdout == f"{session.id} {after.id}\n"

@@ -33,7 +33,7 @@ def until(holds: Callable[[], object], what: str = "") -> None:
 
 def warmth(sandbox: sync.Sandbox) -> Warmth:
     """What it keeps ready now."""
-    return sandbox._sandbox._rooms.wall.warmth()
+    return sandbox._sandbox._parts.wall.warmth()
 
 
 def settle(sandbox: sync.Sandbox, *languages: str) -> Warmth:
@@ -49,7 +49,7 @@ def settle(sandbox: sync.Sandbox, *languages: str) -> Warmth:
 def settle_for(sandbox: sync.Sandbox, code: str) -> Warmth:
     """The same for programs such as ``code``, and for those that name none of the preloaded modules."""
     sandbox.warm_up("python")
-    sandbox._sandbox._rooms.wall.keep_ready(sandbox.explain(code))
+    sandbox._sandbox._parts.wall.keep_ready(sandbox.explain(code))
     until(lambda: warmth(sandbox).settled)
     return warmth(sandbox)
 

@@ -172,7 +172,7 @@ def test_what_comes_of_a_ready_cell_of_a_cancelled_run_is_nothing_that_asyncio_c
         async with Sandbox(audit=audit, preload=()) as sandbox:
             await sandbox.run("pass")
             sandbox.warm_up("python")
-            await asyncio.to_thread(until, lambda: sandbox._rooms.wall.warmth().settled)
+            await asyncio.to_thread(until, lambda: sandbox._parts.wall.warmth().settled)
             with mock.patch.object(Link, "begin", begins), mock.patch.object(Link, "_finish", finishes):
                 async with asyncio.TaskGroup() as group:
                     run = group.create_task(sandbox.run(HELLO["python"]))

@@ -210,11 +210,11 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None, str]:
         await sandbox.run("pass")
         sandbox.warm_up("python")
         async with asyncio.timeout(PATIENCE):
-            while not sandbox._rooms.wall.warmth().settled:
+            while not sandbox._parts.wall.warmth().settled:
                 await asyncio.sleep(0.01)
         plan = replace(await sandbox.explain(CLIENT), listeners=(Listener("tcp", *ADDRESS),))
         kept = Kept()
-        cell = sandbox._rooms.wall.start(plan, kept)
+        cell = sandbox._parts.wall.start(plan, kept)
         (descriptor,) = await asyncio.wrap_future(cell.listeners())
         heard = await asyncio.to_thread(answer, descriptor)
         ending = await cell.wait()
@@ -250,7 +250,7 @@ def test_runs_that_are_cancelled_at_any_moment_leave_nothing(audit: Path, langua
                 await asyncio.wait([task])
                 assert task.cancelled(), task
             await until_async(lambda: not witness.cells())
-            assert sum(one.running for one in sandbox._rooms.wall.warmth().pools) == 0
+            assert sum(one.running for one in sandbox._parts.wall.warmth().pools) == 0
             return await sandbox.run(hello[language], language=language)
 
     assert asyncio.run(journey()).stdout == "hello\n"

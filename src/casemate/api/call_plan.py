@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from casemate.api.background import start_run
-from casemate.errors import PlanDenied
+from casemate.errors import PlanDenied, Unavailable
 from casemate.execution import pipeline
 from casemate.execution.redact import prepared, redaction_of
 from casemate.execution.request import new_id
 from casemate.execution.requester import open_requester
 from casemate.model.approval import Question
 from casemate.model.sizes import held_by
+from casemate.sessions.run import Run
 from casemate.tools.broker import Broker
 from casemate.tools.calls import Foreseen
 
 if TYPE_CHECKING:
-    from casemate.api.wiring import Rooms
+    from casemate.api.wiring import SandboxParts
     from casemate.execution.emitter import Emitter
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
@@ -69,7 +69,7 @@ class Listed:
     request: Request
     questions: tuple[Question, ...] = field(repr=False)
     size: int
-    rooms: Rooms = field(repr=False)
+    parts: SandboxParts = field(repr=False)
 
     async def run(self) -> Execution:
         """See :meth:`ProgramPlan.run`."""
@@ -81,17 +81,17 @@ class Listed:
         limits = self.request.limits
         narrow = within if limits is None else limits.narrowed(within)
         request = replace(self.request, id=new_id(), limits=narrow)
-        return start_run(request, self.rooms, partial(self._done, request))
+        return self.parts.start_run(request, partial(self._done, request))
 
     async def _done(self, request: Request, emitter: Emitter | None = None) -> Execution:
         if request.secrets:  # as they are now: one may be another, or none any more
-            request = replace(request, secrets=await self.rooms.vault.resolved(request.secrets.names))
+            request = replace(request, secrets=await self.parts.vault.resolved(request.secrets.names))
         await self._be_allowed(request, emitter)
         own = [replace(question, namespace=request.namespace, run=request.id) for question in self.questions]
-        async with self.rooms.slot():
-            self.rooms.check_open()
-            self.rooms.approvals.grant(own, "plan")
-            return await pipeline.execute(request, self.rooms.house, emitter)
+        async with self.parts.slot():
+            self.parts.check_open()
+            self.parts.approvals.grant(own, "plan")
+            return await pipeline.execute(request, self.parts.house, emitter)
 
     async def _be_allowed(self, request: Request, emitter: Emitter | None) -> None:
         """Raises :class:`PlanDenied`."""
@@ -99,7 +99,7 @@ class Listed:
         summary = f"run a program that makes {len(calls)} calls of tools"
         question = Question("plan", summary, {"program": _described(request), "calls": calls})
         redaction = await prepared(redaction_of(self.request.secrets))  # of those that the calls may hold
-        async with open_requester(self.rooms.house, request, emitter, redaction) as asker:
+        async with open_requester(self.parts.house, request, emitter, redaction) as asker:
             verdict = await asyncio.wrap_future(asker.decide(question))
         if not verdict.allow:
             raise PlanDenied(verdict.reason or f"nobody allowed it ({verdict.by})")
@@ -126,29 +126,29 @@ def _described(request: Request) -> dict[str, Any]:
     return code | {name: one for name, one in given.items() if one}
 
 
-async def foresee(request: Request, rooms: Rooms) -> ProgramPlan:
+async def foresee(request: Request, parts: SandboxParts) -> ProgramPlan:
     """What ``request``'s program would call. Raises as ``Sandbox.run``."""
-    execution, listed = await _tried(request, rooms)
+    execution, listed = await _tried(request, parts)
     return ProgramPlan(listed.calls, execution, listed.run)
 
 
-def begin_trial(request: Request, rooms: Rooms) -> Trial:
+def begin_trial(request: Request, parts: SandboxParts) -> Trial:
     """The same, going on by itself. Raises ``QueueFull``."""
     found: list[Listed] = []
 
     async def try_it(emitter: Emitter) -> None:
-        _, listed = await _tried(request, rooms, emitter)
+        _, listed = await _tried(request, parts, emitter)
         found.append(listed)
 
     given = (request.code, request.stdin, *request.files.values())
     size = sum(len(content) for content in given if isinstance(content, bytes))
     size += held_by([request.arguments, request.env, request.metadata, request.allowed_domains, list(request.files)])
-    return Trial(start_run(request, rooms, try_it), lambda: found[0] if found else None, size)
+    return Trial(parts.start_run(request, try_it), lambda: found[0] if found else None, size)
 
 
-async def _tried(request: Request, rooms: Rooms, emitter: Emitter | None = None) -> tuple[Execution, Listed]:
+async def _tried(request: Request, parts: SandboxParts, emitter: Emitter | None = None) -> tuple[Execution, Listed]:
     """In a house in which nobody is asked, calls are only foreseen, and nothing is kept."""
-    foreseen, house = Foreseen(), rooms.house
+    foreseen, house = Foreseen(), parts.house
     offers = tuple(
         replace(offer, foreseen=foreseen) if isinstance(offer, Broker) else offer for offer in house.offers()
     )
@@ -156,11 +156,11 @@ async def _tried(request: Request, rooms: Rooms, emitter: Emitter | None = None)
     throwaway = replace(
         house, offers=lambda: offers, asks=False, keeps=False, workspace_mode=workspace_mode, output_dir=None
     )
-    async with rooms.slot():
-        rooms.check_open()
+    async with parts.slot():
+        parts.check_open()
         execution = await pipeline.execute(request, throwaway, emitter)
     calls, size = await asyncio.to_thread(_told, foreseen.calls, redaction_of(request.secrets))
-    return execution, Listed(calls, request, foreseen.calls, size, rooms)
+    return execution, Listed(calls, request, foreseen.calls, size, parts)
 
 
 def _told(questions: Sequence[Question], redaction: Redaction | None) -> tuple[tuple[PlannedCall, ...], int]:
@@ -168,3 +168,12 @@ def _told(questions: Sequence[Question], redaction: Redaction | None) -> tuple[t
     shown: Callable[[dict[str, Any]], Any] = dict if redaction is None else redaction.value
     calls = tuple(PlannedCall(one.server, one.tool, shown(dict(one.arguments))) for one in questions)
     return calls, held_by([(one.summary, one.arguments) for one in questions], [one.arguments for one in calls])
+
+
+def check_no_session(session: object) -> None:
+    """Raises ``Unavailable`` for one."""
+    if session is not None:
+        raise Unavailable(
+            "session: the state of a session that lives cannot be copied, so nothing can be tried out in it",
+            remediation="Leave session out, and give the program what it needs as files.",
+        )

@@ -8,25 +8,30 @@ from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from casemate.api.connect import Connecting
 from casemate.api.options import CellOptions, RunOptions, SandboxOptions, SessionOptions
-from casemate.api.oversight import Oversight
-from casemate.api.planning import Planning
-from casemate.api.settings.arguments import arguments_of_environment, arguments_of_file
-from casemate.api.wiring import Rooms
+from casemate.api.wiring import SandboxParts
 from casemate.execution.given import check_files, checked_cwd, checked_folder
 from casemate.execution.request import check_timeout, make_request
 from casemate.languages.catalogue import examples, language_of, runtime_for
+from casemate.model.operation import Audience, operation
 from casemate.model.options import complete, defaults_of, takes_options
 from casemate.model.secrets import NO_SECRETS
 
 if TYPE_CHECKING:
+    from casemate.api.call_plan import ProgramPlan, Trial
     from casemate.approvals.approvals import Approvals
+    from casemate.artifacts.kept import Artifacts
+    from casemate.audit.reading import Audit
+    from casemate.execution.egress_request import Egress
     from casemate.model.events import Event
     from casemate.model.execution import Execution
     from casemate.model.isolation import Diagnosis
     from casemate.model.limits import Limits
+    from casemate.model.overview import Inspection, RuntimeInfo, Stats
+    from casemate.model.plan import Plan
     from casemate.model.request import Request
+    from casemate.model.validation import Validation
+    from casemate.remote.facade import ConnectedSandbox
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
     from casemate.sessions.run import Run
@@ -34,10 +39,11 @@ if TYPE_CHECKING:
     from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault
 
+
 _NONE: tuple[object, ...] = (None, (), [])
 
 
-class Sandbox(Planning, Oversight, Connecting):
+class Sandbox:
     """Runs code that nobody has read, each program in a cell of its own.
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Use one sandbox in one
@@ -53,7 +59,7 @@ class Sandbox(Planning, Oversight, Connecting):
 
     @takes_options(SandboxOptions)
     def __init__(self, **options: Unpack[SandboxOptions]) -> None:
-        self._rooms = Rooms(complete(SandboxOptions, options, "Sandbox"))
+        self._parts = SandboxParts(complete(SandboxOptions, options, "Sandbox"))
 
     if not TYPE_CHECKING:  # a type checker has its own message
 
@@ -66,14 +72,40 @@ class Sandbox(Planning, Oversight, Connecting):
     @takes_options(SandboxOptions)
     def from_file(cls, path: str | os.PathLike[str], **options: Unpack[SandboxOptions]) -> Self:
         """With the arguments and the policy in a file; ``options`` narrow it. Raises as the class."""
+        from casemate.api.settings import arguments_of_file
+
         return cls(**arguments_of_file(path, os.environ, options))
 
     @classmethod
     @takes_options(SandboxOptions)
     def from_env(cls, **options: Unpack[SandboxOptions]) -> Self:
         """With what ``CASEMATE_*`` variables hold, and ``options`` instead of it. Raises as the class."""
+        from casemate.api.settings import arguments_of_environment
+
         values: dict[str, Any] = {**arguments_of_environment(os.environ), **options}
         return cls(**values)
+
+    @staticmethod
+    async def connect(
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        start: bool = True,
+        namespace: str | None = None,
+        agent: str | None = None,
+        insecure: bool = False,
+    ) -> ConnectedSandbox:
+        """The same facade on a running service: that at ``url``, or the user's own, which is started unless it runs or
+        ``start`` is False.
+
+        ``url``: ``unix:///path``, ``https://host:port``, or ``http://host:port`` of this machine. ``token``: of a
+        service on TCP. ``namespace``: which of the user's own. ``agent``: a name under which everything is done with no
+        more than an agent's rights. ``insecure``: permits http to other machines. Raises ``InvalidArgument`` and
+        ``Unavailable``.
+        """
+        from casemate.remote.facade import connected_sandbox
+
+        return await connected_sandbox(url, token, start=start, namespace=namespace, agent=agent, insecure=insecure)
 
     @takes_options(RunOptions)
     async def run(self, code: str | bytes, **options: Unpack[RunOptions]) -> Execution:
@@ -91,9 +123,9 @@ class Sandbox(Planning, Oversight, Connecting):
         request = await self._resolved_request("run", code, options)
         from casemate.execution import pipeline
 
-        async with self._rooms.slot():
-            self._rooms.check_open()
-            return await pipeline.execute(request, self._rooms.house)
+        async with self._parts.slot():
+            self._parts.check_open()
+            return await pipeline.execute(request, self._parts.house)
 
     @takes_options(RunOptions)
     async def stream(self, code: str | bytes, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
@@ -105,10 +137,10 @@ class Sandbox(Planning, Oversight, Connecting):
         request = await self._resolved_request("stream", code, options)
         from casemate.execution import pipeline, stream
 
-        async with self._rooms.slot():
-            self._rooms.check_open()
+        async with self._parts.slot():
+            self._parts.check_open()
             async with contextlib.aclosing(
-                stream.events(partial(pipeline.execute, request, self._rooms.house))
+                stream.events(partial(pipeline.execute, request, self._parts.house))
             ) as happened:
                 async for event in happened:
                     yield event
@@ -117,11 +149,34 @@ class Sandbox(Planning, Oversight, Connecting):
     def start(self, code: str | bytes, **options: Unpack[RunOptions]) -> Run:
         """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to, until
         the sandbox is closed. The options are those of :meth:`run`, and so is what it raises."""
-        from casemate.api.background import start_run
 
         values = complete(RunOptions, options, "start")
-        secrets = self._rooms.held(values["secrets"])
-        return start_run(self._request(code, **{**values, "secrets": secrets}), self._rooms)
+        secrets = self._parts.held(values["secrets"])
+        return self._parts.start_run(self._request(code, **{**values, "secrets": secrets}))
+
+    @takes_options(RunOptions)
+    async def plan(
+        self, code: str | bytes, *, session: Session | None = None, **options: Unpack[RunOptions]
+    ) -> ProgramPlan:
+        """What a program would call: it is run in a throwaway cell in which only calls that a rule allows are made, and
+        all others are noted down instead of asking anybody. ``await plan.run()`` has the list decided at once, and runs
+        the program with exactly those calls. The options are those of :meth:`run`, and so is what it raises;
+        ``Unavailable`` for a ``session``, whose state a throwaway cell would not have.
+        """
+        from casemate.api.call_plan import check_no_session, foresee
+
+        check_no_session(session)
+        request = await self._resolved_request("plan", code, options)
+        return await foresee(request, self._parts)
+
+    @takes_options(RunOptions)
+    async def explain(self, code: str | bytes, **options: Unpack[RunOptions]) -> Plan:
+        """The plan of a run with these options of :meth:`run`, as data. Nothing is started."""
+        request = await self._resolved_request("explain", code, options)
+        from casemate.execution import guarding, pipeline
+
+        house = self._parts.house
+        return pipeline.explain(request, house, await guarding.hidden_in(house))
 
     @takes_options(SessionOptions)
     def session(self, language: str = "python", **options: Unpack[SessionOptions]) -> Session:
@@ -140,59 +195,158 @@ class Sandbox(Planning, Oversight, Connecting):
 
         values = complete(SessionOptions, options, "session")
         of_cell = {name: values[name] for name in defaults_of(CellOptions)}
-        of_cell["secrets"] = self._rooms.held(values["secrets"])
+        of_cell["secrets"] = self._parts.held(values["secrets"])
         request = self._request(INTERPRETERS[runtime_for(language).language].program, language=language, **of_cell)
         terms = SessionTerms(
             name=values["name"],
-            admitted=self._rooms.house.admit(request, stream=False),
+            admitted=self._parts.house.admit(request, stream=False),
             cwd=checked_cwd(values["cwd"]),
             restore_cwd=values["restore_cwd"],
             idle_timeout=check_timeout(values["idle_timeout"], "idle_timeout"),
             lifetime=check_timeout(values["lifetime"], "lifetime"),
         )
-        return self.sessions.add(Session(terms, self._rooms.house, self._rooms.slot))
+        return self.sessions.add(Session(terms, self._parts.house, self._parts.slot))
+
+    @operation(audience=Audience.AGENT)
+    async def validate(
+        self, code: str | bytes, language: str = "python", fix: bool = False, *, session: bool = False
+    ) -> Validation:
+        """Whether ``code`` is a program, and what in it is doubtful; it is parsed in a cell and never run.
+
+        ``code``: the program. ``language``: ``"python"``, ``"node"`` or ``"shell"``. ``fix``: also give the program
+        with the fixes in it. ``session``: it is a step of a session, so that top-level await is right, and in Python
+        %magics and !commands.
+
+        Whatever cannot be read within 512 MiB and 10 s is rejected, which says so. Raises ``InvalidArgument``,
+        ``RuntimeMissing``, ``WallUnavailable``, ``RecordUnavailable``, ``SandboxClosed`` or ``Fault``.
+        """
+        from casemate.execution.validate import validate
+
+        self._parts.check_open()
+        async with self._parts.slot():
+            self._parts.check_open()
+            return await validate(
+                code, language, self._parts.house, self._parts.namespace, fix=fix is True, session=session is True
+            )
+
+    @operation(audience=Audience.AGENT)
+    async def runtimes(self) -> list[RuntimeInfo]:
+        """The languages that programs may be in, with what this machine has for each, and the wall that is in force.
+
+        Interpreters are started to find that out once at most, and again when they are replaced. Raises
+        ``SandboxClosed`` and ``Fault``; what is missing is told.
+        """
+        from casemate.execution.overview import runtimes
+
+        self._parts.check_open()
+        return await runtimes(self._parts.house)
+
+    @operation(audience=Audience.AGENT)
+    async def stats(self) -> Stats:
+        """What goes on now: executions that run and wait, cells and what they use, sessions, approvals, and totals
+        since the sandbox was made. Nothing is started for that. Raises ``SandboxClosed``."""
+        from casemate.execution.overview import stats
+
+        self._parts.check_open()
+        return await stats(self._parts.wall, await self._parts.load())
+
+    async def inspect(self, session: str | Session) -> Inspection:
+        """What a session is and has, without its secrets' values.
+
+        ``session``: one that is open, or its id or name. Its interpreter is asked for the names of variables where it
+        has nothing else to do. Raises ``InvalidArgument`` where there is none, and ``SandboxClosed``.
+        """
+        from casemate.sessions.inspection import inspect
+
+        self._parts.check_open()
+        found = await self._parts.sessions.get(session if isinstance(session, str) else session.id)
+        return await inspect(found, await self._parts.packages_of(found))
+
+    async def set_limits(
+        self,
+        *,
+        memory: str | int | None = None,
+        cpus: float | None = None,
+        cpu_time: float | None = None,
+        processes: int | None = None,
+        wall: float | None = None,
+        output: str | int | None = None,
+        full_output: str | int | None = None,
+        disk: str | int | None = None,
+        inodes: int | None = None,
+        open_files: int | None = None,
+    ) -> Limits:
+        """Change the limits of later runs and sessions, and give those that are in force now; None leaves one as it is.
+
+        ``memory``, ``output``, ``full_output``, ``disk``: bytes, or text such as "512MiB". ``cpus``: cores.
+        ``cpu_time``, ``wall``: seconds; 0 for no limit of its own on cpu time. ``processes``, ``inodes``,
+        ``open_files``: how many. The most is what the sandbox was made with, within its policy: beyond it nothing is
+        changed and ``InvalidArgument`` names that. What runs, and sessions that are open, keep the limits that they
+        began with.
+        """
+        given = {
+            "memory": memory, "cpus": cpus, "cpu_time": cpu_time, "processes": processes, "wall": wall,
+            "output": output, "full_output": full_output, "disk": disk, "inodes": inodes, "open_files": open_files,
+        }  # fmt: skip
+        self._parts.check_open()
+        return self._parts.set_limits({name: value for name, value in given.items() if value is not None})
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """Files that the last runs left, by a run's id: ``await`` ``list(run)`` and ``read(run, name)``."""
+        return self._parts.artifacts
+
+    @property
+    def audit(self) -> Audit:
+        """The record of its namespace: ``await`` ``tail(limit)`` and ``verify()``."""
+        return self._parts.audit
+
+    @property
+    def egress(self) -> Egress:
+        """Hosts that programs may reach, asked for ahead: ``await request(domain)``."""
+        return self._parts.egress
 
     @property
     def namespace(self) -> str:
         """Whose secrets there are, and what each row of the record carries."""
-        return self._rooms.namespace
+        return self._parts.namespace
 
     @property
     def limits(self) -> Limits:
         """The most that any run may use."""
-        return self._rooms.house.limits
+        return self._parts.house.limits
 
     @property
     def sessions(self) -> Sessions:
         """The open sessions: ``await sandbox.sessions.get(id_or_name)``, ``.list()`` and ``.bridge(name, a, b)``."""
-        return self._rooms.sessions
+        return self._parts.sessions
 
     @property
     def approvals(self) -> Approvals:
         """What waits to be approved: ``.pending()``, ``.decide(id, allow)``, ``.open()``, ``.rules``."""
-        return self._rooms.approvals
+        return self._parts.approvals
 
     @property
     def tools(self) -> Tools:
         """MCP servers, whose tools programs call as functions: ``await`` ``add(name, definition)``, ``list()``,
         ``search(query)``, ``call(server, tool, arguments)``."""
-        return self._rooms.tools
+        return self._parts.tools
 
     @property
     def vault(self) -> Vault:
         """The secrets of its namespace: ``await`` ``set(name, value)``, ``delete(name)`` and ``names()``."""
-        return self._rooms.vault
+        return self._parts.vault
 
     @property
     def packages(self) -> Packages:
         """Packages of the operator's index: ``await`` ``install(names)``, ``list()`` and ``remove(names)``."""
-        return self._rooms.packages
+        return self._parts.packages
 
     async def doctor(self) -> Diagnosis:
         """What this machine offers, as proved by the self-tests. Raises nothing for what is missing."""
         from casemate.execution import examine
 
-        return await examine.examine(self._rooms.wall, self.warm_up)
+        return await examine.examine(self._parts.wall, self.warm_up)
 
     @staticmethod
     def language_of(file_name: str) -> str | None:
@@ -205,23 +359,30 @@ class Sandbox(Planning, Oversight, Connecting):
         A sandbox does the latter by itself from a moment after its first run on. Cells that nothing runs in for half
         a minute are ended. Raises as :meth:`run` does.
         """
-        self._rooms.wall.warm_up()
+        self._parts.wall.warm_up()
         from casemate.execution import pipeline
 
         for language in languages:
-            for code in examples(runtime_for(language).language, self._rooms.house.preload):
+            for code in examples(runtime_for(language).language, self._parts.house.preload):
                 request = self._request(code, language=language)
-                self._rooms.wall.keep_ready(pipeline.explain(request, self._rooms.house))
+                self._parts.wall.keep_ready(pipeline.explain(request, self._parts.house))
 
     async def close(self) -> None:
         """End every cell and everything this sandbox started. Bounded; harmless when repeated."""
-        await self._rooms.close()
+        await self._parts.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *failure: object) -> None:
         await self.close()
+
+    def _begin_trial(self, code: str | bytes, options: Mapping[str, Any]) -> Trial:
+        """Begin to find out what a program would call, as a run that goes on by itself. ``options``: those of
+        :meth:`plan`, with secrets resolved. Raises as that does, and ``QueueFull``."""
+        from casemate.api.call_plan import begin_trial
+
+        return begin_trial(self._request(code, **complete(RunOptions, options, "plan")), self._parts)
 
     async def _resolved_request(self, call: str, code: str | bytes, options: Mapping[str, Any]) -> Request:
         """The request for ``call`` with these options. Raises as :meth:`run`."""
@@ -232,10 +393,24 @@ class Sandbox(Planning, Oversight, Connecting):
 
     def _request(self, code: str | bytes, *, language: str, **options: Any) -> Request:
         """``options``: those of `make_request`, with secrets resolved."""
-        self._rooms.check_open()
-        house = self._rooms.house
-        request = make_request(code, runtime=runtime_for(language), namespace=self._rooms.namespace, **options)
+        self._parts.check_open()
+        house = self._parts.house
+        request = make_request(code, runtime=runtime_for(language), namespace=self._parts.namespace, **options)
         if house.workspace is not None:
             checked_folder("workspace", house.workspace)  # it may have gone since
             check_files(request, house.workspace, house.workspace_mode)
         return request
+
+
+def connected_aside(url: str | None, token: str | None, **arguments: Any) -> Any:
+    """The same, for other event loops than one of the caller's, which may be running: connected in a thread."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    async def connect() -> Any:
+        connected = await Sandbox.connect(url, token, **arguments)
+        await connected.close()  # what it was connected with; it connects anew where it is used
+        return connected
+
+    with ThreadPoolExecutor(1) as aside:
+        return aside.submit(asyncio.run, connect()).result()

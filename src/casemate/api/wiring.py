@@ -1,4 +1,4 @@
-"""Where the rooms of a sandbox are put together: opened as they are needed, and closed in reverse."""
+"""Where the parts of a sandbox are put together: opened as they are needed, and closed in reverse."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from casemate.api.config import BOUNDED_BY_POLICY, Bounded, bounded, rulebook
+from casemate.api.policy_options import BOUNDED_BY_POLICY, Bounded, bounded, rulebook
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import QueueFull, SandboxClosed
 from casemate.execution.given import (
@@ -39,18 +39,20 @@ if TYPE_CHECKING:
     from casemate.artifacts.kept import Artifacts
     from casemate.audit.reading import Audit
     from casemate.execution.egress_request import Egress
+    from casemate.execution.emitter import Emitter
     from casemate.execution.overview import Load
     from casemate.execution.slots import Slots
     from casemate.languages.runtime import Environment
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
     from casemate.model.overview import InstalledPackage
+    from casemate.model.request import Request
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
     from casemate.policy.hosts import HostRules
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
-    from casemate.sessions.run import StartedRuns
+    from casemate.sessions.run import Run, StartedRuns
     from casemate.sessions.session import Session
     from casemate.tools.broker import Broker
     from casemate.tools.connections.answers import ServerTools
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
 _MOST_KNOWN = 10_000  # runs of which nothing is kept but that they left no files
 
 
-class Rooms:
+class SandboxParts:
     """``options``: those of :class:`casemate.Sandbox`, all of them. Raises as that does."""
 
     # Made when first wanted.
@@ -191,6 +193,29 @@ class Rooms:
         if self._background is None:
             self._background = StartedRuns()
         return self._background
+
+    def start_run(self, request: Request, work: Callable[[Emitter], Coroutine[Any, Any, object]] | None = None) -> Run:
+        """Start ``request`` in a fresh cell; it goes on when whoever began it goes away, and ends with the sandbox at
+        the latest. ``work`` is done instead, to the same end: an execution with the id of ``request``, whose events
+        the emitter gets. Raises ``QueueFull``."""
+        from casemate.sessions.run import Run
+
+        self.slot().check_room()
+        run = Run(
+            request.id,
+            work or partial(self._execute, request),
+            _end_cell,
+            lambda request_id: self.approvals.answer_function(request_id),  # noqa: PLW0108 - made when something is asked
+            is_step=False,
+        )
+        return self.background.add(run)
+
+    async def _execute(self, request: Request, emitter: Emitter) -> None:
+        from casemate.execution import pipeline
+
+        async with self.slot():
+            self.check_open()
+            await pipeline.execute(request, self.house, emitter)
 
     @property
     def packages(self) -> Packages:
@@ -340,3 +365,11 @@ def _indexes_in(addresses: Sequence[str]) -> tuple[Index, ...]:
     from casemate.packages.indexes import check_indexes
 
     return check_indexes(addresses)
+
+
+def _end_cell(emitter: Emitter | None) -> bool:
+    """End the cell; whether there was one."""
+    if emitter is None or emitter.end_cell is None:
+        return False
+    emitter.end_cell()
+    return True

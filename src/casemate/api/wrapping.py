@@ -1,6 +1,6 @@
 """Any command behind a wall: what ``casemate wrap`` is made of, and whoever starts a tool server that is not trusted.
 
-The rooms are put together here as they are in ``sandbox.py``. A command is not a program's text: it lives as long as it
+The parts are put together here as they are in ``sandbox.py``. A command is not a program's text: it lives as long as it
 likes, is talked to through pipes, works in a folder that others work in too, and is found there by its own path.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from casemate.api.config import bounded
+from casemate.api.policy_options import bounded
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
@@ -224,7 +224,7 @@ class Wrapping:
         """Nobody is asked: standard input is the command's."""
         from functools import partial
 
-        from casemate.api.config import rulebook
+        from casemate.api.policy_options import rulebook
         from casemate.approvals.approvals import Approvals
 
         if self._approvals is None:

@@ -7,10 +7,10 @@ import contextlib
 import platform
 from collections.abc import Callable
 
-from casemate import __version__
 from casemate.errors import CasemateError, WallUnavailable
 from casemate.languages.catalogue import runtimes
 from casemate.model.isolation import Diagnosis, LanguageState, WallState, Warmth
+from casemate.version import __version__
 from casemate.walls.wall import Wall
 
 _LOOK_AGAIN = 0.01

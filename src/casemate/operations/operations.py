@@ -15,8 +15,9 @@ from casemate.model.operation import Audience, Principal, operation
 from casemate.model.options import takes_options
 from casemate.model.overview import Inspection
 from casemate.operations.approvals import ApprovalOperations
+from casemate.operations.cell_plan import CellPlan, explained
 from casemate.operations.files import ArchiveOperations, ArtifactOperations, FileOperations
-from casemate.operations.plans import CellPlan, PlanOperations, explained
+from casemate.operations.plans import PlanOperations
 from casemate.operations.resources import (
     AuditOperations,
     EgressOperations,

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from casemate import __version__
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.operations.documents import error_from
 from casemate.remote.address import Address, address_of
@@ -22,6 +21,7 @@ from casemate.remote.http import MOST_BODY, Answer, Http
 from casemate.remote.places import places_of
 from casemate.remote.sse import Reader
 from casemate.remote.starting import found, started
+from casemate.version import __version__
 
 _JSON = {"content-type": "application/json"}
 _ENDS_WITHIN = 10.0  # seconds that an idle service of another version has to end

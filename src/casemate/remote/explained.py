@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.execution.request import code_of, stdin_of
 from casemate.model.plan import Listener, Plan, Waiting, Workspace
 from casemate.model.secrets import Secrets
-from casemate.operations.plans import CellPlan, CellWait
+from casemate.operations.cell_plan import CellPlan, CellWait
 from casemate.remote.revived import revived
 from casemate.sessions.inspection import MASK
 

@@ -119,7 +119,7 @@ class ConnectedSandbox:
     async def plan(self, code: str | bytes, *, session: object = None, **options: Unpack[RunOptions]) -> ProgramPlan:
         """See :meth:`casemate.Sandbox.plan`. The plan is held in the service, for this caller alone: for an hour after
         its last use, the last 50 of them; ``run`` of one that is held no more raises ``NotFound``."""
-        from casemate.api.planning import check_no_session
+        from casemate.api.call_plan import check_no_session
         from casemate.remote.planned import planned
 
         check_no_session(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from casemate.api.settings.finding import users_file
+from casemate.api.config_files import users_file
 from casemate.errors import InvalidArgument
 from casemate.remote.environment import own_variables
 

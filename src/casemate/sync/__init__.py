@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from casemate.api import sandbox as asynchronous
-from casemate.api.connect import connected_aside
 from casemate.api.options import RunOptions, SandboxOptions, SessionOptions
+from casemate.api.sandbox import connected_aside
 from casemate.errors import SandboxClosed
 from casemate.model.events import Event
 from casemate.model.execution import Execution

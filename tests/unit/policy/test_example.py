@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.policy.asked import effect, question
 
-from casemate.api.config import policy_from
+from casemate.api.policy_options import policy_from
 from casemate.policy.rules import Rulebook
 
 ROOT = Path(__file__).resolve().parents[3]

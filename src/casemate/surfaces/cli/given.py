@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from casemate.api.settings.finding import is_configured
+from casemate.api.config_files import is_configured
 from casemate.errors import InvalidArgument
 
 _MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to be told that it is too long
@@ -18,7 +18,7 @@ def configured(*names: str) -> dict[str, Any]:
     """
     if not is_configured(os.environ):
         return {}
-    from casemate.api.settings.settings import settings_of
+    from casemate.api.settings import settings_of
 
     said = settings_of(os.environ).sandbox_arguments(os.environ)
     return {name: said[name] for name in names if name in said}

@@ -9,9 +9,9 @@ from typing import Any
 
 from cyclopts import App
 
-from casemate.api.settings.settings import Settings, settings_in_file, settings_of
-from casemate.api.settings.table import KEYS, SECTIONS, Key
-from casemate.api.settings.values import shown, without_secrets
+from casemate.api.keys import KEYS, SECTIONS, Key
+from casemate.api.keys_page import shown, without_secrets
+from casemate.api.settings import Settings, settings_in_file, settings_of
 from casemate.errors import InvalidArgument
 from casemate.policy.policy import Setting
 from casemate.surfaces.cli.answers import print_json, print_sound
@@ -72,7 +72,7 @@ def check(file: str, /, *, output: Output = "text") -> int:
 @app.command
 def reference() -> int:
     """Print everything that can be configured, as Markdown: keys, their values, defaults and variables."""
-    from casemate.api.settings.page import tables
+    from casemate.api.keys_page import tables
 
     sys.stdout.write(tables())
     return 0

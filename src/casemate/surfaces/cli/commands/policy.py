@@ -9,8 +9,8 @@ from typing import Any
 
 from cyclopts import App
 
-from casemate.api.config import policy_in
-from casemate.api.settings.settings import settings_of
+from casemate.api.policy_options import policy_in
+from casemate.api.settings import settings_of
 from casemate.model.approval import Kind
 from casemate.model.limits import Limits
 from casemate.model.sizes import format_size

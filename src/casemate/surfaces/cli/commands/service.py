@@ -83,7 +83,7 @@ def serve(
 def options(given: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
     """The options as they are given, else as they are configured, else those of a service that was started
     ``on_demand``. Raises ``InvalidArgument`` for what is configured wrongly."""
-    from casemate.api.settings.settings import settings_of
+    from casemate.api.settings import settings_of
 
     settings = settings_of(os.environ)
     found = {

@@ -93,7 +93,7 @@ def _load() -> None:
 def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> Sandbox:
     """The sandbox of a namespace, as the user has configured it, with the user's secrets and MCP servers; ``arguments``
     come before what is configured. Raises as the class."""
-    from casemate.api.settings.settings import settings_of
+    from casemate.api.settings import settings_of
     from casemate.vault.vault import users_store
 
     configured = settings_of(environ).sandbox_arguments(environ)

@@ -54,12 +54,12 @@ class Options:
 
 def options_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
     """The options as they are given, else as they are configured. Raises ``InvalidArgument``."""
-    from casemate.api.settings.finding import is_configured
+    from casemate.api.config_files import is_configured
 
     if not is_configured(environ):
         return Options(**given)
-    from casemate.api.settings.settings import settings_of
-    from casemate.api.settings.table import SERVE
+    from casemate.api.keys import SERVE
+    from casemate.api.settings import settings_of
 
     settings = settings_of(environ)
     configured = {key.name.removeprefix("serve."): settings.value(key.name) for key in SERVE}
@@ -163,7 +163,7 @@ def _check_named(options: Options) -> None:
         raise InvalidArgument("workspace", f"{options.workspace!r} is no folder")
     name = "policy" if options.policy is not None else "settings"
     if (rules := getattr(options, name)) is not None:
-        from casemate.api.config import policy_from
+        from casemate.api.policy_options import policy_from
 
         try:
             policy_from(rules)

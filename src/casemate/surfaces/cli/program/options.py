@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from casemate.api.settings.finding import is_configured
+from casemate.api.config_files import is_configured
 from casemate.errors import InvalidArgument
 from casemate.model.limits import Limits
 from casemate.surfaces.cli.given import env_of, program_in, read, read_file, users_vault
 from casemate.surfaces.cli.terminal.words import say
 
 if TYPE_CHECKING:
-    from casemate.api.settings.settings import Settings
+    from casemate.api.settings import Settings
     from casemate.policy.policy import Policy
 
 _MAX_STDIN = (256 << 20) + 1
@@ -65,7 +65,7 @@ def with_configuration(options: Options) -> Options:
     """The options, with what a file and variables say about the same. Raises ``InvalidArgument``."""
     if not is_configured(os.environ):  # which is the rule, and quick
         return options
-    from casemate.api.settings.settings import settings_of
+    from casemate.api.settings import settings_of
 
     settings = settings_of(os.environ, arguments={"policy": options.policy})
     return replace(options, settings=settings, output=options.output or settings.value("output_dir"))
@@ -80,7 +80,7 @@ def sandbox_arguments(options: Options) -> dict[str, Any]:
         said, limits = options.settings.sandbox_arguments(os.environ), options.settings.limits
         if options.timeout is not None and "wall" in limits:
             limits["wall"] = max(limits["wall"], options.timeout)
-    from casemate.api.config import policy_from
+    from casemate.api.policy_options import policy_from
 
     policy = policy_from(said.get("policy"))
     for warning in policy.warnings:

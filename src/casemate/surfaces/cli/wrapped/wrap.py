@@ -70,7 +70,7 @@ def wrap(options: WrapOptions) -> int:
 
 
 def _asked(options: WrapOptions) -> Asked:
-    from casemate.api.config import policy_from
+    from casemate.api.policy_options import policy_from
 
     policy = policy_from(options.policy)
     for warning in policy.warnings:

@@ -1,4 +1,4 @@
-"""Every key that can be configured: its form, bounds, default and what it means. Pure.
+"""Every key that can be configured: its form, bounds, default and meaning. Pure.
 
 The one table: files and variables are checked by it, errors suggest from it, ``casemate config`` prints by it, and
 docs/reference/configuration.md is written from it.
@@ -6,12 +6,17 @@ docs/reference/configuration.md is written from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from casemate.api.config_files import named_variables
+from casemate.errors import InvalidArgument
 from casemate.model.limits import COUNTS, CPUS, SECONDS, SIZES, Limits
+from casemate.model.sizes import format_size, parse_size
 from casemate.policy.hosts import MOST_PORT
+from casemate.policy.policy import Setting
 
 Form = Literal["text", "path", "choice", "whole", "number", "seconds", "size", "flag", "texts", "ports", "in file"]
 
@@ -223,3 +228,173 @@ ALIASES = (
 )
 VARIABLES: Mapping[str, Key] = {key.variable: key for key in KEYS.values() if key.variable}
 CONFIG = "CASEMATE_CONFIG"  # names the file
+
+
+_MOST_SHOWN = 80  # characters of a wrong value
+_FLAGS = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
+WITH_PASSWORDS = "package_indexes"
+
+
+def from_text(key: Key, text: str) -> Any:
+    """The value that a variable's text gives ``key``. Raises ``ValueError`` that says what is wrong with it."""
+    if key.form == "texts":
+        return checked(key, _items(text))
+    if key.form == "ports":
+        return checked(key, [_number(int, item, text) for item in _items(text)])
+    if key.form == "whole":
+        return checked(key, _number(int, text, text))
+    if key.form in ("number", "seconds"):
+        return checked(key, _number(float, text, text))
+    if key.form == "flag":
+        if text.lower() not in _FLAGS:
+            raise ValueError(f"{_cut(text)} is neither true nor false")
+        return _FLAGS[text.lower()]
+    if key.form == "size" and text.isascii() and text.isdigit():
+        return checked(key, int(text))
+    return checked(key, text)
+
+
+def checked(key: Key, value: Any) -> Any:
+    """``value`` where it is one that ``key`` may have. Raises ``ValueError`` that says what is wrong with it."""
+    _CHECKS[key.form](key, value)
+    return value
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _number(kind: Callable[[str], Any], item: str, text: str) -> Any:
+    try:
+        return kind(item)
+    except ValueError:
+        raise ValueError(f"{_cut(text)} is no {'whole ' if kind is int else ''}number") from None
+
+
+def _text(_: Key, value: Any) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"{_cut(value)} is no text")
+    if not value:
+        raise ValueError("is empty; give a value, or leave it out")
+    if "\0" in value:
+        raise ValueError("holds a NUL character")
+
+
+def _choice(key: Key, value: Any) -> None:
+    if value not in key.choices:
+        from casemate.model.nearest import meant
+
+        likely = meant(value, key.choices) if isinstance(value, str) else ""
+        raise ValueError(f"{_cut(value)} is not known{likely or ';'} choose one of {', '.join(key.choices)}")
+
+
+def _whole(key: Key, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{_cut(value)} is no whole number")
+    _within(key, value)
+
+
+def _real(key: Key, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{_cut(value)} is no number")
+    _within(key, value)
+
+
+def _size(key: Key, value: Any) -> None:
+    size = parse_size(value)
+    low, high = key.low or 0, key.high or math.inf
+    if not low <= size <= high:
+        raise ValueError(f"{_cut(value)} is out of range; give {format_size(int(low))} to {format_size(int(high))}")
+
+
+def _flag(_: Key, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{_cut(value)} is neither true nor false")
+
+
+def _texts(key: Key, value: Any) -> None:
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        told = "" if key.name == WITH_PASSWORDS else f"{_cut(value)} "
+        raise ValueError(f"{told}is no list of texts")
+
+
+def _ports(_: Key, value: Any) -> None:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{_cut(value)} is no list of ports")
+    for port in value:
+        if type(port) is not int or not 1 <= port <= MOST_PORT:
+            raise ValueError(f"{_cut(port)} is not a port from 1 to {MOST_PORT}")
+
+
+def _anything(_: Key, __: Any) -> None:
+    """A value that others check."""
+
+
+_CHECKS: Mapping[Form, Callable[[Key, Any], None]] = {
+    "text": _text, "path": _text, "choice": _choice, "whole": _whole, "number": _real, "seconds": _real,
+    "size": _size, "flag": _flag, "texts": _texts, "ports": _ports, "in file": _anything,
+}  # fmt: skip
+
+
+def _within(key: Key, value: float) -> None:
+    if (key.low is not None and value < key.low) or (key.high is not None and value > key.high):
+        raise ValueError(f"{_cut(value)} is out of range; give {key.low:g} to {key.high:g}")
+
+
+def _cut(value: object) -> str:
+    told = repr(value) if not isinstance(value, int) or abs(value) < 2**64 else "a much larger number"
+    return told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}…"
+
+
+_ALIASES = {alias.variable: alias for alias in ALIASES}
+
+
+def settings_in(environ: Mapping[str, str]) -> dict[str, Setting]:
+    """The values that variables give, by key, each with the variable that it is from.
+
+    Lists have commas between their items. Raises ``InvalidArgument`` naming the variable: for a bad value, for one that
+    casemate does not know, and where two say the same.
+    """
+    found: dict[str, Setting] = {}
+    for variable in named_variables(environ):
+        if variable == CONFIG:
+            continue
+        key, value = _read(variable, environ[variable])
+        if value is None:
+            continue
+        if key.name in found:
+            raise InvalidArgument(variable, f"says the same as {found[key.name].where}; leave one of them out")
+        found[key.name] = Setting(key.name, value, variable)
+    return found
+
+
+def _read(variable: str, text: str) -> tuple[Key, Any]:
+    alias = _ALIASES.get(variable)
+    key = KEYS[alias.key] if alias else VARIABLES.get(variable)
+    if key is None:
+        from casemate.model.nearest import meant
+
+        known = [*VARIABLES, *_ALIASES, CONFIG]
+        raise InvalidArgument(
+            variable,
+            f"is no variable that casemate knows{meant(variable, known)}",
+            remediation="`casemate config` lists them. CASEMATE_SECRET_* and CASEMATE_INJECT_* are for secrets.",
+        )
+    try:
+        return key, _translated(alias, key, text) if alias else from_text(key, text)
+    except ValueError as error:
+        raise InvalidArgument(variable, str(error)) from None
+
+
+def _translated(alias: Alias, key: Key, text: str) -> Any:
+    if text in alias.refused:
+        raise ValueError(f"{text!r}: {alias.refused[text]}")
+    if text in alias.words:
+        word = alias.words[text]
+        return None if word is None else from_text(key, word)
+    return from_text(key, text + alias.unit if alias.unit and text.isascii() and text.isdigit() else text)
+
+
+def aliases_of(name: str) -> Iterator[str]:
+    """Other variables of the key ``name``."""
+    yield from (one.variable for one in ALIASES if one.key == name and one.variable != KEYS[name].variable)

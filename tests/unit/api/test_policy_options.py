@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from casemate import InvalidArgument, Limits, Sandbox, sync
-from casemate.api.config import Bounded, bounded
+from casemate.api.policy_options import Bounded, bounded
 from casemate.policy.hosts import HostRules
 
 UNSET: dict[str, Any] = {

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from casemate import InvalidArgument, Limits, Sandbox, sync
-from casemate.api.settings import finding, settings, variables
-from casemate.api.settings.settings import ServeSettings, ServiceSettings, Settings, settings_of
-from casemate.api.settings.table import ALIASES, KEYS, LIMITS, SERVE, SERVICE, VARIABLES
+from casemate.api import config_files, keys, settings
+from casemate.api.keys import ALIASES, KEYS, LIMITS, SERVE, SERVICE, VARIABLES
+from casemate.api.settings import ServeSettings, ServiceSettings, Settings, settings_of
 from casemate.policy.keys import SandboxKeys
 from casemate.vault.store import INJECT_PREFIX, SECRET_PREFIX
 
@@ -51,7 +51,7 @@ def in_force(found: Settings) -> dict[str, tuple[Any, str]]:
 
 
 def test_without_anything_everything_is_the_default(home: dict[str, str]) -> None:
-    assert not finding.is_configured(home)
+    assert not config_files.is_configured(home)
     found = settings_of(home)
     assert (found.file, found.sandbox_arguments(home)) == (None, {})
     assert {where for _, where in in_force(found).values()} == {"default"}
@@ -171,7 +171,7 @@ def test_a_file_that_others_may_write_says_nothing_here(home: dict[str, str], mo
 
 
 def test_variables_are_read_by_the_form_of_their_keys(tmp_path: Path) -> None:
-    found = variables.settings_in({
+    found = keys.settings_in({
         "CASEMATE_WORKSPACE": str(tmp_path), "CASEMATE_ALLOWED_DOMAINS": "a.test, b.test", "CASEMATE_CONCURRENCY": "3",
         "CASEMATE_LIMITS_MEMORY": "64MiB", "CASEMATE_LIMITS_DISK": "1048576", "CASEMATE_LIMITS_CPU_TIME": "2.5",
         "CASEMATE_SECRET_TOKEN": "x", "CASEMATE_PRELOAD": "", "CASEMATE_ALLOW_LOCAL": "80, 81", "HOME": "/",
@@ -273,7 +273,7 @@ def test_the_table_has_every_key_of_a_file_and_every_limit_and_no_other() -> Non
         assert [key.name.partition(".")[2] for key in section] == [one.name for one in fields(kind)]
     named = [*VARIABLES, *(alias.variable for alias in ALIASES if alias.variable not in VARIABLES)]
     assert len(named) == len(set(named))
-    assert {SECRET_PREFIX, INJECT_PREFIX} < set(finding.LEFT_ALONE)
+    assert {SECRET_PREFIX, INJECT_PREFIX} < set(config_files.LEFT_ALONE)
 
 
 def test_the_defaults_of_the_table_are_those_of_a_sandbox() -> None:
@@ -284,7 +284,7 @@ def test_the_defaults_of_the_table_are_those_of_a_sandbox() -> None:
 
 
 def test_nothing_secret_is_shown() -> None:
-    from casemate.api.settings.values import shown, without_secrets
+    from casemate.api.keys_page import shown, without_secrets
 
     addresses = ["https://user:hunter2@pypi.test:8080/simple/?x=hunter2", "https://[hunter2"]
     servers = {"a": {"command": "x", "env": {"TOKEN": "hunter2"}}}

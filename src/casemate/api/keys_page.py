@@ -1,13 +1,15 @@
-"""The table of keys as Markdown, for docs/reference/configuration.md. Pure."""
+"""Keys and their values for people: on one line, and as the tables of docs/reference/configuration.md."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
-from casemate.api.settings.table import ALIASES, KEYS, SECTIONS, Form, Key
-from casemate.api.settings.values import shown
-from casemate.api.settings.variables import aliases_of
+from casemate.api.keys import ALIASES, KEYS, SECTIONS, WITH_PASSWORDS, Form, Key, aliases_of
+from casemate.model.sizes import format_size
 
+_HIDDEN = "***"
 _TITLES = {
     "policy": "What may cross the wall",
     "limits": "Limits",
@@ -20,6 +22,44 @@ _FORMS: dict[Form, str] = {
     "size": "size", "flag": "`true` or `false`", "texts": "list", "ports": "list of ports",
     "in file": "see [policy.md](../how-to/policy.md)",
 }  # fmt: skip
+
+
+def shown(key: Key, value: Any) -> str:
+    """A value for people, on one line, without what may be secret in it."""
+    if value is None:
+        return key.unset
+    public = without_secrets(key.name, value)
+    if key.form == "size" and isinstance(public, int):
+        return format_size(public)
+    if isinstance(public, bool):
+        return str(public).lower()
+    if isinstance(public, float):
+        return f"{public:g}"
+    if isinstance(public, list | tuple):
+        return ", ".join(map(str, public)) or "none"
+    return str(public)
+
+
+def without_secrets(name: str, value: Any) -> Any:
+    """``value`` of the key ``name`` without passwords in addresses, and of servers no more than their names."""
+    if name == WITH_PASSWORDS and isinstance(value, list | tuple):
+        return [_without_password(one) for one in value]
+    if isinstance(value, Mapping):
+        inner = value.get("mcpServers", value)
+        return list(inner) if isinstance(inner, Mapping) else _HIDDEN
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _without_password(address: str) -> str:
+    """An address without user and password; what cannot be read as one is not shown."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return _HIDDEN
+    if parts.username is None and parts.password is None:
+        return address
+    return urlunsplit((parts.scheme, f"{_HIDDEN}@{host}{f':{port}' if port else ''}", parts.path, "", ""))
 
 
 def tables() -> str:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from casemate.api.settings.page import other_words, tables
-from casemate.api.settings.settings import settings_in_file
+from casemate.api.keys_page import other_words, tables
+from casemate.api.settings import settings_in_file
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
 
 
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "reference" / "configuration.md"
     ("mark", "expected"),
     [
         ("<!-- keys: casemate config reference -->\n", tables()),
-        ("<!-- aliases: casemate.api.settings.page -->\n", other_words()),
+        ("<!-- aliases: casemate.api.keys_page -->\n", other_words()),
     ],
 )
 def test_the_page_has_every_key_as_the_table_has_it(mark: str, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether anything is configured, and in which file: quick to ask, since every command does."""
+"""Whether anything is configured, and in which file: quick to ask, since every command asks."""
 
 from __future__ import annotations
 

@@ -1,21 +1,27 @@
-"""Defaults, file, variables, arguments: put together, each value with where it came from."""
+"""What is configured: defaults, a file, variables and arguments, each value with where it came from.
+
+A file holds the keys of a policy, of a sandbox, of the service and of ``casemate serve``.
+"""
 
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from casemate.api.config import bounded, policy_from
-from casemate.api.settings.files import NOTHING, Configured, configured
-from casemate.api.settings.finding import check_owned, named_file, users_file
-from casemate.api.settings.table import CONFIG, KEYS, LIMITS, SANDBOX, SECTIONS, SERVICE, Key
-from casemate.api.settings.values import checked
-from casemate.api.settings.variables import settings_in
+from casemate.api.config_files import check_owned, named_file, users_file
+from casemate.api.keys import CONFIG, KEYS, LIMITS, POLICY_KEYS, SANDBOX, SECTIONS, SERVICE, Key, checked, settings_in
+from casemate.api.policy_options import bounded, document_in, home, policy_from
 from casemate.errors import InvalidArgument
 from casemate.model.limits import Limits
 from casemate.policy.policy import NO_POLICY, Policy, Setting
+
+if TYPE_CHECKING:
+    from casemate.policy.document import Document
+
 
 DEFAULT = "default"
 ARGUMENT = "argument"
@@ -170,7 +176,7 @@ def settings_of(
 ) -> Settings:
     """Everything that is configured: defaults, then a file, then ``CASEMATE_*`` variables, then ``arguments``.
 
-    ``file``: unless given, the user's (see :func:`casemate.api.settings.finding.users_file`). ``arguments``: by key, as
+    ``file``: unless given, the user's (see :func:`casemate.api.config_files.users_file`). ``arguments``: by key, as
     ``"limits.memory"`` or ``"service.port"``; None is not given. There is one policy: the last that is named in this
     order, else what the file says.
 
@@ -251,3 +257,136 @@ def _vault(named: str, environ: Mapping[str, str]) -> object:
     from casemate.vault.vault import users_store
 
     return users_store(environ)
+
+
+_SECTIONS = ("service", "serve")  # of a file; what is not in one of them, or in limits, stands by itself
+_OWN = ("policy", "vault", "timeout")  # and the sections: what is no argument or no part of a policy
+_TOP = tuple(dict.fromkeys(name.partition(".")[0] for name in KEYS))
+_STORES = ("user", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What a file says. ``policy``: the most that is permitted; ``settings``: the other values by key, each with its
+    line."""
+
+    path: str = ""
+    policy: Policy = NO_POLICY
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+
+NOTHING = Configured()
+
+
+def configured(path: str | Path) -> Configured:
+    """What the file says. Raises ``InvalidArgument`` that names file, line and key, and the nearest one that there is.
+
+    Relative paths in it are relative to its folder.
+    """
+    place = Path(path).expanduser().absolute()
+    try:
+        return _configured(place)
+    except InvalidArgument as error:
+        if error.argument != "policy":
+            raise
+        told = error.problem.removeprefix(f"{place.name}:")
+        problem = error.problem if told == error.problem else f"{place}:{told}"
+        raise InvalidArgument("config", problem, remediation=error.remediation) from None
+
+
+def _configured(path: Path) -> Configured:
+    from casemate.policy.document import Document
+    from casemate.policy.reading import policy_of
+    from casemate.policy.srt import is_srt
+
+    read, folder = document_in(path, "config")
+    place = str(path)
+    document = Document(place, read.values, read.lines)
+    if not is_srt(document):
+        _check_names(document)
+    own = {name: value for name, value in document.values.items() if name in (*_OWN, *_SECTIONS)}
+    rest = {name: value for name, value in document.values.items() if name not in own}
+    policy = policy_of(Document(place, rest, document.lines), folder, home(), arguments=True)
+    settings = {one.name: one for one in _own(document, own, folder)}
+    if "policy" in settings:
+        _check_said_once(document, rest)
+    for name, value in policy.arguments.items():
+        settings[name] = Setting(name, value, document.where((name,)))
+    if "policy" in settings:
+        policy = policy_from(settings["policy"].value)
+    return Configured(place, policy, settings)
+
+
+def _check_names(document: Document) -> None:
+    from casemate.model.nearest import meant
+
+    for name in document.values:
+        if name not in _TOP:
+            _refuse(document, (name,), f"is no key that casemate knows{meant(name, [*_TOP, *KEYS])}")
+
+
+def _own(document: Document, own: Mapping[str, Any], folder: str) -> Iterator[Setting]:
+    """The values that are no policy's. Raises ``InvalidArgument``."""
+    from casemate.model.nearest import meant
+
+    for name, given in own.items():
+        if name not in _SECTIONS:
+            if given is not None:
+                yield _setting(document, (name,), given, folder)
+            continue
+        if given is not None and not isinstance(given, Mapping):
+            _refuse(document, (name,), "is no mapping of keys to values")
+        for key, value in (given or {}).items():
+            full = f"{name}.{key}"
+            if full not in KEYS:
+                known = [one for one in KEYS if one.startswith(f"{name}.")]
+                _refuse(document, (name, key), f"is no key that casemate knows{meant(full, known)}")
+            if value is not None:
+                yield _setting(document, (name, key), value, folder)
+
+
+def _setting(document: Document, path: tuple[str, ...], value: Any, folder: str) -> Setting:
+    key = KEYS[".".join(path)]
+    try:
+        checked(key, value)
+    except ValueError as error:
+        _refuse(document, path, str(error))
+    if key.form == "path" and not (key.name == "vault" and value in _STORES):
+        value = home() + value[1:] if value == "~" or value.startswith("~/") else value
+        value = posixpath.normpath(posixpath.join(folder, value))
+    return Setting(key.name, value, document.where(path))
+
+
+def _check_said_once(document: Document, rest: Mapping[str, Any]) -> None:
+    if beside := next((name for name in rest if name in POLICY_KEYS), None):
+        _refuse(document, (beside,), "the policy is another file's, which policy names; say it there")
+
+
+def _refuse(document: Document, path: tuple[str, ...], problem: str) -> NoReturn:
+    raise InvalidArgument("config", f"{document.where(path)}: {'.'.join(path)}: {problem}")
+
+
+def arguments_of_file(
+    path: str | os.PathLike[str], environ: Mapping[str, str], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those of a file, and in their place those that are ``given``. ``environ`` names the user's folders.
+
+    Raises ``InvalidArgument`` that names file, line and key, and ``VaultUnavailable``.
+    """
+
+    if given.get("policy") is not None:
+        raise InvalidArgument(
+            "policy",
+            f"would take the place of what {os.fspath(path)!r} permits, and arguments only narrow that",
+            remediation="Write one file that permits both, or give Sandbox(policy=...) alone.",
+        )
+    return {**settings_in_file(path).sandbox_arguments(environ), **given}
+
+
+def arguments_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Those of ``CASEMATE_*`` variables, and of the file that ``CASEMATE_CONFIG`` names.
+
+    Raises as :func:`arguments_of_file`, naming the variable.
+    """
+
+    return settings_of_variables(environ).sandbox_arguments(environ)

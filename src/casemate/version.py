@@ -1,0 +1,3 @@
+"""The version of casemate."""
+
+__version__ = "0.1.0"
