@@ -1,8 +1,8 @@
-"""What the network door costs: a small GET and 128 MiB through it in each of its modes, against the server directly.
+"""What the egress proxy costs: a small GET and 128 MiB through it in each of its modes, against the server directly.
 
 First from a real cell, a session's, to a server on this machine's loopback; then without a cell, whose addresses are
-loopback addresses: the door alone, also where it reads HTTP. Client, door and server are processes of their own. A GET
-is a connection of its own, and in the transparent mode its name is asked for first.
+loopback addresses: the proxy alone, also where it reads HTTP. Client, proxy and server are processes of their own. A
+GET is a connection of its own, and in the transparent mode its name is asked for first.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def main() -> None:
         await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", server_port))
         return made
 
-    door = EgressProxy(resolve, connect=connect)
+    egress = EgressProxy(resolve, connect=connect)
     dns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     dns.bind(("127.18.0.1", 0))
     proxy = _listening("127.18.0.1", 0)
@@ -179,7 +179,7 @@ def main() -> None:
     hosts = HostRules((host_rule(f"{_NAME}:{_TUNNEL}"), host_rule(f"{_NAME}:{_READ}")))
     requests = RequestRules((RequestRule(host_rule(f"{_NAME}:{_READ}")),))
     try:
-        door.open(Terms(hosts, limits=_NO_LIMITS, requests=requests), Loopback(), dns.detach(), proxy.detach())
+        egress.open(Terms(hosts, limits=_NO_LIMITS, requests=requests), Loopback(), dns.detach(), proxy.detach())
         small = Goal(times=1, plus=3e-3)
         goals = dict.fromkeys(("transparent", "CONNECT", "SOCKS5", "transparent, HTTP read"), small)
         gets = measure.in_turn(_things(client, at, 100), run.rounds(500), goals)
@@ -187,7 +187,7 @@ def main() -> None:
         big = Goal(plus=_BIG / _LEAST_RATE)
         run.compare("128 MiB", measure.in_turn(_things(client, at, _BIG), run.rounds(15, 3), dict.fromkeys(goals, big)))
     finally:
-        door.close()
+        egress.close()
         for program in (client, server):
             program.communicate(timeout=10)
     run.finish()

@@ -1,5 +1,5 @@
-"""What interception costs in HTTP/2: 128 MiB down and up on one stream, where TLS ends at the door, against a door that
-only carries it.
+"""What interception costs in HTTP/2: 128 MiB down and up on one stream, where TLS ends at the proxy, against a proxy
+that only carries it.
 
 Like `interception.py`, without a cell. Client and server know just enough of HTTP/2 to keep up: frames of 16 KiB, which
 is what a peer takes that says nothing else, and either windows of 1 MiB, or of 64 KiB, as connections begin with.

@@ -1,7 +1,7 @@
-"""What interception costs: a small GET and 128 MiB over TLS through the network door, where TLS ends at it, against a
-door that only carries it.
+"""What interception costs: a small GET and 128 MiB over TLS through the egress proxy, where TLS ends at it, against a
+proxy that only carries it.
 
-There is no cell: its addresses are loopback addresses. Client, door and server are processes of their own. A GET is a
+There is no cell: its addresses are loopback addresses. Client, proxy and server are processes of their own. A GET is a
 connection of its own with a whole TLS handshake, whose name is asked for first; kept: one of many on one connection.
 """
 
@@ -111,7 +111,7 @@ def _told(program: subprocess.Popen[str], line: str) -> str:
 
 
 def things(client: subprocess.Popen[str], at: dict[str, object]) -> dict[str, Thing]:
-    """The same through a door that carries TLS, and through one at which it ends."""
+    """The same through a proxy that carries TLS, and through one at which it ends."""
     return {
         "carried": _thing(client, {**at, "port": _PLAIN}),
         "intercepted": _thing(client, {**at, "port": _SEEN}),
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def with_door(run: measure.Run, server_source: str, client_source: str, measured: Measured) -> None:
-    """Call ``measured`` with the client, and where it finds a door between it and the server. Both programs are told
+    """Call ``measured`` with the client, and where it finds a proxy between it and the server. Both programs are told
     first what they need of certificates."""
     with tempfile.TemporaryDirectory() as folder:
         from tests.egress.servers import certificate
@@ -173,7 +173,7 @@ def _with_door(
         await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", server_port))
         return made
 
-    door = EgressProxy(resolve, connect=connect)
+    egress = EgressProxy(resolve, connect=connect)
     dns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     dns.bind(("127.18.0.1", 0))
     proxy = _listening("127.18.0.1", 0)
@@ -182,10 +182,10 @@ def _with_door(
     interception = Interception(frozenset({(_NAME, _SEEN)}), authority, server_side(trust))
     try:
         terms = Terms(hosts, limits=_NO_LIMITS, interception=interception)
-        door.open(terms, Loopback(), dns.detach(), proxy.detach())
+        egress.open(terms, Loopback(), dns.detach(), proxy.detach())
         measured(run, client, at)
     finally:
-        door.close()
+        egress.close()
 
 
 if __name__ == "__main__":
