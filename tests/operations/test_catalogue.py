@@ -13,7 +13,7 @@ from tests.operations.conftest import AGENT, OPERATOR
 
 from casemate.errors import Denied, InvalidArgument, NotFound
 from casemate.model.operation import Audience, Principal, operation
-from casemate.operations import reference
+from casemate.operations import __main__ as reference
 from casemate.operations.catalogue import Operation, catalogue
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.operations import Operations
@@ -244,13 +244,19 @@ def test_the_reference_is_current() -> None:
     assert (ROOT / reference.PAGE).read_text(encoding="utf-8") == reference.page()
 
 
+@pytest.mark.parametrize("path", sorted({path for path, _ in reference.BLOCKS}))
+def test_what_other_pages_have_of_definitions_is_current(path: Path) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert text == reference.with_blocks(path, text), "a definition has changed: run python -m casemate.operations"
+
+
 def test_both_are_written_by_one_command(tmp_path: Path) -> None:
     (tmp_path / reference.PAGE).parent.mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "casemate.operations", str(tmp_path)], check=True)
     assert (tmp_path / reference.LOCK).read_text() == (ROOT / reference.LOCK).read_text()
 
 
-def test_documents_and_desks_load_no_pydantic() -> None:
+def test_documents_and_operations_load_no_pydantic() -> None:
     program = (
         "import sys, casemate.operations.documents, casemate.operations.operations, casemate.operations.invoke;"
         "print('pydantic' in sys.modules)"

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from casemate.api.config_files import named_variables
 from casemate.errors import InvalidArgument
-from casemate.model.limits import COUNTS, CPUS, SECONDS, SIZES, Limits
+from casemate.model.limits import LIMIT_BOUNDS, LimitOptions, Limits
+from casemate.model.options import docs_of
 from casemate.model.sizes import format_size, parse_size
 from casemate.policy.hosts import MOST_PORT
 from casemate.policy.policy import Setting
@@ -56,9 +57,11 @@ class Alias:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def _limit(name: str, form: Form, says: str) -> Key:
-    low, high = {**SIZES, **COUNTS, **SECONDS, "cpus": CPUS}[name]
-    return Key(f"limits.{name}", form, says, getattr(Limits(), name), "no limit of its own", low=low, high=high)
+def _limit_keys() -> Iterator[Key]:
+    docs = docs_of(LimitOptions)
+    for name, (form, low, high) in LIMIT_BOUNDS.items():
+        says = docs[name][0].lower() + docs[name][1:].rstrip(".")
+        yield Key(f"limits.{name}", form, says, getattr(Limits(), name), "no limit of its own", low=low, high=high)
 
 
 POLICY = (
@@ -91,18 +94,7 @@ POLICY = (
     ),
 )
 
-LIMITS = (
-    _limit("memory", "size", "all memory of a run or session together"),
-    _limit("cpus", "number", "cores used at once"),
-    _limit("cpu_time", "seconds", "seconds of cpu"),
-    _limit("processes", "whole", "processes and threads at once"),
-    _limit("wall", "seconds", "the most seconds that a run or a step may take"),
-    _limit("output", "size", "what is returned of stdout and of stderr"),
-    _limit("full_output", "size", "what a program may write to both before it is ended"),
-    _limit("disk", "size", "what is written in /workspace, /tmp and /dev/shm together"),
-    _limit("inodes", "whole", "files and folders made there"),
-    _limit("open_files", "whole", "open files of each process"),
-)
+LIMITS = tuple(_limit_keys())
 
 SANDBOX = (
     Key(

@@ -47,17 +47,20 @@ class CellOptions(TypedDict, total=False):
     """What a cell is made with: options of a run and of a session."""
 
     limits: Annotated[Limits | None, Default(None)]
-    """How much it may use; narrows the limits in force. In a session `wall` is the most that a step may take."""
+    """How much it may use; it only narrows the limits of the sandbox."""
     allowed_domains: Annotated[Names | None, Default(None)]
-    """Hosts that it may reach, of those that are allowed at all; all of these unless given."""
+    """Hosts that it may reach, of those that the sandbox allows, which are all of them unless given; another one is
+    `InvalidArgument`, unless somebody can be asked for it."""
     secrets: Annotated[Names, Default(())]
-    """Names in the vault, whose values programs get as variables; the values are in nothing that comes out."""
+    """Names of secrets in the vault, which programs get as variables; their values are in nothing that comes out. An
+    unknown name is `InvalidArgument`."""
     env: Annotated[Variables | None, Default(None)]
-    """Variables of its programs."""
+    """Variables of its programs; nothing of the host's environment is passed on."""
     files: Annotated[Files | None, Default(None)]
-    """Put into the workspace first, by name: content, or a path of a file to copy."""
+    """Put into the workspace first, by name: content, or the path of a file to copy. Over an existing file it is an
+    error."""
     metadata: Annotated[Metadata | None, Default(None)]
-    """Carried along, and kept on record."""
+    """JSON values that come back with the outcome, and are kept on record."""
 
 
 class ProgramOptions(CellOptions, total=False):
@@ -78,7 +81,7 @@ class RunOptions(ProgramOptions, total=False):
     """Options of ``run``, ``stream``, ``start``, ``plan`` and ``explain``."""
 
     language: Annotated[Language, Default("python")]
-    """The language that the program is written in."""
+    """The language that the program is written in: `"python"`, `"node"` or `"shell"`."""
 
 
 class SessionOptions(CellOptions, total=False):
@@ -123,7 +126,7 @@ class SandboxOptions(TypedDict, total=False):
     intercept: Annotated[Sequence[str], Default(())]
     """Hosts whose TLS ends at the egress proxy, so that their requests are seen."""
     trust: Annotated[str | os.PathLike[str] | None, Default(None)]
-    """A PEM file of authorities that intercepted hosts may have besides the system's."""
+    """A PEM file of authorities that intercepted hosts may have besides those of the system."""
     limits: Annotated[Limits | None, Default(None)]
     """The most that any run may use."""
     approve: Annotated[Callable[..., Any] | None, Default(None)]
@@ -131,16 +134,16 @@ class SandboxOptions(TypedDict, total=False):
     approval_timeout: Annotated[float | None, Default(300.0)]
     """Seconds that somebody has to answer; None for no bound."""
     vault: Annotated[object, Default(None)]
-    """Where secrets are kept."""
+    """Where secrets are kept: None for memory, the path of an encrypted file, or a store."""
     audit: Annotated[str | os.PathLike[str] | None, Default(None)]
     """Path of the record; by default in the user's state folder."""
     namespace: Annotated[str, Default("default")]
     """Whose secrets there are, and what each row of the record carries."""
     concurrency: Annotated[int | None, Default(None)]
-    """Runs and steps of sessions at once."""
+    """Runs and steps of sessions at once, from 1 to 10000; None for 16. Others wait."""
     package_indexes: Annotated[Sequence[str], Default(())]
     """Where packages come from; those of the operator's pip unless given."""
     tools: Annotated[str | os.PathLike[str] | Mapping[str, Any] | None, Default(None)]
-    """MCP servers from the start: names and definitions, or a file of them (docs/how-to/servers.md)."""
+    """MCP servers from the start: names and definitions, or the path of a file with `mcpServers`."""
     allow_read: Annotated[Sequence[str | os.PathLike[str]], Default(())]
-    """Files called `.env` in the workspace that programs see all the same."""
+    """Files called `.env` in the workspace that programs see and change all the same; others are hidden."""

@@ -13,6 +13,7 @@ from casemate.api.wiring import SandboxParts
 from casemate.execution.given import check_files, checked_cwd, checked_folder
 from casemate.execution.request import check_timeout, make_request
 from casemate.languages.catalogue import examples, language_of, runtime_for
+from casemate.model.limits import LimitOptions
 from casemate.model.operation import Audience, operation
 from casemate.model.options import complete, defaults_of, takes_options
 from casemate.model.secrets import NO_SECRETS
@@ -262,34 +263,24 @@ class Sandbox:
         found = await self._parts.sessions.get(session if isinstance(session, str) else session.id)
         return await inspect(found, await self._parts.packages_of(found))
 
-    async def set_limits(
-        self,
-        *,
-        memory: str | int | None = None,
-        cpus: float | None = None,
-        cpu_time: float | None = None,
-        processes: int | None = None,
-        wall: float | None = None,
-        output: str | int | None = None,
-        full_output: str | int | None = None,
-        disk: str | int | None = None,
-        inodes: int | None = None,
-        open_files: int | None = None,
-    ) -> Limits:
-        """Change the limits of later runs and sessions, and give those that are in force now; None leaves one as it is.
+    async def set_limits(self, **limits: Unpack[LimitOptions]) -> Limits:
+        """Change the limits of later runs and sessions.
 
-        ``memory``, ``output``, ``full_output``, ``disk``: bytes, or text such as "512MiB". ``cpus``: cores.
-        ``cpu_time``, ``wall``: seconds; 0 for no limit of its own on cpu time. ``processes``, ``inodes``,
-        ``open_files``: how many. The most is what the sandbox was made with, within its policy: beyond it nothing is
-        changed and ``InvalidArgument`` names that. What runs, and sessions that are open, keep the limits that they
-        began with.
+        The most is what the sandbox was made with, within its policy. What runs, and sessions that are open, keep the
+        limits that they began with.
+
+        Args:
+            **limits: Those that change; see :class:`casemate.model.limits.LimitOptions`. 0 as ``cpu_time`` is no limit
+                of its own.
+
+        Returns:
+            The limits that are in force now.
+
+        Raises:
+            InvalidArgument: For a limit beyond the most, which it names; nothing is changed then.
         """
-        given = {
-            "memory": memory, "cpus": cpus, "cpu_time": cpu_time, "processes": processes, "wall": wall,
-            "output": output, "full_output": full_output, "disk": disk, "inodes": inodes, "open_files": open_files,
-        }  # fmt: skip
         self._parts.check_open()
-        return self._parts.set_limits({name: value for name, value in given.items() if value is not None})
+        return self._parts.set_limits({name: value for name, value in limits.items() if value is not None})
 
     @property
     def artifacts(self) -> Artifacts:

@@ -7,13 +7,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
-from casemate.model.limits import Limits
+from casemate.model.limits import LIMIT_BOUNDS, Limits
 from casemate.model.sizes import format_size
 
 if TYPE_CHECKING:
     from casemate.policy.policy import Policy
-
-_SIZES = ("memory", "output", "full_output", "disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +46,4 @@ class Cap:
 def _shown(name: str, value: float | None) -> str:
     if value is None:
         return "no limit"
-    return format_size(int(value)) if name in _SIZES else f"{value:g}"
+    return format_size(int(value)) if LIMIT_BOUNDS[name].form == "size" else f"{value:g}"

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 
-from casemate.model.limits import Limits
 from casemate.model.nearest import meant
 
 _MEMORY, _CPUS = 'limits=Limits(memory="512MiB")', "limits=Limits(cpus=1.0)"
 
-# Arguments, by their lower-case name.
+# Arguments, by their lower-case name; `casemate.model.limits` adds the names of limits.
 ARGUMENTS = {
-    **{limit.name: f"limits=Limits({limit.name}=...)" for limit in fields(Limits)},
     "max_ram_mb": _MEMORY,
     "memory_mb": _MEMORY,
     "memory_limit": _MEMORY,

@@ -1,40 +1,77 @@
-"""How much one execution may use."""
+"""How much one execution may use: each limit defined once, with its bounds, its default and what it means.
 
-from __future__ import annotations
+Annotations here are evaluated at import, for ``model.options`` reads them: no ``from __future__ import annotations``.
+"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from casemate.errors import InvalidArgument
+from casemate.model.foreign import ARGUMENTS
+from casemate.model.operation import Between
+from casemate.model.options import Default, complete, defaults_of, marked, takes_options
 from casemate.model.sizes import format_size, parse_size
 
 _MIB = 2**20
-_WEEK = 7 * 86400.0
+_SECONDS = Between(0.01, 7 * 86400.0)
 
-# What a limit may be, as name: (smallest, largest); what lies outside is a mistake, not a wish.
-SIZES = {
-    "memory": (16 * _MIB, 2**44),
-    "output": (256, 2**30),
-    "full_output": (256, 2**36),
-    "disk": (2**16, 2**42),
+
+class LimitOptions(TypedDict, total=False):
+    """The limits by their names. What lies outside the bounds is a mistake, not a wish."""
+
+    memory: Annotated[str | int, Between(16 * _MIB, 2**44), Default("512MiB")]
+    """All memory of a run or session together, in bytes, or as text such as `"512MiB"`."""
+    cpus: Annotated[float, Between(0.01, 4096.0), Default(1.0)]
+    """Cores that it uses at once."""
+    cpu_time: Annotated[float | None, _SECONDS, Default(None)]
+    """Seconds of cpu; none for no limit of its own."""
+    processes: Annotated[int, Between(1, 32768), Default(64)]
+    """Processes and threads at once."""
+    wall: Annotated[float, _SECONDS, Default(60.0)]
+    """The most seconds that a run or a step may take."""
+    output: Annotated[str | int, Between(256, 2**30), Default("1MiB")]
+    """Bytes, or text such as `"1MiB"`, that are returned of each of stdout and stderr."""
+    full_output: Annotated[str | int, Between(256, 2**36), Default("64MiB")]
+    """Bytes that a program may write to both before it is ended; a file keeps them."""
+    disk: Annotated[str | int, Between(2**16, 2**42), Default("256MiB")]
+    """Bytes that are written in /workspace, /tmp and /dev/shm together."""
+    inodes: Annotated[int, Between(32, 10**8), Default(20000)]
+    """Files and folders made there."""
+    open_files: Annotated[int, Between(16, 2**20), Default(1024)]
+    """Open files of each process."""
+
+
+class LimitBounds(NamedTuple):
+    """What a limit may be: ``form`` of its values, and the least and the most of them."""
+
+    form: Literal["size", "whole", "number", "seconds"]
+    low: float
+    high: float
+
+
+def _bounds_of(annotation: Any) -> LimitBounds:
+    kind, bounds = annotation.__origin__, marked(annotation, Between)
+    if bounds is _SECONDS:
+        return LimitBounds("seconds", *bounds)
+    return LimitBounds("size" if kind == str | int else "whole" if kind is int else "number", *bounds)
+
+
+LIMIT_BOUNDS: Mapping[str, LimitBounds] = {
+    name: _bounds_of(annotation) for name, annotation in LimitOptions.__annotations__.items()
 }
-COUNTS = {"processes": (1, 32768), "inodes": (32, 10**8), "open_files": (16, 2**20)}
-SECONDS = {"cpu_time": (0.01, _WEEK), "wall": (0.01, _WEEK)}
-CPUS = (0.01, 4096.0)
+ARGUMENTS.update({name: f"limits=Limits({name}=...)" for name in LIMIT_BOUNDS})
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Limits:
     """How much one execution may use; every field is kept as a plain number.
 
-    ``memory``, ``output``, ``full_output``, ``disk``: bytes, given as a number or ``"512MiB"``.
-    ``memory`` is all memory of the cell together; ``output`` what is returned of each of stdout
-    and stderr, ``full_output`` what is kept of both in a file; ``disk`` and ``inodes`` everything
-    written in the cell (workspace, /tmp, /dev/shm). ``cpus``: cores; ``cpu_time`` and ``wall``:
-    seconds (``cpu_time`` None is no limit of its own); ``processes``: tasks, so threads count;
-    ``open_files``: descriptors of each process.
+    Args:
+        **limits: See :class:`casemate.model.limits.LimitOptions`.
 
-    Raises :class:`casemate.InvalidArgument` naming the field.
+    Raises:
+        InvalidArgument: It names the field.
     """
 
     memory: int
@@ -48,63 +85,45 @@ class Limits:
     inodes: int
     open_files: int
 
-    def __init__(
-        self,
-        memory: str | int = "512MiB",
-        cpus: float = 1.0,
-        cpu_time: float | None = None,
-        processes: int = 64,
-        wall: float = 60.0,
-        output: str | int = "1MiB",
-        full_output: str | int = "64MiB",
-        disk: str | int = "256MiB",
-        inodes: int = 20000,
-        open_files: int = 1024,
-    ) -> None:
-        sizes = {"memory": memory, "output": output, "full_output": full_output, "disk": disk}
-        counts = {"processes": processes, "inodes": inodes, "open_files": open_files}
-        values: dict[str, Any] = {name: _size(name, value) for name, value in sizes.items()}
-        values |= {name: _count(name, value) for name, value in counts.items()}
-        values["cpus"] = _number("cpus", cpus, *CPUS)
-        values["wall"] = _number("wall", wall, *SECONDS["wall"])
-        values["cpu_time"] = None if cpu_time is None else _number("cpu_time", cpu_time, *SECONDS["cpu_time"])
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+    @takes_options(LimitOptions)
+    def __init__(self, **limits: Unpack[LimitOptions]) -> None:
+        for name, value in complete(LimitOptions, limits, "Limits").items():
+            object.__setattr__(self, name, _checked(name, value))
 
-    def narrowed(self, other: Limits | None) -> Limits:
+    def narrowed(self, other: "Limits | None") -> "Limits":
         """These limits with every field of ``other`` that is tighter; never a wider one."""
         if other is None:
             return self
         tighter: dict[str, Any] = {}
         for field in fields(self):
-            given = [v for v in (getattr(self, field.name), getattr(other, field.name)) if v is not None]
-            tighter[field.name] = min(given, default=None)
+            values = [v for v in (getattr(self, field.name), getattr(other, field.name)) if v is not None]
+            tighter[field.name] = min(values, default=None)
         return Limits(**tighter)
 
 
-def _size(name: str, value: str | int) -> int:
-    low, high = SIZES[name]
+def _checked(name: str, value: Any) -> int | float | None:
+    form, low, high = LIMIT_BOUNDS[name]
+    if value is None and defaults_of(LimitOptions)[name] is None:
+        return None
+    if form == "size":
+        return _size(name, value, int(low), int(high))
+    is_number = isinstance(value, int if form == "whole" else int | float) and not isinstance(value, bool)
+    if form == "whole":
+        if not is_number or not low <= value <= high:
+            raise InvalidArgument(f"limits.{name}", f"{value!r} is not a whole number from {low} to {high}")
+        return int(value)
+    if not is_number or value != value or not low <= value <= high:  # NaN is not equal to itself
+        shown = repr(value) if not isinstance(value, int) or abs(value) < 2**64 else "a much larger one"
+        raise InvalidArgument(f"limits.{name}", f"{shown} is not a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def _size(name: str, value: Any, low: int, high: int) -> int:
     try:
         size = parse_size(value)
     except ValueError as error:
         raise InvalidArgument(f"limits.{name}", str(error)) from None
     if not low <= size <= high:
-        raise InvalidArgument(
-            f"limits.{name}", f"{value!r} is out of range; give {format_size(low)} to {format_size(high)}"
-        )
+        bounds = f"{format_size(low)} to {format_size(high)}"
+        raise InvalidArgument(f"limits.{name}", f"{value!r} is out of range; give {bounds}")
     return size
-
-
-def _count(name: str, value: int) -> int:
-    low, high = COUNTS[name]
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidArgument(f"limits.{name}", f"{value!r} is not a whole number from {low} to {high}")
-    return value
-
-
-def _number(name: str, value: float, low: float, high: float) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or value != value or not low <= value <= high:  # NaN is not equal to itself
-        shown = repr(value) if not isinstance(value, int) or abs(value) < 2**64 else "a much larger one"
-        raise InvalidArgument(f"limits.{name}", f"{shown} is not a number from {low:g} to {high:g}")
-    return float(value)

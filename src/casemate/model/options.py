@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 from casemate.errors import UnknownArgument
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+T = TypeVar("T")
 _MARK = "__options__"
 
 
@@ -23,13 +24,15 @@ class Default(NamedTuple):
     value: Any
 
 
+def marked(annotation: Any, kind: type[T]) -> T:
+    """The mark of this kind in an annotation, which has one."""
+    return next(mark for mark in get_args(annotation)[1:] if isinstance(mark, kind))
+
+
 @cache
 def defaults_of(definition: type) -> Mapping[str, Any]:
     """Each option of ``definition`` with its default."""
-    return {
-        name: next(mark.value for mark in get_args(annotation)[1:] if isinstance(mark, Default))
-        for name, annotation in definition.__annotations__.items()
-    }
+    return {name: marked(annotation, Default).value for name, annotation in definition.__annotations__.items()}
 
 
 def complete(definition: type, options: Mapping[str, Any], call: str) -> dict[str, Any]:

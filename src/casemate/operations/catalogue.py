@@ -26,7 +26,7 @@ import casemate
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Display, ErrorEvent, Output, ResultEvent
 from casemate.model.execution import Execution, Result
-from casemate.model.limits import Limits
+from casemate.model.limits import LimitOptions, Limits
 from casemate.model.operation import Audience, Between, Mark, Most, OneOf, Principal, mark_of
 from casemate.model.options import Default, defaults_of, definition_of, docs_of
 from casemate.operations.operations import Operations
@@ -59,23 +59,21 @@ class UploadedFile(BaseModel):
 
 
 Given = TextFile | BinaryFile | UploadedFile
-_Size = Annotated[int | str, Field(union_mode="left_to_right")]
 
 
-class LimitsGiven(BaseModel):
+def _limit_fields() -> dict[str, Any]:
+    """Each limit as a field that may be left out; ``Limits`` checks the bounds."""
+    docs, annotations = docs_of(LimitOptions), LimitOptions.__annotations__
+    return {name: (annotations[name].__origin__ | None, Field(None, description=docs[name])) for name in annotations}
+
+
+class LimitValues(BaseModel):
     """How much may be used. What is left out stays as it is; nothing is ever widened."""
 
     model_config = _STRICT
-    memory: int | str | None = Field(None, description='Bytes of all memory together, or such as "512MiB".')
-    cpus: float | None = Field(None, description="Processor cores.")
-    cpu_time: float | None = Field(None, description="Seconds of processor time.")
-    processes: int | None = Field(None, description="Processes and threads together.")
-    wall: float | None = Field(None, description="Seconds that a run may take.")
-    output: int | str | None = Field(None, description="Bytes that are returned of each of stdout and stderr.")
-    full_output: int | str | None = Field(None, description="Bytes that are kept of all output.")
-    disk: int | str | None = Field(None, description="Bytes of all that is written.")
-    inodes: int | None = Field(None, description="Files and folders that are made.")
-    open_files: int | None = Field(None, description="Open files of each process.")
+
+
+LimitsGiven = create_model("LimitsGiven", __base__=LimitValues, __doc__=LimitValues.__doc__, **_limit_fields())
 
 
 def given_type(annotation: Any, *, is_bounded: bool = False) -> Any:

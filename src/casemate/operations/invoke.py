@@ -111,11 +111,11 @@ class _Local:
         """What a method takes for a value that was read."""
         if type(value) in _PLAIN:
             return value
-        from casemate.operations.catalogue import BinaryFile, LimitsGiven, TextFile, UploadedFile
+        from casemate.operations.catalogue import BinaryFile, LimitValues, TextFile, UploadedFile
         from casemate.operations.files import decoded
 
         match value:
-            case LimitsGiven():
+            case LimitValues():
                 asked = {name: getattr(value, name) for name in value.model_fields_set}
                 known = {name: getattr(self._operations.sandbox.limits, name) for name in Limits.__slots__}
                 return Limits(**{**known, **{name: one for name, one in asked.items() if one is not None}})

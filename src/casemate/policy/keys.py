@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError, create_model
 
 from casemate.errors import InvalidArgument
+from casemate.model.limits import LIMIT_BOUNDS
 from casemate.model.nearest import meant
 from casemate.model.plan import Network
 from casemate.policy.document import Document
@@ -22,19 +23,12 @@ class _Keys(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LimitKeys(_Keys):
-    """``limits:``; the ranges are those of ``casemate.Limits``."""
-
-    memory: Size | None = None
-    cpus: Number | None = None
-    cpu_time: Number | None = None
-    processes: StrictInt | None = None
-    wall: Number | None = None
-    output: Size | None = None
-    full_output: Size | None = None
-    disk: Size | None = None
-    inodes: StrictInt | None = None
-    open_files: StrictInt | None = None
+_STRICT: dict[str, Any] = {"size": Size, "whole": StrictInt, "number": Number, "seconds": Number}
+_LIMITS: dict[str, Any] = {name: (_STRICT[bounds.form] | None, None) for name, bounds in LIMIT_BOUNDS.items()}
+if TYPE_CHECKING:
+    LimitKeys = _Keys
+else:
+    LimitKeys = create_model("LimitKeys", __base__=_Keys, **_LIMITS)  # casemate.Limits checks the ranges
 
 
 class RequestKeys(_Keys):

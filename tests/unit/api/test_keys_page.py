@@ -4,26 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from casemate.api.keys_page import other_words, tables
 from casemate.api.settings import settings_in_file
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
-
-
-@pytest.mark.parametrize(
-    ("mark", "expected"),
-    [
-        ("<!-- keys: casemate config reference -->\n", tables()),
-        ("<!-- aliases: casemate.api.keys_page -->\n", other_words()),
-    ],
-)
-def test_the_page_has_every_key_as_the_table_has_it(mark: str, expected: str) -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert text.count(mark) == 1
-    assert text.partition(mark)[2].partition("<!-- end -->")[0] == expected
 
 
 def test_the_example_on_the_page_is_a_file_that_is_sound() -> None:
