@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from tests.tools.connections import peers
 from tests.wrap.conftest import Wrap
 
 SERVER = """
@@ -73,18 +71,7 @@ def test_a_server_lists_its_folder_and_cannot_read_what_is_hidden(wrap: Wrap) ->
     _check(wrap, asyncio.run(_talk(wrap, "--", sys.executable, "server.py")))
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The reference server, as npm installs it; skipped where it cannot be had."""
-    npm = shutil.which("npm")
-    folder = tmp_path_factory.mktemp("node")
-    words = [npm or "npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund"]
-    done = npm and subprocess.run([*words, "@modelcontextprotocol/server-filesystem"], capture_output=True, check=False)
-    if not done or done.returncode != 0:
-        pytest.skip("npm cannot install @modelcontextprotocol/server-filesystem here")
-    return folder / "node_modules" / ".bin" / "mcp-server-filesystem"
-
-
 @pytest.mark.needs("node")
-def test_the_reference_server_works_from_outside_its_folder(wrap: Wrap, installed: Path) -> None:
-    _check(wrap, asyncio.run(_talk(wrap, "--", str(installed), ".")))
+def test_the_reference_server_works_from_outside_its_folder(wrap: Wrap) -> None:
+    server = peers.install().parent / ".bin" / "mcp-server-filesystem"
+    _check(wrap, asyncio.run(_talk(wrap, "--", str(server), ".")))
