@@ -68,7 +68,7 @@ async def settled(sandbox: Sandbox) -> None:
     """Wait until everything is there that ``sandbox`` wants to keep ready. Raises ``RuntimeError``."""
     deadline = time.monotonic() + _PATIENCE
     # A state of another thread's, looked at now and then.
-    while not (warmth := sandbox._parts.wall.warmth()).settled:
+    while not (warmth := sandbox._parts.wall.warmth()).is_settled:
         if time.monotonic() > deadline:
             raise RuntimeError(f"not everything was ready within {_PATIENCE:g} s: {warmth}")
         await asyncio.sleep(_LOOK_AGAIN)

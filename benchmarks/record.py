@@ -80,14 +80,14 @@ def main() -> None:
 
 def _write(log: AuditLog) -> None:
     name = os.urandom(16).hex()
-    log.intent(name, "default", _INTENT)
-    log.outcome(name, "default", _OUTCOME)
+    log.append("intent", name, "default", _INTENT)
+    log.append("outcome", name, "default", _OUTCOME)
 
 
 async def _in_thread(log: AuditLog) -> None:
     name = os.urandom(16).hex()
-    await asyncio.to_thread(log.intent, name, "default", _INTENT)
-    await asyncio.to_thread(log.outcome, name, "default", _OUTCOME)
+    await asyncio.to_thread(log.append, "intent", name, "default", _INTENT)
+    await asyncio.to_thread(log.append, "outcome", name, "default", _OUTCOME)
 
 
 def _plain(path: str) -> Thing:
@@ -112,10 +112,10 @@ def _each(log: AuditLog, rounds: int) -> list[Series]:
 
     def intent() -> None:
         pending.append(os.urandom(16).hex())
-        log.intent(pending[-1], "default", _INTENT)
+        log.append("intent", pending[-1], "default", _INTENT)
 
     def outcome() -> None:
-        log.outcome(pending.pop() if pending else os.urandom(16).hex(), "default", _OUTCOME)
+        log.append("outcome", pending.pop() if pending else os.urandom(16).hex(), "default", _OUTCOME)
 
     things: dict[str, Callable[[], float | None]] = {"intent": intent, "outcome": outcome}
     return measure.in_turn(things, rounds)

@@ -22,7 +22,7 @@ async def main() -> None:
         execution = await sandbox.run(PROGRAM, secrets=["API_TOKEN"])
         print(execution.text)
         plan = await sandbox.explain(PROGRAM, secrets=["API_TOKEN"])
-        print("in the cell:", TOKEN in plan.secrets.revealed().values())
+        print("in the cell:", TOKEN in plan.secrets.reveal().values())
 
 
 asyncio.run(main())

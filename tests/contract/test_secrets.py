@@ -320,7 +320,7 @@ def test_va_15_a_program_has_a_placeholder_and_never_the_secret(sandbox: sync.Sa
     assert told[0] != told[1]
     plan = sandbox.explain("1", secrets=["KEY"])
     assert plan.secrets.names == ("KEY",)
-    assert KEY not in plan.secrets.revealed().values()
+    assert KEY not in plan.secrets.reveal().values()
 
 
 def test_va_15_the_secret_itself_is_still_hidden_where_somebody_else_has_said_it(sandbox: sync.Sandbox) -> None:

@@ -43,7 +43,7 @@ def ended(audit: Path) -> list[str]:
     """The statuses of all outcomes on record."""
     log = AuditLog(audit)
     try:
-        assert log.unfinished() == []
+        assert log.unfinished_ids() == []
         return [
             row.detail.partition('"status":"')[2].partition('"')[0] for row in log.tail(100) if row.kind == "outcome"
         ]
@@ -121,7 +121,7 @@ def test_cancelling_while_the_intent_is_written_leaves_an_outcome_too(
     import sqlite3
 
     tried = threading.Event()
-    intent = AuditLog.intent
+    intent = AuditLog.append
 
     def trying(log: AuditLog, *given: Any, **more: Any) -> bool:
         tried.set()

@@ -152,8 +152,8 @@ async def test_writers_go_on_while_the_record_is_read(path: Path, monkeypatch: p
     monkeypatch.setattr(reading, "verify_after", slowly)
     verifying = asyncio.ensure_future(Audit(log, "mine").verify())
     assert await asyncio.to_thread(reading_now.wait, 30)
-    assert log.intent("run", "mine", {}, wait=False)
-    assert log.outcome("run", "mine", {}, wait=False)
+    assert log.append("intent", "run", "mine", {}, wait=False)
+    assert log.append("outcome", "run", "mine", {}, wait=False)
     go_on.set()
     verdict = await verifying
     assert (verdict.ok, verdict.rows) == (True, 4000)
@@ -194,7 +194,7 @@ def without_indexes(path: Path) -> None:
 async def test_rows_of_others_cost_a_reader_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool) -> None:
     log = AuditLog(path)
     log.note("noted", "mine", {"number": 1})
-    log.intent("one", "alone", {})
+    log.append("intent", "one", "alone", {})
     for number in range(3000):
         log.note("noted", "other", {"number": number})
     log.close()

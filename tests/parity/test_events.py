@@ -179,7 +179,7 @@ async def test_what_another_process_writes_is_told_too(path: Path) -> None:
     number = 0
     while not following.done():
         number += 1
-        stranger.intent(f"run-{number}", "mine", {})
+        stranger.append("intent", f"run-{number}", "mine", {})
         await asyncio.wait([following], timeout=0.1)
     assert (await following).name == "execution.started"
     log.close()

@@ -61,7 +61,7 @@ async def test_no_value_of_a_secret_is_in_what_a_service_tells(shared: Daemon, t
         assert isinstance(told["waiting"], dict)  # whose order has all variables of the program
         assert "a-secret-value" not in json.dumps(told)
         plan = await sandbox.explain("print(1)", secrets=["TOKEN"])
-        assert plan.secrets.revealed() == {"TOKEN": "***REDACTED***"}
+        assert plan.secrets.reveal() == {"TOKEN": "***REDACTED***"}
         with pytest.raises(InvalidArgument):
             await sandbox.explain("print(1)", secrets=["NOBODY_HAS"])
 

@@ -320,6 +320,6 @@ async def test_the_record_has_each_step_of_a_forger_once(audit: Path) -> None:
     try:
         assert log.verify().ok
         assert [row.kind for row in log.tail(100) if row.kind != "session"] == ["intent", "outcome"] * 2
-        assert log.unfinished() == []
+        assert log.unfinished_ids() == []
     finally:
         log.close()

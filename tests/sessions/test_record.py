@@ -113,7 +113,7 @@ def test_when_the_host_dies_no_process_of_its_sessions_lives(audit: Path, number
         process.wait()
         process.stdout.close()
     log = AuditLog(audit)
-    assert len(log.unfinished()) == 1  # the step that ran
+    assert len(log.unfinished_ids()) == 1  # the step that ran
     log.close()
 
 

@@ -40,7 +40,7 @@ def settle(sandbox: sync.Sandbox, *languages: str) -> Warmth:
     """Have cells for programs in ``languages`` kept ready, and wait until everything that can be is."""
     sandbox.warm_up(*(languages or ("python",)))
     deadline = time.monotonic() + PATIENCE
-    while not warmth(sandbox).settled:
+    while not warmth(sandbox).is_settled:
         assert time.monotonic() < deadline, warmth(sandbox)
         time.sleep(_PAUSE)
     return warmth(sandbox)
@@ -50,7 +50,7 @@ def settle_for(sandbox: sync.Sandbox, code: str) -> Warmth:
     """The same for programs such as ``code``, and for those that name none of the preloaded modules."""
     sandbox.warm_up("python")
     sandbox._sandbox._parts.wall.keep_ready(sandbox.explain(code))
-    until(lambda: warmth(sandbox).settled)
+    until(lambda: warmth(sandbox).is_settled)
     return warmth(sandbox)
 
 

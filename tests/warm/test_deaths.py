@@ -93,7 +93,7 @@ def test_a_zygote_that_dies_while_runs_wait_for_cells_of_it_is_noticed_by_none(s
         until(lambda: sum(pool.running for pool in warmth(sandbox).pools) + sum(one.done() for one in runs) >= 8)
         kill(pid)
         ended = [check(run.result(witness.PATIENCE)) for run in runs]
-    assert before.settled
+    assert before.is_settled
     assert any(start_of(one)[0] == "exec" for one in ended), "nobody had to wait for the zygote"
     until(lambda: is_back(sandbox))
 
@@ -172,7 +172,7 @@ def test_what_comes_of_a_ready_cell_of_a_cancelled_run_is_nothing_that_asyncio_c
         async with Sandbox(audit=audit, preload=()) as sandbox:
             await sandbox.run("pass")
             sandbox.warm_up("python")
-            await asyncio.to_thread(until, lambda: sandbox._parts.wall.warmth().settled)
+            await asyncio.to_thread(until, lambda: sandbox._parts.wall.warmth().is_settled)
             with mock.patch.object(Link, "begin", begins), mock.patch.object(Link, "_finish", finishes):
                 async with asyncio.TaskGroup() as group:
                     run = group.create_task(sandbox.run(HELLO["python"]))

@@ -210,7 +210,7 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None, str]:
         await sandbox.run("pass")
         sandbox.warm_up("python")
         async with asyncio.timeout(PATIENCE):
-            while not sandbox._parts.wall.warmth().settled:
+            while not sandbox._parts.wall.warmth().is_settled:
                 await asyncio.sleep(0.01)
         plan = replace(await sandbox.explain(CLIENT), listeners=(Listener("tcp", *ADDRESS),))
         kept = Kept()

@@ -85,7 +85,7 @@ class Listed:
 
     async def _done(self, request: Request, emitter: Emitter | None = None) -> Execution:
         if request.secrets:  # as they are now: one may be another, or none any more
-            request = replace(request, secrets=await self.parts.vault.resolved(request.secrets.names))
+            request = replace(request, secrets=await self.parts.vault.resolve_async(request.secrets.names))
         await self._be_allowed(request, emitter)
         own = [replace(question, namespace=request.namespace, run=request.id) for question in self.questions]
         async with self.parts.slot():

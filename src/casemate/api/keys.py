@@ -274,9 +274,9 @@ def _text(_: Key, value: Any) -> None:
 
 def _choice(key: Key, value: Any) -> None:
     if value not in key.choices:
-        from casemate.model.nearest import meant
+        from casemate.model.nearest import suggest
 
-        likely = meant(value, key.choices) if isinstance(value, str) else ""
+        likely = suggest(value, key.choices) if isinstance(value, str) else ""
         raise ValueError(f"{_cut(value)} is not known{likely or ';'} choose one of {', '.join(key.choices)}")
 
 
@@ -364,12 +364,12 @@ def _read(variable: str, text: str) -> tuple[Key, Any]:
     alias = _ALIASES.get(variable)
     key = KEYS[alias.key] if alias else VARIABLES.get(variable)
     if key is None:
-        from casemate.model.nearest import meant
+        from casemate.model.nearest import suggest
 
         known = [*VARIABLES, *_ALIASES, CONFIG]
         raise InvalidArgument(
             variable,
-            f"is no variable that casemate knows{meant(variable, known)}",
+            f"is no variable that casemate knows{suggest(variable, known)}",
             remediation="`casemate config` lists them. CASEMATE_SECRET_* and CASEMATE_INJECT_* are for secrets.",
         )
     try:

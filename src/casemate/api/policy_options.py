@@ -187,17 +187,17 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tup
 def _narrowed(most: Policy, wanted: tuple[HostRule, ...]) -> HostRules:
     """What ``wanted`` and the policy have in common; what rules allow at times is still theirs to decide. Raises
     ``InvalidArgument`` for a host that neither the lists nor the rules name."""
-    from casemate.policy.hosts import narrowed
+    from casemate.policy.hosts import narrow_hosts
 
     ruled = [one.host for one in _written(most) if one.kind == "egress" and one.effect == "allow" and one.host]
     named = most.hosts._replace(allowed=tuple(dict.fromkeys((*most.hosts.allowed, *ruled))))
     for one in wanted:
         try:
-            narrowed(named, [str(one)], can_ask=False)
+            narrow_hosts(named, [str(one)], can_ask=False)
         except InvalidArgument:
             told = "every public host" if most.network == "public" else ", ".join(map(str, named.allowed))
             raise _beyond(most, "allowed_domains", str(one), told or "none") from None
-    return narrowed(most.hosts, list(map(str, wanted)), can_ask=True)
+    return narrow_hosts(most.hosts, list(map(str, wanted)), can_ask=True)
 
 
 def _check_asked(most: Policy, hosts: HostRules, argument: str) -> None:

@@ -379,7 +379,7 @@ class Sandbox:
         """The request for ``call`` with these options. Raises as :meth:`run`."""
         values = complete(RunOptions, options, call)
         names = values["secrets"]
-        secrets = await self.vault.resolved(names) if names not in _NONE else NO_SECRETS
+        secrets = await self.vault.resolve_async(names) if names not in _NONE else NO_SECRETS
         return self._request(code, **{**values, "secrets": secrets})
 
     def _request(self, code: str | bytes, *, language: str, **options: Any) -> Request:

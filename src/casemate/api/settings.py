@@ -221,9 +221,9 @@ def _together(read: Configured, environ: Mapping[str, str], arguments: Mapping[s
 def _given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
     for name, value in arguments.items():
         if name not in KEYS:
-            from casemate.model.nearest import meant
+            from casemate.model.nearest import suggest
 
-            raise InvalidArgument(name, f"is no key that casemate knows{meant(name, KEYS)}")
+            raise InvalidArgument(name, f"is no key that casemate knows{suggest(name, KEYS)}")
         if value is None:
             continue
         try:
@@ -318,16 +318,16 @@ def _configured(path: Path) -> Configured:
 
 
 def _check_names(document: Document) -> None:
-    from casemate.model.nearest import meant
+    from casemate.model.nearest import suggest
 
     for name in document.values:
         if name not in _TOP:
-            _refuse(document, (name,), f"is no key that casemate knows{meant(name, [*_TOP, *KEYS])}")
+            _refuse(document, (name,), f"is no key that casemate knows{suggest(name, [*_TOP, *KEYS])}")
 
 
 def _own(document: Document, own: Mapping[str, Any], folder: str) -> Iterator[Setting]:
     """The values that are no policy's. Raises ``InvalidArgument``."""
-    from casemate.model.nearest import meant
+    from casemate.model.nearest import suggest
 
     for name, given in own.items():
         if name not in _SECTIONS:
@@ -340,7 +340,7 @@ def _own(document: Document, own: Mapping[str, Any], folder: str) -> Iterator[Se
             full = f"{name}.{key}"
             if full not in KEYS:
                 known = [one for one in KEYS if one.startswith(f"{name}.")]
-                _refuse(document, (name, key), f"is no key that casemate knows{meant(full, known)}")
+                _refuse(document, (name, key), f"is no key that casemate knows{suggest(full, known)}")
             if value is not None:
                 yield _setting(document, (name, key), value, folder)
 

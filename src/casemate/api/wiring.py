@@ -123,10 +123,15 @@ class SandboxParts:
         with self._making:
             if self._approvals is None:
                 policy = self._policy
-                given = (self._approve, self._approval_timeout, self.log.decision, partial(rulebook, policy))
+                given = (
+                    self._approve,
+                    self._approval_timeout,
+                    partial(self.log.append, "decision"),
+                    partial(rulebook, policy),
+                )
                 self._approvals = Approvals(
-                    *given, has_rules=policy.written is not None, record_request=self.log.asked,
-                    record_now=partial(self.log.decision, wait=False),
+                    *given, has_rules=policy.written is not None, record_request=partial(self.log.append, "request"),
+                    record_now=partial(self.log.append, "decision", wait=False),
                 )  # fmt: skip
             return self._approvals
 
@@ -174,7 +179,7 @@ class SandboxParts:
         return (self._broker,)
 
     def _note_call(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
-        self.log.crossing(run, namespace, detail)
+        self.log.append("crossing", run, namespace, detail)
 
     @property
     def sessions(self) -> Sessions:

@@ -217,7 +217,9 @@ class Wrapping:
                 from casemate.vault.vault import Vault
 
                 store = opened_store(self._asked.vault, self._asked.environ)
-                self._held = await Vault(store, self._asked.namespace, self._log.note).resolved(self._asked.secrets)
+                self._held = await Vault(store, self._asked.namespace, self._log.note).resolve_async(
+                    self._asked.secrets
+                )
         return self._held
 
     def _no_approvals(self) -> Approvals:
@@ -229,7 +231,7 @@ class Wrapping:
 
         if self._approvals is None:
             rules = partial(rulebook, self._policy)
-            self._approvals = Approvals(None, None, self._log.decision, rules, has_rules=False)
+            self._approvals = Approvals(None, None, partial(self._log.append, "decision"), rules, has_rules=False)
         return self._approvals
 
 

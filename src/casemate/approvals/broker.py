@@ -179,7 +179,7 @@ class ApprovalBroker:
         """Decide what rules allow, if its row can be written at once. Else nothing has happened, and the broker's
         thread decides."""
         self._current, requester = pending, pending.requester
-        ruling = self.rules.ruling(pending.question, time.monotonic())
+        ruling = self.rules.rule_on(pending.question, time.monotonic())
         if ruling and ruling.verdict.allow and not requester.is_over and self._write_now(pending, ruling.verdict):
             requester.decided_count += 1
             verdict = self.rules.spend(ruling, pending.question)

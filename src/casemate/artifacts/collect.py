@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from casemate.artifacts.content import Slice, Store, media_type_of
 from casemate.files.beneath import CHUNK
 from casemate.files.bounds import Bounds, Skipped
-from casemate.files.names import path_problem, shown, text_of
+from casemate.files.names import display_path, path_problem, text_of
 from casemate.files.walk import Entry, is_whiteout, kind_of, open_file, open_folder, walk
 from casemate.model.execution import Artifact
 from casemate.model.sizes import format_size
@@ -74,7 +74,7 @@ def collect(
             os.close(top)
     if seen is not None:
         seen.forget_unmet()
-    return Collected(tuple(collector.files), collector.skipped.listed(), collector.skipped.complete)
+    return Collected(tuple(collector.files), collector.skipped.as_tuple(), collector.skipped.complete)
 
 
 def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped, unlock: bool) -> int | None:
@@ -86,10 +86,10 @@ def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped, unlock: bool
         except FileNotFoundError:
             return None
         except NotADirectoryError:
-            skipped.refuse(shown(path[:position]), "it is not a folder")
+            skipped.refuse(display_path(path[:position]), "it is not a folder")
             return None
         except OSError as error:
-            skipped.lose(shown(path[:position]), f"it cannot be read: {error.strerror}")
+            skipped.lose(display_path(path[:position]), f"it cannot be read: {error.strerror}")
             return None
         finally:
             os.close(top)
@@ -129,7 +129,7 @@ class _Collector:
             self.skipped.lose(self._shown(path), f"it cannot be read: {error.strerror}")
 
     def _shown(self, path: tuple[bytes, ...]) -> str:
-        return shown(self._without_secrets(path))
+        return display_path(self._without_secrets(path))
 
     def _without_secrets(self, path: tuple[bytes, ...]) -> tuple[bytes, ...]:
         return path if self._redaction is None else tuple(self._redaction.data(b"/".join(path)).split(b"/"))
@@ -143,10 +143,10 @@ class _Collector:
     def leave(self, entry: Entry) -> None:
         pass
 
-    def missed(self, path: tuple[bytes, ...], reason: str) -> None:
+    def skip(self, path: tuple[bytes, ...], reason: str) -> None:
         self.skipped.lose(self._shown(path), reason)
 
-    def found(self, entry: Entry) -> None:
+    def visit(self, entry: Entry) -> None:
         if is_whiteout(entry.stat) or (self._seen and self._seen.is_old(entry)):
             return
         if not stat.S_ISREG(entry.stat.st_mode):

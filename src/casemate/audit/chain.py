@@ -130,7 +130,7 @@ _ITEM_BOUNDS = (1000, 100, 20)
 _DEEPEST = 8
 
 
-def bounded(detail: Mapping[str, object], largest: int = LARGEST) -> str:
+def bound_detail(detail: Mapping[str, object], largest: int = LARGEST) -> str:
     """``detail`` as canonical JSON of at most ``largest`` characters, cut step by step until it fits."""
     text = ""
     for longest, most in zip(_STRING_BOUNDS, _ITEM_BOUNDS, strict=True):

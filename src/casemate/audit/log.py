@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
-from casemate.audit.chain import EMPTY, GENESIS, Head, Row, Verdict, bounded, hash_of, verify
+from casemate.audit.chain import EMPTY, GENESIS, Head, Row, Verdict, bound_detail, hash_of, verify
 from casemate.errors import Fault, RecordUnavailable
 
 _APPLICATION = 0x63736D74  # marks the file as ours: "csmt"
@@ -219,6 +220,9 @@ def text_of(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
+# Of rows about an execution, which has one intent and one outcome and any number of the others: before it starts, when
+# it has ended, what was decided about a question, what crossed the wall or was refused there, and who is asked.
+Kind = Literal["intent", "outcome", "decision", "crossing", "request"]
 Clock = Callable[[], tuple[int, int]]
 _MOST_HELD = 10_000  # rows that wait for others, while nothing can be written and so nothing runs
 _MOMENT = 0.001  # seconds: a few rows of other threads' take less
@@ -269,42 +273,27 @@ class AuditLog:
         self._database: sqlite3.Connection | None = open_database(self.path, patience)
         self._file = self._file_there()
 
-    def intent(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
-        """Record that an execution is about to start. ``detail`` is stored bounded (64 KiB).
+    def append(
+        self, kind: Kind, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True
+    ) -> bool:
+        """Write a row about an execution. ``detail`` is stored bounded (64 KiB).
 
         Without ``wait`` it is False, and nothing recorded, when that would take longer than a write to memory:
         when others hold the record for longer than a millisecond, or when it is time to fold the log into its file.
         """
-        return self._append("intent", execution_id, namespace, detail, wait)
-
-    def outcome(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
-        """Record how an execution ended, as :meth:`intent` does."""
-        return self._append("outcome", execution_id, namespace, detail, wait)
-
-    def decision(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
-        """Record what was decided about something that wanted to cross the wall, as :meth:`intent` does; an execution
-        may have any number of such rows."""
-        return self._append("decision", execution_id, namespace, detail, wait)
-
-    def crossing(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
-        """Record that something crossed the wall, or was refused there, as :meth:`intent` does; any number of rows."""
-        return self._append("crossing", execution_id, namespace, detail, wait)
-
-    def asked(self, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True) -> bool:
-        """Record that somebody is asked about something that wants to cross the wall, as :meth:`intent` does."""
-        return self._append("request", execution_id, namespace, detail, wait)
+        return self._append(kind, execution_id, namespace, detail, wait)
 
     def note_soon(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
         """Record something without waiting for anybody: now, else just before the next row, or when this is closed.
 
         Raises nothing: where nothing can be recorded, nothing runs.
         """
-        self._held.append((kind, execution_id, namespace, bounded(detail)))
+        self._held.append((kind, execution_id, namespace, bound_detail(detail)))
         with contextlib.suppress(_Busy, RecordUnavailable):
             self._put_held(wait=False)
 
     @contextmanager
-    def listening(self, written: Callable[[], None]) -> Iterator[None]:
+    def notify_on_write(self, written: Callable[[], None]) -> Iterator[None]:
         """Call ``written``, which must take no time, whenever a row was written here, and when this is closed; from any
         thread."""
         self._listeners.add(written)
@@ -331,7 +320,7 @@ class AuditLog:
             rows = [Row(*row) for row in database.execute(query, arguments)]
         return rows[::-1]
 
-    def unfinished(self) -> list[str]:
+    def unfinished_ids(self) -> list[str]:
         """Executions with an intent and no outcome: running now, or casemate died meanwhile."""
         query = (
             "SELECT execution_id FROM record WHERE kind IN ('intent', 'outcome') GROUP BY execution_id"
@@ -369,7 +358,7 @@ class AuditLog:
         self._tell()
 
     def _append(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object], wait: bool) -> bool:
-        text = bounded(detail)
+        text = bound_detail(detail)
         if not wait and self._is_long():
             return False
         try:

@@ -187,7 +187,7 @@ class Audit:
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 loop.call_soon_threadsafe(news.set)
 
-        with self._log.listening(notify):
+        with self._log.notify_on_write(notify):
             row = (await asyncio.to_thread(self._ends))[0].count if after is None else row_before(after)
             while True:
                 news.clear()

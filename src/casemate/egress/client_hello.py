@@ -47,14 +47,14 @@ def read_hello(data: bytes) -> Hello | None:
     body.vector(1)  # session
     body.vector(2)  # cipher suites
     body.vector(1)  # compression methods
-    if not body.remaining():
+    if not body.bytes_left():
         return Hello(None)
     extensions = _HelloReader(body.vector(2))
     body.finish()
     name: str | None = None
     protocols: tuple[bytes, ...] = ()
     seen: set[int] = set()
-    while extensions.remaining():
+    while extensions.bytes_left():
         kind = extensions.number(2)
         content = extensions.vector(2)
         if kind in seen:
@@ -115,7 +115,7 @@ def _protocols(content: bytes) -> tuple[bytes, ...]:
     names = _HelloReader(extension.vector(2))
     extension.finish()
     found = []
-    while names.remaining():
+    while names.bytes_left():
         found.append(names.vector(1))
     return tuple(found)
 
@@ -127,11 +127,11 @@ class _HelloReader:
         self._data = data
         self._at = 0
 
-    def remaining(self) -> int:
+    def bytes_left(self) -> int:
         return len(self._data) - self._at
 
     def skip(self, count: int) -> bytes:
-        if count > self.remaining():
+        if count > self.bytes_left():
             raise BadHello("a length goes beyond the end")
         self._at += count
         return self._data[self._at - count : self._at]
@@ -144,5 +144,5 @@ class _HelloReader:
         return self.skip(self.number(width))
 
     def finish(self) -> None:
-        if self.remaining():
+        if self.bytes_left():
             raise BadHello("bytes are left over")

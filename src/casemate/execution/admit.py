@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.errors import InvalidArgument
-from casemate.policy.hosts import narrowed
+from casemate.policy.hosts import narrow_hosts
 
 if TYPE_CHECKING:
     from casemate.model.limits import Limits
@@ -45,5 +45,5 @@ def admit(request: Request, bounds: Bounds, *, can_ask: bool) -> Admitted:
         if request.allowed_domains:
             raise InvalidArgument("allowed_domains", "this sandbox has network='none', which lets nothing through")
         return Admitted(request, limits, deadline)
-    hosts = narrowed(bounds.hosts, request.allowed_domains, can_ask=can_ask)
+    hosts = narrow_hosts(bounds.hosts, request.allowed_domains, can_ask=can_ask)
     return Admitted(request, limits, deadline, hosts, can_ask or hosts.everything or bool(hosts.allowed))

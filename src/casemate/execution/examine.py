@@ -42,6 +42,6 @@ async def _settled(wall: Wall, warm_up: Callable[[str], None]) -> Warmth:
             warm_up(runtime.language)
     deadline = asyncio.get_running_loop().time() + _SETTLED_WITHIN
     # A state of the wall's own thread, looked at now and then.
-    while not (warmth := wall.warmth()).settled and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+    while not (warmth := wall.warmth()).is_settled and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_AGAIN)
     return warmth

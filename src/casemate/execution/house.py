@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from casemate.execution.admit import Admitted, Bounds, admit
 
@@ -25,20 +25,16 @@ if TYPE_CHECKING:
 class Log(Protocol):
     """The audit record, as the steps use it. Raises ``RecordUnavailable``."""
 
-    def intent(self, execution_id: str, namespace: str, detail: dict[str, Any], *, wait: bool = True) -> bool:
-        """Write the row before an execution. Without ``wait``, False where that would take time."""
-        ...
-
-    def outcome(self, execution_id: str, namespace: str, detail: dict[str, Any], *, wait: bool = True) -> bool:
-        """Write the row after it, in the same way."""
-        ...
-
-    def decision(self, execution_id: str, namespace: str, detail: dict[str, Any], *, wait: bool = True) -> bool:
-        """Write a row about something that wanted to cross the wall, in the same way."""
-        ...
-
-    def crossing(self, execution_id: str, namespace: str, detail: dict[str, Any], *, wait: bool = True) -> bool:
-        """Write a row while it goes on, in the same way."""
+    def append(
+        self,
+        kind: Literal["intent", "outcome", "decision", "crossing", "request"],
+        execution_id: str,
+        namespace: str,
+        detail: Mapping[str, object],
+        *,
+        wait: bool = True,
+    ) -> bool:
+        """Write a row about an execution. Without ``wait``, False where that would take time."""
         ...
 
     def note_soon(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:

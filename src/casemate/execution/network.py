@@ -41,7 +41,7 @@ def make_recorder(log: Log, request: Request, redaction: Redaction | None) -> No
 
         (redacted,) = redacted_crossings([crossing], redaction)
         with contextlib.suppress(CasemateError):
-            log.crossing(request.id, request.namespace, asdict(redacted), wait=False)
+            log.append("crossing", request.id, request.namespace, asdict(redacted), wait=False)
 
     return note
 

@@ -72,7 +72,7 @@ def plan(
     if session:
         env |= _for_packages(request.language, env, request.env)
     secrets = request.secrets.for_program()
-    held = secrets.revealed()
+    held = secrets.reveal()
     return Plan(
         id=request.id,
         wall=house.wall.name,

@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import hashlib
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.errors import CasemateError
 from casemate.execution.finishing import finishing
 from casemate.model.caller import caller
 
 if TYPE_CHECKING:
-    from casemate.execution.house import House
+    from casemate.execution.house import House, Log
     from casemate.execution.seal import Sealed
     from casemate.model.execution import Execution
     from casemate.model.plan import Plan
@@ -50,10 +50,12 @@ async def recording(
     log, record = house.log, Record()
     intent = _intent(request, plan)
     try:
-        await _write(log.intent, request.id, request.namespace, _redacted(intent, redaction) if redaction else intent)
+        await _write(
+            log, "intent", request.id, request.namespace, _redacted(intent, redaction) if redaction else intent
+        )
     except asyncio.CancelledError:
         with contextlib.suppress(CasemateError):  # there may be no intent, because it could not be written
-            await _write(log.outcome, request.id, request.namespace, {"status": "cancelled"})
+            await _write(log, "outcome", request.id, request.namespace, {"status": "cancelled"})
         raise
     try:
         yield record
@@ -65,15 +67,17 @@ async def recording(
         raise
     finally:
         outcome = record.outcome or {"status": "error", "kind": "fault"}
-        await _write(log.outcome, request.id, request.namespace, outcome)
+        await _write(log, "outcome", request.id, request.namespace, outcome)
     if record.execution is not None:
         house.finished(record.execution)
 
 
-async def _write(row: Callable[..., bool], *arguments: object) -> None:
+async def _write(
+    log: Log, kind: Literal["intent", "outcome"], execution_id: str, namespace: str, detail: dict[str, Any]
+) -> None:
     """Write a row here, which takes no longer than handing it to a thread; in a thread where it has to wait."""
-    if not row(*arguments, wait=False):
-        await finishing(row, *arguments)
+    if not log.append(kind, execution_id, namespace, detail, wait=False):
+        await finishing(log.append, kind, execution_id, namespace, detail)
 
 
 def _redacted(intent: dict[str, Any], redaction: Redaction) -> dict[str, Any]:

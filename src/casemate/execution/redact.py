@@ -19,7 +19,7 @@ def redaction_of(secrets: Secrets) -> Redaction | None:
         return None
     from casemate.redaction.redaction import Redaction
 
-    return Redaction(secrets.revealed())
+    return Redaction(secrets.reveal())
 
 
 async def prepared(redaction: Redaction | None) -> Redaction | None:

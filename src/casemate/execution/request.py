@@ -196,7 +196,7 @@ def _env(env: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
         raise InvalidArgument("env", f"{_short(env)} is not a mapping of names to values")
     if twice := set(env).intersection(secrets.names):
         raise InvalidArgument("secrets", f"{min(twice)} is given in env, too; give it once")
-    total = sum(len(name) + len(value.encode()) for name, value in secrets.for_program().revealed().items())
+    total = sum(len(name) + len(value.encode()) for name, value in secrets.for_program().reveal().items())
     if total > _MAX_ENV:
         raise InvalidArgument("secrets", "are too large together; give large data as files")
     for name, value in env.items():

@@ -20,7 +20,7 @@ from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import CHUNK, Attributes, Hashed, enter_folder, open_beneath, write_file
 from casemate.files.bounds import Bounds, Skipped
 from casemate.files.heads import Heads
-from casemate.files.names import LONGEST_NAME, LONGEST_PATH, path_problem, shown
+from casemate.files.names import LONGEST_NAME, LONGEST_PATH, display_path, path_problem
 from casemate.files.walk import Entry, kind_of, open_file, walk
 from casemate.model.execution import SkippedFile
 
@@ -80,14 +80,14 @@ class _Count:
         self.skipped.lose(self._shown_path(path), reason)
 
     def _shown_path(self, path: Path) -> str:
-        return "" if self.skipped.is_full else self.named(shown(path))  # it takes longer than to read the name
+        return "" if self.skipped.is_full else self.named(display_path(path))  # it takes longer than to read the name
 
     def add(self, size: int) -> None:
         self.files, self.bytes = self.files + 1, self.bytes + size
         self.tell(self.files, self.bytes)
 
-    def carried(self) -> Carried:
-        return Carried(self.files, self.folders, self.bytes, self.skipped.listed(), self.skipped.complete)
+    def summary(self) -> Carried:
+        return Carried(self.files, self.folders, self.bytes, self.skipped.as_tuple(), self.skipped.complete)
 
 
 def _nobody(_files: int, _bytes: int) -> None:
@@ -159,7 +159,7 @@ class Packer:
         with _name_write_errors():
             self._tar.close()
             self._out.flush()
-        return self._count.carried()
+        return self._count.summary()
 
     def enter(self, entry: Entry, _folder: int, /) -> bool:
         """See :class:`casemate.files.walk.Visitor`."""
@@ -172,7 +172,7 @@ class Packer:
     def leave(self, entry: Entry) -> None:
         """See :class:`casemate.files.walk.Visitor`."""
 
-    def found(self, entry: Entry) -> None:
+    def visit(self, entry: Entry) -> None:
         """See :class:`casemate.files.walk.Visitor`."""
         why = self._problem(entry.path, is_folder=False)
         if why is None and not stat.S_ISREG(entry.stat.st_mode):
@@ -192,7 +192,7 @@ class Packer:
         finally:
             os.close(file)
 
-    def missed(self, path: Path, reason: str) -> None:
+    def skip(self, path: Path, reason: str) -> None:
         """See :class:`casemate.files.walk.Visitor`."""
         if (why := self._refuses(path, True)) is not None:
             self.refuse(path, why)
@@ -228,7 +228,7 @@ class Packer:
 
 
 @contextmanager
-def closing(out: BinaryIO) -> Iterator[BinaryIO]:
+def close_after(out: BinaryIO) -> Iterator[BinaryIO]:
     """``out``, for a :class:`Packer` that is ended within, which says what could not be written."""
     try:
         yield out
@@ -297,7 +297,7 @@ def unpack(
                 unpacking.take(tar, member)
     except (tarfile.TarError, RecursionError, ValueError, OverflowError, EOFError) as error:
         raise InvalidArgument("archive", f"is no whole tar archive: {error}") from None
-    return unpacking.count.carried()
+    return unpacking.count.summary()
 
 
 def _members(tar: tarfile.TarFile, heads: Heads, count: _Count) -> Iterator[tarfile.TarInfo]:

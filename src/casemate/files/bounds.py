@@ -52,7 +52,7 @@ class Skipped:
         self.complete = False
         self.refuse(name, reason)
 
-    def listed(self) -> tuple[SkippedFile, ...]:
+    def as_tuple(self) -> tuple[SkippedFile, ...]:
         """All that is listed, and one more entry that counts the rest."""
         rest = (SkippedFile("…", f"{self._unlisted} more are not listed"),) if self._unlisted else ()
         return (*self._files, *rest)

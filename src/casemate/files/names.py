@@ -48,7 +48,7 @@ def text_of(path: tuple[bytes, ...]) -> str:
     return b"/".join(path).decode("utf-8")
 
 
-def shown(path: tuple[bytes, ...]) -> str:
+def display_path(path: tuple[bytes, ...]) -> str:
     """Any path, escaped so that it can be printed: no control or format character, bounded in length.
 
     Safe names are shown as they are.
@@ -56,7 +56,7 @@ def shown(path: tuple[bytes, ...]) -> str:
     if all(problem(name) is None for name in path):
         text = text_of(path)
     else:
-        text = "/".join(_escaped(name) for name in path)
+        text = "/".join(_escape_name(name) for name in path)
     if len(text) > _LONGEST_SHOWN:
         half = _LONGEST_SHOWN // 2 - 1
         text = f"{text[:half]}…{text[-half:]}"
@@ -69,6 +69,6 @@ def _unsafe(character: str) -> bool:
     return character not in _JOINERS and unicodedata.category(character) in _UNSAFE
 
 
-def _escaped(name: bytes) -> str:
+def _escape_name(name: bytes) -> str:
     text = name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
     return "".join(escape(character) if _unsafe(character) else character for character in text)

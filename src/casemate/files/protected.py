@@ -64,7 +64,7 @@ class Protection:
         groups: dict[str, list[str]] = {}
         for pattern in self.patterns:
             first = pattern.partition("/")[0]
-            groups.setdefault(_ANY if "*" in first else _folded(first), []).append(pattern)
+            groups.setdefault(_ANY if "*" in first else _fold_piece(first), []).append(pattern)
         object.__setattr__(self, "_by_beginning", {first: tuple(patterns) for first, patterns in groups.items()})
 
     def reason(self, path: tuple[str, ...], *, folder: bool = False) -> str | None:
@@ -72,7 +72,7 @@ class Protection:
         folded = [fold(name) for name in path]
         joined = f"/{'/'.join(folded)}/"
         for name in dict.fromkeys(joined.split("/")):  # what most paths are of begins no pattern, and all take long
-            if (patterns := self._by_beginning.get(name)) and (found := _compiled(patterns).search(joined)):
+            if (patterns := self._by_beginning.get(name)) and (found := _compile(patterns).search(joined)):
                 return f"its name is protected ({patterns[(found.lastindex or 1) - 1]})"
         if folded[-1] == ".git" and not folder:
             return "its name is protected (.git that is not a folder)"
@@ -104,7 +104,7 @@ def _invisible(character: str) -> bool:
 
 
 @functools.cache
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+def _compile(patterns: tuple[str, ...]) -> re.Pattern[str]:
     """Finds any of them, each in a group of its own."""
     return re.compile(f"/(?:{'|'.join(f'({_regex(pattern)})' for pattern in patterns)})/")
 
@@ -115,10 +115,10 @@ def _regex(pattern: str) -> str:
 
 
 def _component(part: str) -> str:
-    return "[^/]*".join(re.escape(_folded(piece)) for piece in part.split("*"))
+    return "[^/]*".join(re.escape(_fold_piece(piece)) for piece in part.split("*"))
 
 
-def _folded(piece: str) -> str:
+def _fold_piece(piece: str) -> str:
     return fold(piece) if piece.strip(" .") else piece
 
 

@@ -47,11 +47,11 @@ class Visitor(Protocol):
         """All of a folder was visited."""
         ...
 
-    def found(self, entry: Entry) -> None:
+    def visit(self, entry: Entry) -> None:
         """Anything but a folder."""
         ...
 
-    def missed(self, path: tuple[bytes, ...], reason: str) -> None:
+    def skip(self, path: tuple[bytes, ...], reason: str) -> None:
         """Something was not looked at: a bound, or the system refused."""
         ...
 
@@ -96,11 +96,11 @@ class _Walk:
                 names = [os.fsencode(entry.name) for entry in islice(listing, self._left)]
                 more = next(listing, None) is not None
         except OSError as error:
-            self._visitor.missed(path, f"it cannot be listed: {error.strerror}")
+            self._visitor.skip(path, f"it cannot be listed: {error.strerror}")
             return iter(())
         self._left -= len(names)
         if more:
-            self._visitor.missed(path, f"there are more than {self._entries} entries; the rest was not looked at")
+            self._visitor.skip(path, f"there are more than {self._entries} entries; the rest was not looked at")
         return iter(sorted(names))
 
     def _visit(self, level: _Level, name: bytes) -> _Level | None:
@@ -108,14 +108,14 @@ class _Walk:
         try:
             entry = Entry(path, os.stat(name, dir_fd=level.folder, follow_symlinks=False), level.folder)
             if not stat.S_ISDIR(entry.stat.st_mode):
-                self._visitor.found(entry)
+                self._visitor.visit(entry)
                 return None
             if len(path) > self._depth:
-                self._visitor.missed(path, f"it lies deeper than {self._depth} folders")
+                self._visitor.skip(path, f"it lies deeper than {self._depth} folders")
                 return None
             folder = open_folder(level.folder, name, unlock=self._unlock)
         except OSError as error:
-            self._visitor.missed(path, f"it cannot be read: {error.strerror}")
+            self._visitor.skip(path, f"it cannot be read: {error.strerror}")
             return None
         return self._enter(entry, folder)
 
@@ -220,14 +220,14 @@ class Seen:
         self._made: dict[tuple[bytes, ...], tuple[int, ...]] = {}
 
     def begin(self) -> None:
-        """A look begins; `gone` then tells what it has not met any more."""
+        """A look begins; `orphaned_paths` then tells what it has not met any more."""
         self._met.clear()
 
     def meet(self, path: tuple[bytes, ...]) -> None:
         """Something is there."""
         self._met.add(path)
 
-    def made(self, path: tuple[bytes, ...], what: os.stat_result) -> None:
+    def note_made(self, path: tuple[bytes, ...], what: os.stat_result) -> None:
         """``what`` is at ``path`` elsewhere and was made because of this tree."""
         self._made[path] = _made_signature(what)
 
@@ -241,7 +241,7 @@ class Seen:
         shall not fill our memory."""
         self._known = {path: known for path, known in self._known.items() if path in self._met}
 
-    def gone(self) -> list[tuple[bytes, ...]]:
+    def orphaned_paths(self) -> list[tuple[bytes, ...]]:
         """What was made because of things that are no longer there, the deepest first; it is told once."""
         paths = sorted((path for path in self._made if path not in self._met), key=len, reverse=True)
         for path in paths:
@@ -284,12 +284,12 @@ class _Look:
     def leave(self, entry: Entry) -> None:
         pass
 
-    def found(self, entry: Entry) -> None:
+    def visit(self, entry: Entry) -> None:
         self.met.add(entry.path)
         if self._known.get(entry.path) != _signature(entry.stat):
             self.found_new = True
 
-    def missed(self, path: tuple[bytes, ...], reason: str) -> None:
+    def skip(self, path: tuple[bytes, ...], reason: str) -> None:
         pass
 
 

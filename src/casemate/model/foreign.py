@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from casemate.model.nearest import meant
+from casemate.model.nearest import suggest
 
 _MEMORY, _CPUS = 'limits=Limits(memory="512MiB")', "limits=Limits(cpus=1.0)"
 
@@ -84,11 +84,13 @@ def equivalent_of(name: str, known: Iterable[str]) -> str:
     """``"; use limits=... here"`` for an argument of another sandbox, ``"; did you mean x?"`` for a misspelt one, or
     nothing. ``known``: the arguments that there are."""
     equivalent = ARGUMENTS.get(name.lower())
-    return f"; use {equivalent} here" if equivalent else meant(name, known)
+    return f"; use {equivalent} here" if equivalent else suggest(name, known)
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
     """The error for a name that ``owner`` does not have."""
     equivalent = NAMES.get(name)
-    hint = f"; use {equivalent} here" if equivalent else meant(name, (one for one in known if not one.startswith("_")))
+    hint = (
+        f"; use {equivalent} here" if equivalent else suggest(name, (one for one in known if not one.startswith("_")))
+    )
     return AttributeError(f"{owner} has no attribute {name!r}{hint}")

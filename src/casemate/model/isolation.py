@@ -92,7 +92,7 @@ class PoolState:
     problem: str = ""
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether nothing is on its way."""
         return bool(self.ready or self.idle or self.problem or (self.zygote and self.zygote.state == "ruled out"))
 
@@ -105,10 +105,10 @@ class Warmth:
     zygotes: tuple[ZygoteState, ...] = ()
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether nothing is on its way any more."""
         ended = ("ready", "ruled out")
-        return all(pool.settled for pool in self.pools) and all(zygote.state in ended for zygote in self.zygotes)
+        return all(pool.is_settled for pool in self.pools) and all(zygote.state in ended for zygote in self.zygotes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return by_last[last[0]] if last else None
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean x?"``, or nothing."""
     found = nearest(name, known)
     return f"; did you mean {found}?" if found else ""

@@ -24,7 +24,7 @@ class Placeholder:
 
 
 class Secrets:
-    """Values by name. Only :meth:`revealed` gives them; a repr, a copy as data or JSON of it has the names at most.
+    """Values by name. Only :meth:`reveal` gives them; a repr, a copy as data or JSON of it has the names at most.
 
     ``placeholders``: of those among the values that the program does not get.
     """
@@ -39,7 +39,7 @@ class Secrets:
     def names(self) -> tuple[str, ...]:
         return tuple(self._values)
 
-    def revealed(self) -> dict[str, str]:
+    def reveal(self) -> dict[str, str]:
         """The values by name, for the program that they are for and for what finds them in its output."""
         return dict(self._values)
 

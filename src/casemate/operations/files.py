@@ -14,7 +14,7 @@ from casemate.api.options import Cursor, Name, Page, Path, Text
 from casemate.errors import InvalidArgument, NotFound
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_name
-from casemate.files.archives import Carried, Packer, closing
+from casemate.files.archives import Carried, Packer, close_after
 from casemate.model.execution import Artifact, SkippedFile
 from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.operations.kept import StoredFile
@@ -331,7 +331,7 @@ def _beneath(left: tuple[Artifact, ...], path: str) -> list[tuple[str, Artifact]
 
 
 def _pack(files: list[tuple[str, Artifact]], target: FilePath, top: str) -> Carried:
-    with closing(target.open("wb")) as out:
+    with close_after(target.open("wb")) as out:
         packer = Packer(out, tuple(part.encode() for part in top.split("/")) if top else ())
         for name, artifact in files:
             assert isinstance(artifact.content, StoredFile)

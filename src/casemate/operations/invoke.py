@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 from casemate.errors import Denied, InvalidArgument, NotFound, Unavailable
 from casemate.model.caller import called_by
 from casemate.model.limits import Limits
-from casemate.model.nearest import meant
+from casemate.model.nearest import suggest
 from casemate.model.options import unknown_arguments
 from casemate.operations.documents import Document, document
 
@@ -136,7 +136,7 @@ def no_operation(name: str) -> NotFound:
 
     return NotFound(
         "operation",
-        f"there is no operation {name[:100]!r}{meant(name, catalogue())}",
+        f"there is no operation {name[:100]!r}{suggest(name, catalogue())}",
         remediation="docs/reference/operations.md names them all; of a service, GET /openapi.json.",
     )
 
@@ -150,7 +150,7 @@ def _wrong(error: Any, found: Operation) -> InvalidArgument:
         return unknown_arguments(found.name, unknown, found.params.model_fields)
     for one in errors:
         if (known := _unknown_part(one, found)) is not None:
-            like = meant(one["loc"][1], known)
+            like = suggest(one["loc"][1], known)
             remedy = f"It takes: {', '.join(known)}."
             return InvalidArgument(one["loc"][0], f"takes no {one['loc'][1][:100]!r}{like}", remediation=remedy)
     first = errors[0]

@@ -93,7 +93,7 @@ class PlanOperations:
         shared = self._shared
         values = complete(RunOptions, options, "plans.start")
         values["limits"] = shared.limits_for(principal, values["limits"])
-        values["secrets"] = await shared.sandbox.vault.resolved(values["secrets"])
+        values["secrets"] = await shared.sandbox.vault.resolve_async(values["secrets"])
         with contextlib.ExitStack() as needed, called_by(principal.name):
             for content in (values["files"] or {}).values():
                 if isinstance(content, Path):

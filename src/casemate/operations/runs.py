@@ -169,7 +169,7 @@ class RunOperations(Group):
 
     async def _alone(self, code: str, language: str, options: dict[str, Any], principal: Principal) -> Kept:
         sandbox, limits = self._shared.sandbox, self._shared.limits_for(principal, options["limits"])
-        secrets = await sandbox.vault.resolved(options["secrets"])
+        secrets = await sandbox.vault.resolve_async(options["secrets"])
         options |= {"language": language, "secrets": secrets, "limits": limits}
 
         def begin() -> Run:

@@ -20,7 +20,7 @@ def literal_folder(text: str) -> str:
     return "/".join(parts[:first]) or "/"
 
 
-def compiled(patterns: Iterable[str]) -> re.Pattern[str]:
+def compile_globs(patterns: Iterable[str]) -> re.Pattern[str]:
     """Matches every absolute path that one of ``patterns`` means, and nothing where there are none."""
     return re.compile("|".join(f"(?:{_regex(pattern)})" for pattern in patterns) or "(?!)", re.DOTALL)
 

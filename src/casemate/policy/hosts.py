@@ -282,7 +282,7 @@ def _network(text: Any) -> IPv4Network:
     return found
 
 
-def narrowed(hosts: HostRules, wanted: Sequence[str] | None, *, can_ask: bool) -> HostRules:
+def narrow_hosts(hosts: HostRules, wanted: Sequence[str] | None, *, can_ask: bool) -> HostRules:
     """What a run that names the domains ``wanted`` may reach of ``hosts``; None is all of it.
 
     Raises ``InvalidArgument`` for a domain that ``hosts`` do not allow, unless somebody ``can_ask`` for it. About

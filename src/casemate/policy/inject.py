@@ -58,7 +58,7 @@ class Inject:
         rules = (host_rule(host, "hosts") for host in self.hosts)
         return frozenset((rule.host, rule.port or HTTPS) for rule in rules)
 
-    def written(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """As data of JSON, for who keeps it."""
         return {"hosts": list(self.hosts), "header": self.header, "format": self.format}
 

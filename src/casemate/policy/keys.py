@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 from casemate.errors import InvalidArgument
 from casemate.model.limits import LIMIT_BOUNDS
-from casemate.model.nearest import meant
+from casemate.model.nearest import suggest
 from casemate.model.plan import Network
 from casemate.policy.document import Document
 from casemate.policy.hosts import MOST_PORT
@@ -111,7 +111,7 @@ def _explain(error: Any, path: tuple[str | int, ...], others: Sequence[str]) -> 
     if error["type"] == "extra_forbidden":
         below: dict[object, type[BaseModel]] = {"limits": LimitKeys, "requests": RequestKeys}
         known = below.get(path[0], SandboxKeys) if len(path) > 1 else SandboxKeys
-        likely = meant(str(path[-1]), known.model_fields)
+        likely = suggest(str(path[-1]), known.model_fields)
         return f"is no key that casemate knows{likely or ';'} the keys here are {', '.join(known.model_fields)}"
     if path[0] in _MAY_BE_SECRET:
         return f"{error['msg'][0].lower()}{error['msg'][1:]}"

@@ -33,7 +33,7 @@ from casemate.policy.packages import Package, package
 from casemate.policy.patterns import Pattern, is_plain_text, pattern
 from casemate.policy.policy import Policy, Setting
 from casemate.policy.rules import DEFAULTS, Rule, Rules, passed_over
-from casemate.policy.srt import Translation, is_srt, translated
+from casemate.policy.srt import Translation, is_srt, translate_settings
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _EFFECTS: tuple[Effect, ...] = get_args(Effect)
@@ -235,7 +235,7 @@ def policy_of(document: Document, folder: str, home: str, *, arguments: bool = F
     ``folder``: absolute, what relative paths are relative to; ``home``: what ``~`` is; ``arguments``: the further
     arguments of a ``Sandbox`` may be there, too. Raises ``InvalidArgument`` that names file, line and key.
     """
-    translation = translated(document, folder, home) if is_srt(document) else None
+    translation = translate_settings(document, folder, home) if is_srt(document) else None
     if translation is not None:
         document = Document(document.name, translation.values, translation.lines)
     keys = checked_keys(document, arguments=arguments)

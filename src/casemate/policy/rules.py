@@ -96,7 +96,7 @@ class Rule:
         return any(one is not None for one in whose) or {self.lasts, self.until, self.expires} != {_EVER}
 
     @property
-    def _narrowly(self) -> bool:
+    def _allows(self) -> bool:
         return self.effect == "allow"
 
     def _holds_for(self, question: Question) -> bool:
@@ -109,21 +109,19 @@ class Rule:
         host, port = question.arguments.get("host"), question.arguments.get("port")
         name = canonical(host) if isinstance(host, str) else None
         if name is None or isinstance(port, bool) or not isinstance(port, int):
-            return not self._narrowly
-        if self._narrowly:
+            return not self._allows
+        if self._allows:
             return self.host.covers(name, port)
         return self.host.names(name) and self.host.port in (None, port)
 
     def _covers_what_is_run(self, question: Question) -> bool:
-        if self.command is not None and not self.command.covers(
-            question.arguments.get("argv"), narrowly=self._narrowly
-        ):
+        if self.command is not None and not self.command.covers(question.arguments.get("argv"), narrowly=self._allows):
             return False
         if self.package is None:
             return True
         names = question.arguments.get("packages")
         asked = [package(name, question.arguments.get("language")) for name in names] if isinstance(names, list) else []
-        if self._narrowly:
+        if self._allows:
             return bool(asked) and all(one is not None and self.package.covers(one) for one in asked)
         anyhow = replace(self.package, version=None)  # a range, or none, may come out as the version that is meant
         return not asked or any(one is None or _could_be(self.package, anyhow, one) for one in asked)
@@ -132,10 +130,10 @@ class Rule:
         if self.arguments is None:
             return True
         given = question.arguments
-        if self._narrowly and not given.keys() <= self.arguments.keys():
+        if self._allows and not given.keys() <= self.arguments.keys():
             return False
         return all(
-            expected.covers(given[name], narrowly=self._narrowly) if name in given else isinstance(expected, Anything)
+            expected.covers(given[name], narrowly=self._allows) if name in given else isinstance(expected, Anything)
             for name, expected in self.arguments.items()
         )
 
@@ -196,7 +194,7 @@ class Rulebook:
 
         Raises ``InvalidArgument`` for arguments that are no JSON values.
         """
-        ruling = self.ruling(question, now)
+        ruling = self.rule_on(question, now)
         return None if ruling is None else self.spend(ruling, question)
 
     def spend(self, ruling: Ruling, question: Question) -> Verdict:
@@ -212,7 +210,7 @@ class Rulebook:
         its arguments. From any thread."""
         return _OF_RULE * (len(self.rules.written) + len(self._answers)) + size * (1 + self._breadth)
 
-    def ruling(self, question: Question, now: float) -> Ruling | None:
+    def rule_on(self, question: Question, now: float) -> Ruling | None:
         """What the rules say, of which nothing is spent; None where a person is to be asked. Raises as ``verdict``."""
         effect, decisive = self.judge(question, now)
         if effect == "ask":
@@ -282,7 +280,7 @@ class Rulebook:
         answered = any(rule.kind == kind and rule.effect != "allow" for rule in self.answers)
         return written or answered or self.rules.default(kind)[0] != "allow"
 
-    def used(self, rule: Rule) -> int:
+    def use_count(self, rule: Rule) -> int:
         """How often a rule has decided."""
         return self._spent[rule]
 

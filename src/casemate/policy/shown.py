@@ -47,16 +47,16 @@ class Excerpt:
         )
 
 
-def shown(text: str) -> str:
+def escape_text(text: str) -> str:
     """``text`` on one line, unambiguous: escaped as in JSON, a backslash too, without the quotes around it."""
     quoted = json.dumps(text, ensure_ascii=False)[1:-1]
-    return quoted if quoted.isascii() and quoted.isprintable() else _escaped(quoted)
+    return quoted if quoted.isascii() and quoted.isprintable() else _escape_json(quoted)
 
 
 def shown_value(value: Any) -> str:
     """A JSON value on one line: JSON that reads back as the same value, names in order."""
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(", ", ": "))
-    return text if text.isascii() and text.isprintable() else _escaped(text)
+    return text if text.isascii() and text.isprintable() else _escape_json(text)
 
 
 def excerpts(arguments: Mapping[str, Any], most: int = _MOST_SHOWN) -> tuple[Excerpt, ...]:
@@ -71,22 +71,22 @@ def request_text(who: str, *, kind: str, server: str, tool: str, summary: str, a
         "tool": f"call {shown_value(tool)} of the server {shown_value(server)}",
         "server": f"add the MCP server {shown_value(server)}",
     }
-    first = f"{who} wants to {named[kind]}" if kind in named else f"casemate: {kind}: {shown(summary)}"
+    first = f"{who} wants to {named[kind]}" if kind in named else f"casemate: {kind}: {escape_text(summary)}"
     more = (f"    {line}" for one in excerpts(arguments) for line in str(one).split("\n"))
     return "\n".join((first, *more))
 
 
 def _excerpt(name: str, value: Any, most: int) -> Excerpt:
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(", ", ": "))
-    title = _escaped(json.dumps(name, ensure_ascii=False)[1:-1])
+    title = _escape_json(json.dumps(name, ensure_ascii=False)[1:-1])
     if len(text) <= most:
-        return Excerpt(title, len(text), _escaped(text))
+        return Excerpt(title, len(text), _escape_json(text))
     last = int(most * _TAIL)
-    head, tail = _escaped(text[: most - last]), _escaped(text[len(text) - last :])
+    head, tail = _escape_json(text[: most - last]), _escape_json(text[len(text) - last :])
     return Excerpt(title, len(text), head, len(text) - most, tail)
 
 
-def _escaped(text: str) -> str:
+def _escape_json(text: str) -> str:
     """JSON ``text`` with further escapes; a combining mark stays only where it is one of few on a letter."""
     pieces: list[str] = []
     marks = 0

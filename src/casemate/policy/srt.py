@@ -81,7 +81,7 @@ def is_srt(document: Document) -> bool:
     return isinstance(values.get("network"), Mapping) or bool(values.keys() & {*_TOP, *_PLUMBING})
 
 
-def translated(document: Document, folder: str, home: str) -> Translation:
+def translate_settings(document: Document, folder: str, home: str) -> Translation:
     """The document in casemate's own keys; those that are so already stay. ``folder``: absolute, what relative paths
     are relative to; ``home``: what ``~`` is.
 

@@ -136,9 +136,9 @@ class Redaction:
         maybe = _MAYBE_ELLIPSIS.search(data, max(0, size - _CONTEXT))
         end = maybe.start() if maybe else size
         yield from ((at, number) for at, number in seen.heads if forms.goes_on(data, at, end, number))
-        if known := forms.beginning(data, size):
+        if known := forms.find_prefix(data, size):
             yield known
-        if end < size and (known := forms.beginning(data, end, SHORTEST_PIECE)):
+        if end < size and (known := forms.find_prefix(data, end, SHORTEST_PIECE)):
             yield known
         begin = forms.behind_cut(data)
         if not _is_new_line(data, begin) and (part := forms.part(data[begin:])) is not None:

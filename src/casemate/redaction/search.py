@@ -81,7 +81,7 @@ class Forms:
         found = self._search_all.find_matches_as_indexes(data[first:], overlapping=True)
         return [(first + at, number) for what, at, _ in found for number in self._headed[what]]
 
-    def beginning(self, data: bytes, end: int, shortest: int = 1, first: int = 0) -> tuple[int, int] | None:
+    def find_prefix(self, data: bytes, end: int, shortest: int = 1, first: int = 0) -> tuple[int, int] | None:
         """Where the longest beginning of a form begins that ends at ``end``, not before ``first``, and its number,
         unless :meth:`look` sees its head. It has ``shortest`` bytes at least."""
         for begin in self._begins(data, max(first, end - self._longest_head + 1), end, shortest):
@@ -114,7 +114,7 @@ class Forms:
         known, size = self.parts_of_heads, SHORTEST_PIECE
         firsts = [0] * len(ends) if self._have_ellipses else [0, *(end for _, end in cuts[:-1])]
         for first, end in [both for both in zip(firsts, ends, strict=True) if data[both[1] - size : both[1]] in known]:
-            if begun := self.beginning(data, end, size, first):
+            if begun := self.find_prefix(data, end, size, first):
                 yield begun[0], end, begun[1]
 
     def goes_on(self, data: bytes, begin: int, end: int, number: int) -> bool:

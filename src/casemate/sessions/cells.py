@@ -15,7 +15,7 @@ from casemate.execution.guarding import hidden_in
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.redact import prepared
-from casemate.files.names import shown
+from casemate.files.names import display_path
 from casemate.files.walk import open_folder
 from casemate.model.execution import SkippedFile
 from casemate.sessions.interpreter_cell import InterpreterCell
@@ -89,7 +89,7 @@ class SessionCells:
         if interpreter.watch.replaced():
             self._end_note = _REPLACED
         elif new:
-            self._end_note = SkippedFile(shown(tuple(os.fsencode(new[0]).split(b"/"))), _NEW)
+            self._end_note = SkippedFile(display_path(tuple(os.fsencode(new[0]).split(b"/"))), _NEW)
         else:
             return
         await interpreter.end(keep_files=True)

@@ -295,7 +295,7 @@ def _remove(root: int, name: str) -> None:
 
 
 def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | None, refuses: Refuses) -> Carried:
-    from casemate.files.archives import Packer, closing, withheld
+    from casemate.files.archives import Packer, close_after, withheld
 
     def redact_file(file: int) -> bytes:
         assert redaction is not None
@@ -305,7 +305,7 @@ def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | N
             raise withheld(error.strerror or str(error)) from None
 
     is_folder = _about(root, name).kind == "folder"
-    with (_folder if is_folder else _open_file)(root, name) as opened, closing(_new(target)) as out:
+    with (_folder if is_folder else _open_file)(root, name) as opened, close_after(_new(target)) as out:
         packer = Packer(
             out, tuple(map(os.fsencode, top.split("/"))) if top else (), content=redact_file if redaction else None,
             named=redaction.text if redaction else str, refuses=refuses,

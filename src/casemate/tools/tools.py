@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.model.nearest import meant
+from casemate.model.nearest import suggest
 from casemate.tools.connections.answers import ABSENT, Answer, Elicit, Progress
 from casemate.tools.modules.catalogue import Catalogue, Detail
 from casemate.tools.schemas.schema import Unreadable, infer_schema
@@ -235,12 +235,12 @@ class Tools:
         server = await self._server_of(name)
         if server is None:
             packages = package_names(definition.name for definition in self.servers.definitions()).values()
-            return f"there is no server {package!r}{meant(package, packages)}"
+            return f"there is no server {package!r}{suggest(package, packages)}"
         catalogue = await self.catalogue(server)
         for problem in self._problems_of(server, catalogue):
             if module in (problem.tool, *module_names([problem.tool]).values()):
                 return f"{server} has no tool {module!r} that can be called: {problem.message}"
-        return f"{server} has no tool {module!r}{meant(module, catalogue.modules(server))}"
+        return f"{server} has no tool {module!r}{suggest(module, catalogue.modules(server))}"
 
     def close(self) -> None:
         """End every server. Blocks, bounded; harmless when repeated."""

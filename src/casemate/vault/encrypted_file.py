@@ -109,7 +109,7 @@ def check_library() -> None:
 
 
 def _entry(value: Injected) -> dict[str, Any]:
-    return {"value": value.value, "inject": value.inject.written()}
+    return {"value": value.value, "inject": value.inject.as_json()}
 
 
 def _read_value(entry: Any) -> str | Injected:
@@ -147,7 +147,7 @@ class Key:
     secret: bytes = field(repr=False)
     counter: int
 
-    def written(self) -> str:
+    def as_line(self) -> str:
         """As one line of text."""
         return f"{_FORMAT} {base64.b64encode(self.secret).decode()} {self.counter}"
 
@@ -191,7 +191,7 @@ class KeyFile:
             raise _unreadable(str(self._path)) from None
 
     def store(self, key: Key) -> None:
-        replace_private(self._path, f"{key.written()}\n".encode())
+        replace_private(self._path, f"{key.as_line()}\n".encode())
 
 
 class Keyring:
@@ -228,7 +228,7 @@ class Keyring:
     def store(self, key: Key) -> None:
         keyring = _library()
         try:
-            keyring.set_password(_SERVICE, self._entry, key.written())
+            keyring.set_password(_SERVICE, self._entry, key.as_line())
         except keyring.errors.KeyringError as error:
             raise _keyring_unavailable(error) from None
 

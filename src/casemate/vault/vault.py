@@ -120,7 +120,7 @@ class Vault:
         kept: Kept = check_value(check_name(name), value)
         if inject is not None:
             kept = check_injected(name, value, inject)
-        where = {"inject": inject.written()} if inject is not None else {}
+        where = {"inject": inject.as_json()} if inject is not None else {}
         await asyncio.to_thread(self._record, "set", name, lambda: self._store.set(self._namespace, name, kept), where)
 
     async def delete(self, name: str) -> None:
@@ -155,7 +155,7 @@ class Vault:
         values = {name: one.value if isinstance(one, Injected) else one for name, one in kept.items()}
         return Secrets(values, [_placeholder(name, one) for name, one in kept.items() if isinstance(one, Injected)])
 
-    async def resolved(self, names: object) -> Secrets:
+    async def resolve_async(self, names: object) -> Secrets:
         """The same, without blocking the event loop."""
         return await asyncio.to_thread(self.resolve, names) if check_asked(names) else NO_SECRETS
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from casemate.files.beneath import mount_of, open_beneath, status_of
 from casemate.files.bounds import Bounds, Skipped
-from casemate.files.names import path_problem, shown
+from casemate.files.names import display_path, path_problem
 from casemate.files.walk import identity, walk
 from casemate.workspace.protected import PROTECTED, Protection
 from casemate.workspace.remove import remove
@@ -77,19 +77,19 @@ def apply(
     except OSError as error:
         skipped.lose(".", f"it cannot be read: {error.strerror}")
     if writer is None:
-        return Applied((), (), skipped.listed())
+        return Applied((), (), skipped.as_tuple())
     removed = remove_all(folder, writer, skipped)
     if seen is not None and skipped.complete:
         removed += _remove_made(folder, seen, skipped)
     if seen is not None:
         seen.forget_unmet()
-    return Applied(tuple(writer.written), tuple(removed), skipped.listed())
+    return Applied(tuple(writer.written), tuple(removed), skipped.as_tuple())
 
 
 def _remove_made(root: int, seen: Seen, skipped: Skipped) -> list[str]:
     """Remove what was made here for things that are no longer in the upper folder, unless somebody has changed it."""
     removed = []
-    for path in seen.gone():
+    for path in seen.orphaned_paths():
         try:
             folder = open_beneath(root, tuple(os.fsdecode(name) for name in path[:-1]))
         except OSError:
@@ -102,7 +102,7 @@ def _remove_made(root: int, seen: Seen, skipped: Skipped) -> list[str]:
             (os.rmdir if is_folder else os.unlink)(path[-1], dir_fd=folder)
             removed.append(text_of(path, is_folder))
         except OSError as error:
-            skipped.refuse(shown(path), f"it cannot be removed: {error.strerror}")
+            skipped.refuse(display_path(path), f"it cannot be removed: {error.strerror}")
         finally:
             os.close(folder)
             seen.forget(path)
@@ -114,13 +114,13 @@ def remove_all(folder: int, writer: Writer, skipped: Skipped) -> list[str]:
     removed = []
     for path in writer.removals:
         if not skipped.complete:
-            skipped.refuse(shown(path), "it is not removed, because not all changes could be written")
+            skipped.refuse(display_path(path), "it is not removed, because not all changes could be written")
             continue
         try:
             name = _remove(folder, path, writer, skipped)
         except OSError as error:
             # Not `lose`: one name that cannot be removed is no reason to keep the others.
-            skipped.refuse(shown(path), f"it cannot be removed: {error.strerror}")
+            skipped.refuse(display_path(path), f"it cannot be removed: {error.strerror}")
             continue
         if name:
             removed.append(name)
@@ -130,7 +130,7 @@ def remove_all(folder: int, writer: Writer, skipped: Skipped) -> list[str]:
 def _remove(root: int, path: tuple[bytes, ...], writer: Writer, skipped: Skipped) -> str | None:
     """The name as it is reported, or None when nothing was there or something stays."""
     if reason := path_problem(path):
-        skipped.refuse(shown(path), f"{reason}, and so it is not removed")
+        skipped.refuse(display_path(path), f"{reason}, and so it is not removed")
         return None
     try:
         folder = open_beneath(root, tuple(os.fsdecode(name) for name in path[:-1]))

@@ -14,7 +14,7 @@ from pathlib import Path
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import mount_of
 from casemate.files.protected import Protection
-from casemate.policy.globs import compiled, is_pattern, literal_folder
+from casemate.policy.globs import compile_globs, is_pattern, literal_folder
 from casemate.workspace.listing import Listings
 
 HIDDEN = ("/**/.env",)  # in each folder that a cell is given, unless it is named as to be seen
@@ -52,10 +52,10 @@ class Guard:
         self._listings = None
         if not (hidden or unwritable or protection) and len(names) == len(usual) and not any(map(_is_special, names)):
             self._listings = Listings(frozenset(names))
-        self._hidden = compiled(map(_resolved, hidden))
-        self._usual = compiled(map(_resolved, usual))
+        self._hidden = compile_globs(map(_resolved, hidden))
+        self._usual = compile_globs(map(_resolved, usual))
         self._seen = {_resolved(path) for path in seen}
-        self._unwritable = compiled(map(_resolved, unwritable))
+        self._unwritable = compile_globs(map(_resolved, unwritable))
         self._protection = protection
 
     def find(self, folder: Path) -> Guarded:

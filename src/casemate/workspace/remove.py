@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable
 
 from casemate.files.beneath import mount_of, status_of
-from casemate.files.names import shown
+from casemate.files.names import display_path
 from casemate.files.walk import Entry, open_folder, walk
 
 _DEPTH = 200
@@ -30,7 +30,7 @@ def remove(folder: int, path: tuple[bytes, ...], keep: Keep, report: Report) -> 
     if there is None:
         return True
     if reason := keep(path, stat.S_ISDIR(there.st_mode)):
-        report(shown(path), reason)
+        report(display_path(path), reason)
         return False
     if not stat.S_ISDIR(there.st_mode):
         os.unlink(path[-1], dir_fd=folder)
@@ -84,9 +84,9 @@ class _Remover:
 
     def leave(self, entry: Entry) -> None:
         if self._report and not _remove_empty(entry.parent, entry.name):
-            self.kept = self.kept or f"{shown(entry.path)} is not empty"
+            self.kept = self.kept or f"{display_path(entry.path)} is not empty"
 
-    def found(self, entry: Entry) -> None:
+    def visit(self, entry: Entry) -> None:
         reason = self._keep(entry.path, False)
         if reason:
             self.stay(entry.path, reason)
@@ -96,10 +96,10 @@ class _Remover:
             except OSError as error:
                 self.stay(entry.path, f"it cannot be removed: {error.strerror}")
 
-    def missed(self, path: tuple[bytes, ...], reason: str) -> None:
+    def skip(self, path: tuple[bytes, ...], reason: str) -> None:
         self.stay(path, reason)
 
     def stay(self, path: tuple[bytes, ...], reason: str) -> None:
-        self.kept = self.kept or f"{shown(path)}: {reason}"
+        self.kept = self.kept or f"{display_path(path)}: {reason}"
         if self._report:
-            self._report(shown(path), reason)
+            self._report(display_path(path), reason)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from casemate.files.beneath import CHUNK, Attributes, mount_of, status_of, write_file, write_link
-from casemate.files.names import path_problem, shown
+from casemate.files.names import display_path, path_problem
 from casemate.files.walk import Entry, identity, is_whiteout, kind_of, open_file, open_folder
 from casemate.model.sizes import format_size
 from casemate.workspace.links import link_problem
@@ -116,7 +116,7 @@ class Writer:
         finally:
             os.close(level.folder)
 
-    def found(self, entry: Entry) -> None:
+    def visit(self, entry: Entry) -> None:
         """Apply anything but a folder."""
         mode = entry.stat.st_mode
         is_old = self._seen is not None and self._seen.is_old(entry)
@@ -149,9 +149,9 @@ class Writer:
             self._refuse(entry, "it was changed here since an earlier step wrote it, and is left as it is")
         return changed
 
-    def missed(self, path: tuple[bytes, ...], reason: str) -> None:
+    def skip(self, path: tuple[bytes, ...], reason: str) -> None:
         """Something in the upper folder was not looked at."""
-        self._skipped.lose(shown(path), reason)
+        self._skipped.lose(display_path(path), reason)
 
     # --------------------------------------------------------------------------------------------------- folders
 
@@ -231,7 +231,7 @@ class Writer:
         made = os.stat(entry.name, dir_fd=self._levels[-1].folder, follow_symlinks=False)
         self.identities.add(identity(made))
         if self._seen is not None:
-            self._seen.made(entry.path, made)
+            self._seen.note_made(entry.path, made)
 
     def _clear(self, entry: Entry, there: os.stat_result | None) -> None:
         """Remove a folder that a file or link replaces: as a whole, or not at all."""
@@ -279,10 +279,10 @@ class Writer:
             replaced.discard(entry.name)
 
     def _refuse(self, entry: Entry, reason: str) -> None:
-        self._skipped.refuse(shown(entry.path), reason)
+        self._skipped.refuse(display_path(entry.path), reason)
 
     def _lose(self, entry: Entry, error: OSError) -> None:
-        self._skipped.lose(shown(entry.path), f"it cannot be written: {error.strerror or error}")
+        self._skipped.lose(display_path(entry.path), f"it cannot be written: {error.strerror or error}")
 
 
 def text_of(path: tuple[bytes, ...], is_folder: bool = False) -> str:

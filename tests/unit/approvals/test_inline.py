@@ -72,7 +72,7 @@ def test_where_the_record_would_have_to_wait_the_thread_does_and_one_use_is_spen
     harness.is_busy = True
     future, _ = asked(harness)
     assert future.result(PATIENCE).allow
-    assert harness.rules.used(rule) == 1
+    assert harness.rules.use_count(rule) == 1
     harness.approvals.close()
     assert harness.decisions == ["allowed"]
 
@@ -136,7 +136,7 @@ def test_a_budget_is_counted_exactly_however_many_threads_ask_here_and_there() -
 
     verdicts = asyncio.run(all_at_once())
     assert sum(verdict.allow for verdict in verdicts) == 137
-    assert harness.rules.used(rule) == 137
+    assert harness.rules.use_count(rule) == 137
     harness.approvals.close()
     assert sorted(harness.decisions) == ["allowed"] * 137 + ["denied"] * 63
 

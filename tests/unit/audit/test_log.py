@@ -33,8 +33,8 @@ def log(path: Path) -> Iterator[AuditLog]:
 
 def fill(log: AuditLog, count: int = 3) -> None:
     for number in range(count):
-        log.intent(f"run-{number}", "default", {"code": f"print({number})"})
-        log.outcome(f"run-{number}", "default", {"status": "ok"})
+        log.append("intent", f"run-{number}", "default", {"code": f"print({number})"})
+        log.append("outcome", f"run-{number}", "default", {"status": "ok"})
 
 
 def tamper(path: Path, *statements: str) -> None:
@@ -49,20 +49,20 @@ def tamper(path: Path, *statements: str) -> None:
 
 
 def test_an_execution_leaves_an_intent_and_an_outcome_in_order(log: AuditLog) -> None:
-    log.intent("run-1", "default", {"code": "1"})
-    log.outcome("run-1", "default", {"status": "ok"})
+    log.append("intent", "run-1", "default", {"code": "1"})
+    log.append("outcome", "run-1", "default", {"status": "ok"})
     rows = log.tail(10)
     assert [(row.sequence, row.kind, row.execution_id, row.detail) for row in rows] == [
         (1, "intent", "run-1", '{"code":"1"}'),
         (2, "outcome", "run-1", '{"status":"ok"}'),
     ]
     assert log.verify().ok
-    assert log.unfinished() == []
+    assert log.unfinished_ids() == []
 
 
 def test_the_tail_is_the_end_of_the_record_and_of_one_namespace(log: AuditLog) -> None:
     for number in range(5):
-        log.intent(f"run-{number}", "odd" if number % 2 else "even", {})
+        log.append("intent", f"run-{number}", "odd" if number % 2 else "even", {})
     assert [row.execution_id for row in log.tail(2)] == ["run-3", "run-4"]
     assert [row.execution_id for row in log.tail(2, "odd")] == ["run-1", "run-3"]
     assert log.tail(0) == []
@@ -71,7 +71,7 @@ def test_the_tail_is_the_end_of_the_record_and_of_one_namespace(log: AuditLog) -
 def test_hostile_text_is_one_row_and_comes_back_as_it_was(log: AuditLog) -> None:
     """AU-01, AU-02."""
     hostile = "'); DROP TABLE record;--\n2026-01-01 approved\r\x1b[2K\u2028\x00"
-    log.intent(hostile, hostile, {hostile: hostile})
+    log.append("intent", hostile, hostile, {hostile: hostile})
     (row,) = log.tail(10)
     assert (row.execution_id, row.namespace) == (hostile, hostile)
     assert row.detail.isprintable()
@@ -159,9 +159,9 @@ def test_a_record_written_anew_is_found_by_a_head_that_was_noted(log: AuditLog, 
 
 
 def test_a_row_noted_earlier_is_still_found_when_more_was_written(log: AuditLog) -> None:
-    log.intent("run", "default", {})
+    log.append("intent", "run", "default", {})
     noted = log.head()
-    log.outcome("run", "default", {})
+    log.append("outcome", "run", "default", {})
     assert log.verify(noted).ok
     assert log.verify(Head(1, "f" * 64)).first_bad == 1
 
@@ -170,9 +170,9 @@ KILLED = """
 import sys
 from casemate.audit.log import AuditLog
 log = AuditLog(sys.argv[1])
-log.intent("finished", "default", {})
-log.outcome("finished", "default", {})
-log.intent("killed", "default", {"code": "while True: pass"})
+log.append("intent","finished", "default", {})
+log.append("outcome","finished", "default", {})
+log.append("intent","killed", "default", {"code": "while True: pass"})
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -190,11 +190,11 @@ def test_an_intent_survives_sigkill_and_is_shown_as_unfinished(path: Path) -> No
         child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
     log = AuditLog(path)
-    assert log.unfinished() == ["killed"]
+    assert log.unfinished_ids() == ["killed"]
     assert [row.kind for row in log.tail(10)] == ["intent", "outcome", "intent"]
     assert log.verify().ok
-    log.outcome("killed", "default", {"status": "unknown"})
-    assert log.unfinished() == []
+    log.append("outcome", "killed", "default", {"status": "unknown"})
+    assert log.unfinished_ids() == []
     log.close()
 
 
@@ -202,9 +202,9 @@ def test_an_execution_has_at_most_one_intent_and_one_outcome(log: AuditLog) -> N
     """AU-07: nothing that happens in a cell adds rows."""
     fill(log, 1)
     with pytest.raises(Fault, match="run-0"):
-        log.intent("run-0", "default", {})
+        log.append("intent", "run-0", "default", {})
     with pytest.raises(Fault, match="run-0"):
-        log.outcome("run-0", "default", {})
+        log.append("outcome", "run-0", "default", {})
     assert len(log.tail(10)) == 2
     assert log.verify().ok
 
@@ -213,8 +213,8 @@ def test_the_order_of_rows_does_not_depend_on_the_clock(path: Path) -> None:
     """AU-09."""
     times = iter([(2_000, 1), (1_000, 2)])
     log = AuditLog(path, clock=lambda: next(times))
-    log.intent("run", "default", {})
-    log.outcome("run", "default", {})
+    log.append("intent", "run", "default", {})
+    log.append("outcome", "run", "default", {})
     assert [(row.sequence, row.wall, row.monotonic) for row in log.tail(2)] == [(1, 2_000, 1), (2, 1_000, 2)]
     assert log.verify().ok
     log.close()
@@ -227,8 +227,8 @@ log = AuditLog(sys.argv[1], patience=60)
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(100):
-    log.intent(f"{sys.argv[2]}-{number}", "default", {})
-    log.outcome(f"{sys.argv[2]}-{number}", "default", {})
+    log.append("intent",f"{sys.argv[2]}-{number}", "default", {})
+    log.append("outcome",f"{sys.argv[2]}-{number}", "default", {})
 """
 
 
@@ -256,7 +256,7 @@ def test_processes_that_write_at_once_lose_no_row(path: Path) -> None:
     log = AuditLog(path)
     assert log.verify().head.count == 4 * 200
     assert log.verify().ok
-    assert log.unfinished() == []
+    assert log.unfinished_ids() == []
     log.close()
 
 
@@ -265,8 +265,8 @@ def test_threads_that_write_at_once_lose_no_row(log: AuditLog) -> None:
 
     def write(name: str) -> None:
         for number in range(50):
-            log.intent(f"{name}-{number}", "default", {})
-            log.outcome(f"{name}-{number}", "default", {})
+            log.append("intent", f"{name}-{number}", "default", {})
+            log.append("outcome", f"{name}-{number}", "default", {})
 
     threads = [threading.Thread(target=write, args=(str(number),)) for number in range(4)]
     for thread in threads:
@@ -283,10 +283,10 @@ def test_a_locked_record_stops_the_run_after_the_given_patience(path: Path) -> N
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(RecordUnavailable, match=r"locked(.|\n)*Another process"):
-        log.intent("run", "default", {})
+        log.append("intent", "run", "default", {})
     other.execute("ROLLBACK")
     other.close()
-    log.intent("run", "default", {})
+    log.append("intent", "run", "default", {})
     assert log.verify().ok
     log.close()
 
@@ -301,12 +301,12 @@ def test_a_full_disk_stops_the_run_and_costs_no_row(path: Path) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         with pytest.raises(RecordUnavailable, match=str(path)) as refused:
-            log.intent("run", "default", {"code": "x" * 8000})
+            log.append("intent", "run", "default", {"code": "x" * 8000})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
         signal.signal(signal.SIGXFSZ, handler)
     assert "disk" in refused.value.remediation
-    log.intent("run", "default", {})
+    log.append("intent", "run", "default", {})
     assert [row.execution_id for row in log.tail(10)] == ["run-0", "run-0", "run"]
     assert log.verify().ok
     log.close()
@@ -319,7 +319,7 @@ def test_a_database_at_its_size_limit_says_so(log: AuditLog) -> None:
     database.execute("PRAGMA max_page_count = 1")
     with pytest.raises(RecordUnavailable, match=r"full(.|\n)*Free some space"):
         for number in range(100):
-            log.intent(f"run-{number}", "default", {"code": "x" * 8000})
+            log.append("intent", f"run-{number}", "default", {"code": "x" * 8000})
     assert log.verify().ok
 
 
@@ -340,7 +340,7 @@ def test_a_file_that_may_only_be_read_stops_the_run(path: Path) -> None:
     AuditLog(path).close()
     path.chmod(0o400)
     with pytest.raises(RecordUnavailable, match="readonly"):
-        AuditLog(path).intent("run", "default", {})
+        AuditLog(path).append("intent", "run", "default", {})
 
 
 def test_whatever_lies_in_the_records_place_stops_the_run(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_a_damaged_file_stops_the_run(log: AuditLog, path: Path) -> None:
         file.seek(4096)
         file.write(b"\xff" * 20_000)
     with pytest.raises(RecordUnavailable, match=r"malformed|corrupt|head is missing"):
-        AuditLog(path).intent("run", "default", {})
+        AuditLog(path).append("intent", "run", "default", {})
 
 
 def test_a_record_that_was_removed_while_open_stops_the_run(log: AuditLog, path: Path) -> None:
@@ -379,7 +379,7 @@ def test_a_record_that_was_removed_while_open_stops_the_run(log: AuditLog, path:
     fill(log, 1)
     path.unlink()
     with pytest.raises(RecordUnavailable, match="removed or replaced"):
-        log.intent("run", "default", {})
+        log.append("intent", "run", "default", {})
 
 
 def test_a_record_of_a_newer_casemate_is_left_alone(path: Path) -> None:
@@ -395,7 +395,7 @@ def test_a_closed_record_takes_no_more_rows(log: AuditLog) -> None:
     log.close()
     log.close()
     with pytest.raises(RecordUnavailable, match="closed"):
-        log.intent("run", "default", {})
+        log.append("intent", "run", "default", {})
 
 
 def test_the_record_lies_in_the_state_folder_of_the_user() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.files.names import path_problem, problem, shown
+from casemate.files.names import display_path, path_problem, problem
 
 HOSTILE = [
     b"",
@@ -50,19 +50,19 @@ HONEST = [
 def test_a_hostile_name_is_refused_and_shown_escaped(name: bytes) -> None:
     """AR-06."""
     assert problem(name)
-    assert shown((b"folder", name)).isprintable()
+    assert display_path((b"folder", name)).isprintable()
 
 
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_name_is_kept_and_shown_as_it_is(name: str) -> None:
     """AR-06."""
     assert problem(name.encode()) is None
-    assert shown((name.encode(),)) == name
+    assert display_path((name.encode(),)) == name
 
 
 @given(st.lists(st.binary(max_size=300), max_size=40))
 def test_any_path_is_shown_in_bounded_printable_text(path: list[bytes]) -> None:
-    text = shown(tuple(path))
+    text = display_path(tuple(path))
     assert len(text) <= 300
     assert all(character.isprintable() or character in "\u200c\u200d" or not character.isascii() for character in text)
     assert not any(character < " " or "\u202a" <= character <= "\u202e" for character in text)

@@ -76,7 +76,7 @@ def test_a_format_has_the_secret_anywhere(form: str) -> None:
 
 def test_a_rule_is_read_as_it_was_written() -> None:
     rule = Inject(["api.example.org:8443"], "X-Api-Key", "{}")
-    assert Inject.read(json.loads(json.dumps(rule.written()))) == rule
+    assert Inject.read(json.loads(json.dumps(rule.as_json()))) == rule
     assert Inject.read({"hosts": ["api.example.org"]}) == Inject(["api.example.org"])
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from casemate import InvalidArgument
-from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, host_rule, narrowed
+from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, host_rule, narrow_hosts
 
 
 def rules(*texts: str, everything: bool = False) -> HostRules:
@@ -27,7 +27,7 @@ def rules(*texts: str, everything: bool = False) -> HostRules:
     (["one.good.test", "two.good.test"], [], []),
 ])  # fmt: skip
 def test_what_is_in_both_lists_is_left(sandbox: list[str], wanted: list[str], left: list[str]) -> None:
-    assert [str(rule) for rule in narrowed(rules(*sandbox), wanted, can_ask=False).allowed] == left
+    assert [str(rule) for rule in narrow_hosts(rules(*sandbox), wanted, can_ask=False).allowed] == left
 
 
 @pytest.mark.parametrize(("sandbox", "wanted"), [
@@ -37,15 +37,15 @@ def test_what_is_in_both_lists_is_left(sandbox: list[str], wanted: list[str], le
 ])  # fmt: skip
 def test_what_the_sandbox_does_not_allow_is_an_error_that_names_it(sandbox: list[str], wanted: str) -> None:
     with pytest.raises(InvalidArgument, match=wanted.replace("*", r"\*")):
-        narrowed(rules(*sandbox), [wanted], can_ask=False)
+        narrow_hosts(rules(*sandbox), [wanted], can_ask=False)
 
 
 def test_where_somebody_can_be_asked_it_is_not_allowed_and_no_error() -> None:
-    assert narrowed(rules("good.test"), ["evil.test"], can_ask=True).allowed == ()
+    assert narrow_hosts(rules("good.test"), ["evil.test"], can_ask=True).allowed == ()
 
 
 def test_a_list_within_every_public_host_is_that_list_and_no_more() -> None:
-    left = narrowed(rules(everything=True), ["api.good.test", "*.other.test:443"], can_ask=False)
+    left = narrow_hosts(rules(everything=True), ["api.good.test", "*.other.test:443"], can_ask=False)
     assert [str(rule) for rule in left.allowed] == ["api.good.test", "*.other.test:443"]
     assert not left.everything
 
@@ -54,22 +54,22 @@ def test_a_list_within_every_public_host_is_that_list_and_no_more() -> None:
 @pytest.mark.parametrize("wanted", ["db.{}", "*.{}", "*.x.{}", "db.{}:443"])
 def test_a_name_of_no_public_host_is_not_among_every_public_host(wanted: str, end: str) -> None:
     with pytest.raises(InvalidArgument):
-        narrowed(rules(everything=True), [wanted.format(end)], can_ask=False)
+        narrow_hosts(rules(everything=True), [wanted.format(end)], can_ask=False)
 
 
 def test_services_of_this_machine_are_named_by_their_ports_to_keep_them() -> None:
     local = tuple(HostRule(LOCAL_NAME, port) for port in (8000, 9000))
     hosts = HostRules((*rules("good.test").allowed, *local), everything=True)
-    assert narrowed(hosts, [f"{LOCAL_NAME}:9000"], can_ask=False).local_ports == (9000,)
-    assert narrowed(hosts, ["good.test"], can_ask=False).local_ports == ()
+    assert narrow_hosts(hosts, [f"{LOCAL_NAME}:9000"], can_ask=False).local_ports == (9000,)
+    assert narrow_hosts(hosts, ["good.test"], can_ask=False).local_ports == ()
     for wanted in (f"{LOCAL_NAME}:7000", LOCAL_NAME, "*.casemate.internal:8000"):
         with pytest.raises(InvalidArgument, match="allow_local"):
-            narrowed(hosts, [wanted], can_ask=True)
+            narrow_hosts(hosts, [wanted], can_ask=True)
 
 
 def test_what_is_denied_stays_denied() -> None:
     hosts = HostRules(rules("*.good.test").allowed, denied=(HostRule("api.good.test"),))
-    assert not narrowed(hosts, ["api.good.test"], can_ask=False).allows("api.good.test", 443)
+    assert not narrow_hosts(hosts, ["api.good.test"], can_ask=False).allows("api.good.test", 443)
 
 
 LABELS = st.sampled_from(["good.test", "api.good.test", "a.api.good.test", "other.test", "api.other.test"])
@@ -83,6 +83,6 @@ RULES = st.builds(
 def test_a_host_is_left_when_both_lists_have_it(
     sandbox: list[HostRule], wanted: list[HostRule], name: str, port: int
 ) -> None:
-    left = narrowed(HostRules(tuple(sandbox)), [str(rule) for rule in wanted], can_ask=True)
+    left = narrow_hosts(HostRules(tuple(sandbox)), [str(rule) for rule in wanted], can_ask=True)
     both = HostRules(tuple(sandbox)).allows(name, port) and HostRules(tuple(wanted)).allows(name, port)
     assert left.allows(name, port) == both

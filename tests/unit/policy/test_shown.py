@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.policy.shown import excerpts, shown, shown_value
+from casemate.policy.shown import escape_text, excerpts, shown_value
 
 TEXTS = st.text(st.characters(), max_size=40)
 
@@ -25,12 +25,12 @@ TEXTS = st.text(st.characters(), max_size=40)
     ("a" + "\u0301" * 9, "a\u0301\u0301" + r"\u0301" * 7),
     ("\u0301", r"\u0301")])  # fmt: skip
 def test_ap_11_what_a_screen_obeys_or_hides_is_shown_as_an_escape(text: str, expected: str) -> None:
-    assert shown(text) == expected
+    assert escape_text(text) == expected
 
 
 @given(TEXTS)
 def test_ap_11_what_is_shown_is_one_line_and_reads_back_as_what_it_is(text: str) -> None:
-    visible = shown(text)
+    visible = escape_text(text)
     assert json.loads(f'"{visible}"') == text
     assert not {unicodedata.category(character) for character in visible} & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 

@@ -40,7 +40,7 @@ def test_va_18_a_name_that_is_none_or_that_loaders_read_is_refused(name: object)
 def test_a_plain_name_may_be_a_secrets(name: str) -> None:
     one = vault(MemoryStore())
     asyncio.run(one.set(name, VALUE))
-    assert one.resolve([name]).revealed() == {name: VALUE}
+    assert one.resolve([name]).reveal() == {name: VALUE}
     assert asyncio.run(one.names()) == (name,)
 
 
@@ -86,9 +86,9 @@ def test_a_secret_of_the_environment_is_read_and_hidden_but_not_changed() -> Non
     one = vault(store_for(None, environ))
     assert asyncio.run(one.names()) == ("TOKEN", "_KEY")
     asyncio.run(one.set("TOKEN", "another-value"))
-    assert one.resolve(["TOKEN"]).revealed() == {"TOKEN": "another-value"}
+    assert one.resolve(["TOKEN"]).reveal() == {"TOKEN": "another-value"}
     asyncio.run(one.delete("TOKEN"))
-    assert one.resolve(["TOKEN"]).revealed() == {"TOKEN": VALUE}
+    assert one.resolve(["TOKEN"]).reveal() == {"TOKEN": VALUE}
     with pytest.raises(InvalidArgument, match="variable of the host"):
         asyncio.run(one.delete("TOKEN"))
 
@@ -102,7 +102,7 @@ def test_what_is_set_again_is_replaced_and_what_is_deleted_is_gone() -> None:
     one = vault(MemoryStore())
     for value in (VALUE, "another-value"):
         asyncio.run(one.set("TOKEN", value))
-    assert one.resolve(["TOKEN"]).revealed() == {"TOKEN": "another-value"}
+    assert one.resolve(["TOKEN"]).reveal() == {"TOKEN": "another-value"}
     asyncio.run(one.delete("TOKEN"))
     with pytest.raises(InvalidArgument, match="no secret TOKEN"):
         one.resolve(["TOKEN"])
@@ -130,8 +130,8 @@ def test_a_secret_that_only_the_door_puts_in_is_a_placeholder_to_a_program(kind:
         asyncio.run(one.set("OTHER", "another-value"))
     assert asyncio.run(one.injects())["TOKEN"] == inject
     first, second = one.resolve(["TOKEN"]), one.resolve(["TOKEN"])
-    assert first.revealed() == {"TOKEN": VALUE}
-    (given,), (again,) = first.for_program().revealed().values(), second.for_program().revealed().values()
+    assert first.reveal() == {"TOKEN": VALUE}
+    (given,), (again,) = first.for_program().reveal().values(), second.for_program().reveal().values()
     assert VALUE not in (given, again)
     assert given != again
     (placeholder,) = first.placeholders
@@ -145,7 +145,7 @@ def test_a_secret_without_a_rule_is_the_programs_as_ever() -> None:
     asyncio.run(one.set("TOKEN", VALUE, inject=Inject(["api.example.org"])))
     asyncio.run(one.set("TOKEN", VALUE))
     held = one.resolve(["TOKEN"])
-    assert (held.placeholders, held.for_program().revealed()) == ((), {"TOKEN": VALUE})
+    assert (held.placeholders, held.for_program().reveal()) == ((), {"TOKEN": VALUE})
     assert asyncio.run(one.injects()) == {"TOKEN": None}
 
 
@@ -181,7 +181,7 @@ def test_the_record_says_where_a_secret_may_go() -> None:
     one = Vault(MemoryStore(), "default", lambda _kind, _namespace, detail: rows.append(detail))
     inject = Inject(["api.example.org"])
     asyncio.run(one.set("TOKEN", VALUE, inject=inject))
-    assert rows == [{"action": "set", "name": "TOKEN", "done": True, "inject": inject.written()}]
+    assert rows == [{"action": "set", "name": "TOKEN", "done": True, "inject": inject.as_json()}]
 
 
 def test_changes_are_noted_without_their_values() -> None:

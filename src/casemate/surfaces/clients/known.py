@@ -66,10 +66,10 @@ def client_named(name: str) -> Client:
     """The client of that name. Raises ``InvalidArgument`` that tells the nearest."""
     if name in CLIENTS:
         return CLIENTS[name]
-    from casemate.model.nearest import meant
+    from casemate.model.nearest import suggest
 
     raise InvalidArgument(
-        "client", f"{name!r} is none that casemate knows{meant(name, CLIENTS)}",
+        "client", f"{name!r} is none that casemate knows{suggest(name, CLIENTS)}",
         remediation=f"Known are {', '.join(CLIENTS)}. For any other: `casemate install --print claude-desktop` shows "
         "the entry that most of them take.",
     )  # fmt: skip

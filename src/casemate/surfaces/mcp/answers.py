@@ -21,7 +21,7 @@ from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
 
 from casemate.model.execution import Crossing, not_reached
 from casemate.operations.documents import known
-from casemate.policy.shown import shown
+from casemate.policy.shown import escape_text
 
 if TYPE_CHECKING:
     from mcp_types import ContentBlock
@@ -268,7 +268,11 @@ def _cause(execution: Document) -> Document | None:
 
 
 def _question(one: Document) -> str:
-    what = f"{shown(str(one['server']))}.{shown(str(one['tool']))}" if one.get("tool") else shown(str(one["summary"]))
+    what = (
+        f"{escape_text(str(one['server']))}.{escape_text(str(one['tool']))}"
+        if one.get("tool")
+        else escape_text(str(one["summary"]))
+    )
     return f"- approval {one['id']}: {one['kind']} {cut(what, 200)}"
 
 

@@ -21,7 +21,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from casemate.errors import CasemateError
-from casemate.policy.shown import request_text, shown, shown_value
+from casemate.policy.shown import escape_text, request_text, shown_value
 
 if TYPE_CHECKING:
     from casemate.surfaces.mcp.call import Call
@@ -96,7 +96,7 @@ class Question:
         asked, arguments = self.document, self.document.get("arguments") or {}
         if self._is_form:
             server, tool = shown_value(asked.get("server", "")), shown_value(asked.get("tool", ""))
-            text = shown(str(arguments.get("message", "")))
+            text = escape_text(str(arguments.get("message", "")))
             return f"The MCP server {server}, whose tool {tool} a program has called, asks: {text}"
         named = {name: str(asked.get(name, "")) for name in ("kind", "server", "tool", "summary")}
         return request_text("A program in casemate's sandbox", arguments=arguments, **named)

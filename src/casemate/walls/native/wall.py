@@ -159,7 +159,7 @@ class NativeWall:
         try:
             if "stdin" not in fds:
                 fds["stdin"] = launch.standard_input(plan.stdin)
-            fds["payload"] = launch.payload(plan.argv, {**plan.env, **plan.secrets.revealed()}, plan.cwd)
+            fds["payload"] = launch.payload(plan.argv, {**plan.env, **plan.secrets.reveal()}, plan.cwd)
             fds["program"] = memory_file(plan.code)
             request = launch.request(plan, root)
         except OSError:

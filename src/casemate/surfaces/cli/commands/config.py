@@ -91,11 +91,11 @@ def _chosen(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Sett
     """The key, or those of the section, of that name. Raises ``InvalidArgument``."""
     names = {name} if name in KEYS else {key.name for key in SECTIONS.get(name, ())}
     if not names:
-        from casemate.model.nearest import meant
+        from casemate.model.nearest import suggest
 
         raise InvalidArgument(
             "key",
-            f"{name!r} is no key that casemate knows{meant(name, [*KEYS, *SECTIONS])}",
+            f"{name!r} is no key that casemate knows{suggest(name, [*KEYS, *SECTIONS])}",
             remediation="`casemate config` lists them.",
         )
     return [(key, setting) for key, setting in found if key.name in names]

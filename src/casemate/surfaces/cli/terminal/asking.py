@@ -14,7 +14,7 @@ import sys
 import termios
 
 from casemate.model.approval import ApprovalRequest
-from casemate.policy.shown import request_text, shown
+from casemate.policy.shown import escape_text, request_text
 from casemate.surfaces.cli.terminal.words import say
 
 _LONGEST_LINE = 4096  # bytes of an answer; a terminal's line has no more (termios(3), MAX_CANON)
@@ -41,7 +41,9 @@ class Terminal:
     async def ask(self, request: ApprovalRequest) -> bool:
         """Show the request; True only where the person then types y or yes. Cancelling takes the question back."""
         if request.kind == "elicitation":
-            say(f"{shown(request.server)} asks for something to be filled in, which cannot be done here: declined")
+            say(
+                f"{escape_text(request.server)} asks for something to be filled in, which cannot be done here: declined"
+            )
             return False
         async with self._screen:
             sys.stderr.write(text_of(request))
