@@ -88,7 +88,7 @@ class Limits:
     @takes_options(LimitOptions)
     def __init__(self, **limits: Unpack[LimitOptions]) -> None:
         for name, value in complete(LimitOptions, limits, "Limits").items():
-            object.__setattr__(self, name, _checked(name, value))
+            object.__setattr__(self, name, _check_value(name, value))
 
     def narrowed(self, other: "Limits | None") -> "Limits":
         """These limits with every field of ``other`` that is tighter; never a wider one."""
@@ -101,7 +101,7 @@ class Limits:
         return Limits(**tighter)
 
 
-def _checked(name: str, value: Any) -> int | float | None:
+def _check_value(name: str, value: Any) -> int | float | None:
     form, low, high = LIMIT_BOUNDS[name]
     if value is None and defaults_of(LimitOptions)[name] is None:
         return None
