@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file i
 from benchmarks import measure
 from benchmarks.measure import Goal, Thing
 from casemate import sync
-from casemate.egress.proxy import LOCAL_NAME, PROXY, EgressProxy, ProxyLimits, Terms
-from casemate.policy.hosts import HostRules, RequestRule, RequestRules, host_rule
+from casemate.egress.proxy import EgressProxy
+from casemate.egress.terms import PROXY, EgressTerms, ProxyLimits
+from casemate.policy.hosts import LOCAL_NAME, HostRules, RequestRule, RequestRules, host_rule
 
 _NAME = "bench.test"
 _TUNNEL, _READ = 18080, 18081  # a port at which anything goes, and one where HTTP is read
@@ -179,7 +180,7 @@ def main() -> None:
     hosts = HostRules((host_rule(f"{_NAME}:{_TUNNEL}"), host_rule(f"{_NAME}:{_READ}")))
     requests = RequestRules((RequestRule(host_rule(f"{_NAME}:{_READ}")),))
     try:
-        egress.open(Terms(hosts, limits=_NO_LIMITS, requests=requests), Loopback(), dns.detach(), proxy.detach())
+        egress.open(EgressTerms(hosts, limits=_NO_LIMITS, requests=requests), Loopback(), dns.detach(), proxy.detach())
         small = Goal(times=1, plus=3e-3)
         goals = dict.fromkeys(("transparent", "CONNECT", "SOCKS5", "transparent, HTTP read"), small)
         gets = measure.in_turn(_things(client, at, 100), run.rounds(500), goals)

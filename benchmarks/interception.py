@@ -22,8 +22,8 @@ from benchmarks import measure
 from benchmarks.egress import Loopback, _line, _listening, _program
 from benchmarks.measure import Goal, Thing
 from casemate.egress.authority import Authority, server_side
-from casemate.egress.proxy import EgressProxy, ProxyLimits, Terms
-from casemate.egress.terms import Interception
+from casemate.egress.proxy import EgressProxy
+from casemate.egress.terms import EgressTerms, Interception, ProxyLimits
 from casemate.policy.hosts import HostRules, host_rule
 
 _NAME, _ADDRESS = "bench.test", "93.184.1.1"
@@ -181,7 +181,7 @@ def _with_door(
     hosts = HostRules(tuple(host_rule(f"{_NAME}:{port}") for port in (_PLAIN, _SEEN)))
     interception = Interception(frozenset({(_NAME, _SEEN)}), authority, server_side(trust))
     try:
-        terms = Terms(hosts, limits=_NO_LIMITS, interception=interception)
+        terms = EgressTerms(hosts, limits=_NO_LIMITS, interception=interception)
         egress.open(terms, Loopback(), dns.detach(), proxy.detach())
         measured(run, client, at)
     finally:

@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file i
 from benchmarks import kernel, measure, ready
 from benchmarks.measure import Goal, Series, Thing
 from casemate import Sandbox
-from casemate.model.plan import Bind, Link, Plan
+from casemate.model.plan import Bind, Plan, Symlink
 
 _GOAL = Goal(times=1.6, plus=4e-3)
 _WARM_GOALS = {"python": Goal(times=0.25, tail=2.0), "node": Goal(times=0.3), "shell": Goal(times=1.0)}
@@ -309,7 +309,7 @@ def _bwrap_options(plan: Plan, file: Path) -> list[str]:
     for entry in plan.entries:
         if isinstance(entry, Bind) and not entry.device:
             options += ["--ro-bind", entry.source, entry.target]
-        elif isinstance(entry, Link):
+        elif isinstance(entry, Symlink):
             options += ["--symlink", entry.points_to, entry.target]
     for place in ("/tmp", "/workspace", "/home/user"):
         options += ["--tmpfs", place]

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from casemate.execution import pipeline
-from casemate.model.plan import Plan, Waiting
+from casemate.model.plan import Plan, ReadyStart
 from casemate.walls.native.pool import Pools
 
 STARTS = ("exec", "warm")
@@ -44,7 +44,7 @@ def _by_exec() -> Iterator[None]:
 def _warm() -> Iterator[None]:
     """Waits for zygotes, and has a ready cell made where there is none."""
 
-    def take(pools: Pools, plan: Plan, waiting: Waiting, root: str) -> Any:
+    def take(pools: Pools, plan: Plan, waiting: ReadyStart, root: str) -> Any:
         pools.start(plan, waiting, root)
         deadline = time.monotonic() + _PATIENCE
         while (turn := real(pools, plan, waiting, root)).cell is None:

@@ -21,7 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from casemate.egress.proxy import DNS, PROXY, CellProxy, Crossing, EgressProxy, Terms
+from casemate.egress.proxy import CellProxy, EgressProxy
+from casemate.egress.terms import DNS, PROXY, EgressTerms
+from casemate.model.execution import Crossing
 from casemate.policy.hosts import HostRules, host_rule
 
 _INSIDE = Path(__file__).with_name("inside.py")
@@ -133,16 +135,16 @@ class Stage:
         self.egress_proxy = EgressProxy(self.internet.resolve, self.internet.connect)
         self.cell_proxy: CellProxy
 
-    def open(self, terms: Terms | None = None) -> CellProxy:
+    def open(self, terms: EgressTerms | None = None) -> CellProxy:
         self.dns_at, self.proxy_at = DNS, PROXY
         proxy = self.inside.listen([PROXY]).result()[0]
         self.cell_proxy = self.egress_proxy.open(
-            terms or Terms(), self.inside, self.inside.datagrams(*DNS), proxy, self.told.append
+            terms or EgressTerms(), self.inside, self.inside.datagrams(*DNS), proxy, self.told.append
         )
         return self.cell_proxy
 
     def allow(self, *rules: str) -> CellProxy:
-        return self.open(Terms(allowing(*rules)))
+        return self.open(EgressTerms(allowing(*rules)))
 
     def close(self) -> None:
         self.egress_proxy.close()

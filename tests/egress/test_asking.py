@@ -10,7 +10,7 @@ from tests.egress.servers import echo, listening
 from tests.egress.stage import Stage, allowing, was_reset
 from tests.egress.test_http import answer, request
 
-from casemate.egress.proxy import Terms
+from casemate.egress.terms import EgressTerms
 from casemate.policy.hosts import HostRules, denied_rule
 
 Question = tuple[str, int, int, "concurrent.futures.Future[bool | str]"]
@@ -33,7 +33,7 @@ def person(stage: Stage) -> Person:
     """Is asked about everything but what rules say."""
     one = Person()
     rules = HostRules(allowing("good.test").allowed, (denied_rule("evil.test"),))
-    stage.open(Terms(rules, approvals=one))
+    stage.open(EgressTerms(rules, approvals=one))
     return one
 
 
@@ -128,7 +128,7 @@ def test_with_another_step_another_person_is_asked_and_an_answer_does_not_outliv
         assert answer(one)[0] == 200
         one.sendall(request("http://new.test/", host="new.test"))
         assert answer(one)[0] == 200  # the same connection, the same step
-        stage.cell_proxy.change(Terms(approvals=other))
+        stage.cell_proxy.change(EgressTerms(approvals=other))
         one.sendall(request("http://new.test/", host="new.test"))
         *_, answered = other.questions.get(timeout=60)
         answered.set_result(False)
@@ -147,7 +147,7 @@ def test_other_connections_go_on_while_one_waits(stage: Stage, person: Person) -
     stage.internet.addresses["good.test"] = ["93.184.6.6"]
     with listening(echo) as port, stage.connect("new.test", 443):
         person.questions.get(timeout=60)
-        stage.cell_proxy.change(Terms(allowing("good.test:7"), approvals=person))
+        stage.cell_proxy.change(EgressTerms(allowing("good.test:7"), approvals=person))
         stage.internet.servers["93.184.6.6", 7] = port
         with stage.connect("good.test", 7) as one:
             one.sendall(b"x")

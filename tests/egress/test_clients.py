@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.egress.stage import HAS_NSENTER, Stage
 
-from casemate.egress.proxy import PROXY
+from casemate.egress.terms import PROXY
 
 pytestmark = pytest.mark.skipif(not HAS_NSENTER, reason="nsenter (util-linux) runs programs in the network of the test")
 

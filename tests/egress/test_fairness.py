@@ -13,7 +13,8 @@ from tests.egress.servers import listening
 from tests.egress.stage import Inside, Stage, allowing
 from tests.egress.test_http import answer, request
 
-from casemate.egress.proxy import DNS, PROXY, CellProxy, Terms
+from casemate.egress.proxy import CellProxy
+from casemate.egress.terms import DNS, PROXY, EgressTerms
 
 TINY = b"1\r\nx\r\n" * 20_000
 CHUNKED = "Transfer-Encoding: chunked\r\n"
@@ -30,7 +31,7 @@ def neighbour(stage: Stage, tmp_path: Path) -> Iterator[Inside]:
 
 def beside(stage: Stage, cell: Inside, *rules: str) -> CellProxy:
     listener = cell.listen([PROXY]).result()[0]
-    return stage.egress_proxy.open(Terms(allowing(*rules)), cell, cell.datagrams(*DNS), listener)
+    return stage.egress_proxy.open(EgressTerms(allowing(*rules)), cell, cell.datagrams(*DNS), listener)
 
 
 def get(cell: Inside, url: str) -> int:

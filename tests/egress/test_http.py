@@ -14,7 +14,7 @@ import pytest
 from tests.egress.servers import listening
 from tests.egress.stage import Stage, allowing, everything_from
 
-from casemate.egress.proxy import PROXY, Terms
+from casemate.egress.terms import PROXY, EgressTerms
 from casemate.policy.hosts import RequestRule, RequestRules, host_rule
 
 
@@ -351,7 +351,7 @@ def test_each_request_needs_the_permission_that_holds_when_it_comes(
     with through_connect(stage) if is_tunnelled else stage.connect("good.test", 80) as one:
         one.sendall(request(target))
         assert answer(one)[0] == 200
-        opening.change(Terms(allowing("other.test")))
+        opening.change(EgressTerms(allowing("other.test")))
         one.sendall(request(target))
         assert answer(one)[0] == 403
     assert stage.crossing("good.test", 80)[-1] == ("denied", "no rule allows it")
@@ -381,7 +381,7 @@ def test_what_a_cell_writes_is_not_in_the_reasons(stage: Stage) -> None:
 
 def test_rules_for_requests_hold_in_clear_and_forbid_what_hides_them(stage: Stage, http_port: int) -> None:
     rules = RequestRules((RequestRule(host_rule("good.test"), ("GET",), "/open"),))
-    stage.open(Terms(allowing("good.test"), requests=rules))
+    stage.open(EgressTerms(allowing("good.test"), requests=rules))
     stage.internet.add("good.test", 80, http_port)
     stage.internet.add("good.test", 443, http_port)
     codes = []

@@ -11,7 +11,7 @@ from tests.egress.stage import Stage, allowing
 from tests.egress.test_http import answer, hearing, request
 
 from casemate.egress.injection import Injection
-from casemate.egress.proxy import Terms
+from casemate.egress.terms import EgressTerms
 from casemate.model.secrets import Placeholder
 
 VALUE, TEXT = "sk-RealRealRealRealReal1", "sk-aaaabbbbccccddddeeee2"
@@ -19,9 +19,9 @@ BASIC = b64encode(f"git:{TEXT}".encode()).decode()
 HOST_FOR_PORTS = frozenset({("good.test", 443), ("good.test", 80)})
 
 
-def injecting(form: str = "Bearer {}") -> Terms:
+def injecting(form: str = "Bearer {}") -> EgressTerms:
     secret = Placeholder("TOKEN", TEXT, VALUE, HOST_FOR_PORTS, "authorization", form)
-    return Terms(allowing("good.test", "evil.test"), rewrite=Injection([secret]))
+    return EgressTerms(allowing("good.test", "evil.test"), rewrite=Injection([secret]))
 
 
 def notes(stage: Stage, host: str) -> list[str]:

@@ -22,13 +22,13 @@ from tests.unit.egress.hellos import real
 
 from casemate.egress.authority import Authority, server_side
 from casemate.egress.dial import connect
-from casemate.egress.proxy import DNS, PROXY, EgressProxy, ProxyLimits, Terms
-from casemate.egress.terms import Interception
+from casemate.egress.proxy import EgressProxy
+from casemate.egress.terms import DNS, PROXY, EgressTerms, Interception, ProxyLimits
 from casemate.errors import SandboxClosed
 
 
 def opened(stage: Stage, echo_port: int, **limits: float) -> None:
-    stage.open(Terms(allowing("good.test:7", "good.test"), limits=ProxyLimits(**limits)))  # type: ignore[arg-type]
+    stage.open(EgressTerms(allowing("good.test:7", "good.test"), limits=ProxyLimits(**limits)))  # type: ignore[arg-type]
     stage.internet.add("good.test", 7, echo_port)
 
 
@@ -133,7 +133,7 @@ def test_a_hello_that_does_not_become_whole_is_given_up(stage: Stage, echo_port:
 
 def test_a_handshake_with_the_door_itself_that_does_not_end_is_given_up(stage: Stage) -> None:
     how = Interception(frozenset({("good.test", 443)}), Authority(["good.test"]), server_side(None))
-    stage.open(Terms(allowing("good.test"), limits=ProxyLimits(head_seconds=3.0), interception=how))
+    stage.open(EgressTerms(allowing("good.test"), limits=ProxyLimits(head_seconds=3.0), interception=how))
     with stage.connect("good.test", 443) as one:
         one.sendall(real("good.test"))
         with contextlib.suppress(ConnectionResetError):
@@ -209,7 +209,7 @@ def test_a_cell_has_its_turn_at_the_resolver_back_when_that_has_answered(stage: 
             return answer(one)[1]
 
     stage.egress_proxy._resolve = resolve
-    stage.open(Terms(allowing("*.good.test"), limits=ProxyLimits(resolve_seconds=0.05)))
+    stage.open(EgressTerms(allowing("*.good.test"), limits=ProxyLimits(resolve_seconds=0.05)))
     for number in range(10):
         stage.internet.add(f"n{number}.good.test", 80, http_port)
     try:
@@ -325,7 +325,7 @@ def test_closing_a_cell_ends_its_connections_and_no_others(stage: Stage, echo_po
     other = Inside(tmp_path / "other")
     try:
         listener = other.listen([PROXY]).result()[0]
-        second = stage.egress_proxy.open(Terms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
+        second = stage.egress_proxy.open(EgressTerms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
         with stage.connect("good.test", 7) as one, other.connect(*PROXY) as two:
             two.sendall(b"CONNECT good.test:7 HTTP/1.1\r\nHost: good.test:7\r\n\r\n")
             assert two.recv(100).startswith(b"HTTP/1.1 200")
@@ -347,7 +347,7 @@ def test_eg_12_what_one_cell_may_reach_another_may_not(stage: Stage, echo_port: 
     other = Inside(tmp_path / "other")
     try:
         listener = other.listen([PROXY]).result()[0]
-        stage.egress_proxy.open(Terms(), other, other.datagrams(*DNS), listener)
+        stage.egress_proxy.open(EgressTerms(), other, other.datagrams(*DNS), listener)
         _, address = stage.ask("good.test")
         assert address is not None
         with pytest.raises(ConnectionRefusedError):
@@ -380,7 +380,7 @@ def test_cells_cannot_take_all_descriptors_of_the_application(
     stage: Stage, echo_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (80, 80))  # ten for a cell: three listeners, three connections
-    stage.open(Terms(allowing("*.good.test", "good.test:7", "good.test:8", "good.test:9")))
+    stage.open(EgressTerms(allowing("*.good.test", "good.test:7", "good.test:8", "good.test:9")))
     stage.internet.add("good.test", 7, echo_port)
     stage.internet.servers[stage.internet.addresses["good.test"][0], 8] = echo_port
     connections = [stage.connect("good.test", 7) for _ in range(3)]
@@ -401,13 +401,13 @@ def test_one_cell_cannot_take_the_descriptors_of_another(
     stage: Stage, echo_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (80, 80))  # ten for a cell
-    stage.open(Terms(allowing("*.good.test", "good.test:7"), limits=ProxyLimits(head_seconds=600)))
+    stage.open(EgressTerms(allowing("*.good.test", "good.test:7"), limits=ProxyLimits(head_seconds=600)))
     stage.internet.add("good.test", 7, echo_port)
     (tmp_path / "other").mkdir()
     other = Inside(tmp_path / "other")
     try:
         listener = other.listen([PROXY]).result()[0]
-        second = stage.egress_proxy.open(Terms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
+        second = stage.egress_proxy.open(EgressTerms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
         greedy = [stage.inside.connect(*PROXY) for _ in range(30)]
         for number in range(30):
             stage.ask(f"n{number}.good.test")
@@ -452,7 +452,7 @@ def test_listeners_that_are_under_way_count_as_if_they_were_there(stage: Stage) 
     """However many names a cell asks for at once."""
     proxy = stage.inside.listen([PROXY]).result()[0]
     slow = Slow(stage.inside)
-    terms = Terms(allowing("*.good.test", "good.test"), limits=ProxyLimits(listeners=6))
+    terms = EgressTerms(allowing("*.good.test", "good.test"), limits=ProxyLimits(listeners=6))
     opening = stage.egress_proxy.open(terms, slow, stage.inside.datagrams(*DNS), proxy)
     with socket.socket(fileno=stage.inside.datagrams("198.18.0.8", 0)) as one:
         one.settimeout(60)

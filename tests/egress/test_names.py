@@ -8,8 +8,8 @@ import socket
 import pytest
 from tests.egress.stage import Stage, allowing, everything_from
 
-from casemate.egress.proxy import DNS, LOCAL_NAME, ProxyLimits, Terms
-from casemate.policy.hosts import HostRule, HostRules, denied_rule
+from casemate.egress.terms import DNS, EgressTerms, ProxyLimits
+from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, denied_rule
 
 NO_SUCH_NAME, SERVER_FAILURE = 3, 2
 
@@ -86,7 +86,7 @@ def test_a_name_is_listened_for_at_its_permitted_ports_only(stage: Stage, echo_p
 
 
 def test_what_is_denied_does_not_resolve_though_everything_else_does(stage: Stage) -> None:
-    stage.open(Terms(HostRules(everything=True, denied=(denied_rule("*.evil.test"),))))
+    stage.open(EgressTerms(HostRules(everything=True, denied=(denied_rule("*.evil.test"),))))
     asked = [stage.ask(name)[0] for name in ("good.test", "x.evil.test", "localhost", "metadata.google.internal")]
     assert asked == [0, NO_SUCH_NAME, NO_SUCH_NAME, NO_SUCH_NAME]
 
@@ -96,7 +96,7 @@ def test_other_terms_hold_at_once(stage: Stage, echo_port: int) -> None:
     stage.internet.add("good.test", 7, echo_port)
     _, address = stage.ask("good.test")
     assert address is not None
-    opening.change(Terms(allowing("other.test")))
+    opening.change(EgressTerms(allowing("other.test")))
     assert stage.ask("good.test")[0] == NO_SUCH_NAME
     assert stage.ask("other.test")[0] == 0
     with contextlib.suppress(ConnectionResetError), stage.inside.connect(address, 7) as one:  # it is still known
@@ -112,13 +112,15 @@ def test_malformed_queries_are_answered_with_an_error_and_do_no_harm(stage: Stag
 
 
 def test_a_name_beyond_the_bound_gets_no_address(stage: Stage) -> None:
-    stage.open(Terms(allowing("*.good.test"), limits=ProxyLimits(names=3)))
+    stage.open(EgressTerms(allowing("*.good.test"), limits=ProxyLimits(names=3)))
     assert [stage.ask(f"n{number}.good.test")[0] for number in range(5)] == [0, 0, 0, SERVER_FAILURE, SERVER_FAILURE]
     assert stage.ask("n0.good.test")[0] == 0
 
 
 def test_more_names_than_listeners_are_reached_one_after_the_other(stage: Stage, echo_port: int) -> None:
-    stage.open(Terms(allowing(*(f"n{number}.good.test:7" for number in range(6))), limits=ProxyLimits(listeners=2)))
+    stage.open(
+        EgressTerms(allowing(*(f"n{number}.good.test:7" for number in range(6))), limits=ProxyLimits(listeners=2))
+    )
     for number in (0, 1, 2, 3, 4, 5, 0, 5):
         stage.internet.add(f"n{number}.good.test", 7, echo_port, f"93.184.9.{number + 1}")
         with stage.connect(f"n{number}.good.test", 7) as one:
@@ -128,7 +130,7 @@ def test_more_names_than_listeners_are_reached_one_after_the_other(stage: Stage,
 
 
 def test_names_that_a_cell_invents_do_not_grow_what_is_told(stage: Stage) -> None:
-    stage.open(Terms(limits=ProxyLimits(queries=10_000)))
+    stage.open(EgressTerms(limits=ProxyLimits(queries=10_000)))
     for number in range(300):
         stage.ask(f"n{number}.evil.test")
     crossings = stage.cell_proxy.crossings()
@@ -139,7 +141,7 @@ def test_names_that_a_cell_invents_do_not_grow_what_is_told(stage: Stage) -> Non
 @pytest.mark.parametrize("rule", ["good.test", "*.invented.test"])
 def test_names_that_a_cell_invents_do_not_hide_what_it_reached(stage: Stage, http_port: int, rule: str) -> None:
     """Neither denied ones nor allowed ones that lead nowhere."""
-    stage.open(Terms(allowing("good.test", rule), limits=ProxyLimits(queries=10_000)))
+    stage.open(EgressTerms(allowing("good.test", rule), limits=ProxyLimits(queries=10_000)))
     stage.internet.add("good.test", 80, http_port)
     with stage.proxy() as one:
         for number in range(300):
@@ -167,7 +169,7 @@ def test_a_name_is_told_as_long_as_it_is(stage: Stage) -> None:
 
 
 def test_a_flood_of_queries_is_dropped_and_the_resolver_goes_on(stage: Stage) -> None:
-    stage.open(Terms(allowing("good.test"), limits=ProxyLimits(queries=10)))
+    stage.open(EgressTerms(allowing("good.test"), limits=ProxyLimits(queries=10)))
     query = b"\0\7\1\0\0\1\0\0\0\0\0\0\4good\4test\0\0\1\0\1"
     with socket.socket(fileno=stage.inside.datagrams("198.18.0.8", 0)) as one:
         for _ in range(150):
@@ -185,7 +187,7 @@ def test_a_flood_of_queries_is_dropped_and_the_resolver_goes_on(stage: Stage) ->
 
 
 def test_a_service_of_the_host_is_reached_at_the_listed_ports_only(stage: Stage, echo_port: int) -> None:
-    stage.open(Terms(HostRules((HostRule(LOCAL_NAME, 8000),))))
+    stage.open(EgressTerms(HostRules((HostRule(LOCAL_NAME, 8000),))))
     stage.internet.servers["127.0.0.1", 8000] = echo_port
     with stage.connect(LOCAL_NAME, 8000) as one:
         one.sendall(b"local")

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 import pytest
 from tests.egress.stage import Stage
 
-from casemate.egress.terms import Terms
+from casemate.egress.terms import EgressTerms
 from casemate.policy.hosts import HostRules, host_rule
 
 ECHO = 7
@@ -65,7 +65,7 @@ def test_the_hosts_own_private_address_is_refused_also_where_a_rule_names_its_ne
     """Services of this machine are reached by ``allow_local`` alone."""
     monkeypatch.setattr("casemate.egress.dial.is_own", lambda address: address == "10.20.0.1")
     rule = host_rule(f"good.test:{ECHO}")
-    stage.open(Terms(HostRules((rule,), private=((rule, (IPv4Network("10.20.0.0/16"),)),))))
+    stage.open(EgressTerms(HostRules((rule,), private=((rule, (IPv4Network("10.20.0.0/16"),)),))))
     stage.internet.add("good.test", ECHO, echo_port, "10.20.0.1")
     assert stage.is_reset("good.test", ECHO)
     assert stage.internet.dialled == []

@@ -21,7 +21,7 @@ from casemate.execution import pipeline
 from casemate.execution.admit import Admitted
 from casemate.execution.house import House
 from casemate.model.events import Done, Output
-from casemate.model.plan import Bind, Plan, Waiting
+from casemate.model.plan import Bind, Plan, ReadyStart
 from casemate.sessions import cells as session_cells
 from casemate.walls.native import launch
 
@@ -186,7 +186,7 @@ def without(*layers: str, entries: tuple[Bind, ...] = (), unruled: tuple[str, ..
         plan = real_plan(admitted, house, *more, **named)
         kept = tuple(layer for layer in plan.layers if layer not in layers)
         weakened = replace(plan, layers=kept, entries=(*plan.entries, *entries))
-        if isinstance(plan.waiting, Waiting):  # of another kind than those that have all rules
+        if isinstance(plan.waiting, ReadyStart):  # of another kind than those that have all rules
             stamp = (*plan.waiting.stamp, *map(hash, unruled))
             weakened = replace(weakened, waiting=replace(plan.waiting, stamp=stamp))
         return weakened

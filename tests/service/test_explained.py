@@ -14,7 +14,7 @@ from tests.service.test_connected_rooms import alike
 
 from casemate import InvalidArgument, Limits, sync
 from casemate.errors import Denied
-from casemate.model.plan import Plan, Waiting
+from casemate.model.plan import Plan, ReadyStart
 from casemate.operations.cell_plan import CellPlan
 from casemate.remote.facade import ConnectedSandbox
 
@@ -41,7 +41,7 @@ async def test_what_a_service_plans_is_what_a_sandbox_plans(
             plans.append(await sandbox.explain("print(1)  # ü", **{**given, "files": files}))
     local, connected = (replace(one, id="", secrets=names_of_secrets(one)) for one in plans)
     assert plans[0].secrets.names == plans[1].secrets.names == tuple(given.get("secrets", ()))
-    if isinstance(local.waiting, Waiting):
+    if isinstance(local.waiting, ReadyStart):
         local = replace(local, waiting=replace(local.waiting, order=b""))
     for field in fields(Plan):
         assert getattr(connected, field.name) == getattr(local, field.name), field.name

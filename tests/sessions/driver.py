@@ -17,7 +17,7 @@ from tests.contract import witness
 from tests.warmth import starting as starting_runs
 
 from casemate import Display, Done, Event, Execution, Output
-from casemate.model.plan import Plan, Waiting
+from casemate.model.plan import Plan, ReadyStart
 from casemate.sessions.session import Session
 from casemate.walls.native.pool import Pools
 from casemate.walls.native.wall import NativeWall
@@ -63,7 +63,7 @@ def _cold_sessions() -> Iterator[None]:
 def _none_for_the_second_life() -> Iterator[None]:
     """A session that goes on with its files does not wait for a cell that is ready: none can have them."""
 
-    def take(warm: Pools, plan: Plan, waiting: Waiting, root: str) -> Any:
+    def take(warm: Pools, plan: Plan, waiting: ReadyStart, root: str) -> Any:
         return (plain if plan.continues else patient)(warm, plan, waiting, root)
 
     plain, patient = _TAKE, Pools.take

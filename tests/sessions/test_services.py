@@ -13,7 +13,7 @@ from casemate import Sandbox
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
-    from casemate.egress.stream import Stream
+    from casemate.egress.stream import TcpStream
 
 ASK = """
 import socket
@@ -31,7 +31,7 @@ class Who:
     name: str = "who.casemate.internal"
     port: int = 7
 
-    async def serve(self, client: Stream) -> None:
+    async def serve(self, client: TcpStream) -> None:
         asker = self.whose()
         await client.send(f"{asker.session} {asker.run}\n".encode() if asker else b"nothing runs\n")
 

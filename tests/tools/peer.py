@@ -20,7 +20,7 @@ from casemate.tools.tool import Tool
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
-    from casemate.egress.stream import Stream
+    from casemate.egress.stream import TcpStream
 
 # An import that waits for the peer, in the same process, holds up the peer's own.
 LOADED = (ast, jsonschema_rs)
@@ -183,7 +183,7 @@ class Tools:
     def begin(self, whose: Callable[[], Requester | None]) -> Tools:
         return self
 
-    async def serve(self, client: Stream) -> None:
+    async def serve(self, client: TcpStream) -> None:
         self.peer.connections += 1
         try:
             while await client.fill():

@@ -15,7 +15,7 @@ from benchmarks.measure import Goal, Series
 
 from casemate import Sandbox
 from casemate.execution import pipeline
-from casemate.model.plan import Plan, Waiting
+from casemate.model.plan import Plan, ReadyStart
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 PROGRAMS = (
@@ -116,7 +116,7 @@ def test_only_one_sandbox_keeps_nothing_ready(tmp_path: Path, monkeypatch: pytes
 
     cold, other = asyncio.run(plans())
     assert isinstance(cold.waiting, str)
-    assert isinstance(other.waiting, Waiting)
+    assert isinstance(other.waiting, ReadyStart)
 
 
 def test_steps_that_did_not_happen_are_part_of_the_next(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, HostRule, HostRules, ex
 from casemate.policy.policy import NO_POLICY, Policy
 
 if TYPE_CHECKING:
-    from casemate.policy.document import Document
+    from casemate.policy.document import PolicyDocument
     from casemate.policy.rules import Rule, Rulebook
 
 _NETWORKS = get_args(Network)  # from the narrowest
@@ -131,7 +131,7 @@ def policy_in(path: str | os.PathLike[str]) -> Policy:
     return reading.policy_of(read, folder, home(), arguments=True)
 
 
-def document_in(path: str | os.PathLike[str], argument: str) -> tuple[Document, str]:
+def document_in(path: str | os.PathLike[str], argument: str) -> tuple[PolicyDocument, str]:
     """A file's document, and the folder that it lies in. Raises ``InvalidArgument`` for ``argument``."""
     from casemate.policy import document
 

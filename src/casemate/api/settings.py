@@ -20,7 +20,7 @@ from casemate.model.limits import Limits
 from casemate.policy.policy import NO_POLICY, Policy, Setting
 
 if TYPE_CHECKING:
-    from casemate.policy.document import Document
+    from casemate.policy.document import PolicyDocument
 
 
 DEFAULT = "default"
@@ -295,18 +295,18 @@ def configured(path: str | Path) -> Configured:
 
 
 def _configured(path: Path) -> Configured:
-    from casemate.policy.document import Document
+    from casemate.policy.document import PolicyDocument
     from casemate.policy.reading import policy_of
     from casemate.policy.srt import is_srt
 
     read, folder = document_in(path, "config")
     place = str(path)
-    document = Document(place, read.values, read.lines)
+    document = PolicyDocument(place, read.values, read.lines)
     if not is_srt(document):
         _check_names(document)
     own = {name: value for name, value in document.values.items() if name in (*_OWN, *_SECTIONS)}
     rest = {name: value for name, value in document.values.items() if name not in own}
-    policy = policy_of(Document(place, rest, document.lines), folder, home(), arguments=True)
+    policy = policy_of(PolicyDocument(place, rest, document.lines), folder, home(), arguments=True)
     settings = {one.name: one for one in _own(document, own, folder)}
     if "policy" in settings:
         _check_said_once(document, rest)
@@ -317,7 +317,7 @@ def _configured(path: Path) -> Configured:
     return Configured(place, policy, settings)
 
 
-def _check_names(document: Document) -> None:
+def _check_names(document: PolicyDocument) -> None:
     from casemate.model.nearest import suggest
 
     for name in document.values:
@@ -325,7 +325,7 @@ def _check_names(document: Document) -> None:
             _refuse(document, (name,), f"is no key that casemate knows{suggest(name, [*_TOP, *KEYS])}")
 
 
-def _own(document: Document, own: Mapping[str, Any], folder: str) -> Iterator[Setting]:
+def _own(document: PolicyDocument, own: Mapping[str, Any], folder: str) -> Iterator[Setting]:
     """The values that are no policy's. Raises ``InvalidArgument``."""
     from casemate.model.nearest import suggest
 
@@ -345,7 +345,7 @@ def _own(document: Document, own: Mapping[str, Any], folder: str) -> Iterator[Se
                 yield _setting(document, (name, key), value, folder)
 
 
-def _setting(document: Document, path: tuple[str, ...], value: Any, folder: str) -> Setting:
+def _setting(document: PolicyDocument, path: tuple[str, ...], value: Any, folder: str) -> Setting:
     key = KEYS[".".join(path)]
     try:
         checked(key, value)
@@ -357,12 +357,12 @@ def _setting(document: Document, path: tuple[str, ...], value: Any, folder: str)
     return Setting(key.name, value, document.where(path))
 
 
-def _check_said_once(document: Document, rest: Mapping[str, Any]) -> None:
+def _check_said_once(document: PolicyDocument, rest: Mapping[str, Any]) -> None:
     if beside := next((name for name in rest if name in POLICY_KEYS), None):
         _refuse(document, (beside,), "the policy is another file's, which policy names; say it there")
 
 
-def _refuse(document: Document, path: tuple[str, ...], problem: str) -> NoReturn:
+def _refuse(document: PolicyDocument, path: tuple[str, ...], problem: str) -> NoReturn:
     raise InvalidArgument("config", f"{document.where(path)}: {'.'.join(path)}: {problem}")
 
 

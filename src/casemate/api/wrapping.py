@@ -26,7 +26,7 @@ from casemate.languages import commands
 from casemate.languages.catalogue import launch_probe, runtime_for
 from casemate.languages.places import homes, is_inside, is_system, too_wide
 from casemate.model.limits import Limits
-from casemate.model.plan import HOME, Bind, Entry, Place, Plan, Shown, Workspace
+from casemate.model.plan import HOME, Bind, Entry, MountPoint, Plan, Shown, Workspace
 from casemate.model.secrets import NO_SECRETS, Secrets
 from casemate.policy.globs import is_pattern
 from casemate.walls.registry import open_wall
@@ -272,6 +272,6 @@ def _places(workspace: Workspace, shown: tuple[Shown, ...]) -> Iterator[Entry]:
     for one in shown:
         for place in one.places:
             if not place.startswith(own):
-                yield Place(place, folder=os.path.isdir(one.source))
+                yield MountPoint(place, folder=os.path.isdir(one.source))
     if workspace.place and not workspace.place.startswith(own):
-        yield Place(workspace.place, folder=True)
+        yield MountPoint(workspace.place, folder=True)

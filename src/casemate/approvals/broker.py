@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.approvals.requests import MOST_ASKED, End, RequestStates, ShownArguments
 from casemate.approvals.worker import Timer, Worker
 from casemate.errors import CasemateError
-from casemate.model.approval import ApprovalRequest, Decision, Question, Verdict
+from casemate.model.approval import ApprovalRequest, ApprovalVerdict, Decision, Question
 from casemate.policy.canonical import fingerprint
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ NOBODY = "nobody is there to ask"
 GONE = "whoever was asked has gone"
 BEYOND = "it is beyond a list of hosts that was given, and asking is switched off"
 _CLOSED = "the sandbox was closed"
-FAULT = Verdict(False, "fault", "casemate itself failed to decide")
+FAULT = ApprovalVerdict(False, "fault", "casemate itself failed to decide")
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +50,7 @@ class PendingRequest:
     question: Question
     redacted: Question
     shown: ShownArguments
-    future: Future[Verdict]
+    future: Future[ApprovalVerdict]
     id: str = ""
     request: ApprovalRequest | None = None
     channels: list[Channel] = field(default_factory=list)
@@ -94,7 +94,7 @@ class ApprovalBroker:
         requester: Requester,
         question: Question,
         shown: ShownArguments,
-        future: Future[Verdict],
+        future: Future[ApprovalVerdict],
         *,
         inline: bool = False,
     ) -> None:
@@ -106,14 +106,14 @@ class ApprovalBroker:
         if is_inline and self.worker.run_inline(self._allow_by_rule, pending) and future.done():
             return
         if not self.worker.submit(self._consider, pending):
-            future.set_result(Verdict(False, "withdrawn", _CLOSED))
+            future.set_result(ApprovalVerdict(False, "withdrawn", _CLOSED))
 
-    def refuse(self, requester: Requester, question: Question, future: Future[Verdict], why: str) -> None:
+    def refuse(self, requester: Requester, question: Question, future: Future[ApprovalVerdict], why: str) -> None:
         """Deny what cannot even be shown."""
         bare = replace(question, arguments={})
         pending = PendingRequest(requester, bare, requester.redact_question(bare), ShownArguments("", ""), future)
-        if not self.worker.submit(self._finish, pending, Verdict(False, "form", why)):
-            future.set_result(Verdict(False, "form", why))
+        if not self.worker.submit(self._finish, pending, ApprovalVerdict(False, "form", why)):
+            future.set_result(ApprovalVerdict(False, "form", why))
 
     def answer(self, request: str, decision: Decision, by: str, note: str = "") -> bool:
         """Answer a request; whether that was the first answer, and in time."""
@@ -164,7 +164,7 @@ class ApprovalBroker:
         for requester in requesters:
             requester.close(_CLOSED)
         self.worker.close()
-        self._deny_all(Verdict(False, "withdrawn", _CLOSED))
+        self._deny_all(ApprovalVerdict(False, "withdrawn", _CLOSED))
 
     def _settle(self, request: str, end: End) -> bool:
         with self._lock:
@@ -187,7 +187,7 @@ class ApprovalBroker:
             pending.future.set_result(verdict)
         self._current = None
 
-    def _write_now(self, pending: PendingRequest, verdict: Verdict) -> bool:
+    def _write_now(self, pending: PendingRequest, verdict: ApprovalVerdict) -> bool:
         assert self._record_now is not None
         requester = pending.requester
         try:
@@ -216,21 +216,25 @@ class ApprovalBroker:
         self._current = None
         self._show_due(requester.queue)
 
-    def _decide_without_asking(self, pending: PendingRequest) -> Verdict | None:
+    def _decide_without_asking(self, pending: PendingRequest) -> ApprovalVerdict | None:
         if pending.requester.is_over:
             return _withdrawal(pending.requester)
         verdict = self.rules.verdict(pending.question, time.monotonic())
         if verdict is not None:
             return verdict
         if not pending.requester.asks:
-            return Verdict(False, "nobody", NOBODY)
+            return ApprovalVerdict(False, "nobody", NOBODY)
         if not self._asks:
-            return Verdict(False, "allow_all", BEYOND) if pending.question.beyond else Verdict(True, "allow_all")
+            return (
+                ApprovalVerdict(False, "allow_all", BEYOND)
+                if pending.question.beyond
+                else ApprovalVerdict(True, "allow_all")
+            )
         if not any(channel.is_available for channel in self._channels_for(pending.requester)):
-            return Verdict(False, "nobody", NOBODY)
+            return ApprovalVerdict(False, "nobody", NOBODY)
         return None
 
-    def _add(self, pending: PendingRequest) -> Verdict | None:
+    def _add(self, pending: PendingRequest) -> ApprovalVerdict | None:
         """Have it wait for an answer. Returns a verdict where it may not."""
         requester = pending.requester
         with self._lock:
@@ -239,7 +243,7 @@ class ApprovalBroker:
             request = os.urandom(16).hex()
             refusal = self._states.add(request, requester.queue, requester.run, len(pending.shown.text))
             if refusal:
-                return Verdict(False, "limit", refusal)
+                return ApprovalVerdict(False, "limit", refusal)
             pending.id = request
             self._pending[request] = pending
         return None
@@ -283,7 +287,7 @@ class ApprovalBroker:
             if receipt == "shown":
                 self._start_timer(pending.id)
         if not pending.channels:
-            self._decide_now(pending, Verdict(False, "nobody", GONE))
+            self._decide_now(pending, ApprovalVerdict(False, "nobody", GONE))
         elif self._record_request is not None and requester.decided_count < MOST_ASKED:
             row = {name: value for name, value in _question_row(pending).items() if value}
             with contextlib.suppress(CasemateError):  # then its decision cannot be recorded, and nothing crosses
@@ -297,23 +301,23 @@ class ApprovalBroker:
     def _expire(self, request: str) -> None:
         if self._settle(request, "expired"):
             why = f"nobody answered within {self._timeout:g} s"
-            self._end(request, Verdict(False, "timeout", why), "denied: timeout")
+            self._end(request, ApprovalVerdict(False, "timeout", why), "denied: timeout")
 
     def _drop_channel(self, channel: Channel, request: str) -> None:
         affected = [one for one in self._pending.values() if channel in one.channels and request in ("", one.id)]
         for pending in affected:
             pending.channels.remove(channel)
             if not pending.channels:
-                self._decide_now(pending, Verdict(False, "nobody", GONE))
+                self._decide_now(pending, ApprovalVerdict(False, "nobody", GONE))
 
-    def _decide_now(self, pending: PendingRequest, verdict: Verdict) -> None:
+    def _decide_now(self, pending: PendingRequest, verdict: ApprovalVerdict) -> None:
         """Decide without an answer, unless one has just come."""
         if self._settle(pending.id, "approved" if verdict.allow else "denied"):
             self._end(pending.id, verdict)
 
     def _apply_answer(self, request: str, decision: Decision, by: str, note: str) -> None:
         pending = self._remove(request)
-        verdict = Verdict(
+        verdict = ApprovalVerdict(
             decision.allow is True, by, decision.reason, decision.content, decision.scope, decision.expires
         )
         if verdict.allow:
@@ -325,7 +329,7 @@ class ApprovalBroker:
         if verdict.allow and decision.scope != "once":
             self._decide_same(pending.shown.hash)
 
-    def _deny_despite_answer(self, pending: PendingRequest) -> Verdict | None:
+    def _deny_despite_answer(self, pending: PendingRequest) -> ApprovalVerdict | None:
         """Why it may not cross although somebody has allowed it: what asked is over, or a rule has come to deny it."""
         if pending.requester.is_over:
             return _withdrawal(pending.requester)
@@ -351,13 +355,13 @@ class ApprovalBroker:
             channel.withdraw(request)
         return pending
 
-    def _end(self, request: str, verdict: Verdict, word: str = "") -> None:
+    def _end(self, request: str, verdict: ApprovalVerdict, word: str = "") -> None:
         self._finish(self._remove(request), verdict, word)
 
     def _finish(
         self,
         pending: PendingRequest,
-        verdict: Verdict,
+        verdict: ApprovalVerdict,
         word: str = "",
         decision: Decision | None = None,
         note: str = "",
@@ -368,7 +372,7 @@ class ApprovalBroker:
         try:
             self._write(pending, verdict, word or ("allowed" if verdict.allow else "denied"), decision, note)
         except CasemateError:
-            verdict = Verdict(False, "record", "the decision could not be recorded")
+            verdict = ApprovalVerdict(False, "record", "the decision could not be recorded")
         if pending.id:
             requester.pending_count -= 1
             requester.pause.note_answer(requester.pending_count)
@@ -378,7 +382,7 @@ class ApprovalBroker:
             self._show_due(requester.queue)
 
     def _write(
-        self, pending: PendingRequest, verdict: Verdict, word: str, decision: Decision | None, note: str
+        self, pending: PendingRequest, verdict: ApprovalVerdict, word: str, decision: Decision | None, note: str
     ) -> None:
         requester = pending.requester
         requester.decided_count += 1
@@ -410,7 +414,7 @@ class ApprovalBroker:
             self._states.forget_run(requester.run)
             self._states.forget_queue(requester.queue)
 
-    def _deny_all(self, verdict: Verdict) -> None:
+    def _deny_all(self, verdict: ApprovalVerdict) -> None:
         """Deny whatever is pending, unrecorded: the broker is closed or has failed itself."""
         with self._lock:
             denied = [pending for pending in self._pending.values() if self._states.settle(pending.id, "denied")]
@@ -426,7 +430,7 @@ class ApprovalBroker:
 
 
 def _decision_row(
-    pending: PendingRequest, verdict: Verdict, word: str, decision: Decision | None = None, note: str = ""
+    pending: PendingRequest, verdict: ApprovalVerdict, word: str, decision: Decision | None = None, note: str = ""
 ) -> dict[str, Any]:
     """What is on record of a decision."""
     note = pending.requester.redact(note)
@@ -447,6 +451,6 @@ def _question_row(pending: PendingRequest) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _withdrawal(requester: Requester) -> Verdict:
+def _withdrawal(requester: Requester) -> ApprovalVerdict:
     """What asked is over."""
-    return Verdict(False, "withdrawn", requester.end_reason)
+    return ApprovalVerdict(False, "withdrawn", requester.end_reason)

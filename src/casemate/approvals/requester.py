@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from casemate.approvals.channels import Channel
     from casemate.approvals.requests import ShownArguments
     from casemate.approvals.worker import Worker
-    from casemate.model.approval import Question, Verdict
+    from casemate.model.approval import ApprovalVerdict, Question
     from casemate.redaction.redaction import Redaction
 
 QUIET = 0.1  # seconds in which the cell sent no request and no answer came (docs/how-to/approvals.md)
@@ -57,12 +57,18 @@ class RequestBroker(Protocol):
     worker: Worker
 
     def decide(
-        self, requester: Requester, question: Question, shown: ShownArguments, future: Future[Verdict], *, inline: bool
+        self,
+        requester: Requester,
+        question: Question,
+        shown: ShownArguments,
+        future: Future[ApprovalVerdict],
+        *,
+        inline: bool,
     ) -> None:
         """Have ``future`` hold a verdict, once there is one."""
         ...
 
-    def refuse(self, requester: Requester, question: Question, future: Future[Verdict], why: str) -> None:
+    def refuse(self, requester: Requester, question: Question, future: Future[ApprovalVerdict], why: str) -> None:
         """Deny what cannot even be shown."""
         ...
 
@@ -122,7 +128,7 @@ class Requester:
         assert self._pause
         return self._pause
 
-    def decide(self, question: Question, *, inline: bool = False) -> Future[Verdict]:
+    def decide(self, question: Question, *, inline: bool = False) -> Future[ApprovalVerdict]:
         """Have it decided whether ``question`` may cross: by rules, or by whoever is asked.
 
         From any thread; never blocks, and always comes to a verdict, at the latest when this run or step is over.
@@ -130,13 +136,15 @@ class Requester:
         thread has a millisecond to spare, so what rules allow may be decided before this returns.
         """
         from casemate.approvals.requests import MOST_ASKED, Unshowable, show_arguments
-        from casemate.model.approval import Verdict
+        from casemate.model.approval import ApprovalVerdict
 
-        future: Future[Verdict] = Future()
+        future: Future[ApprovalVerdict] = Future()
         future.set_running_or_notify_cancel()  # nobody takes a question back but by the end of the run
         self.asked_count += 1
         if self.asked_count > MOST_ASKED:  # not even looked at: a run that asks without end must not hold up others
-            future.set_result(Verdict(False, "limit", f"this run has asked {MOST_ASKED:,} times, which is the most"))
+            future.set_result(
+                ApprovalVerdict(False, "limit", f"this run has asked {MOST_ASKED:,} times, which is the most")
+            )
             return future
         broker = self._connect()
         bound = replace(question, namespace=self.namespace, session=self.session, run=self.run)

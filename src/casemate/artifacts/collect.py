@@ -24,7 +24,7 @@ from casemate.model.execution import Artifact
 from casemate.model.sizes import format_size
 
 if TYPE_CHECKING:
-    from casemate.files.walk import Seen
+    from casemate.files.walk import SeenFiles
     from casemate.model.execution import SkippedFile
     from casemate.redaction.content import Budget
     from casemate.redaction.redaction import Redaction
@@ -49,7 +49,7 @@ def collect(
     bounds: Bounds | None = None,
     unlock: bool = True,
     folder: str | os.PathLike[str] | None = None,
-    seen: Seen | None = None,
+    seen: SeenFiles | None = None,
     redaction: Redaction | None = None,
     hidden: Callable[[str], bool] = lambda _: False,
 ) -> Collected:
@@ -106,7 +106,7 @@ class _Collector:
         given: Mapping[str, str],
         store: Store,
         unlock: bool,
-        seen: Seen | None,
+        seen: SeenFiles | None,
         redaction: Redaction | None,
         hidden: Callable[[str], bool],
     ) -> None:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from casemate.egress.client_hello import MOST_HELLO, BadHello, Hello, looks_like_tls, read_hello
 from casemate.egress.outcomes import EgressRefused, Spent, Unreachable
-from casemate.egress.stream import Stream, StreamPump, readable
-from casemate.egress.terms import LOCAL_NAME
-from casemate.policy.hosts import HTTP, HTTPS, canonical, may_be_public
+from casemate.egress.stream import StreamPump, TcpStream, readable
+from casemate.policy.hosts import HTTP, HTTPS, LOCAL_NAME, canonical, may_be_public
 
 if TYPE_CHECKING:
     from casemate.egress.dial import Dialler
     from casemate.egress.outcomes import ConnectionTally, Ledger
     from casemate.egress.shares import TimeShare
-    from casemate.egress.terms import Service, Terms
+    from casemate.egress.terms import EgressTerms, HostService
 
 _MOST_PIECES = 256  # that a head may come in: each is looked at from the start
 _MOST_GRANTED = 64  # hosts that one connection to the proxy remembers as permitted
@@ -30,7 +29,7 @@ _TLS_IS_HIDDEN = "rules say which requests may be made of it, and TLS hides them
 class CellSide(Protocol):
     """What all connections of one cell share."""
 
-    terms: Terms
+    terms: EgressTerms
     ledger: Ledger
     dialler: Dialler
     time_share: TimeShare
@@ -42,23 +41,23 @@ class CellSide(Protocol):
         """The name that an address of the cell's network stands for."""
 
 
-class Connection:
+class EgressConnection:
     """``client`` is the cell's end. ``refuse``: how a refusal is said to it, where it can be said at all."""
 
-    def __init__(self, cell: CellSide, client: Stream) -> None:
+    def __init__(self, cell: CellSide, client: TcpStream) -> None:
         self.cell = cell
         self.client = client
         self.refuse: Callable[[EgressRefused], bytes] | None = None
         self.touched = self.begun = asyncio.get_running_loop().time()
         self.waits_for_a_person = self.waits_for_the_host = False
-        self._servers: list[Stream] = []
+        self._servers: list[TcpStream] = []
         self._tally: ConnectionTally | None = None
         self._granted: dict[tuple[str, int], str] = {}
         self._granted_under = cell.terms
         self._where = ("(none)", 0)
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> EgressTerms:
         """Those that hold now."""
         return self.cell.terms
 
@@ -112,17 +111,17 @@ class Connection:
 
     # -- how
 
-    async def serve(self, service: Service) -> None:
+    async def serve(self, service: HostService) -> None:
         """Have the host's own ``service`` answer. It may take its time."""
         self.waits_for_the_host = True
         await service.serve(self.client)
 
-    async def dial(self, name: str, port: int) -> Stream:
+    async def dial(self, name: str, port: int) -> TcpStream:
         """The server's end. Raises :class:`EgressRefused`, :class:`Unreachable`."""
         terms = self.terms
         made = await self.cell.dialler.dial(name, port, terms.limits, terms.hosts.networks(name, port))
         try:
-            server = Stream(made)
+            server = TcpStream(made)
         except BaseException:
             made.close()
             raise
@@ -134,12 +133,12 @@ class Connection:
         self.touch()
         return server
 
-    def leave(self, server: Stream) -> None:
+    def leave(self, server: TcpStream) -> None:
         """This server is not needed any more."""
         server.close()
         self._servers.remove(server)
 
-    async def tunnel(self, name: str, port: int, server: Stream, *, is_known: bool = False) -> None:
+    async def tunnel(self, name: str, port: int, server: TcpStream, *, is_known: bool = False) -> None:
         """Carry bytes both ways until both sides have ended. A ClientHello at the beginning must name the server, and
         at 443 there must be one; elsewhere the server may speak first. ``is_known``: it has been looked at already."""
         down: StreamPump | None = None
@@ -157,7 +156,7 @@ class Connection:
                 if pump is not None:
                     pump.stop()
 
-    def pump(self, source: Stream, sink: Stream, most: int | None = None) -> StreamPump:
+    def pump(self, source: TcpStream, sink: TcpStream, most: int | None = None) -> StreamPump:
         """A pump that counts, and tells the sink when the source has ended."""
         pump = StreamPump(
             source, sink, self.count_out if source is self.client else self.count_in, self.cell.room, most
@@ -246,7 +245,7 @@ class Connection:
         is_too_long = now - self.touched > limits.idle_seconds or now - self.begun > limits.seconds
         return is_too_long and not self.waits_for_a_person and not self.waits_for_the_host
 
-    async def run(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
+    async def run(self, serve: Callable[[EgressConnection], Awaitable[None]]) -> None:
         """Serve it to its end; what is refused is said and noted, and nothing of it stays open."""
         try:
             await serve(self)
@@ -299,7 +298,7 @@ async def _both(*pumps: StreamPump) -> None:
         one.result()
 
 
-async def something_from(*streams: Stream) -> None:
+async def something_from(*streams: TcpStream) -> None:
     """Wait until one of ``streams`` has bytes that are not yet used, or can be read."""
     while not any(stream.has_something() for stream in streams):
         await readable(*streams)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from casemate.egress.outcomes import EgressRefused, Unreachable
 from casemate.egress.stream import bound_buffers
-from casemate.egress.terms import LOCAL_NAME, ProxyLimits
-from casemate.policy.hosts import is_in
+from casemate.egress.terms import ProxyLimits
+from casemate.policy.hosts import LOCAL_NAME, is_in
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network

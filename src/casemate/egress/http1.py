@@ -41,7 +41,7 @@ class BadAnswer(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """The head of a request, as it was understood.
 
     ``host`` and ``port``: of the Host field, the port None where there is none; ``url_host``, ``url_port``: of the
@@ -93,7 +93,7 @@ class RequestReader:
         self._chunked = False
         self.watch: Callable[[bytes], None] | None = None
 
-    def head(self, data: bytes) -> Request | None:
+    def head(self, data: bytes) -> HttpRequest | None:
         """The head at the beginning of ``data``; None if there has to come more. Raises :class:`BadRequest`."""
         end = data.find(b"\r\n\r\n")
         head = data[: end + 4 if end >= 0 else len(data)]
@@ -146,7 +146,7 @@ class AnswerReader:
     """The answer to one request, to see where it ends. It is passed on as it comes; with ``anew``, as :meth:`take_all`
     gives it: heads are whole, and a body in chunks is apart from how it was cut."""
 
-    def __init__(self, request: Request, *, anew: bool = False) -> None:
+    def __init__(self, request: HttpRequest, *, anew: bool = False) -> None:
         self._anew = anew
         self._heads, self._read = bytearray(), bytearray()
         self._trailers: list[tuple[bytes, bytes]] = []
@@ -270,7 +270,7 @@ def refusal(text: str, status: bytes = b"403 Forbidden") -> bytes:
     )
 
 
-def _check_request(event: h11.Request, size: int) -> Request:
+def _check_request(event: h11.Request, size: int) -> HttpRequest:
     fields = tuple(event.headers.raw_items())
     names = [name.lower() for name, _ in fields]
     by_name = dict(event.headers)
@@ -291,7 +291,7 @@ def _check_request(event: h11.Request, size: int) -> Request:
         token.strip() for token in b",".join(v for n, v in event.headers if n == b"connection").lower().split(b",")
     ]
     upgrades = b"upgrade" in tokens and by_name.get(b"upgrade", b"").lower() == b"websocket"
-    return Request(
+    return HttpRequest(
         method=event.method.decode(),
         path=path.decode(),
         version=event.http_version,

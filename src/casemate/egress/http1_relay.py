@@ -6,10 +6,10 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine
 
-from casemate.egress.connection import Connection, something_from
-from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, Request, RequestReader, refusal
+from casemate.egress.connection import EgressConnection, something_from
+from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, HttpRequest, RequestReader, refusal
 from casemate.egress.outcomes import EgressRefused, Unreachable
-from casemate.egress.stream import Stream
+from casemate.egress.stream import TcpStream
 from casemate.egress.terms import BodyRedaction, Fields
 from casemate.policy.hosts import HTTP, HTTPS, canonical
 
@@ -18,7 +18,7 @@ _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*\Z")
 
 
 def rewrite_fields(
-    connection: Connection, name: str, port: int, method: str, target: str, fields: Fields, *, is_tls: bool
+    connection: EgressConnection, name: str, port: int, method: str, target: str, fields: Fields, *, is_tls: bool
 ) -> Fields:
     """The fields for the server; what was asked for and not done is put on record. Raises ``ValueError`` for a field
     that could not be written."""
@@ -34,7 +34,7 @@ def rewrite_fields(
     return made.headers
 
 
-def body_watcher(connection: Connection, name: str, port: int) -> Callable[[bytes], None] | None:
+def body_watcher(connection: EgressConnection, name: str, port: int) -> Callable[[bytes], None] | None:
     """Who looks at the parts of a request's body, in order."""
     rewrite = connection.terms.rewrite
     if rewrite is None:
@@ -43,13 +43,13 @@ def body_watcher(connection: Connection, name: str, port: int) -> Callable[[byte
     return lambda part: _note(connection, name, port, watch(part))
 
 
-def answer(connection: Connection, name: str, fields: Fields) -> Fields:
+def answer(connection: EgressConnection, name: str, fields: Fields) -> Fields:
     """The fields of an answer, or its trailers, as the cell may see them."""
     rewrite = connection.terms.rewrite
     return fields if rewrite is None or name not in rewrite.hosts else rewrite.answer(name, fields)
 
 
-def body_redaction(connection: Connection, name: str) -> BodyRedaction | None:
+def body_redaction(connection: EgressConnection, name: str) -> BodyRedaction | None:
     """What an answer's body goes through; None where nothing is put into requests to the host."""
     rewrite = connection.terms.rewrite
     return None if rewrite is None or name not in rewrite.hosts else rewrite.hide(name)
@@ -71,7 +71,7 @@ def redact_answer(following: AnswerReader, hide: BodyRedaction) -> bytes:
     return written
 
 
-def _note(connection: Connection, name: str, port: int, notes: tuple[str, ...]) -> None:
+def _note(connection: EgressConnection, name: str, port: int, notes: tuple[str, ...]) -> None:
     for note in notes:
         connection.cell.ledger.note(name, port, "denied", note)
 
@@ -86,7 +86,9 @@ def in_clear(refused: EgressRefused) -> bytes:
     return refusal(str(refused), status)
 
 
-async def read_request(connection: Connection, reading: RequestReader, name: str, port: int) -> Request | None:
+async def read_request(
+    connection: EgressConnection, reading: RequestReader, name: str, port: int
+) -> HttpRequest | None:
     """The next request's head, taken from what the client sends; None where it sends no more. ``name`` and ``port`` are
     told where it is refused. Raises :class:`EgressRefused`."""
     client, time_share = connection.client, connection.cell.time_share
@@ -107,7 +109,7 @@ async def read_request(connection: Connection, reading: RequestReader, name: str
 
 
 async def relay(
-    connection: Connection, name: str, port: int, server: Stream | None = None, *, is_tls: bool = False
+    connection: EgressConnection, name: str, port: int, server: TcpStream | None = None, *, is_tls: bool = False
 ) -> None:
     """Carry requests to one host, until either side ends; each must be permitted when it comes. ``server`` where there
     is a connection to it already; ``is_tls``: both sides speak in TLS."""
@@ -128,11 +130,11 @@ async def relay(
             return
 
 
-async def relay_any(connection: Connection, reading: RequestReader, request: Request | None) -> None:
+async def relay_any(connection: EgressConnection, reading: RequestReader, request: HttpRequest | None) -> None:
     """Carry requests that name their host by a URL, as an explicit proxy does; each may be for another."""
     connection.refuse = in_clear
     at: tuple[str, int] | None = None
-    server: Stream | None = None
+    server: TcpStream | None = None
     while request is not None:
         name, port = named_by_url(request)
         if connection.terms.intercepts(name, port) is not None:
@@ -150,7 +152,7 @@ async def relay_any(connection: Connection, reading: RequestReader, request: Req
         request = await read_request(connection, reading, "proxy", 0)
 
 
-def named_by_url(request: Request) -> tuple[str, int]:
+def named_by_url(request: HttpRequest) -> tuple[str, int]:
     """The host and port that a proxy is asked for. Raises :class:`EgressRefused`."""
     if request.url_host is None:
         raise EgressRefused(
@@ -170,7 +172,7 @@ def host_name(written: str, port: int) -> str:
     return name
 
 
-def check_host(request: Request, name: str, port: int, *, is_tls: bool = False) -> None:
+def check_host(request: HttpRequest, name: str, port: int, *, is_tls: bool = False) -> None:
     """The request must be for ``name`` and ``port`` wherever it says so. Raises :class:`EgressRefused`."""
     usual = HTTPS if is_tls else HTTP
     if request.method == "CONNECT":
@@ -184,7 +186,7 @@ def check_host(request: Request, name: str, port: int, *, is_tls: bool = False) 
         raise EgressRefused(name, port, "its HTTP request names another host")
 
 
-def check_request(connection: Connection, request: Request, name: str, port: int) -> None:
+def check_request(connection: EgressConnection, request: HttpRequest, name: str, port: int) -> None:
     """Rules for requests must allow it. Raises :class:`EgressRefused`."""
     what = request.method if request.method in _METHODS else "this method"
     if not connection.terms.requests.allows(name, port, request.method, request.path):
@@ -192,12 +194,12 @@ def check_request(connection: Connection, request: Request, name: str, port: int
 
 
 async def _exchange(
-    connection: Connection,
-    request: Request,
+    connection: EgressConnection,
+    request: HttpRequest,
     reading: RequestReader,
     name: str,
     port: int,
-    server: Stream,
+    server: TcpStream,
     *,
     is_tls: bool = False,
 ) -> bool:
@@ -236,7 +238,7 @@ async def _both_ways(uploading: Coroutine[None, None, bool], downloading: Corout
     return is_sent
 
 
-async def _upload(connection: Connection, head: bytes, reading: RequestReader, server: Stream) -> bool:
+async def _upload(connection: EgressConnection, head: bytes, reading: RequestReader, server: TcpStream) -> bool:
     """A request's head and body; False where the server did not want to have all of it, as its answer will say."""
     client, time_share = connection.client, connection.cell.time_share
     while True:
@@ -259,7 +261,7 @@ async def _upload(connection: Connection, head: bytes, reading: RequestReader, s
 
 
 async def _download(
-    connection: Connection, following: AnswerReader, server: Stream, hide: BodyRedaction | None
+    connection: EgressConnection, following: AnswerReader, server: TcpStream, hide: BodyRedaction | None
 ) -> None:
     """The answer. ``hide``: what all of it goes through, see :func:`hidden`. Raises ``OSError`` where it is cut off or
     none."""
@@ -286,7 +288,9 @@ async def _download(
         await connection.client.send(hide.finish())
 
 
-async def _rest_hidden(connection: Connection, following: AnswerReader, server: Stream, hide: BodyRedaction) -> None:
+async def _rest_hidden(
+    connection: EgressConnection, following: AnswerReader, server: TcpStream, hide: BodyRedaction
+) -> None:
     left = following.plain
     while following.is_open or left:
         if not server.ahead and not await server.fill():
@@ -300,7 +304,7 @@ async def _rest_hidden(connection: Connection, following: AnswerReader, server: 
     following.is_whole = bool(following.plain)
 
 
-async def _rest_of_body(connection: Connection, following: AnswerReader, server: Stream) -> None:
+async def _rest_of_body(connection: EgressConnection, following: AnswerReader, server: TcpStream) -> None:
     pump = connection.pump(server, connection.client, following.plain or None)
     try:
         moved = await pump.done

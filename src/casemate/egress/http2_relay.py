@@ -21,7 +21,7 @@ import h2.frame_buffer
 import h2.settings
 import hyperframe.frame
 
-from casemate.egress.connection import Connection
+from casemate.egress.connection import EgressConnection
 from casemate.egress.http1_relay import answer, body_redaction, body_watcher, rewrite_fields
 from casemate.egress.http2 import (
     MOST_AT_ONCE,
@@ -37,7 +37,7 @@ from casemate.egress.http2 import (
     head_of,
 )
 from casemate.egress.outcomes import EgressRefused
-from casemate.egress.stream import Stream
+from casemate.egress.stream import TcpStream
 from casemate.egress.tls_stream import TlsStream
 from casemate.policy.hosts import HTTPS
 
@@ -85,7 +85,7 @@ class _Unlogged(h2.frame_buffer.FrameBuffer):
 class Http2Side:
     """``stream``: where it is reached; ``is_client``: it is the cell."""
 
-    def __init__(self, stream: Stream, *, is_client: bool) -> None:
+    def __init__(self, stream: TcpStream, *, is_client: bool) -> None:
         self.stream = stream
         self.frames = Frames(PREFACE, _MOST_HEAD) if is_client else Frames(b"", _MOST_ANSWER_HEAD)
         self.says_little = True  # in many frames, as it seems
@@ -237,7 +237,7 @@ _SHORT = 1 << 16
 _REFUSED_STREAM = h2.errors.ErrorCodes.REFUSED_STREAM
 
 
-async def relay_h2(connection: Connection, name: str, port: int, server: TlsStream) -> None:
+async def relay_h2(connection: EgressConnection, name: str, port: int, server: TlsStream) -> None:
     """Carry requests to one host until either side ends. ``connection.client`` and ``server`` are there."""
     await _Relay(connection, name, port, server).run()
 
@@ -245,7 +245,7 @@ async def relay_h2(connection: Connection, name: str, port: int, server: TlsStre
 class _Relay:
     """One connection's two sides, and the streams that belong together."""
 
-    def __init__(self, connection: Connection, name: str, port: int, server: TlsStream) -> None:
+    def __init__(self, connection: EgressConnection, name: str, port: int, server: TlsStream) -> None:
         self._connection, self._name, self._port = connection, name, port
         self._client = Http2Side(connection.client, is_client=True)
         self._server = Http2Side(server, is_client=False)

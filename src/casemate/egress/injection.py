@@ -89,7 +89,7 @@ class Injection:
 
     def hide(self, host: str) -> BodyRedaction:
         there = self._of(host)
-        return _BodyRedaction(self._redaction(host), {one.value.encode(): one.text.encode() for one in there})
+        return _PlaceholderRedaction(self._redaction(host), {one.value.encode(): one.text.encode() for one in there})
 
     def _redact(self, host: str, text: bytes) -> bytes:
         hiding = self.hide(host)
@@ -129,7 +129,7 @@ class Injection:
         return name, value
 
 
-class _BodyRedaction:
+class _PlaceholderRedaction:
     """Puts the placeholder in the place of a value, or asterisks where that would be longer or the value is encoded."""
 
     def __init__(self, redaction: Redaction, texts: dict[bytes, bytes]) -> None:

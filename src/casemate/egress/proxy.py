@@ -16,29 +16,22 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from casemate.egress.cell_addresses import CellAddresses
-from casemate.egress.connection import Connection
+from casemate.egress.connection import EgressConnection
 from casemate.egress.dial import Connect, Dialler, Resolve, SystemResolver, connect
 from casemate.egress.outcomes import Ledger
 from casemate.egress.resolver import Resolver
 from casemate.egress.routing import by_name, by_proxy
 from casemate.egress.shares import DescriptorPool, DescriptorShare, TimeShare
-from casemate.egress.stream import Stream, bound_buffers
+from casemate.egress.stream import TcpStream, bound_buffers
 from casemate.egress.terms import (
-    ADDRESS_RANGE,
-    DNS,
-    LOCAL_NAME,
-    PROXY,
     CellListeners,
-    Crossing,
-    EgressApprovals,
-    ProxyLimits,
-    Service,
-    Terms,
+    EgressTerms,
 )
 from casemate.errors import Fault, SandboxClosed
-from casemate.policy.hosts import USUAL_PORTS, may_be_public
+from casemate.model.execution import Crossing
+from casemate.policy.hosts import LOCAL_NAME, USUAL_PORTS, may_be_public
 
-Serve = Callable[[Connection], Awaitable[None]]
+Serve = Callable[[EgressConnection], Awaitable[None]]
 _MOST_ACCEPTED = 16  # between two looks at everything else
 _LEAST_ROOM = 1 << 13  # bytes that a connection moves at once: less costs more than it is fair
 _LOOK_SECONDS = 1.0  # between two looks for connections that are overdue
@@ -54,7 +47,7 @@ class CellProxy:
 
     def __init__(
         self,
-        terms: Terms,
+        terms: EgressTerms,
         network: CellListeners,
         dns: socket.socket,
         proxy: socket.socket,
@@ -64,7 +57,7 @@ class CellProxy:
         self.ledger = Ledger(told)
         self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._network, self._dns, self._proxy = network, dns, proxy
-        self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self._connections: dict[EgressConnection, asyncio.Task[None]] = {}
         self._serving: dict[socket.socket, Serve] = {}
         self._is_paused = False
         self._may_accept = _MOST_ACCEPTED
@@ -72,7 +65,7 @@ class CellProxy:
         self._closing: asyncio.Event | None = None
         self._is_closed = False
 
-    def change(self, terms: Terms) -> None:
+    def change(self, terms: EgressTerms) -> None:
         """From now on ``terms`` hold: for names that are asked for, connections that begin, and requests in clear on
         connections that are there. Tunnels that are there go on."""
         self.terms = terms
@@ -200,12 +193,12 @@ class CellProxy:
         self._may_accept = _MOST_ACCEPTED
 
     def _begin(self, client: socket.socket, serve: Serve) -> None:
-        connection = Connection(self, Stream(client))
+        connection = EgressConnection(self, TcpStream(client))
         task = self._group.create_task(connection.run(serve))
         self._connections[connection] = task
         task.add_done_callback(lambda _: self._over(connection))
 
-    def _over(self, connection: Connection) -> None:
+    def _over(self, connection: EgressConnection) -> None:
         connection.client.abort()  # also where it was cancelled before it began
         del self._connections[connection]
         self._descriptors.give(_DESCRIPTORS)
@@ -235,7 +228,7 @@ class CellProxy:
             self._resume()
 
 
-def _ports(terms: Terms, name: str) -> tuple[int, ...]:
+def _ports(terms: EgressTerms, name: str) -> tuple[int, ...]:
     """Where somebody has to listen for the canonical ``name``: what is allowed, and what may be asked for."""
     if name == LOCAL_NAME:
         return terms.hosts.local_ports
@@ -246,21 +239,6 @@ def _ports(terms: Terms, name: str) -> tuple[int, ...]:
         ports.update(port for port in USUAL_PORTS if not terms.hosts.denies(name, port))
     return tuple(sorted(ports))
 
-
-__all__ = [
-    "ADDRESS_RANGE",
-    "DNS",
-    "LOCAL_NAME",
-    "PROXY",
-    "CellListeners",
-    "CellProxy",
-    "Crossing",
-    "EgressApprovals",
-    "EgressProxy",
-    "ProxyLimits",
-    "Service",
-    "Terms",
-]
 
 _BUFFER = 1 << 18  # bytes that are moved at once; one buffer for all pumps, since they take turns
 _START_SECONDS = 10.0
@@ -293,7 +271,7 @@ class EgressProxy:
 
     def open(
         self,
-        terms: Terms,
+        terms: EgressTerms,
         network: CellListeners,
         dns_fd: int,
         proxy_fd: int,

@@ -11,11 +11,11 @@ import asyncio
 import ssl
 
 from casemate.egress import socks
-from casemate.egress.connection import Connection
+from casemate.egress.connection import EgressConnection
 from casemate.egress.http1 import RequestReader
 from casemate.egress.http1_relay import host_name, in_clear, read_request, relay, relay_any
 from casemate.egress.outcomes import EgressRefused, Unreachable
-from casemate.egress.stream import Stream
+from casemate.egress.stream import TcpStream
 from casemate.egress.terms import Interception
 from casemate.egress.tls_stream import TlsStream
 from casemate.policy.hosts import HTTP, HTTPS, canonical
@@ -37,7 +37,7 @@ _GONE = (
 
 
 async def intercept(
-    connection: Connection, name: str, port: int, how: Interception, server: Stream | None = None
+    connection: EgressConnection, name: str, port: int, how: Interception, server: TcpStream | None = None
 ) -> None:
     """Carry a permitted connection to ``name`` at ``port``. ``server`` where there is a connection to it already.
     Raises :class:`EgressRefused`.
@@ -74,7 +74,7 @@ async def intercept(
 
 
 async def _server(
-    connection: Connection, name: str, port: int, context: ssl.SSLContext, server: Stream | None
+    connection: EgressConnection, name: str, port: int, context: ssl.SSLContext, server: TcpStream | None
 ) -> TlsStream:
     """TLS with the server. Raises :class:`EgressRefused`, :class:`Unreachable`."""
     secured = TlsStream(server or await connection.dial(name, port), context, name)
@@ -92,7 +92,7 @@ async def _server(
     return secured
 
 
-async def _client(connection: Connection, name: str, port: int, context: ssl.SSLContext) -> None:
+async def _client(connection: EgressConnection, name: str, port: int, context: ssl.SSLContext) -> None:
     """TLS with the cell, which ``connection.client`` is then. Raises :class:`EgressRefused`."""
     client = TlsStream(connection.client, context, None)
     try:
@@ -109,7 +109,7 @@ async def _client(connection: Connection, name: str, port: int, context: ssl.SSL
     connection.client = client
 
 
-async def _has_begun(connection: Connection) -> bool:
+async def _has_begun(connection: EgressConnection) -> bool:
     """Whether the client says something after the handshake."""
     try:
         return await connection.client.fill()
@@ -121,7 +121,7 @@ _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _MOST_PIECES = 16  # that a message of SOCKS may come in
 
 
-async def by_name(connection: Connection, name: str, port: int) -> None:
+async def by_name(connection: EgressConnection, name: str, port: int) -> None:
     """A client that connected to the address of ``name``."""
     if (service := connection.terms.service(name, port)) is not None:
         await connection.serve(service)
@@ -132,7 +132,7 @@ async def by_name(connection: Connection, name: str, port: int) -> None:
     await _carry(connection, name, port)
 
 
-async def by_proxy(connection: Connection) -> None:
+async def by_proxy(connection: EgressConnection) -> None:
     """A client of the proxy: SOCKS5, CONNECT, or a request with a whole URL, told apart by the first byte."""
     async with asyncio.timeout(connection.terms.limits.head_seconds):
         if not await connection.client.fill():
@@ -143,7 +143,7 @@ async def by_proxy(connection: Connection) -> None:
         await _by_http(connection)
 
 
-async def _carry(connection: Connection, name: str, port: int, server: Stream | None = None) -> None:
+async def _carry(connection: EgressConnection, name: str, port: int, server: TcpStream | None = None) -> None:
     """What was permitted: HTTP in clear is read, everything else goes through a tunnel."""
     connection.refuse = None
     how = connection.terms.intercepts(name, port)
@@ -159,14 +159,14 @@ async def _carry(connection: Connection, name: str, port: int, server: Stream | 
     await connection.tunnel(name, port, server or await connection.dial(name, port))
 
 
-def _is_seen(connection: Connection, name: str, port: int) -> bool:
+def _is_seen(connection: EgressConnection, name: str, port: int) -> bool:
     """Whether requests to it, if they come in clear, are read."""
     if connection.terms.intercepts(name, port) is not None:
         return False
     return port == HTTP or (port != HTTPS and connection.terms.requests.names(name, port))
 
 
-async def _by_http(connection: Connection) -> None:
+async def _by_http(connection: EgressConnection) -> None:
     connection.refuse = in_clear
     reading = RequestReader()
     request = await read_request(connection, reading, "proxy", 0)
@@ -185,7 +185,7 @@ async def _by_http(connection: Connection) -> None:
     await _carry(connection, name, port, server)
 
 
-async def _by_socks(connection: Connection) -> None:
+async def _by_socks(connection: EgressConnection) -> None:
     try:
         async with asyncio.timeout(connection.terms.limits.head_seconds):
             wanted = await _read_socks_request(connection)
@@ -205,7 +205,7 @@ async def _by_socks(connection: Connection) -> None:
     await _carry(connection, name, port, server)
 
 
-async def _read_socks_request(connection: Connection) -> socks.SocksRequest:
+async def _read_socks_request(connection: EgressConnection) -> socks.SocksRequest:
     """What a client of SOCKS5 wants, once it has said so. Raises :class:`socks.BadSocks`."""
     client = connection.client
     is_greeted = False

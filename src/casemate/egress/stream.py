@@ -15,7 +15,7 @@ _MOST_BUFFERED = 1 << 18  # bytes that the kernel keeps for a connection and a d
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
-class Stream:
+class TcpStream:
     """A connected socket, which is taken over and made non-blocking. ``ahead`` was received and is not yet used.
 
     Whoever waits for it does so in the event loop that runs there, which may be another one later.
@@ -159,7 +159,7 @@ def bound_buffers(one: socket.socket) -> None:
             one.setsockopt(socket.SOL_SOCKET, buffer, _MOST_BUFFERED)
 
 
-async def readable(*streams: Stream) -> None:
+async def readable(*streams: TcpStream) -> None:
     """Wait until one of ``streams`` has bytes, or its end, to be read."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
@@ -184,8 +184,8 @@ class StreamPump:
 
     def __init__(
         self,
-        source: Stream,
-        sink: Stream,
+        source: TcpStream,
+        sink: TcpStream,
         count: Callable[[int], None],
         room: Callable[[], memoryview],
         most: int | None = None,

@@ -8,30 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from casemate.model.execution import Crossing
 from casemate.model.plan import NETWORK_SOCKETS
-from casemate.policy.hosts import LOCAL_NAME, HostRules, RequestRules
+from casemate.policy.hosts import HostRules, RequestRules
 
 if TYPE_CHECKING:
-    from casemate.egress.stream import Stream
-
-__all__ = [
-    "ADDRESS_RANGE",
-    "DNS",
-    "LOCAL_NAME",
-    "PROXY",
-    "BodyRedaction",
-    "CellListeners",
-    "Crossing",
-    "EgressApprovals",
-    "Fields",
-    "Interception",
-    "ProxyLimits",
-    "Rewrite",
-    "RewrittenRequest",
-    "Service",
-    "Terms",
-]
+    from casemate.egress.stream import TcpStream
 
 Fields = list[tuple[bytes, bytes]]  # of a header, in order
 ADDRESS_RANGE = (
@@ -55,7 +36,7 @@ class EgressApprovals(Protocol):
         is the so-manieth to it. From any thread."""
 
 
-class Service(Protocol):
+class HostService(Protocol):
     """What the host itself offers in a cell, at ``port`` of a ``name`` beneath ``casemate.internal``."""
 
     @property
@@ -66,7 +47,7 @@ class Service(Protocol):
     def port(self) -> int:
         """Where its clients find it."""
 
-    async def serve(self, client: Stream) -> None:
+    async def serve(self, client: TcpStream) -> None:
         """Serve one client, in the proxy's loop, which nothing may hold up. It is cancelled with the cell; what it
         raises ends this client's connection. What it takes and gives is its own to bound."""
 
@@ -169,7 +150,7 @@ class ProxyLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class EgressTerms:
     """What one cell may reach. ``asker`` is None where nobody can be asked: then what no rule allows does not resolve.
     ``hosts`` also say which ports of the host's loopback, under the name ``host.casemate.internal``; ``services``: the
     host's own, which no rule is needed for. ``interception``: whose TLS ends at the egress proxy, None for nobody's;
@@ -179,11 +160,11 @@ class Terms:
     approvals: EgressApprovals | None = None
     limits: ProxyLimits = field(default_factory=ProxyLimits)
     requests: RequestRules = field(default_factory=RequestRules)
-    services: tuple[Service, ...] = ()
+    services: tuple[HostService, ...] = ()
     interception: Interception | None = None
     rewrite: Rewrite | None = None
 
-    def service(self, name: str, port: int) -> Service | None:
+    def service(self, name: str, port: int) -> HostService | None:
         """The host's own that is at ``port`` of ``name``."""
         return next((one for one in self.services if (one.name, one.port) == (name, port)), None)
 

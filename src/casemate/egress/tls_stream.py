@@ -11,7 +11,7 @@ import contextlib
 import ssl
 from typing import TYPE_CHECKING
 
-from casemate.egress.stream import Stream, readable
+from casemate.egress.stream import TcpStream, readable
 
 if TYPE_CHECKING:
     from casemate.egress.shares import TimeShare
@@ -21,10 +21,10 @@ _RECORD = 1 << 14  # bytes that one record covers at most (RFC 8446, section 5.1
 _MOST_RECORDS = 64  # that are read at once: each costs, however little it covers
 
 
-class TlsStream(Stream):
+class TlsStream(TcpStream):
     """TLS over ``raw``, which is this one's from now on. Use it after :meth:`handshake`."""
 
-    def __init__(self, raw: Stream, context: ssl.SSLContext, server_name: str | None) -> None:
+    def __init__(self, raw: TcpStream, context: ssl.SSLContext, server_name: str | None) -> None:
         """``server_name``: of the server that is spoken to; None for the side of a server."""
         self.socket = raw.socket
         self.ahead = bytearray()
@@ -57,7 +57,7 @@ class TlsStream(Stream):
             return
 
     async def fill(self) -> bool:
-        """See :class:`Stream`. An end that TLS did not announce is a ``ConnectionResetError``: somebody may have cut
+        """See :class:`TcpStream`. An end that TLS did not announce is a ``ConnectionResetError``: somebody may have cut
         off what comes."""
         while True:
             data = self._read()
@@ -76,7 +76,7 @@ class TlsStream(Stream):
             return bool(data)
 
     def receive_into(self, room: memoryview) -> int:
-        """See :class:`Stream`."""
+        """See :class:`TcpStream`."""
         count = 0
         has_received = False
         for _ in range(_MOST_RECORDS):
@@ -102,7 +102,7 @@ class TlsStream(Stream):
         return count
 
     def push(self, data: memoryview) -> int:
-        """See :class:`Stream`."""
+        """See :class:`TcpStream`."""
         if self._sending.locked():
             raise BlockingIOError
         self.flush()
@@ -114,7 +114,7 @@ class TlsStream(Stream):
         return count
 
     def flush(self) -> None:
-        """See :class:`Stream`."""
+        """See :class:`TcpStream`."""
         while self.is_behind:
             if not self._unsent:
                 self._unsent = memoryview(self._out.read())
@@ -129,7 +129,7 @@ class TlsStream(Stream):
         return self._in.pending > 0 or self._tls.pending() > 0
 
     def has_something(self) -> bool:
-        """See :class:`Stream`."""
+        """See :class:`TcpStream`."""
         while not self.ahead:
             try:
                 data = self._read()
@@ -146,7 +146,7 @@ class TlsStream(Stream):
         return True
 
     async def send(self, data: bytes | memoryview) -> None:
-        """See :class:`Stream`."""
+        """See :class:`TcpStream`."""
         rest = memoryview(data)
         async with self._sending:
             while rest:

@@ -30,9 +30,9 @@ from casemate.execution.seal import seal
 from casemate.files.bounds import Bounds
 from casemate.files.protected import Protection
 from casemate.files.walk import open_folder
-from casemate.model.approval import Question, Verdict
-from casemate.model.overview import Installed, InstalledPackage, Terms
-from casemate.model.plan import PROXY_ADDRESS, Listener
+from casemate.model.approval import ApprovalVerdict, Question
+from casemate.model.overview import Installed, InstalledPackage, InstallTerms
+from casemate.model.plan import PROXY_ADDRESS, CellSocket
 from casemate.packages.gateway import Gateway
 from casemate.packages.names import Requirement
 from casemate.workspace.apply import apply
@@ -65,7 +65,7 @@ class Order:
     """What is to be installed, and how, and into which package set."""
 
     requirements: tuple[Requirement, ...]
-    terms: Terms
+    terms: InstallTerms
     installer: PythonInstaller | NodeInstaller
     namespace: str
 
@@ -112,7 +112,7 @@ def _make_plan(order: Order, house: House, session: str | None) -> tuple[Request
     request = replace(request, session=session)
     alone = replace(house, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=tuple)
     plan = make_plan(alone.admit(request, stream=False), alone, None)
-    return request, replace(plan, entries=(*plan.entries, *shown), listeners=(Listener("tcp", PROXY_ADDRESS, _PORT),))
+    return request, replace(plan, entries=(*plan.entries, *shown), listeners=(CellSocket("tcp", PROXY_ADDRESS, _PORT),))
 
 
 async def _run(plan: Plan, house: House, gateway: Gateway) -> Finished:
@@ -191,7 +191,7 @@ async def permission(
     *,
     language: str = "python",
     built: bool = False,
-) -> Verdict:
+) -> ApprovalVerdict:
     """Whether exactly these may be installed. ``built``: some may have been built from their sources."""
     return await asyncio.wrap_future(asker.decide(_question(requested, found, language, built=built)))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.execution.install_python import package_of
-from casemate.model.overview import InstalledPackage, Terms
+from casemate.model.overview import InstalledPackage, InstallTerms
 from casemate.model.plan import GUEST, PROXY_ADDRESS, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement
@@ -30,7 +30,7 @@ class NodeInstaller:
     def order(
         self,
         requirements: Sequence[Requirement],
-        terms: Terms,
+        terms: InstallTerms,
         house: House,  # noqa: ARG002
     ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
         """What the program is told: everything that is wanted by now. npm makes a whole tree of it, anew."""

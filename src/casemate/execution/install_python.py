@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from casemate.model.overview import InstalledPackage, Terms
+from casemate.model.overview import InstalledPackage, InstallTerms
 from casemate.model.plan import GUEST, LAYERED, PROXY_ADDRESS, Bind, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement, normalize
@@ -30,7 +30,7 @@ class PythonInstaller:
     program: str = f"__file__ = '{GUEST}/install_python.py'\nexec(compile(open(__file__).read(), __file__, 'exec'))\n"
 
     def order(
-        self, requirements: Sequence[Requirement], terms: Terms, house: House
+        self, requirements: Sequence[Requirement], terms: InstallTerms, house: House
     ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
         """What the program is told, and what else its cell has."""
         runtime = house.runtime_for("python")

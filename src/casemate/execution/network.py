@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from casemate.errors import CasemateError
 from casemate.execution.interception import CellInterception, Interceptions
-from casemate.model.plan import NETWORK_SOCKETS, Listener
+from casemate.model.plan import NETWORK_SOCKETS, CellSocket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from casemate.approvals.requester import Requester
-    from casemate.egress.proxy import CellProxy, EgressProxy, Service, Terms
-    from casemate.egress.terms import Rewrite
+    from casemate.egress.proxy import CellProxy, EgressProxy
+    from casemate.egress.terms import EgressTerms, HostService, Rewrite
     from casemate.execution.admit import Admitted
     from casemate.execution.house import Log
-    from casemate.model.approval import Verdict
+    from casemate.model.approval import ApprovalVerdict
     from casemate.model.execution import Crossing
     from casemate.model.request import Request
     from casemate.policy.hosts import HostRules, RequestRules
@@ -53,7 +53,7 @@ class ListeningCell(Protocol):
         """Descriptors of those that it began with."""
         ...
 
-    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
         """More of them."""
         ...
 
@@ -61,7 +61,7 @@ class ListeningCell(Protocol):
 class Offer(Protocol):
     """A service of the host's own that cells may have."""
 
-    def begin(self, whose: Callable[[], Requester | None]) -> Service:
+    def begin(self, whose: Callable[[], Requester | None]) -> HostService:
         """It, in one cell. ``whose``: what runs there now, in whose name everything is asked and done; None where
         nothing does: then nothing is done. From any thread."""
         ...
@@ -143,7 +143,7 @@ class CellNetwork:
         self._asker: Requester | None = None  # what runs now
         self._asks = False  # about hosts
         self._offers: tuple[Offer, ...] = ()
-        self._services: tuple[Service, ...] = ()
+        self._services: tuple[HostService, ...] = ()
         self._offer(offers)
         self._network = network
         self._hosts = admitted.through  # what crosses without asking; None where nothing ever may
@@ -152,7 +152,7 @@ class CellNetwork:
         self._is_closed = False
         self._begins_open = admitted.opens or bool(offers)
         self._is_open = False
-        self._terms: Terms | None = None
+        self._terms: EgressTerms | None = None
         self._cell_proxy: CellProxy | None = None
         self._problem = ""
 
@@ -190,14 +190,14 @@ class CellNetwork:
             self._services = tuple(offer.begin(lambda: self._asker) for offer in offers)
 
     def _change(self) -> None:
-        from casemate.egress.proxy import Terms
+        from casemate.egress.terms import EgressTerms
         from casemate.policy.hosts import HostRules
 
         hosts = self._hosts or HostRules()
         asks = self._asker is not None and self._asks and self._hosts is not None
         approvals = BrokerApprovals(self._asker, hosts) if self._asker is not None and asks else None
         with self._lock:
-            self._terms = Terms(
+            self._terms = EgressTerms(
                 hosts,
                 approvals=approvals,
                 requests=self._network.requests,
@@ -266,7 +266,7 @@ class BrokerApprovals(NamedTuple):
         answer: Future[bool | str] = Future()
         answer.set_running_or_notify_cancel()
 
-        def pass_on(deciding: Future[Verdict]) -> None:
+        def pass_on(deciding: Future[ApprovalVerdict]) -> None:
             verdict = deciding.result()
             answer.set_result(verdict.allow or verdict.reason or False)
 
@@ -280,7 +280,7 @@ class _Tcp(NamedTuple):
     cell: ListeningCell
 
     def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
-        return self.cell.listen([Listener("tcp", *place) for place in addresses])
+        return self.cell.listen([CellSocket("tcp", *place) for place in addresses])
 
 
 def _ordinal(number: int) -> str:

@@ -15,7 +15,7 @@ from casemate.execution.record import recording
 from casemate.execution.redact import prepared, redaction_of
 from casemate.execution.requester import open_requester
 from casemate.execution.run import Doors, run
-from casemate.model.plan import Plan, Waiting
+from casemate.model.plan import Plan, ReadyStart
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
@@ -86,7 +86,7 @@ def report_for(plan: Plan, house: House, report: IsolationReport, ending: Ending
         notes = (*notes, _DIRECT)
     if plan.workspace.hidden:
         notes = (*notes, guarding.note_of(plan.workspace.hidden))
-    if ending.start != "exec" and isinstance(plan.waiting, Waiting) and plan.waiting.preload is not None:
+    if ending.start != "exec" and isinstance(plan.waiting, ReadyStart) and plan.waiting.preload is not None:
         notes = (*notes, _SIBLINGS)
     return replace(report, notes=notes, start=ending.start, start_reason=ending.start_reason)
 

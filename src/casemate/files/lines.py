@@ -18,7 +18,7 @@ _END = b"\n"
 Made = TypeVar("Made")
 
 
-class Client(Protocol):
+class LineClient(Protocol):
     """A connection from a cell, as its door gives it. ``ahead`` was received and is not yet used."""
 
     ahead: bytearray
@@ -45,7 +45,7 @@ class Crowded(Exception):
     """The lines of one cell would take more of the host's memory than they may; the message says so."""
 
 
-class Room:
+class LineBudget:
     """For the lines of one cell, on all of its connections, while they come and until they are answered."""
 
     def __init__(self, most: int) -> None:
@@ -54,9 +54,9 @@ class Room:
         self._taken = 0
 
     @contextlib.contextmanager
-    def share(self) -> Iterator[Share]:
+    def share(self) -> Iterator[LineShare]:
         """What one connection takes of it; with the block that is given back."""
-        share = Share(self)
+        share = LineShare(self)
         try:
             yield share
         finally:
@@ -69,10 +69,10 @@ class Room:
         self._taken += count
 
 
-class Share:
-    """Of one connection in a :class:`Room`."""
+class LineShare:
+    """Of one connection in a :class:`LineBudget`."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: LineBudget) -> None:
         self._room = room
         self._held = 0
 
@@ -83,7 +83,7 @@ class Share:
 
 
 async def read_line(
-    client: Client, most: int = MOST_BYTES, share: Share | None = None, within: float = _LINE_SECONDS
+    client: LineClient, most: int = MOST_BYTES, share: LineShare | None = None, within: float = _LINE_SECONDS
 ) -> bytes | None:
     """The next line, without its end; None where nothing more comes. ``share`` holds it until the next one is read.
     Raises ``InvalidArgument`` beyond ``most`` bytes, for one that is cut off, and for one that was begun and is not
@@ -101,7 +101,7 @@ async def read_line(
         raise InvalidArgument("request", f"is not whole after {within:g} s") from None
 
 
-async def _rest(client: Client, most: int, share: Share | None) -> bytes:
+async def _rest(client: LineClient, most: int, share: LineShare | None) -> bytes:
     seen = 0
     for _ in range(_MOST_PIECES):
         end = client.ahead.find(_END, seen)
@@ -131,7 +131,7 @@ def line_of(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii") + _END
 
 
-async def while_there(client: Client, work: Awaitable[Made]) -> Made | None:
+async def while_there(client: LineClient, work: Awaitable[Made]) -> Made | None:
     """What comes of ``work``; None where the client goes before, which ends it. Raises what ``work`` does."""
     task = asyncio.current_task()
     assert task is not None

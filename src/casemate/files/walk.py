@@ -57,14 +57,14 @@ class Visitor(Protocol):
 
 
 @dataclass(slots=True)
-class _Level:
+class _OpenFolder:
     entry: Entry | None
     path: tuple[bytes, ...]
     folder: int
     names: Iterator[bytes]
 
 
-class _Walk:
+class _TreeWalk:
     def __init__(self, visitor: Visitor, depth: int, entries: int, unlock: bool) -> None:
         self._visitor = visitor
         self._depth = depth
@@ -73,7 +73,7 @@ class _Walk:
         self._unlock = unlock
 
     def through(self, root: int, path: tuple[bytes, ...]) -> None:
-        levels = [_Level(None, path, root, self._names(root, path))]
+        levels = [_OpenFolder(None, path, root, self._names(root, path))]
         try:
             while levels:
                 name = next(levels[-1].names, None)
@@ -85,7 +85,7 @@ class _Walk:
             for level in levels:
                 os.close(level.folder)
 
-    def _leave(self, level: _Level) -> None:
+    def _leave(self, level: _OpenFolder) -> None:
         os.close(level.folder)
         if level.entry:
             self._visitor.leave(level.entry)
@@ -103,7 +103,7 @@ class _Walk:
             self._visitor.skip(path, f"there are more than {self._entries} entries; the rest was not looked at")
         return iter(sorted(names))
 
-    def _visit(self, level: _Level, name: bytes) -> _Level | None:
+    def _visit(self, level: _OpenFolder, name: bytes) -> _OpenFolder | None:
         path = (*level.path, name)
         try:
             entry = Entry(path, os.stat(name, dir_fd=level.folder, follow_symlinks=False), level.folder)
@@ -119,7 +119,7 @@ class _Walk:
             return None
         return self._enter(entry, folder)
 
-    def _enter(self, entry: Entry, folder: int) -> _Level | None:
+    def _enter(self, entry: Entry, folder: int) -> _OpenFolder | None:
         try:
             inside = self._visitor.enter(entry, folder)
         except BaseException:
@@ -128,7 +128,7 @@ class _Walk:
         if not inside:
             os.close(folder)
             return None
-        return _Level(entry, entry.path, folder, self._names(folder, entry.path))
+        return _OpenFolder(entry, entry.path, folder, self._names(folder, entry.path))
 
 
 def walk(
@@ -145,7 +145,7 @@ def walk(
     ``unlock``: folders without permission bits are given some first; the tree is ours to change.
     At most ``depth`` + 1 descriptors are open at a time. What the visitor raises (but not ``OSError``) ends the walk.
     """
-    _Walk(visitor, depth, entries, unlock).through(open_folder(root, b".", unlock=unlock), at)
+    _TreeWalk(visitor, depth, entries, unlock).through(open_folder(root, b".", unlock=unlock), at)
 
 
 def open_folder(parent: int, name: bytes | str, *, unlock: bool = False) -> int:
@@ -211,7 +211,7 @@ def _unlock(handle: int, mode: int, needed: int) -> None:
 _DEPTH, _ENTRIES = 64, 100_000
 
 
-class Seen:
+class SeenFiles:
     """Remembers each file by its inode, its size and the time of its last change, which no program sets (inode(7))."""
 
     def __init__(self) -> None:
@@ -264,12 +264,12 @@ class Seen:
         """Whether nothing in the folder ``root``, which lies ``at`` in the tree, is new or changed, and nothing of what
         something was made for has gone. Nothing is noted.
         """
-        look = _Look(self._known)
+        look = _ChangeProbe(self._known)
         walk(root, look, depth=_DEPTH, entries=_ENTRIES, at=at)
         return not look.found_new and look.met >= self._made.keys()
 
 
-class _Look:
+class _ChangeProbe:
     """A visit that only looks."""
 
     def __init__(self, known: dict[tuple[bytes, ...], tuple[int, ...]]) -> None:

@@ -16,7 +16,7 @@ from casemate.languages.installed import Installed
 from casemate.languages.places import entries_for, hops, is_program, is_system, too_wide, unreadable
 from casemate.languages.runtime import CELL_PATH, SYSTEM_PATH, Environment
 from casemate.languages.waiting import Asked, json_order, read_at_start, too_special
-from casemate.model.plan import GUEST, NODE_PACKAGES, PROGRAM, Entry, Launch, Link, Waiting
+from casemate.model.plan import GUEST, NODE_PACKAGES, PROGRAM, Entry, Launch, ReadyStart, Symlink
 
 _HOOK = f"{GUEST}/node_hook.cjs"
 _MIB = 2**20
@@ -87,7 +87,7 @@ class NodeRuntime:
             raise RuntimeMissing("node", "no Node was found", remediation=f"Get it: {_REMEDY}")
         return launch_of(found, program_name, arguments, memory, _INTERRUPTIBLE if session else ())
 
-    def waiting(self, asked: Asked) -> Waiting | str:
+    def waiting(self, asked: Asked) -> ReadyStart | str:
         """See :class:`casemate.languages.runtime.Runtime`: what is required before the program waits for it."""
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
@@ -97,7 +97,7 @@ class NodeRuntime:
             return order
         argv = asked.launch.argv[: len(asked.launch.argv) - len(asked.arguments)]
         # The heap's size is given when Node starts, so that limits cannot be narrowed later.
-        return Waiting(argv, {**asked.base_env, "CASEMATE_WAIT": "6"}, order, asked.limits, _COST)
+        return ReadyStart(argv, {**asked.base_env, "CASEMATE_WAIT": "6"}, order, asked.limits, _COST)
 
     def installed(self, environment: Environment = None) -> Installed:  # noqa: ARG002 - only Python has any
         """The Node that is used."""
@@ -161,7 +161,7 @@ def _changed(program: Path) -> int:
 @functools.lru_cache(maxsize=16)
 def _entries(found: Node) -> tuple[Entry, ...]:
     # Not at the root, where npm would take it for the project that every folder is part of.
-    packages = Link(f"{PROGRAM}/node_modules", NODE_PACKAGES)
+    packages = Symlink(f"{PROGRAM}/node_modules", NODE_PACKAGES)
     return (*entries_for(_trees(found), found.chain), packages)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from casemate.languages.runtime import SYSTEM_FOLDERS
-from casemate.model.plan import Bind, Entry, Link
+from casemate.model.plan import Bind, Entry, Symlink
 
 # Systems that keep every program in a folder of its own there; a program needs many of them.
 _STORES = ("/nix/store", "/gnu/store")
@@ -105,7 +105,7 @@ def entries_for(trees: Iterable[Path], chain: Iterable[Path]) -> tuple[Entry, ..
                 bind = Bind(store, store) if store else Bind(str(source), str(target))
                 binds.setdefault(bind.target, bind)
     outer = tuple(bind for bind in binds.values() if not _within_another(bind, binds.values()))
-    links = (Link(str(hop), os.readlink(hop)) for hop in chain if hop.is_symlink() and not _covered(hop, outer))
+    links = (Symlink(str(hop), os.readlink(hop)) for hop in chain if hop.is_symlink() and not _covered(hop, outer))
     return (*outer, *links)
 
 

@@ -15,7 +15,7 @@ from casemate.languages import interpreters
 from casemate.languages.places import entries_for, is_inside, is_system
 from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, Environment
 from casemate.languages.waiting import Asked, json_order, read_at_start, too_special
-from casemate.model.plan import GUEST, HOME, MODULES, PROGRAM, Bind, Entry, Launch, Waiting
+from casemate.model.plan import GUEST, HOME, MODULES, PROGRAM, Bind, Entry, Launch, ReadyStart
 
 if TYPE_CHECKING:
     from casemate.languages.installed import Installed
@@ -60,7 +60,7 @@ class PythonRuntime:
         """See :class:`casemate.languages.runtime.Runtime`."""
         return launch_of(_found(environment), program_name, arguments)
 
-    def waiting(self, asked: Asked) -> Waiting | str:
+    def waiting(self, asked: Asked) -> ReadyStart | str:
         """See :class:`casemate.languages.runtime.Runtime`: a program is forked from the zygote of its environment."""
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START) or _unfit(asked)
         if why:
@@ -72,7 +72,7 @@ class PythonRuntime:
         if isinstance(order, str):
             return order
         preload = _preload(asked)
-        return Waiting(
+        return ReadyStart(
             argv=asked.launch.argv[: len(asked.launch.argv) - len(asked.arguments)],
             env={**asked.base_env, **dict.fromkeys(THREAD_COUNTS, "1")},
             order=order,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Protocol
 
-from casemate.model.plan import PROGRAMS, Launch, Waiting
+from casemate.model.plan import PROGRAMS, Launch, ReadyStart
 
 if TYPE_CHECKING:
     from casemate.languages.installed import Installed
@@ -73,7 +73,7 @@ class Runtime(Protocol):
         """
         ...
 
-    def waiting(self, asked: Asked) -> Waiting | str:
+    def waiting(self, asked: Asked) -> ReadyStart | str:
         """How a process of this language waits for such a program, or why it could not be begun in one."""
         ...
 

@@ -14,7 +14,7 @@ from casemate.languages.installed import Installed
 from casemate.languages.places import entries_for, hops
 from casemate.languages.runtime import SYSTEM_PATH, Environment
 from casemate.languages.waiting import Asked, bounded, read_at_start, too_special
-from casemate.model.plan import GUEST, PROGRAM, Launch, Waiting
+from casemate.model.plan import GUEST, PROGRAM, Launch, ReadyStart
 
 _REMEDY = "apt-get install bash"
 _WAIT = f"{GUEST}/shell_wait.sh"
@@ -57,7 +57,7 @@ class ShellRuntime:
             argv=(str(shell), f"{PROGRAM}/{program_name}", *arguments),
         )
 
-    def waiting(self, asked: Asked) -> Waiting | str:
+    def waiting(self, asked: Asked) -> ReadyStart | str:
         """See :class:`casemate.languages.runtime.Runtime`: bash reads ``BASH_ENV`` before it opens its program."""
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
@@ -72,7 +72,7 @@ class ShellRuntime:
         if isinstance(order, str):
             return order
         env = {**asked.base_env, "BASH_ENV": _WAIT}
-        return Waiting((program, *rest), env, order, asked.most, _COST)
+        return ReadyStart((program, *rest), env, order, asked.most, _COST)
 
     def installed(self, environment: Environment = None) -> Installed:  # noqa: ARG002 - only Python has any
         """The shell that is used."""

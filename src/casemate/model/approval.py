@@ -68,7 +68,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ApprovalVerdict:
     """What was decided about a question: ``by`` names the rule or the channel, and where a rule is written; ``scope``
     and ``expires`` are somebody's answer's, as of :class:`Decision`."""
 

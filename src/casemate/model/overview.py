@@ -12,7 +12,7 @@ from casemate.model.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class InstallTerms:
     """How packages are installed. ``sources``: they may be built, which runs code of theirs in the installing cell;
     ``upgrade``: the newest that fit, also where others are there that fit; ``timeout``: seconds of the cell."""
 

@@ -52,7 +52,7 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Symlink:
     """A symbolic link at ``target`` that says ``points_to``."""
 
     target: str
@@ -60,7 +60,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextFile:
     """A small synthesised file at ``target``."""
 
     target: str
@@ -68,19 +68,19 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MountPoint:
     """An empty folder or file at ``target``, for a cell to mount something over."""
 
     target: str
     folder: bool
 
 
-Entry = Bind | Link | Text | Place
+Entry = Bind | Symlink | TextFile | MountPoint
 
 Network = Literal["none", "listed", "public"]  # which hosts a cell may reach, from the narrowest
 
 
-class Listener(NamedTuple):
+class CellSocket(NamedTuple):
     """A socket that the host has in a cell's network."""
 
     kind: Literal["tcp", "udp"]
@@ -89,8 +89,8 @@ class Listener(NamedTuple):
 
 
 NETWORK_SOCKETS = (
-    Listener("udp", PROXY_ADDRESS, 53),
-    Listener("tcp", PROXY_ADDRESS, 3128),
+    CellSocket("udp", PROXY_ADDRESS, 53),
+    CellSocket("tcp", PROXY_ADDRESS, 3128),
 )  # a cell's resolver and its proxy
 
 
@@ -124,7 +124,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ReadyStart:
     """How a program of this language is begun in a cell that was made before the program was known.
 
     ``argv`` and ``env``: of the process that waits, the same for every program; ``order``: what it reads when its
@@ -178,9 +178,9 @@ class Plan:
     reserve: int = 0
     network: Network = "none"
     allowed_domains: tuple[str, ...] = ()
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[CellSocket, ...] = ()
     layers: tuple[str, ...] = LAYERS
-    waiting: Waiting | str = "nothing is kept ready for it"
+    waiting: ReadyStart | str = "nothing is kept ready for it"
     session: bool = False
     continues: str = ""
     secrets: Secrets = NO_SECRETS

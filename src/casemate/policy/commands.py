@@ -37,7 +37,7 @@ _MOST_WORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandPattern:
     """A pattern for an argument vector: ``words``, each literal but for ``*`` and a last ``**``."""
 
     words: tuple[str, ...]
@@ -59,7 +59,7 @@ class Command:
         return " ".join(self.words)
 
 
-def command(given: object, *, narrowly: bool) -> Command:
+def command(given: object, *, narrowly: bool) -> CommandPattern:
     """The command pattern that a rule gives, as a list of words or as plain words with spaces between them.
 
     Raises ``ValueError`` saying what is wrong with it: empty, a shell's syntax, a program that is no name, ``*`` within
@@ -81,7 +81,7 @@ def command(given: object, *, narrowly: bool) -> Command:
             f"is too wide: {program!r} can run other programs or write anywhere, so a wildcard after it "
             "allows anything; write the whole command"
         )
-    return Command(words)
+    return CommandPattern(words)
 
 
 def runs_programs(program: str) -> bool:

@@ -28,7 +28,7 @@ _WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "fa
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class PolicyDocument:
     """``values``: what the file says; ``lines``: on which line (from 1) the value at each path begins; ``name``: how
     messages call the file."""
 
@@ -52,7 +52,7 @@ def format_of(file_name: str) -> Format:
     return _FORMATS[ending]
 
 
-def read_document(data: bytes, name: str, form: Format) -> Document:
+def read_document(data: bytes, name: str, form: Format) -> PolicyDocument:
     """The document in ``data``. Raises ``InvalidArgument`` naming the file, and the line where it can be told."""
     if len(data) > MOST_BYTES:
         raise InvalidArgument("policy", f"{name}: is longer than {MOST_BYTES >> 10} KiB")
@@ -68,14 +68,14 @@ def read_document(data: bytes, name: str, form: Format) -> Document:
         raise InvalidArgument("policy", f"{name}: is nested too deeply") from None
     if not isinstance(values, dict):
         raise InvalidArgument("policy", f"{name}: is no mapping of keys to values")
-    return Document(name, values, lines)
+    return PolicyDocument(name, values, lines)
 
 
-def of_mapping(values: Mapping[str, Any]) -> Document:
+def of_mapping(values: Mapping[str, Any]) -> PolicyDocument:
     """A document that a caller gives as a mapping, without lines. Raises ``InvalidArgument``."""
     if not all(isinstance(key, str) for key in values):
         raise InvalidArgument("policy", "is no mapping of names to values")
-    return Document("policy", dict(values), {})
+    return PolicyDocument("policy", dict(values), {})
 
 
 # -- YAML

@@ -11,7 +11,7 @@ from casemate.errors import InvalidArgument
 from casemate.model.limits import LIMIT_BOUNDS
 from casemate.model.nearest import suggest
 from casemate.model.plan import Network
-from casemate.policy.document import Document
+from casemate.policy.document import PolicyDocument
 from casemate.policy.hosts import MOST_PORT
 
 Size = StrictStr | StrictInt
@@ -19,19 +19,19 @@ Number = StrictInt | StrictFloat
 Names = Annotated[list[StrictStr], Field(max_length=1000)]
 
 
-class _Keys(BaseModel):
+class _KeyModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 _STRICT: dict[str, Any] = {"size": Size, "whole": StrictInt, "number": Number, "seconds": Number}
 _LIMITS: dict[str, Any] = {name: (_STRICT[bounds.form] | None, None) for name, bounds in LIMIT_BOUNDS.items()}
 if TYPE_CHECKING:
-    LimitKeys = _Keys
+    LimitKeys = _KeyModel
 else:
-    LimitKeys = create_model("LimitKeys", __base__=_Keys, **_LIMITS)  # casemate.Limits checks the ranges
+    LimitKeys = create_model("LimitKeys", __base__=_KeyModel, **_LIMITS)  # casemate.Limits checks the ranges
 
 
-class RequestKeys(_Keys):
+class RequestKeys(_KeyModel):
     """One of ``requests:``: what may be asked of a host where requests are seen."""
 
     host: StrictStr
@@ -39,7 +39,7 @@ class RequestKeys(_Keys):
     path: Annotated[StrictStr, Field(pattern=r"^/[!-~]*$", max_length=1000)] = "/"
 
 
-class PolicyKeys(_Keys):
+class PolicyKeys(_KeyModel):
     """What may cross the wall, and how much may be used."""
 
     network: Network | None = None
@@ -76,7 +76,7 @@ _MAY_BE_SECRET = ("package_indexes", "tools")  # addresses with passwords, heade
 ARGUMENTS_ONLY = tuple(name for name in SandboxKeys.model_fields if name not in PolicyKeys.model_fields)
 
 
-def checked_keys(document: Document, *, arguments: bool) -> SandboxKeys:
+def checked_keys(document: PolicyDocument, *, arguments: bool) -> SandboxKeys:
     """The document's keys and values; with ``arguments`` those of a ``Sandbox``, too.
 
     Raises ``InvalidArgument`` that names the file, the line and the key, and what would be right.

@@ -37,7 +37,7 @@ class Pattern(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class ExactValue:
     """One value, or one of several, each as canonical JSON."""
 
     texts: frozenset[bytes]
@@ -53,7 +53,7 @@ class Exact:
 
 
 @dataclass(frozen=True, slots=True)
-class Anything:
+class AnyValue:
     """Any value, or none at all."""
 
     def covers(self, value: Any, *, narrowly: bool) -> bool:  # noqa: ARG002 - as every pattern
@@ -64,7 +64,7 @@ class Anything:
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class NumberBetween:
     """A number from ``low`` to ``high``, both included."""
 
     low: float
@@ -125,7 +125,7 @@ def pattern(given: Any, *, narrowly: bool) -> Pattern:
     Raises ``ValueError`` saying what is wrong with it; where ``narrowly``, also for what is too wide to be meant.
     """
     if not isinstance(given, Mapping):
-        return Exact(frozenset({_canonical(given)}))
+        return ExactValue(frozenset({_canonical(given)}))
     if len(given) != 1 or next(iter(given)) not in _FORMS:
         raise ValueError(
             f"{shown_value(_plain(given))} is no pattern; write {{exact: VALUE}}, or one of {', '.join(_FORMS[1:])}"
@@ -133,15 +133,15 @@ def pattern(given: Any, *, narrowly: bool) -> Pattern:
     form, value = next(iter(given.items()))
     match form:
         case "exact":
-            return Exact(frozenset({_canonical(value)}))
+            return ExactValue(frozenset({_canonical(value)}))
         case "one_of":
             if not isinstance(value, list | tuple) or not value:
                 raise ValueError("one_of takes a list of values")
-            return Exact(frozenset(_canonical(one) for one in value))
+            return ExactValue(frozenset(_canonical(one) for one in value))
         case "any":
             if value is not True:
                 raise ValueError("write {any: true} for any value")
-            return Anything()
+            return AnyValue()
         case "between":
             return _between(value)
         case "like":
@@ -247,12 +247,12 @@ def _after(piece: str, value: str, begin: int, end: int) -> Iterator[int]:
         yield across + len(piece)
 
 
-def _between(value: Any) -> Between:
+def _between(value: Any) -> NumberBetween:
     numbers = value if isinstance(value, list | tuple) else ()
     sound = len(numbers) == 2 and all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
     if not sound or not numbers[0] <= numbers[1]:
         raise ValueError("between takes the smallest and the largest number, such as [1, 100]")
-    return Between(float(numbers[0]), float(numbers[1]))
+    return NumberBetween(float(numbers[0]), float(numbers[1]))
 
 
 def _like(value: Any, narrowly: bool) -> Like:

@@ -15,8 +15,8 @@ from typing import Any, NoReturn, get_args
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Effect, Kind
 from casemate.model.limits import Limits
-from casemate.policy.commands import Command, command
-from casemate.policy.document import Document, Path
+from casemate.policy.commands import CommandPattern, command
+from casemate.policy.document import Path, PolicyDocument
 from casemate.policy.hosts import (
     LOCAL_NAME,
     HostRule,
@@ -199,7 +199,7 @@ def _package(value: Any, language: Any) -> Package:
     return found
 
 
-def _command(value: Any, narrowly: bool) -> Command:
+def _command(value: Any, narrowly: bool) -> CommandPattern:
     return command(value, narrowly=narrowly)
 
 
@@ -229,7 +229,7 @@ def _reason(value: Any) -> str:
 _RELATIVE = ("workspace", "output_dir", "environment", "audit", "trust", "tools")  # arguments that may be paths
 
 
-def policy_of(document: Document, folder: str, home: str, *, arguments: bool = False) -> Policy:
+def policy_of(document: PolicyDocument, folder: str, home: str, *, arguments: bool = False) -> Policy:
     """The policy that ``document`` says, in casemate's keys or srt's.
 
     ``folder``: absolute, what relative paths are relative to; ``home``: what ``~`` is; ``arguments``: the further
@@ -237,7 +237,7 @@ def policy_of(document: Document, folder: str, home: str, *, arguments: bool = F
     """
     translation = translate_settings(document, folder, home) if is_srt(document) else None
     if translation is not None:
-        document = Document(document.name, translation.values, translation.lines)
+        document = PolicyDocument(document.name, translation.values, translation.lines)
     keys = checked_keys(document, arguments=arguments)
     rules = _rules(document, keys)
     for text, where in translation.undialled if translation else ():
@@ -273,7 +273,7 @@ def policy_of(document: Document, folder: str, home: str, *, arguments: bool = F
     )
 
 
-def _rules(document: Document, keys: SandboxKeys) -> Rules:
+def _rules(document: PolicyDocument, keys: SandboxKeys) -> Rules:
     written = tuple(rule(one, document.where(("rules", place))) for place, one in enumerate(keys.rules or ()))
     defaults: dict[Kind, tuple[Effect, str]] = {}
     for name, effect in (keys.defaults or {}).items():
@@ -296,7 +296,7 @@ def _check_not_named(text: str, where: str, rules: Rules) -> None:
 
 
 def _hosts(
-    document: Document, keys: SandboxKeys, rules: Rules
+    document: PolicyDocument, keys: SandboxKeys, rules: Rules
 ) -> tuple[tuple[HostRule, ...] | None, tuple[HostRule, ...]]:
     """Hosts that are decided without asking: the two lists, and rules about hosts that hold always and for all."""
     allowed = [_host(document, ("allowed_domains", n), text) for n, text in enumerate(keys.allowed_domains or ())]
@@ -320,7 +320,7 @@ def _hosts(
     return (tuple(allowed) if named else None), tuple(denied)
 
 
-def _requests(document: Document, keys: SandboxKeys) -> RequestRules:
+def _requests(document: PolicyDocument, keys: SandboxKeys) -> RequestRules:
     """What may be asked of hosts; those are not allowed by that."""
     return RequestRules(
         tuple(
@@ -334,14 +334,16 @@ def _requests(document: Document, keys: SandboxKeys) -> RequestRules:
     )
 
 
-def _host(document: Document, path: Path, text: Any, reader: Callable[[object, str], HostRule] = host_rule) -> HostRule:
+def _host(
+    document: PolicyDocument, path: Path, text: Any, reader: Callable[[object, str], HostRule] = host_rule
+) -> HostRule:
     try:
         return reader(text, str(path[0]))
     except InvalidArgument as error:
         _refuse(document, path, error.problem)
 
 
-def _limits(document: Document, keys: SandboxKeys) -> dict[str, Any]:
+def _limits(document: PolicyDocument, keys: SandboxKeys) -> dict[str, Any]:
     """The limits that are named, as numbers."""
     given = keys.limits.model_dump(exclude_none=True) if keys.limits else {}
     try:
@@ -351,18 +353,18 @@ def _limits(document: Document, keys: SandboxKeys) -> dict[str, Any]:
     return {name: getattr(checked, name) for name in given}
 
 
-def _readable(document: Document, keys: SandboxKeys, folder: str, home: str) -> Iterator[tuple[str, str]]:
+def _readable(document: PolicyDocument, keys: SandboxKeys, folder: str, home: str) -> Iterator[tuple[str, str]]:
     """What is to be seen, each with where it is written."""
     for place, text in enumerate(keys.allow_read or ()):
         path: Path = ("allow_read", place)
         yield _absolute(document, path, text, folder, home), document.where(path)
 
 
-def _path(document: Document, name: str, folder: str, home: str) -> str:
+def _path(document: PolicyDocument, name: str, folder: str, home: str) -> str:
     return _absolute(document, (name,), document.values[name], folder, home)
 
 
-def _absolute(document: Document, path: Path, text: str, folder: str, home: str) -> str:
+def _absolute(document: PolicyDocument, path: Path, text: str, folder: str, home: str) -> str:
     if not text or "\0" in text:
         _refuse(document, path, f"{text!r} is no path")
     if text == "~" or text.startswith("~/"):
@@ -370,7 +372,7 @@ def _absolute(document: Document, path: Path, text: str, folder: str, home: str)
     return posixpath.normpath(posixpath.join(folder, text))
 
 
-def _settings(document: Document, paths: dict[str, str], translation: Translation | None) -> Iterator[Setting]:
+def _settings(document: PolicyDocument, paths: dict[str, str], translation: Translation | None) -> Iterator[Setting]:
     for name, value in document.values.items():
         if name in ("rules", "limits", "defaults", "requests", "tools") or value is None:
             continue
@@ -395,6 +397,6 @@ def _settings(document: Document, paths: dict[str, str], translation: Translatio
         yield Setting("shown", path, where)
 
 
-def _refuse(document: Document, path: Path, problem: str) -> NoReturn:
+def _refuse(document: PolicyDocument, path: Path, problem: str) -> NoReturn:
     name = ".".join(str(part) for part in path)
     raise InvalidArgument("policy", f"{document.where(path)}: {name}: {problem}")

@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
-from casemate.model.approval import Decision, Effect, Kind, Question, Verdict
+from casemate.model.approval import ApprovalVerdict, Decision, Effect, Kind, Question
 from casemate.policy.canonical import fingerprint
-from casemate.policy.commands import Command
+from casemate.policy.commands import CommandPattern
 from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, canonical
 from casemate.policy.packages import Package, package
-from casemate.policy.patterns import Anything, Pattern
+from casemate.policy.patterns import AnyValue, Pattern
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
@@ -63,7 +63,7 @@ class Rule:
     host: HostRule | None = None
     addresses: tuple[IPv4Network, ...] = ()
     package: Package | None = None
-    command: Command | None = None
+    command: CommandPattern | None = None
     arguments: Mapping[str, Pattern] | None = None
     exactly: str = ""
     namespace: str | None = None
@@ -133,7 +133,7 @@ class Rule:
         if self._allows and not given.keys() <= self.arguments.keys():
             return False
         return all(
-            expected.covers(given[name], narrowly=self._allows) if name in given else isinstance(expected, Anything)
+            expected.covers(given[name], narrowly=self._allows) if name in given else isinstance(expected, AnyValue)
             for name, expected in self.arguments.items()
         )
 
@@ -159,7 +159,7 @@ class Rules:
 class Ruling:
     """What rules say about a question, and the ``rules`` that say it, one for each use that it takes."""
 
-    verdict: Verdict
+    verdict: ApprovalVerdict
     rules: tuple[Rule, ...]
 
 
@@ -189,7 +189,7 @@ class Rulebook:
         """What was answered for a run or a session and is remembered, oldest first."""
         return tuple(self._answers.copy())  # at once: another thread may be remembering
 
-    def verdict(self, question: Question, now: float) -> Verdict | None:
+    def verdict(self, question: Question, now: float) -> ApprovalVerdict | None:
         """What the rules say, and one use of each rule that allowed it spent; None where a person is to be asked.
 
         Raises ``InvalidArgument`` for arguments that are no JSON values.
@@ -197,7 +197,7 @@ class Rulebook:
         ruling = self.rule_on(question, now)
         return None if ruling is None else self.spend(ruling, question)
 
-    def spend(self, ruling: Ruling, question: Question) -> Verdict:
+    def spend(self, ruling: Ruling, question: Question) -> ApprovalVerdict:
         """The verdict of what was just ruled about ``question``, and one use of each of its rules spent."""
         for rule in ruling.rules:
             self._spent[rule] += 1
@@ -217,7 +217,7 @@ class Rulebook:
             return None
         by = ", ".join(dict.fromkeys(rule.where for rule in decisive)) or self.rules.default(question.kind)[1]
         reasons = [rule.reason for rule in decisive if rule.reason]
-        verdict = Verdict(effect == "allow", by, reasons[0] if reasons else f"{_effect_word(effect)} by {by}")
+        verdict = ApprovalVerdict(effect == "allow", by, reasons[0] if reasons else f"{_effect_word(effect)} by {by}")
         return Ruling(verdict, tuple(decisive))
 
     def judge(self, question: Question, now: float) -> tuple[Effect, list[Rule]]:
@@ -357,7 +357,7 @@ def rule_from(decision: Decision, question: Question, now: float, by: str = "ans
 
 def _breadth(rule: Rule) -> int:
     """Characters of its patterns: each may be held against each of a value."""
-    return sum(0 if isinstance(one, Anything) else len(str(one)) for one in (rule.arguments or {}).values())
+    return sum(0 if isinstance(one, AnyValue) else len(str(one)) for one in (rule.arguments or {}).values())
 
 
 def _parts(question: Question) -> Iterator[Question]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from casemate.errors import InvalidArgument
-from casemate.policy.document import Document, Path
+from casemate.policy.document import Path, PolicyDocument
 
 Entry = tuple[str, str]  # an absolute path or pattern, and where it is written
 
@@ -75,20 +75,20 @@ class Translation:
     warnings: list[str] = field(default_factory=list)
 
 
-def is_srt(document: Document) -> bool:
+def is_srt(document: PolicyDocument) -> bool:
     """Whether any key of the document is srt's."""
     values = document.values
     return isinstance(values.get("network"), Mapping) or bool(values.keys() & {*_TOP, *_PLUMBING})
 
 
-def translate_settings(document: Document, folder: str, home: str) -> Translation:
+def translate_settings(document: PolicyDocument, folder: str, home: str) -> Translation:
     """The document in casemate's own keys; those that are so already stay. ``folder``: absolute, what relative paths
     are relative to; ``home``: what ``~`` is.
 
     Raises ``InvalidArgument`` naming file, line and key for what cannot be honoured.
     """
     made = Translation(dict(document.values), dict(document.lines))
-    reader = _Reader(document, made, folder, home)
+    reader = _SrtReader(document, made, folder, home)
     network, filesystem = made.values.pop("network", None), made.values.pop("filesystem", None)
     if network is not None and not isinstance(network, Mapping):
         made.values["network"] = network
@@ -102,10 +102,10 @@ def translate_settings(document: Document, folder: str, home: str) -> Translatio
     return made
 
 
-class _Reader:
+class _SrtReader:
     """Takes srt's keys one by one and notes what each comes to."""
 
-    def __init__(self, document: Document, made: Translation, folder: str, home: str) -> None:
+    def __init__(self, document: PolicyDocument, made: Translation, folder: str, home: str) -> None:
         self._document = document
         self._made = made
         self._folder = folder

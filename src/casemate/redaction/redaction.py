@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from casemate.redaction.forms import forms_of, lines_of
-from casemate.redaction.search import SHORTEST_PIECE, Forms, Seen
+from casemate.redaction.search import SHORTEST_PIECE, Forms, Matches
 
 _BINARY = re.compile(
     r"(image/(?!svg)|audio/|video/|font/|application/(pdf|zip|gzip|octet-stream|vnd\.))"
@@ -120,7 +120,7 @@ class Redaction:
         begun = min(self._find_beginnings(data, seen), default=None)
         return Scan(found, len(data), b"") if begun is None else Scan(found, begun[0], forms.markers[begun[1]])
 
-    def _pieces(self, data: bytes, seen: Seen) -> Iterator[Found]:
+    def _pieces(self, data: bytes, seen: Matches) -> Iterator[Found]:
         """What is left of secrets before and behind ellipses. The end of one is a beginning, seen in a mirror."""
         forms, mirror, size = self._forms, self._forms.mirror, len(data)
         for begin, end, number in forms.pieces(data, seen.heads, seen.cuts):
@@ -130,7 +130,7 @@ class Redaction:
             if not _is_new_line(data, size - end):
                 yield size - end, size - begin, mirror.markers[number]
 
-    def _find_beginnings(self, data: bytes, seen: Seen) -> Iterator[tuple[int, int]]:
+    def _find_beginnings(self, data: bytes, seen: Matches) -> Iterator[tuple[int, int]]:
         """Where something begins that may go on as a secret, or as what is left of one at an ellipsis; and which."""
         forms, size = self._forms, len(data)
         maybe = _MAYBE_ELLIPSIS.search(data, max(0, size - _CONTEXT))

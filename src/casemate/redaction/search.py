@@ -27,7 +27,7 @@ _BLOCK = 1 << 12  # bytes in which the first ellipsis is looked for at once
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Matches:
     """What was seen in some bytes. ``heads``: where a form may begin, and its number; ``cuts``: begin and end of each
     ellipsis, in order, or none where nothing of a form is beside any of them."""
 
@@ -35,7 +35,7 @@ class Seen:
     cuts: list[tuple[int, int]]
 
 
-_NOTHING = Seen([], [])
+_NOTHING = Matches([], [])
 
 
 class Forms:
@@ -56,18 +56,18 @@ class Forms:
         self._slow_for = _WORTH_A_TABLE if wanted <= _LARGEST_TABLE else 0
         self._slow_at_cuts_for = _WORTH_A_TABLE if wanted <= _LARGEST_BESIDE else 0
 
-    def look(self, data: bytes) -> Seen:
+    def look(self, data: bytes) -> Matches:
         """Search ``data`` for heads and for ellipses."""
         heads = self.heads_in(data)
         if not _is_cut(data):
-            return Seen(heads, []) if heads else _NOTHING
+            return Matches(heads, []) if heads else _NOTHING
         if self._slow_at_cuts_for > 0:
             self._slow_at_cuts_for -= len(data)
             if self._slow_at_cuts_for <= 0:
                 self._beside = Beside(self, self.mirror)
         if not heads and self._beside is not None and not self._beside.may_be_in(data):
             return _NOTHING
-        return Seen(heads, _cuts_in(data))
+        return Matches(heads, _cuts_in(data))
 
     def heads_in(self, data: bytes) -> list[tuple[int, int]]:
         """Where a form may begin in ``data``, and its number."""

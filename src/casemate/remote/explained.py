@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.execution.request import code_of, stdin_of
-from casemate.model.plan import Listener, Plan, Waiting, Workspace
+from casemate.model.plan import CellSocket, Plan, ReadyStart, Workspace
 from casemate.model.secrets import Secrets
 from casemate.operations.cell_plan import CellPlan, CellWait
 from casemate.remote.revived import revived
@@ -32,7 +32,7 @@ def plan_from(
             **as_they_are,
             "workspace": Workspace(**_named(cell.workspace)),
             "deadline": math.inf if cell.deadline is None else cell.deadline,
-            "listeners": tuple(Listener(**_named(one)) for one in cell.listeners),
+            "listeners": tuple(CellSocket(**_named(one)) for one in cell.listeners),
             "waiting": _waiting(cell.waiting),
             "secrets": Secrets(dict.fromkeys(cell.secrets, MASK)),
             "code": code_of(code),
@@ -42,10 +42,10 @@ def plan_from(
     )
 
 
-def _waiting(cell: CellWait | str) -> Waiting | str:
+def _waiting(cell: CellWait | str) -> ReadyStart | str:
     if isinstance(cell, str):
         return cell
-    return Waiting(**_named(cell), order=b"")
+    return ReadyStart(**_named(cell), order=b"")
 
 
 def _named(told: Any) -> dict[str, Any]:

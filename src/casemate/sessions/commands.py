@@ -10,7 +10,7 @@ import asyncio
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from casemate.model.approval import Question, Verdict
+from casemate.model.approval import ApprovalVerdict, Question
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
@@ -35,7 +35,7 @@ class Commands:
         if self._must_ask:
             step.on_shell_request, step.must_ask = self._ask, True
 
-    async def check(self, code: bytes) -> Verdict | None:
+    async def check(self, code: bytes) -> ApprovalVerdict | None:
         """Why a step of Shell may not begin, all of which is a command; None when it may, or when its cell has ended
         meanwhile, which the step reports."""
         if not self._must_ask:
@@ -53,7 +53,7 @@ class Commands:
     def _ask(self, request: ShellRequest) -> None:
         """In the wall's thread."""
 
-        def answer(decision: Future[Verdict]) -> None:
+        def answer(decision: Future[ApprovalVerdict]) -> None:
             verdict = decision.result()
             if not self._requester.is_over:  # nobody waits any more
                 self._interpreter.answer(request.id, verdict.allow, verdict.reason)

@@ -97,7 +97,7 @@ class StepEnd:
     denied: Verdict | None = None
 
 
-def denied_end(deadline: float, why: approval.Verdict, *, interrupted: bool, closed: bool) -> StepEnd:
+def denied_end(deadline: float, why: approval.ApprovalVerdict, *, interrupted: bool, closed: bool) -> StepEnd:
     """A step that was not allowed to begin, or taken back while that was asked."""
     message = f"The step was not run: {why.reason or 'it was denied'} (decided by: {why.by})."
     cause = Cause("denied", message, "Do without it, or have it allowed by whoever answers approvals.")

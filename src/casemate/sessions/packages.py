@@ -25,10 +25,10 @@ from casemate.approvals.requester import Origin
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_timeout
-from casemate.files.lines import Client, line_of, read_line, read_object, while_there
+from casemate.files.lines import LineClient, line_of, read_line, read_object, while_there
 from casemate.languages.node import npm_of
 from casemate.languages.runtime import SYSTEM_PATH
-from casemate.model.overview import Installed, InstalledPackage, Terms
+from casemate.model.overview import Installed, InstalledPackage, InstallTerms
 from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.packages.indexes import Index, Indexes, read_npm_registries, read_pip_indexes
 from casemate.packages.names import hashes_of, node_requirements, normalize, requirements
@@ -79,7 +79,7 @@ class PackageService:
     name: str = "packages.casemate.internal"
     port: int = 81
 
-    async def serve(self, client: Client) -> None:
+    async def serve(self, client: LineClient) -> None:
         """One request. It is given up when its client goes."""
         try:
             async with asyncio.timeout(_REQUEST_WITHIN):
@@ -203,10 +203,12 @@ class Packages:
         for_whom = await self._session(session, language)
         seconds = check_timeout(timeout) or self._house.limits.wall
         await self.prepare()
-        return await self._request_install(wanted, for_whom, Terms(sources or scripts, upgrade, seconds), language)
+        return await self._request_install(
+            wanted, for_whom, InstallTerms(sources or scripts, upgrade, seconds), language
+        )
 
     async def _request_install(
-        self, wanted: tuple[Requirement, ...], session: Session | None, terms: Terms, language: str = "python"
+        self, wanted: tuple[Requirement, ...], session: Session | None, terms: InstallTerms, language: str = "python"
     ) -> Installed:
         """What the application asks for."""
         approvals = self._house.approvals()
@@ -231,7 +233,9 @@ class Packages:
         session = await self._session(asker.session, language)
         if asker.stream is None and not self._house.approvals().may_ask("package", stream=False):
             return Installed("denied", reason="no rule allows packages, and there is nobody to ask")
-        return await self._install(wanted, session, asker, Terms(False, upgrade, self._house.limits.wall), language)
+        return await self._install(
+            wanted, session, asker, InstallTerms(False, upgrade, self._house.limits.wall), language
+        )
 
     async def remove(
         self, packages: Sequence[str], *, language: str = "python", session: Session | str | None = None
@@ -287,7 +291,7 @@ class Packages:
         key = key_of([python.version, executable], sorted(texts), hashes, indexes)
         found = await asyncio.to_thread(kept.find, key)
         if found is None:
-            made = await self._request_install(self._wanted, None, Terms(False, False, self._house.limits.wall))
+            made = await self._request_install(self._wanted, None, InstallTerms(False, False, self._house.limits.wall))
             if not made.ok:
                 raise Unavailable(
                     f"environment: {made.reason}", remediation="Look at the index, the rules or who is asked."
@@ -326,7 +330,12 @@ class Packages:
             self._folder.remove()
 
     async def _install(
-        self, wanted: tuple[Requirement, ...], session: Session | None, asker: Requester, terms: Terms, language: str
+        self,
+        wanted: tuple[Requirement, ...],
+        session: Session | None,
+        asker: Requester,
+        terms: InstallTerms,
+        language: str,
     ) -> Installed:
         from casemate.execution.install import Order, install
         from casemate.packages.gateway import Gateway, Registry

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from casemate.artifacts.collect import Collected, collect
 from casemate.artifacts.export import export
 from casemate.execution.gather import bounds_of, digests_of, hidden_from, opened_folder, output_before
-from casemate.files.walk import Seen, open_folder
+from casemate.files.walk import SeenFiles, open_folder
 from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.sessions.outcome import StepFiles
@@ -36,8 +36,8 @@ class StepFileCollector:
     house: House
     redaction: Redaction | None = None
     known_files: dict[str, str] = field(init=False)
-    _collected: Seen = field(default_factory=Seen)
-    _applied: Seen = field(default_factory=Seen)
+    _collected: SeenFiles = field(default_factory=SeenFiles)
+    _applied: SeenFiles = field(default_factory=SeenFiles)
 
     def __post_init__(self) -> None:
         self.known_files = {**digests_of(self.plan), **output_before(self.plan)}

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.files.lines import Client, Crowded, Room, Share, line_of, read_line, while_there
+from casemate.files.lines import Crowded, LineBudget, LineClient, LineShare, line_of, read_line, while_there
 from casemate.tools import shell
 from casemate.tools.calls import SMALL, Asker, Calls, Foreseen, Note, Refused, Turns, is_large, kind_of
 from casemate.tools.connections.answers import Progress
@@ -44,7 +44,7 @@ _PAUSE = 0.1  # seconds between two lines: as often as people can read them
 
 @asynccontextmanager
 async def send_progress(
-    client: Client, redacted: Callable[[Any], Awaitable[Any]]
+    client: LineClient, redacted: Callable[[Any], Awaitable[Any]]
 ) -> AsyncIterator[Callable[[Progress], None]]:
     """What hears of progress, in any thread, and never blocks. ``client`` is sent ``{"progress": n, "total": m or null,
     "message": "..."}`` at once, then at most every tenth of a second; what it did not hear before is dropped for what
@@ -95,7 +95,7 @@ class _Latest:
         return said
 
 
-async def _send(client: Client, latest: _Latest, redacted: Callable[[Any], Awaitable[Any]]) -> None:
+async def _send(client: LineClient, latest: _Latest, redacted: Callable[[Any], Awaitable[Any]]) -> None:
     while (said := await latest.take_latest()) is not None or not latest.over.is_set():
         if said is None:
             continue
@@ -143,21 +143,21 @@ class ToolService:
     name: str = NAME
     port: int = PORT
     turns: Turns = field(default_factory=Turns)
-    room: Room = field(default_factory=lambda: Room(_MOST_ASKED))
+    room: LineBudget = field(default_factory=lambda: LineBudget(_MOST_ASKED))
     unsent: list[int] = field(default_factory=list)  # bytes of each answer that is not read to its end
 
-    async def serve(self, client: Client) -> None:
+    async def serve(self, client: LineClient) -> None:
         """Until the client goes. In the thread of the connections to servers: a call goes to no other and back."""
         await self.broker.tools.servers.beside(lambda: self._serve_within_bounds(client))
 
-    async def _serve_within_bounds(self, client: Client) -> None:
+    async def _serve_within_bounds(self, client: LineClient) -> None:
         with self.room.share() as share:
             try:
                 await self._serve(client, share)
             except Crowded as crowded:
                 await client.send(line_of(Refused("limit", str(crowded)).answer))
 
-    async def _serve(self, client: Client, share: Share) -> None:
+    async def _serve(self, client: LineClient, share: LineShare) -> None:
         while True:
             try:
                 line = await read_line(client, share=share)
@@ -171,13 +171,13 @@ class ToolService:
             if not goes_on:
                 return
 
-    async def _handle(self, line: bytes, client: Client) -> bool:
+    async def _handle(self, line: bytes, client: LineClient) -> bool:
         """Answer it; whether another may follow. Sent by who has it, as each turn of the loop takes its time."""
         answer = await self._answer(line, client)
         await self._send(client, answer)
         return not answer.is_text
 
-    async def _send(self, client: Client, answer: Said) -> None:
+    async def _send(self, client: LineClient, answer: Said) -> None:
         """Send it as fast as it is read; something short in its place where the cell lets too much wait already."""
         data = answer.data
         if self.unsent and sum(self.unsent) + len(data) > _MOST_UNSENT:
@@ -189,7 +189,7 @@ class ToolService:
         finally:
             self.unsent.remove(len(data))
 
-    async def _answer(self, line: bytes, client: Client) -> Said:
+    async def _answer(self, line: bytes, client: LineClient) -> Said:
         request = await self.turns.take(len(line) > SMALL, read_request, line)
         asker = self.whose()
         try:
@@ -209,7 +209,7 @@ class ToolService:
     async def _redact(self, asker: Asker, value: Any) -> Any:
         return await self.turns.take(is_large(value), asker.redact, value)
 
-    async def _dispatch(self, request: Request, asker: Asker, client: Client) -> dict[str, Any]:
+    async def _dispatch(self, request: Request, asker: Asker, client: LineClient) -> dict[str, Any]:
         broker, tools = self.broker, self.broker.tools
         calls = Calls(tools, asker, broker.note, self.turns, broker.foreseen)
         match request:

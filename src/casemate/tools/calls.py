@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
-from casemate.model.approval import Question, Verdict
+from casemate.model.approval import ApprovalVerdict, Question
 from casemate.policy.canonical import MOST_BYTES, canonical, parse
 from casemate.tools.connections.connection import CHANGED
 from casemate.tools.connections.loop_work import result_of
@@ -54,7 +54,7 @@ class Asker(Protocol):
     def run(self) -> str:
         """Its id."""
 
-    def decide(self, question: Question, *, inline: bool = False) -> Future[Verdict]:
+    def decide(self, question: Question, *, inline: bool = False) -> Future[ApprovalVerdict]:
         """Whether it may cross. From any thread; ``inline``: which has time for what rules allow."""
 
     def redact(self, value: Any) -> Any:
@@ -197,7 +197,7 @@ class Calls:
         told: Future[Elicited] = Future()
         told.set_running_or_notify_cancel()
 
-        def answer(decided: Future[Verdict]) -> None:
+        def answer(decided: Future[ApprovalVerdict]) -> None:
             verdict = decided.result()
             told.set_result(Elicited("accept" if verdict.allow else "decline", verdict.content))
 

@@ -57,14 +57,14 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class VaultHead:
     """``counter``: how often it was written; ``key``: where its key is kept."""
 
     counter: int
     key: KeyPlace
 
 
-def seal(contents: Contents, head: Head, key: bytes) -> bytes:
+def seal(contents: Contents, head: VaultHead, key: bytes) -> bytes:
     """``contents`` as the bytes of a vault. Raises ``VaultUnavailable`` where the library for it is missing."""
     goes_out = any(isinstance(value, Injected) for values in contents.values() for value in values.values())
     fields: dict[str, Any] = {"format": _WITH_PLACES if goes_out else _PLAIN}
@@ -74,7 +74,7 @@ def seal(contents: Contents, head: Head, key: bytes) -> bytes:
     return line + nonce + _cipher(key).encrypt(nonce, json.dumps(contents, default=_entry).encode(), line)
 
 
-def head_of(sealed: bytes) -> Head:
+def head_of(sealed: bytes) -> VaultHead:
     """What its first line says, which is not to be believed before :func:`unseal` has. Raises ``Damaged``."""
     line, _, _ = sealed[:_MOST_HEAD].partition(b"\n")
     try:
@@ -85,7 +85,7 @@ def head_of(sealed: bytes) -> Head:
         raise Damaged("its first line is none of a vault's") from None
     if not known or type(counter) is not int or counter < 0 or key not in ("file", "keyring"):
         raise Damaged("its first line is none that this version knows")
-    return Head(counter, key)
+    return VaultHead(counter, key)
 
 
 def unseal(sealed: bytes, key: bytes) -> Contents:
@@ -141,7 +141,7 @@ _WORKING = 1.0  # from this priority on a backend of keyring's is one that keeps
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class VaultKey:
     """``secret``: 32 bytes; ``counter``: of the last writing of the vault that is known."""
 
     secret: bytes = field(repr=False)
@@ -152,7 +152,7 @@ class Key:
         return f"{_FORMAT} {base64.b64encode(self.secret).decode()} {self.counter}"
 
     @classmethod
-    def read(cls, line: str) -> Key:
+    def read(cls, line: str) -> VaultKey:
         """From one. Raises ``ValueError``."""
         name, secret, counter = line.split()
         decoded = base64.b64decode(secret, validate=True)
@@ -161,16 +161,16 @@ class Key:
         return cls(decoded, int(counter))
 
 
-class Keys(Protocol):
+class KeyStore(Protocol):
     """A place for the key of one vault. Raises ``VaultUnavailable`` where it cannot be read or written."""
 
     place: KeyPlace
 
-    def load(self) -> Key | None:
+    def load(self) -> VaultKey | None:
         """The key, or None where there is none yet."""
         ...
 
-    def store(self, key: Key) -> None:
+    def store(self, key: VaultKey) -> None:
         """Keep it in place of the one before."""
         ...
 
@@ -183,14 +183,14 @@ class KeyFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
 
-    def load(self) -> Key | None:
+    def load(self) -> VaultKey | None:
         content = read_private(self._path, _MOST)
         try:
-            return None if content is None else Key.read(content.decode())
+            return None if content is None else VaultKey.read(content.decode())
         except (ValueError, binascii.Error):
             raise _unreadable(str(self._path)) from None
 
-    def store(self, key: Key) -> None:
+    def store(self, key: VaultKey) -> None:
         replace_private(self._path, f"{key.as_line()}\n".encode())
 
 
@@ -214,18 +214,18 @@ class Keyring:
         except (RuntimeError, ValueError, TypeError):
             return False
 
-    def load(self) -> Key | None:
+    def load(self) -> VaultKey | None:
         keyring = _library()
         try:
             line = keyring.get_password(_SERVICE, self._entry)
         except keyring.errors.KeyringError as error:
             raise _keyring_unavailable(error) from None
         try:
-            return None if line is None else Key.read(line)
+            return None if line is None else VaultKey.read(line)
         except (ValueError, binascii.Error):
             raise _unreadable("the keyring's entry") from None
 
-    def store(self, key: Key) -> None:
+    def store(self, key: VaultKey) -> None:
         keyring = _library()
         try:
             keyring.set_password(_SERVICE, self._entry, key.as_line())
@@ -281,7 +281,7 @@ class EncryptedFile:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], keys: Keys | None = None, *, environ: Mapping[str, str] | None = None
+        self, path: str | os.PathLike[str], keys: KeyStore | None = None, *, environ: Mapping[str, str] | None = None
     ) -> None:
         check_library()
         self.path = Path(os.path.abspath(path))
@@ -311,7 +311,7 @@ class EncryptedFile:
         keys, key, sealed = self._read()
         return self._unseal(keys, key, sealed) if sealed is not None and key is not None else {}
 
-    def _read(self) -> tuple[Keys, Key | None, bytes | None]:
+    def _read(self) -> tuple[KeyStore, VaultKey | None, bytes | None]:
         """Its key, then itself: whoever writes meanwhile makes it newer than the key says, never older."""
         keys = self._keys or self._keys_of(read_private(self.path, MOST))
         key = keys.load()
@@ -330,14 +330,14 @@ class EncryptedFile:
             )
         return keys, key, sealed
 
-    def _keys_of(self, sealed: bytes | None) -> Keys:
+    def _keys_of(self, sealed: bytes | None) -> KeyStore:
         """Where the key is that the file speaks of; of one that is not there, where one is or would be made."""
         in_file = KeyFile(key_path(self.path, self._environ))
         if sealed is not None:
             return Keyring(self.path) if self._head(sealed).key == "keyring" else in_file
         return Keyring(self.path) if in_file.load() is None and Keyring.works() else in_file
 
-    def _unseal(self, keys: Keys, key: Key, sealed: bytes) -> Contents:
+    def _unseal(self, keys: KeyStore, key: VaultKey, sealed: bytes) -> Contents:
         head = self._head(sealed)
         try:
             contents = unseal(sealed, key.secret)
@@ -352,7 +352,7 @@ class EncryptedFile:
             )
         return contents
 
-    def _head(self, sealed: bytes) -> Head:
+    def _head(self, sealed: bytes) -> VaultHead:
         try:
             return head_of(sealed)
         except Damaged as error:
@@ -369,15 +369,15 @@ class EncryptedFile:
         """Apply ``change``, alone; whether it changed anything."""
         with self._lock_file():
             keys, key, sealed = self._read()
-            key = key or Key(os.urandom(KEY_BYTES), 0)
+            key = key or VaultKey(os.urandom(KEY_BYTES), 0)
             contents = {} if sealed is None else self._unseal(keys, key, sealed)
             if not change(contents):
                 return False
             counter = 1 + (0 if sealed is None else self._head(sealed).counter)
             if sealed is None:
                 keys.store(key)  # before there is anything that only it can open
-            replace_private(self.path, seal(contents, Head(counter, keys.place), key.secret))
-            keys.store(Key(key.secret, counter))
+            replace_private(self.path, seal(contents, VaultHead(counter, keys.place), key.secret))
+            keys.store(VaultKey(key.secret, counter))
             return True
 
     @contextmanager

@@ -16,7 +16,7 @@ from casemate.errors import Fault
 if TYPE_CHECKING:
     from casemate.model.isolation import IsolationReport, Warmth
     from casemate.model.overview import InUse
-    from casemate.model.plan import Entry, Listener, Plan
+    from casemate.model.plan import CellSocket, Entry, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Cell(Protocol):
         the cell ended before."""
         ...
 
-    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
         """Make more sockets in the cell's network: descriptors in that order, which the receiver closes. From any
         thread. The future may hold an ``OSError``."""
         ...
@@ -241,7 +241,7 @@ class SessionCell(Protocol):
         """As of `Cell`."""
         ...
 
-    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
         """As of `Cell`."""
         ...
 

@@ -27,7 +27,7 @@ from casemate.workspace.remove import remove
 from casemate.workspace.write import Owner, Writer, text_of
 
 if TYPE_CHECKING:
-    from casemate.files.walk import Seen
+    from casemate.files.walk import SeenFiles
     from casemate.model.execution import SkippedFile
 
 WRITTEN_BACK = Bounds(files=20_000, file_bytes=2**30, total_bytes=2**30, depth=64, entries=100_000, reports=1000)
@@ -52,7 +52,7 @@ def apply(
     owner: Owner | None = None,
     bounds: Bounds = WRITTEN_BACK,
     protected: Protection = PROTECTED,
-    seen: Seen | None = None,
+    seen: SeenFiles | None = None,
     unlock: bool = True,
     unless_empty: tuple[bytes, ...] = (),
     marks: str | None,
@@ -86,7 +86,7 @@ def apply(
     return Applied(tuple(writer.written), tuple(removed), skipped.as_tuple())
 
 
-def _remove_made(root: int, seen: Seen, skipped: Skipped) -> list[str]:
+def _remove_made(root: int, seen: SeenFiles, skipped: Skipped) -> list[str]:
     """Remove what was made here for things that are no longer in the upper folder, unless somebody has changed it."""
     removed = []
     for path in seen.orphaned_paths():

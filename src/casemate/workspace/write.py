@@ -20,7 +20,7 @@ from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsew
 
 if TYPE_CHECKING:
     from casemate.files.bounds import Bounds, Skipped
-    from casemate.files.walk import Seen
+    from casemate.files.walk import SeenFiles
     from casemate.workspace.protected import Protection
 
 Owner = tuple[int, int]
@@ -48,7 +48,7 @@ class Writer:
         protected: Protection,
         owner: Owner | None,
         skipped: Skipped,
-        seen: Seen | None = None,
+        seen: SeenFiles | None = None,
         unless_empty: tuple[bytes, ...] = (),
         *,
         marks: str | None,

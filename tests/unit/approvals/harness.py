@@ -12,7 +12,7 @@ from casemate import ApprovalRequest
 from casemate.approvals.approvals import Approvals
 from casemate.approvals.channels import StreamChannel
 from casemate.approvals.requester import Origin, Requester
-from casemate.model.approval import Effect, Question, Verdict
+from casemate.model.approval import ApprovalVerdict, Effect, Question
 from casemate.policy.rules import Rulebook, Rules
 
 PATIENCE = 60.0
@@ -70,7 +70,7 @@ class Harness:
         return [row["decision"] for row in self.rows]
 
 
-async def verdict(future: Future[Verdict]) -> Verdict:
+async def verdict(future: Future[ApprovalVerdict]) -> ApprovalVerdict:
     async with asyncio.timeout(PATIENCE):
         return await asyncio.wrap_future(future)
 

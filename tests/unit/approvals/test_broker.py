@@ -14,7 +14,7 @@ from tests.unit.approvals.harness import PATIENCE, Harness, question, until, ver
 
 from casemate import ApprovalRequest, Decision, InvalidArgument, RecordUnavailable, allow_all
 from casemate.approvals.requests import SHOWN_AT_ONCE
-from casemate.model.approval import Question, Verdict
+from casemate.model.approval import ApprovalVerdict, Question
 
 
 def running(case: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -32,7 +32,7 @@ def running(case: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
-async def answered_by(approve: Callable[..., Any] | None, **effects: Any) -> tuple[Verdict, Harness]:
+async def answered_by(approve: Callable[..., Any] | None, **effects: Any) -> tuple[ApprovalVerdict, Harness]:
     harness = Harness(approve, **effects)
     requester = harness.requester()
     given = await verdict(requester.decide(question()))
@@ -544,7 +544,7 @@ async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_fo
         return request.session != "hostile" or go.wait(PATIENCE)
 
     harness = Harness(approve)
-    given = Verdict(True, "nothing yet")
+    given = ApprovalVerdict(True, "nothing yet")
     try:
         for nth in range(6):
             requester = harness.requester(f"run {nth}", "hostile")

@@ -12,17 +12,19 @@ import pytest
 from tests.unit.approvals.harness import PATIENCE, Harness, question
 
 from casemate import RecordUnavailable
-from casemate.model.approval import Effect, Question, Verdict
+from casemate.model.approval import ApprovalVerdict, Effect, Question
 from casemate.policy.patterns import Like
 from casemate.policy.rules import Rule, Rules
 
 ALLOWED = Rule("allow", "tool", server="files", tool="read", where="rule 1")
 
 
-def asked(harness: Harness, asking: Question | None = None, *, inline: bool = True) -> tuple[Future[Verdict], bool]:
+def asked(
+    harness: Harness, asking: Question | None = None, *, inline: bool = True
+) -> tuple[Future[ApprovalVerdict], bool]:
     """The future of a question, and whether it had its verdict when asking returned."""
 
-    async def ask() -> tuple[Future[Verdict], bool]:
+    async def ask() -> tuple[Future[ApprovalVerdict], bool]:
         future = harness.requester().decide(asking or question(), inline=inline)
         return future, future.done()
 
@@ -34,7 +36,7 @@ def test_what_a_rule_allows_has_its_row_and_its_verdict_before_asking_returns_an
     before = set(threading.enumerate())
     future, was_there = asked(harness)
     assert was_there
-    assert future.result(0) == Verdict(True, "rule 1", "allowed by rule 1")
+    assert future.result(0) == ApprovalVerdict(True, "rule 1", "allowed by rule 1")
     assert [(row["decision"], row["by"], row["arguments"]) for row in harness.rows] == [
         ("allowed", "rule 1", {"path": "a"})
     ]
@@ -106,7 +108,7 @@ def test_a_question_that_takes_long_to_look_up_is_none_for_the_thread_that_asks(
 def test_what_asks_after_its_run_is_over_is_withdrawn_here_too() -> None:
     harness = Harness(rules=Rules((ALLOWED,)))
 
-    async def late() -> Verdict:
+    async def late() -> ApprovalVerdict:
         requester = harness.requester()
         requester.close()
         return await asyncio.wrap_future(requester.decide(question(), inline=True))
@@ -120,11 +122,11 @@ def test_a_budget_is_counted_exactly_however_many_threads_ask_here_and_there() -
     rule = replace(ALLOWED, uses=137)
     harness = Harness(rules=Rules((rule,)))
 
-    async def all_at_once() -> list[Verdict]:
+    async def all_at_once() -> list[ApprovalVerdict]:
         requester = harness.requester()
         begin = threading.Barrier(10)
 
-        def some(number: int) -> list[Future[Verdict]]:
+        def some(number: int) -> list[Future[ApprovalVerdict]]:
             begin.wait(PATIENCE)
             return [requester.decide(question(f"{number}/{n}"), inline=(number + n) % 3 > 0) for n in range(20)]
 

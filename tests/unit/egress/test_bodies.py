@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from casemate.egress.http2 import MOST_AT_ONCE, MOST_FRAME, FrameJoiner, cut
 from casemate.egress.http2_relay import Http2Side, PendingPart
-from casemate.egress.stream import Stream
+from casemate.egress.stream import TcpStream
 
 HEAD = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a.test"), (b":path", b"/")]
 OK = (b":status", b"200")
@@ -92,7 +92,7 @@ def test_what_is_cut_is_the_same_body_and_ends_once(data: bytes, most: int, is_l
 
 def asked(*head: tuple[bytes, bytes]) -> tuple[Http2Side, bytes]:
     """A side that has asked on streams 1 and 3, and an answer's head on 1."""
-    side = Http2Side(cast(Stream, None), is_client=False)
+    side = Http2Side(cast(TcpStream, None), is_client=False)
     side.h2.initiate_connection()
     side.h2.increment_flow_control_window(2 * WINDOW - 65_535)
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
@@ -175,7 +175,7 @@ def test_bodies_of_two_streams_stay_apart_and_trailers_come_after() -> None:
 
 def test_what_is_sent_is_cut_as_the_other_side_takes_it_and_stays_within_its_windows() -> None:
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
-    sending = Http2Side(cast(Stream, None), is_client=False)
+    sending = Http2Side(cast(TcpStream, None), is_client=False)
     sending.h2.initiate_connection()
     peer.initiate_connection()
     stream = sending.ask(HEAD, is_whole=False)

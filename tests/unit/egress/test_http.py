@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, Request, RequestReader
+from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, HttpRequest, RequestReader
 
 
-def head(text: bytes) -> Request:
+def head(text: bytes) -> HttpRequest:
     request = RequestReader().head(text)
     assert request is not None
     return request

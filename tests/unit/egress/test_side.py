@@ -12,7 +12,7 @@ import hyperframe.frame
 import pytest
 
 from casemate.egress.http2_relay import Http2Side, PendingPart
-from casemate.egress.stream import Stream
+from casemate.egress.stream import TcpStream
 
 HEAD = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"a.test"), (b":path", b"/")]
 WINDOW = 65_535
@@ -22,7 +22,7 @@ NAMES_HAVE_CHANGED = (
 
 
 def test_a_body_in_single_bytes_is_kept_as_a_body_and_sent_in_order() -> None:
-    side = Http2Side(cast(Stream, None), is_client=False)
+    side = Http2Side(cast(TcpStream, None), is_client=False)
     side.h2.initiate_connection()
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
     peer.initiate_connection()
@@ -50,7 +50,7 @@ def test_a_body_in_single_bytes_is_kept_as_a_body_and_sent_in_order() -> None:
 
 def test_no_frame_is_described_for_a_log_that_nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """h2 would make text of all that comes, which is a fifth of what a byte costs."""
-    side = Http2Side(cast(Stream, None), is_client=False)
+    side = Http2Side(cast(TcpStream, None), is_client=False)
     peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
     for one in (side.h2, peer):
         one.initiate_connection()

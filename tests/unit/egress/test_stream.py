@@ -9,20 +9,20 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from casemate.egress.stream import Stream
+from casemate.egress.stream import TcpStream
 
 _SECONDS = 60
 _MOST = 100
 
 
-def watched(case: Callable[[Stream, socket.socket, asyncio.Event, Callable[[], None]], Awaitable[None]]) -> None:
+def watched(case: Callable[[TcpStream, socket.socket, asyncio.Event, Callable[[], None]], Awaitable[None]]) -> None:
     """Run ``case`` with a stream that is watched, its other side, what is set when that goes, and what ends that."""
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             other = socket.create_connection(listener.getsockname())
             accepted, _ = listener.accept()
-        stream, gone = Stream(accepted), asyncio.Event()
+        stream, gone = TcpStream(accepted), asyncio.Event()
         try:
             async with asyncio.timeout(_SECONDS):
                 await case(stream, other, gone, stream.watch(gone.set, _MOST))
@@ -35,7 +35,7 @@ def watched(case: Callable[[Stream, socket.socket, asyncio.Event, Callable[[], N
 
 @pytest.mark.parametrize("how", ["closed", "half closed", "reset"])
 def test_that_the_other_side_goes_is_told_and_what_it_said_before_is_kept(how: str) -> None:
-    async def case(stream: Stream, other: socket.socket, gone: asyncio.Event, stop: Callable[[], None]) -> None:
+    async def case(stream: TcpStream, other: socket.socket, gone: asyncio.Event, stop: Callable[[], None]) -> None:
         other.sendall(b"some bytes")
         while not stream.ahead:
             await asyncio.sleep(0)
@@ -54,7 +54,7 @@ def test_that_the_other_side_goes_is_told_and_what_it_said_before_is_kept(how: s
 
 
 def test_who_sends_more_than_the_most_is_looked_at_no_longer() -> None:
-    async def case(stream: Stream, other: socket.socket, gone: asyncio.Event, stop: Callable[[], None]) -> None:
+    async def case(stream: TcpStream, other: socket.socket, gone: asyncio.Event, stop: Callable[[], None]) -> None:
         other.sendall(b"x" * (_MOST + 1))
         while len(stream.ahead) <= _MOST:
             await asyncio.sleep(0)
@@ -71,7 +71,7 @@ def test_who_sends_more_than_the_most_is_looked_at_no_longer() -> None:
 
 
 def test_after_the_watching_bytes_are_read_as_ever() -> None:
-    async def case(stream: Stream, other: socket.socket, gone: asyncio.Event, stop: Callable[[], None]) -> None:
+    async def case(stream: TcpStream, other: socket.socket, gone: asyncio.Event, stop: Callable[[], None]) -> None:
         stop()
         other.sendall(b"later")
         for _ in range(50):

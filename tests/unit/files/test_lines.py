@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.files.lines import Crowded, Room, line_of, read_line, read_object, while_there
+from casemate.files.lines import Crowded, LineBudget, line_of, read_line, read_object, while_there
 
 
 class Pieces:
@@ -92,7 +92,7 @@ def test_a_value_is_one_line_of_ascii() -> None:
 
 
 def test_lines_of_several_connections_share_their_room_until_each_reads_its_next() -> None:
-    room = Room(100)
+    room = LineBudget(100)
 
     async def main() -> None:
         with room.share() as first, room.share() as second:

@@ -9,9 +9,9 @@ import pytest
 
 from casemate.errors import RuntimeMissing
 from casemate.languages.node import Node, NodeRuntime, launch_of
-from casemate.model.plan import Bind, Link
+from casemate.model.plan import Bind, Symlink
 
-PACKAGES = Link("/program/node_modules", "/packages/node/node_modules")  # where a program looks for packages
+PACKAGES = Symlink("/program/node_modules", "/packages/node/node_modules")  # where a program looks for packages
 MIB = 2**20
 
 
@@ -80,7 +80,8 @@ def test_links_to_node_lead_to_it_in_the_cell(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/node").symlink_to(program)
     assert (
-        Link(f"{tmp_path}/bin/node", str(program)) in runtime(tmp_path / "bin/node").launch(None, "main.js", ()).entries
+        Symlink(f"{tmp_path}/bin/node", str(program))
+        in runtime(tmp_path / "bin/node").launch(None, "main.js", ()).entries
     )
 
 

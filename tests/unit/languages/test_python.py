@@ -13,7 +13,7 @@ import pytest
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.languages.python import PythonRuntime
 from casemate.languages.runtime import merged_env
-from casemate.model.plan import Bind, Launch, Link
+from casemate.model.plan import Bind, Launch, Symlink
 
 ELF = b"\x7fELF and nothing that runs"
 
@@ -53,7 +53,7 @@ def bound(planned: Launch) -> dict[str, str]:
 
 
 def linked(planned: Launch) -> dict[str, str]:
-    return {entry.target: entry.points_to for entry in planned.entries if isinstance(entry, Link)}
+    return {entry.target: entry.points_to for entry in planned.entries if isinstance(entry, Symlink)}
 
 
 def seen_in_cell(planned: Launch, path: str) -> bool:

@@ -18,7 +18,7 @@ from casemate.languages.python import PRELOADED, PythonRuntime
 from casemate.languages.runtime import THREAD_COUNTS
 from casemate.languages.shell import ShellRuntime
 from casemate.languages.waiting import Asked, bounded, json_order, read_at_start, too_special
-from casemate.model.plan import Bind, Launch, Waiting
+from casemate.model.plan import Bind, Launch, ReadyStart
 
 NOTHING = re.compile(r"(?!)")
 BASE = {"PATH": "/usr/bin:/bin", "HOME": "/home/user", "LANG": "C.UTF-8"}
@@ -30,7 +30,7 @@ def asked(**changes: Any) -> Asked:
     return replace(usual, **changes)
 
 
-def python(**changes: Any) -> Waiting | str:
+def python(**changes: Any) -> ReadyStart | str:
     return PythonRuntime().waiting(asked(**changes))
 
 
@@ -94,7 +94,7 @@ def test_a_python_program_is_ordered_and_the_process_that_waits_knows_nothing_of
     env = {**BASE, "PYTHONPATH": "/opt/casemate/python:/opt/casemate/modules", "A": "b"}
     launch = replace(LAUNCH, argv=(*LAUNCH.argv, "one", "two"))
     waiting = python(launch=launch, arguments=("one", "two"), env=env, given_env={"A": "b"})
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, ReadyStart)
     assert waiting.argv == LAUNCH.argv
     assert waiting.env == {**BASE, **dict.fromkeys(THREAD_COUNTS, "1")}
     assert json.loads(waiting.order[4:]) == {
@@ -105,8 +105,8 @@ def test_a_python_program_is_ordered_and_the_process_that_waits_knows_nothing_of
 
 def test_two_programs_of_one_environment_wait_alike() -> None:
     one, two = python(code=b"print(1)"), python(code=b"print(2)", limits=Limits(processes=3), **given_env(A="b"))
-    assert isinstance(one, Waiting)
-    assert isinstance(two, Waiting)
+    assert isinstance(one, ReadyStart)
+    assert isinstance(two, ReadyStart)
     assert replace(one, order=b"") == replace(two, order=b"")
 
 
@@ -120,7 +120,7 @@ def test_modules_are_loaded_ahead_for_programs_that_may_want_them(
     changes: dict[str, Any], expected: tuple[str, ...]
 ) -> None:
     waiting = python(**changes)
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, ReadyStart)
     assert waiting.preload == expected
     assert (waiting.cost > 4 << 20) == bool(expected)
     wanted = changes.get("preload", PRELOADED)
@@ -136,14 +136,14 @@ def test_variables_that_python_or_a_library_reads_first_take_a_new_process(name:
 
 @pytest.mark.parametrize(("version", "waits"), [("3.10.13", False), ("3.11.0", True), ("3.14.1", True)])
 def test_zygotes_need_a_python_that_is_new_enough(version: str, waits: bool) -> None:
-    assert isinstance(python(launch=replace(LAUNCH, version=version)), Waiting) == waits
+    assert isinstance(python(launch=replace(LAUNCH, version=version)), ReadyStart) == waits
 
 
 @pytest.mark.parametrize(("folder", "waits"), [("/opt/env", False), ("/opt", False), ("/opt/env/lib", False),
                                                ("/opt/environment", True), ("/srv", True)])  # fmt: skip
 def test_an_environment_where_cells_write_has_no_zygote(folder: str, waits: bool) -> None:
     waiting = python(folder=Path(folder))
-    assert isinstance(waiting, Waiting) == waits
+    assert isinstance(waiting, ReadyStart) == waits
     if isinstance(waiting, str):
         assert "/opt/env" in waiting
 
@@ -151,13 +151,13 @@ def test_an_environment_where_cells_write_has_no_zygote(folder: str, waits: bool
 SHELL = replace(LAUNCH, language="shell", argv=("/usr/bin/bash", "/program/main.sh"))
 
 
-def shell(**changes: Any) -> Waiting | str:
+def shell(**changes: Any) -> ReadyStart | str:
     return ShellRuntime().waiting(asked(**{"launch": SHELL, "program_name": "main.sh", **changes}))
 
 
 def test_a_shell_is_told_only_what_is_otherwise() -> None:
     waiting = shell(**given_env(A="it's\n$x `y` \\", HOME="/x"))
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, ReadyStart)
     assert waiting.order == b"export HOME=/x\nexport A='it'\"'\"'s\n$x `y` \\'\n\0"
     assert waiting.preload is None
 
@@ -178,6 +178,6 @@ def test_a_node_is_started_with_the_limits_of_its_run() -> None:
     waiting = NodeRuntime().waiting(
         asked(launch=launch, program_name="main.js", arguments=("a",), limits=Limits(processes=5))
     )
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, ReadyStart)
     assert (waiting.argv, waiting.limits, waiting.preload) == (launch.argv[:-1], Limits(processes=5), None)
     assert "CASEMATE_WAIT" not in json.loads(waiting.order[4:])["env"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from casemate.model.approval import Kind, Question, Verdict
+from casemate.model.approval import ApprovalVerdict, Kind, Question
 from casemate.policy.reading import rule
 from casemate.policy.rules import Rulebook, Rules
 
@@ -26,6 +26,6 @@ def book(*written: dict[str, Any]) -> Rulebook:
     )
 
 
-def effect(verdict: Verdict | None) -> str:
+def effect(verdict: ApprovalVerdict | None) -> str:
     """The verdict in one word."""
     return "ask" if verdict is None else "allow" if verdict.allow else "deny"

@@ -15,7 +15,7 @@ import pytest
 
 from casemate.errors import VaultUnavailable
 from casemate.policy.inject import Inject, Injected
-from casemate.vault.encrypted_file import Damaged, EncryptedFile, Head, KeyFile, Keyring, key_path, seal, unseal
+from casemate.vault.encrypted_file import Damaged, EncryptedFile, KeyFile, Keyring, VaultHead, key_path, seal, unseal
 
 VALUE = "hunter2hunter2"
 
@@ -68,7 +68,7 @@ def test_where_a_secret_may_go_is_kept_with_it_and_closed_to_versions_that_do_no
 
 @pytest.mark.parametrize("entry", [7, None, {}, {"value": VALUE}, {"value": VALUE, "inject": {"hosts": ["*"]}}])
 def test_an_entry_that_says_something_else_is_damaged(entry: object) -> None:
-    key, head = bytes(32), Head(1, "file")
+    key, head = bytes(32), VaultHead(1, "file")
     with pytest.raises(Damaged) as refused:
         unseal(seal({"a": {"TOKEN": entry}}, head, key), key)  # type: ignore[dict-item]
     assert VALUE not in str(refused.value)

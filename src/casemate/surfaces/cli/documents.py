@@ -10,7 +10,7 @@ from typing import Any
 from casemate.errors import CasemateError
 from casemate.model.execution import Execution
 from casemate.model.isolation import Diagnosis
-from casemate.model.plan import Bind, Entry, Link, Place, Plan
+from casemate.model.plan import Bind, Entry, MountPoint, Plan, Symlink
 from casemate.operations import documents
 
 Document = dict[str, Any]
@@ -51,7 +51,7 @@ def plan_document(plan: Plan) -> Document:
         "workspace": plan.workspace._asdict(),
         "files": {name: _content(content) for name, content in plan.files.items()},
         "mounts": [
-            *(mount_document(entry) for entry in plan.entries if not isinstance(entry, Place)),
+            *(mount_document(entry) for entry in plan.entries if not isinstance(entry, MountPoint)),
             *(
                 {"target": place, "kind": "copy" if one.copied else "read-only", "source": one.source}
                 for one in plan.shown
@@ -69,9 +69,9 @@ def mount_document(entry: Entry) -> Document:
     """One thing that a cell can read."""
     if isinstance(entry, Bind):
         return {"target": entry.target, "kind": "device" if entry.device else "read-only", "source": entry.source}
-    if isinstance(entry, Link):
+    if isinstance(entry, Symlink):
         return {"target": entry.target, "kind": "link", "source": entry.points_to}
-    if isinstance(entry, Place):
+    if isinstance(entry, MountPoint):
         return {"target": entry.target, "kind": "made", "source": "to be mounted over"}
     return {"target": entry.target, "kind": "made", "source": f"{len(entry.content.encode())} bytes"}
 

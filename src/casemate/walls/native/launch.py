@@ -16,11 +16,11 @@ from casemate.model.plan import (
     WORKSPACE,
     Bind,
     Entry,
-    Link,
-    Place,
+    MountPoint,
     Plan,
-    Text,
-    Waiting,
+    ReadyStart,
+    Symlink,
+    TextFile,
     Workspace,
 )
 from casemate.model.sizes import format_size
@@ -61,13 +61,13 @@ def system_entries() -> tuple[Entry, ...]:
 def _entries() -> Iterator[Entry]:
     for folder in _SYSTEM:
         if os.path.islink(folder):
-            yield Link(folder, os.readlink(folder))
+            yield Symlink(folder, os.readlink(folder))
         elif os.path.isdir(folder):
             yield Bind(folder, folder)
     for device in _DEVICES:
         yield Bind(f"/dev/{device}", f"/dev/{device}", device=True)
     for name, content in _SYNTHESISED.items():
-        yield Text(name, content)
+        yield TextFile(name, content)
     for name in _ETC:
         source = os.path.realpath(f"/etc/{name}")
         if f"/etc/{name}" not in _SYNTHESISED and os.path.exists(source):
@@ -120,9 +120,9 @@ def _is_late(entry: Entry) -> bool:
 def _entry(entry: Entry) -> dict[str, Any]:
     if isinstance(entry, Bind):
         return {"kind": "bind", "source": entry.source, "target": entry.target, "device": entry.device}
-    if isinstance(entry, Link):
+    if isinstance(entry, Symlink):
         return {"kind": "link", "target": entry.target, "points_to": entry.points_to}
-    if isinstance(entry, Place):
+    if isinstance(entry, MountPoint):
         return {"kind": "place", "target": entry.target, "folder": entry.folder}
     return {"kind": "text", "target": entry.target, "content": entry.content}
 
@@ -213,7 +213,7 @@ def _counted(limits: Limits) -> dict[str, Any]:
     return {name: getattr(limits, name) for name in names}
 
 
-def waiting_request(plan: Plan, waiting: Waiting, root: str) -> dict[str, Any]:
+def waiting_request(plan: Plan, waiting: ReadyStart, root: str) -> dict[str, Any]:
     """The request for a cell that waits for a program such as that of ``plan``: the same for all of the kind."""
     asked = request(replace(plan, limits=waiting.limits), root)
     del asked["id"]
@@ -227,7 +227,7 @@ def waiting_request(plan: Plan, waiting: Waiting, root: str) -> dict[str, Any]:
     }
 
 
-def begin_request(plan: Plan, waiting: Waiting) -> dict[str, Any]:
+def begin_request(plan: Plan, waiting: ReadyStart) -> dict[str, Any]:
     """What turns a cell that waits into that of ``plan``; of the order, which is in `unread`, its length alone."""
     program = {"name": plan.program_name, "size": len(plan.code)}
     return {
@@ -242,7 +242,7 @@ def begin_request(plan: Plan, waiting: Waiting) -> dict[str, Any]:
     }
 
 
-def unread(plan: Plan, waiting: Waiting) -> int:
+def unread(plan: Plan, waiting: ReadyStart) -> int:
     """What the supervisor passes on to a cell that waits and does not read, in a descriptor: the order, which may hold
     secrets, and the program after it. The supervisor's memory is every later cell's, copy-on-write."""
     return memory_file(waiting.order + (b"" if plan.continues else plan.code))

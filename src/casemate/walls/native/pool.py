@@ -31,7 +31,7 @@ from casemate.walls.native.demand import (
 
 if TYPE_CHECKING:
     from casemate.model.isolation import PoolState, Warmth, ZygoteState
-    from casemate.model.plan import Plan, Waiting
+    from casemate.model.plan import Plan, ReadyStart
     from casemate.walls.native.link import Link
     from casemate.walls.native.running import RunningCell
 
@@ -52,7 +52,7 @@ class _Zygote:
     """One warmed interpreter, as far as the supervisor has told of it."""
 
     key: str
-    waiting: Waiting
+    waiting: ReadyStart
     state: str = "wanted"  # then starting, ready, or ruled out
     problem: str = ""
     pid: int = 0
@@ -69,7 +69,7 @@ class _Pool:
     plan: Plan
     root: str
     request: dict[str, Any]
-    waiting: Waiting
+    waiting: ReadyStart
     zygote: _Zygote | None
     born: float
     demand: Demand = field(default_factory=Demand)
@@ -118,7 +118,7 @@ class Pools:
 
     # -- from any thread
 
-    def take(self, plan: Plan, waiting: Waiting, root: str) -> Lease:
+    def take(self, plan: Plan, waiting: ReadyStart, root: str) -> Lease:
         """What a run gets of its pool: a ready cell where there is one. Raises ``OSError``."""
         now = time.monotonic()
         with self._lock:
@@ -151,7 +151,7 @@ class Pools:
             pool.demand.end(now)
             self._set_due(now + (_SOON if self._runs == 1 else _AFTER))  # not now: the result is on its way
 
-    def start(self, plan: Plan, waiting: Waiting, root: str) -> None:
+    def start(self, plan: Plan, waiting: ReadyStart, root: str) -> None:
         """Keep cells for such programs ready, from now on."""
         now = time.monotonic()
         with self._lock:
@@ -208,7 +208,7 @@ class Pools:
 
     # -- under the lock
 
-    def _pool_for(self, plan: Plan, waiting: Waiting, root: str) -> _Pool:
+    def _pool_for(self, plan: Plan, waiting: ReadyStart, root: str) -> _Pool:
         kind = _kind(plan, waiting, root)
         pool = self._pools.get(kind)
         if pool is None:
@@ -226,7 +226,7 @@ class Pools:
             self._drop_least_used()
         return pool
 
-    def _zygote(self, waiting: Waiting, root: str) -> _Zygote:
+    def _zygote(self, waiting: ReadyStart, root: str) -> _Zygote:
         kind = (root, waiting.argv, tuple(waiting.env.items()), waiting.preload, waiting.optional)
         for known in [one for one in self._zygotes.values() if one.waiting.argv == waiting.argv]:
             if known.waiting.stamp != waiting.stamp:
@@ -357,7 +357,7 @@ def _wake_pump() -> None:
     """Wakes the pump."""
 
 
-def _kind(plan: Plan, waiting: Waiting, root: str) -> Any:
+def _kind(plan: Plan, waiting: ReadyStart, root: str) -> Any:
     """Cells of one kind can begin each other's programs."""
     return (
         root,

@@ -17,7 +17,7 @@ from casemate.walls.wall import SessionSink, Sink, Stream
 if TYPE_CHECKING:
     import asyncio
 
-    from casemate.model.plan import Listener
+    from casemate.model.plan import CellSocket
     from casemate.walls.wall import Ending, StepUsage
 
 MAX_FRAME = 16 << 20  # bytes; a large picture in base64
@@ -128,7 +128,7 @@ class RunningCell:
     def _say(self, what: str, **more: Any) -> None:
         self._link.send({"op": what, "id": self.id, **more})
 
-    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
         """Have more sockets in its network."""
         number, asked = next(_numbers), Future[list[int]]()
         asked.set_running_or_notify_cancel()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from casemate.model.isolation import IsolationReport, Warmth
     from casemate.model.overview import InUse
-    from casemate.model.plan import Entry, Listener, Plan, Waiting
+    from casemate.model.plan import CellSocket, Entry, Plan, ReadyStart
     from casemate.walls.native.pool import Lease, Pools
     from casemate.walls.native.selftest import LaunchProgram
     from casemate.walls.wall import Ending
@@ -172,7 +172,7 @@ class NativeWall:
         link: Link,
         lease: Lease,
         plan: Plan,
-        waiting: Waiting,
+        waiting: ReadyStart,
         files: dict[str, int],
         sink: Sink | SessionSink,
     ) -> RunningCell | None:
@@ -294,7 +294,7 @@ class NativeCell:
     def listeners(self) -> Future[list[int]]:
         return self._listening
 
-    def listen(self, sockets: Sequence[Listener]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
         return self._cell.listen(sockets)
 
     def _hand_on_listeners(self) -> None:
