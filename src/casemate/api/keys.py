@@ -1,20 +1,24 @@
 """Every key that can be configured: its form, bounds, default and meaning. Pure.
 
 The one table: files and variables are checked by it, errors suggest from it, ``casemate config`` prints by it, and
-docs/reference/configuration.md is written from it.
+docs/reference/configuration.md is written from it. What is an option of a call is defined by that.
+
+Annotations here are evaluated at import, for keys are made of them: no ``from __future__ import annotations``.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from casemate.api.config_files import named_variables
+from casemate.api.options import DAY, FilePath, SandboxOptions
 from casemate.errors import InvalidArgument
+from casemate.model import foreign
 from casemate.model.limits import LIMIT_BOUNDS, LimitOptions, Limits
-from casemate.model.options import docs_of
+from casemate.model.operation import Between
+from casemate.model.options import ConfigNote, Default, docs_of
 from casemate.model.sizes import format_size, parse_size
 from casemate.policy.hosts import MOST_PORT
 from casemate.policy.policy import Setting
@@ -22,22 +26,29 @@ from casemate.policy.policy import Setting
 Form = Literal["text", "path", "choice", "whole", "number", "seconds", "size", "flag", "texts", "ports", "in file"]
 
 PREFIX = "CASEMATE_"
-_WEEK = 7 * 86400.0
+WEEK = 7 * DAY
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key. ``name``: as in a file, with a dot below a section; ``says``: what it means; ``default``: None is what
-    ``unset`` says; ``low`` and ``high``: bounds of numbers; ``form``: ``"in file"`` has no variable."""
+    """One key. ``name``: as in a file, with a dot below a section; ``form``: ``"in file"`` has no variable;
+    ``default``: None is what ``unset`` says; ``low``, ``high``: bounds of numbers; ``definition``:
+    where its option is defined."""
 
     name: str
     form: Form
-    says: str
     default: Any = None
     unset: str = "none"
     choices: tuple[str, ...] = ()
     low: float | None = None
     high: float | None = None
+    text: str = ""
+    definition: type | None = None
+
+    @property
+    def says(self) -> str:
+        """What it means; read from its definition when it is asked for."""
+        return docs_of(self.definition)[self.name.rpartition(".")[2]] if self.definition else self.text
 
     @property
     def variable(self) -> str | None:
@@ -57,141 +68,124 @@ class Alias:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def _limit_keys() -> Iterator[Key]:
-    docs = docs_of(LimitOptions)
-    for name, (form, low, high) in LIMIT_BOUNDS.items():
-        says = docs[name][0].lower() + docs[name][1:].rstrip(".")
-        yield Key(f"limits.{name}", form, says, getattr(Limits(), name), "no limit of its own", low=low, high=high)
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """How ``casemate service`` runs."""
+
+    idle_stop: Annotated[
+        float | None, Between(1, WEEK), Default(None), ConfigNote("never; 900 where a command has started it")
+    ]
+    """Seconds without sessions, runs and requests after which it ends."""
+    drain: Annotated[float, Between(0, 3600), Default(10.0)]
+    """Seconds that what runs has when the service is told to end."""
+    listen: Annotated[tuple[str, ...], Default(())]
+    """Addresses besides its socket, as HOST:PORT, for those who have a token."""
+    tls_cert: Annotated[str | None, Default(None), ConfigNote(form="path")]
+    """The file of a certificate: what listens on TCP then speaks TLS."""
+    tls_key: Annotated[str | None, Default(None), ConfigNote(form="path")]
+    """The file of its key."""
+    plain_http: Annotated[bool, Default(False)]
+    """Listen without TLS beyond this machine's loopback."""
+    host_names: Annotated[tuple[str, ...], Default(())]
+    """Further names by which requests may call it."""
+    allow_origins: Annotated[tuple[str, ...], Default(())]
+    """Origins of pages from which browsers may ask, as https://example.org."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """How ``casemate serve`` runs."""
+
+    toolset: Annotated[Literal["default", "sandboxmcp", "ipybox", "full"], Default("default")]
+    """Which tools there are."""
+    transport: Annotated[Literal["stdio", "http", "sse"], Default("stdio")]
+    """How clients speak to it."""
+    host: Annotated[str, Default("127.0.0.1")]
+    """The address that it listens at, with http and sse."""
+    port: Annotated[int, Between(0, MOST_PORT), Default(8417)]
+    """The port there; 0 is any that is free."""
+    token_file: Annotated[str | None, Default(None), ConfigNote("one that is said at start", form="path")]
+    """A file with the token that clients must send there."""
+    plain_http: Annotated[bool, Default(False)]
+    """Listen without TLS beyond this machine's loopback."""
+    may_approve: Annotated[bool, Default(False)]
+    """Whoever uses a client there may approve what its agent asks for."""
+    embedded: Annotated[bool, Default(False)]
+    """Run programs in its own process, without the service."""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Default("warning")]
+    """What it writes to standard error."""
+
+
+def _key_of(definition: type, option: str, section: str = "") -> Key:
+    """The key of an option, as its annotation says."""
+    annotation = definition.__annotations__[option]
+    kind, marks = annotation.__origin__, {type(mark): mark for mark in annotation.__metadata__}
+    parts = list(get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind])
+    for place, part in enumerate(parts):
+        if get_origin(part) is Annotated:
+            parts[place], marks = part.__origin__, {**marks, **{type(mark): mark for mark in part.__metadata__}}
+    note = marks.get(ConfigNote, ConfigNote())
+    default = note.default or marks[Default].value
+    low, high = marks.get(Between, (None, None))
+    choices = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
+    return Key(
+        section + option, cast("Form", note.form) or _form_of(parts), None if default == () else default, note.unset,
+        choices, low, high, definition=definition,
+    )  # fmt: skip
+
+
+_PATH = get_args(FilePath)[1]
+
+
+def _form_of(parts: list[Any]) -> Form:
+    """The form of values of any of these types."""
+    of_lists = [get_args(part)[0] for part in parts if get_origin(part) in (tuple, Sequence)]
+    if any(get_origin(part) is Literal for part in parts):
+        return "choice"
+    if _PATH in parts:
+        return "path"
+    if of_lists:
+        return "ports" if of_lists == [int] else "texts"
+    kinds: dict[Any, Form] = {bool: "flag", int: "whole", float: "seconds", str: "text"}
+    return kinds[parts[0]]
+
+
+def _limit_key(name: str) -> Key:
+    form, low, high = LIMIT_BOUNDS[name]
+    default, unset = getattr(Limits(), name), "no limit of its own"
+    return Key(f"limits.{name}", form, default, unset, low=low, high=high, definition=LimitOptions)
+
+
+def _options(*names: str) -> Iterator[Key]:
+    return (_key_of(SandboxOptions, name) for name in names)
+
+
+def _in_file(name: str, text: str, unset: str = "none") -> Key:
+    return Key(name, "in file", unset=unset, text=text)
+
+
+_POLICY_FILE = "a file with the policy, in place of the keys of this section"
+_VAULT = "where secrets are: user (that of casemate vault), memory (variables alone), or a file"
+_TIMEOUT = "seconds that a program may run where its caller says nothing"
 POLICY = (
-    Key(
-        "policy", "path", "a file with the policy, in place of the keys of this section", unset="what this section says"
-    ),
-    Key("network", "choice", "which hosts programs may reach", "listed", choices=("none", "listed", "public")),
-    Key("allowed_domains", "texts", "hosts that they may reach: example.org, *.example.org, example.org:5432"),
-    Key("denied_domains", "in file", "hosts that they may not reach, whatever else is said"),
-    Key("allow_local", "ports", "ports of this machine's own loopback that they may reach"),
-    Key("requests", "in file", "what may be asked of hosts whose requests are seen"),
-    Key("intercept", "texts", "hosts whose TLS ends at the door, so that requests are seen"),
-    Key("trust", "path", "a PEM file of further authorities that those hosts may have"),
-    Key("workspace", "path", "the folder that programs work in", unset="a private one for each run or session"),
-    Key(
-        "workspace_mode",
-        "choice",
-        "when what they changed there is written back",
-        "overlay",
-        choices=("overlay", "direct"),
-    ),
-    Key("allow_read", "texts", "files in the workspace that programs see though they are called .env"),
-    Key("isolation", "text", "the wall; auto is the strongest that proves itself here", "auto"),
-    Key("rules", "in file", "what is allowed, asked about or denied"),
-    Key(
-        "defaults",
-        "in file",
-        "what holds for a kind of request that no rule is about",
-        unset="as docs/how-to/policy.md says",
-    ),
+    Key("policy", "path", unset="what this section says", text=_POLICY_FILE),
+    *_options("network", "allowed_domains"),
+    _in_file("denied_domains", "hosts that they may not reach, whatever else is said"),
+    *_options("allow_local"),
+    _in_file("requests", "what may be asked of hosts whose requests are seen"),
+    *_options("intercept", "trust", "workspace", "workspace_mode", "allow_read", "isolation"),
+    _in_file("rules", "what is allowed, asked about or denied"),
+    _in_file("defaults", "what holds for a kind of request that no rule is about", "as docs/how-to/policy.md says"),
 )
-
-LIMITS = tuple(_limit_keys())
-
+LIMITS = tuple(map(_limit_key, LIMIT_BOUNDS))
 SANDBOX = (
-    Key(
-        "timeout",
-        "seconds",
-        "seconds that a program may run where its caller says nothing",
-        60.0,
-        low=0.01,
-        high=_WEEK,
-    ),
-    Key("output_dir", "path", "a folder for copies of artifacts"),
-    Key(
-        "environment",
-        "path",
-        "a virtual environment or interpreter; in a file also a list of requirements",
-        unset="the one that casemate runs on",
-    ),
-    Key(
-        "preload",
-        "texts",
-        "modules that Python programs find loaded",
-        unset="numpy, pandas and matplotlib, where installed",
-    ),
-    Key("approval_timeout", "seconds", "seconds that somebody has to answer", 300.0, low=0.01, high=_WEEK),
-    Key(
-        "vault",
-        "path",
-        "where secrets are: user (that of casemate vault), memory (variables alone), or a file",
-        unset="user on the command line, memory in a program of yours",
-    ),
-    Key("audit", "path", "the file of the record", unset="casemate/audit.db in the user's state folder"),
-    Key("namespace", "text", "whose secrets, and the name on each row of the record", "default"),
-    Key(
-        "concurrency",
-        "whole",
-        "runs and steps of sessions at once",
-        unset="as many as suit the cores",
-        low=1,
-        high=10_000,
-    ),
-    Key(
-        "package_indexes",
-        "texts",
-        "addresses of where packages come from, in order",
-        unset="those of the operator's pip",
-    ),
-    Key("tools", "path", "a file of MCP servers for programs; in a file also the definitions"),
+    Key("timeout", "seconds", 60.0, low=0.01, high=WEEK, text=_TIMEOUT),
+    *_options("output_dir", "environment", "preload", "approval_timeout"),
+    Key("vault", "path", unset="user on the command line, memory in a program of yours", text=_VAULT),
+    *_options("audit", "namespace", "concurrency", "package_indexes", "tools"),
 )
-
-SERVICE = (
-    Key(
-        "service.idle_stop",
-        "seconds",
-        "seconds without sessions, runs and requests after which it ends",
-        unset="never; 900 where a command has started it",
-        low=1,
-        high=_WEEK,
-    ),
-    Key(
-        "service.drain", "seconds", "seconds that what runs has when the service is told to end", 10.0, low=0, high=3600
-    ),
-    Key("service.listen", "texts", "addresses besides its socket, as HOST:PORT, for those who have a token"),
-    Key("service.tls_cert", "path", "the file of a certificate: what listens on TCP then speaks TLS"),
-    Key("service.tls_key", "path", "the file of its key"),
-    Key("service.plain_http", "flag", "listen without TLS beyond this machine's loopback", False),
-    Key("service.host_names", "texts", "further names by which requests may call it"),
-    Key("service.allow_origins", "texts", "origins of pages from which browsers may ask, as https://example.org"),
-)
-
-SERVE = (
-    Key(
-        "serve.toolset",
-        "choice",
-        "which tools there are",
-        "default",
-        choices=("default", "sandboxmcp", "ipybox", "full"),
-    ),
-    Key("serve.transport", "choice", "how clients speak to it", "stdio", choices=("stdio", "http", "sse")),
-    Key("serve.host", "text", "the address that it listens at, with http and sse", "127.0.0.1"),
-    Key("serve.port", "whole", "the port there; 0 is any that is free", 8417, low=0, high=MOST_PORT),
-    Key(
-        "serve.token_file",
-        "path",
-        "a file with the token that clients must send there",
-        unset="one that is said at start",
-    ),
-    Key("serve.plain_http", "flag", "listen without TLS beyond this machine's loopback", False),
-    Key("serve.may_approve", "flag", "whoever uses a client there may approve what its agent asks for", False),
-    Key("serve.embedded", "flag", "run programs in its own process, without the service", False),
-    Key(
-        "serve.log_level",
-        "choice",
-        "what it writes to standard error",
-        "warning",
-        choices=("debug", "info", "warning", "error"),
-    ),
-)
+SERVICE = tuple(_key_of(ServiceSettings, name, "service.") for name in ServiceSettings.__annotations__)
+SERVE = tuple(_key_of(ServeSettings, name, "serve.") for name in ServeSettings.__annotations__)
 
 SECTIONS: Mapping[str, tuple[Key, ...]] = {
     "policy": POLICY,
@@ -348,9 +342,9 @@ def settings_in(environ: Mapping[str, str]) -> dict[str, Setting]:
     casemate does not know, and where two say the same.
     """
     found: dict[str, Setting] = {}
-    for variable in named_variables(environ):
-        if variable == CONFIG:
-            continue
+    variables = [name for name in named_variables(environ) if name != CONFIG]
+    _check_known([name for name in variables if name not in VARIABLES and name not in _ALIASES])
+    for variable in variables:
         key, value = _read(variable, environ[variable])
         if value is None:
             continue
@@ -360,18 +354,38 @@ def settings_in(environ: Mapping[str, str]) -> dict[str, Setting]:
     return found
 
 
-def _read(variable: str, text: str) -> tuple[Key, Any]:
-    alias = _ALIASES.get(variable)
-    key = KEYS[alias.key] if alias else VARIABLES.get(variable)
-    if key is None:
-        from casemate.model.nearest import suggest
+def _check_known(unknown: list[str]) -> None:
+    """Raises ``InvalidArgument`` that names all variables that casemate does not know."""
+    from casemate.model.nearest import suggest
 
-        known = [*VARIABLES, *_ALIASES, CONFIG]
+    known = [*VARIABLES, *_ALIASES, CONFIG]
+    problems = [f"is no variable that casemate knows{_use_of(name) or suggest(name, known)}" for name in unknown]
+    if problems:
+        rest = [f"{name}: {problem}" for name, problem in zip(unknown[1:], problems[1:], strict=True)]
         raise InvalidArgument(
-            variable,
-            f"is no variable that casemate knows{suggest(variable, known)}",
+            unknown[0],
+            "\n".join([problems[0], *rest]),
             remediation="`casemate config` lists them. CASEMATE_SECRET_* and CASEMATE_INJECT_* are for secrets.",
         )
+
+
+def _use_of(variable: str) -> str:
+    """``"; use CASEMATE_LIMITS_MEMORY here"`` for a variable of another program of this kind; nothing for others."""
+    name = variable.partition("_")[2]
+    alias = _ALIASES.get(PREFIX + name)
+    key = KEYS.get(alias.key if alias else foreign.KEYS.get(name.lower(), name.lower()))
+    return f"; use {key.variable} here" if key and key.variable not in (None, variable) else ""
+
+
+def foreign_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables of sandboxmcp, which nothing here reads, each with what to use instead."""
+    names = sorted(name for name in environ if name.startswith("SANDBOXMCP_"))
+    return [f"{name} is not read{_use_of(name) or '; see casemate config reference'}" for name in names]
+
+
+def _read(variable: str, text: str) -> tuple[Key, Any]:
+    alias = _ALIASES.get(variable)
+    key = KEYS[alias.key] if alias else VARIABLES[variable]
     try:
         return key, _translated(alias, key, text) if alias else from_text(key, text)
     except ValueError as error:

@@ -22,7 +22,7 @@ from casemate.execution.request import MAX_CODE, Content
 from casemate.languages.catalogue import LANGUAGES
 from casemate.model.limits import Limits
 from casemate.model.operation import Between, Most, OneOf
-from casemate.model.options import Default
+from casemate.model.options import ConfigNote, Default
 
 DAY = 86_400.0  # seconds
 MOST_PAGE = 1_000_000  # characters, or bytes, of one answer
@@ -41,6 +41,7 @@ Files = Annotated[Mapping[str, Content], Most(10_000)]
 Variables = Annotated[Mapping[str, str], Most(10_000)]
 Names = Annotated[Sequence[str], Most(1000)]
 Metadata = Annotated[Mapping[str, Any], Most(1000)]
+FilePath = str | os.PathLike[str]  # on this machine
 
 
 class CellOptions(TypedDict, total=False):
@@ -102,48 +103,48 @@ class SessionOptions(CellOptions, total=False):
 class SandboxOptions(TypedDict, total=False):
     """Options of ``Sandbox``."""
 
-    workspace: Annotated[str | os.PathLike[str] | None, Default(None)]
+    workspace: Annotated[FilePath | None, Default(None), ConfigNote("a private one for each run or session")]
     """None gives each run a private folder. A folder is seen through an overlay, and what a run changed is written
     back when it ends."""
-    workspace_mode: Annotated[Literal["overlay", "direct"] | None, Default(None)]
+    workspace_mode: Annotated[Literal["overlay", "direct"] | None, Default(None), ConfigNote(default="overlay")]
     """`"overlay"` unless given, or `"direct"`, which writes through."""
-    output_dir: Annotated[str | os.PathLike[str] | None, Default(None)]
+    output_dir: Annotated[FilePath | None, Default(None)]
     """A folder for copies of artifacts."""
-    environment: Annotated[str | os.PathLike[str] | Sequence[str] | None, Default(None)]
+    environment: Annotated[FilePath | Sequence[str] | None, Default(None), ConfigNote("the one that casemate runs on")]
     """None for the interpreter and packages that casemate runs on; a path of another; or a list of requirements."""
-    preload: Annotated[Sequence[str] | None, Default(None)]
+    preload: Annotated[Sequence[str] | None, Default(None), ConfigNote("numpy, pandas and matplotlib, where installed")]
     """Modules that Python programs find loaded; None for the usual ones."""
     isolation: Annotated[str, Default("auto")]
-    """`"auto"`, or the name of a wall."""
+    """The wall, by name; `"auto"` is the strongest that proves itself here."""
     policy: Annotated[Any, Default(None)]
     """A file or mapping: the most that is permitted, which other options narrow."""
-    network: Annotated[Literal["none", "listed", "public"] | None, Default(None)]
+    network: Annotated[Literal["none", "listed", "public"] | None, Default(None), ConfigNote(default="listed")]
     """`"listed"` unless given: what `allowed_domains` names, or an approver allows."""
     allowed_domains: Annotated[Sequence[str], Default(())]
-    """Hosts that programs may reach."""
+    """Hosts that programs may reach: `example.org`, `*.example.org`, `example.org:5432`."""
     allow_local: Annotated[Sequence[int], Default(())]
     """Ports of this machine's loopback that programs may reach."""
     intercept: Annotated[Sequence[str], Default(())]
     """Hosts whose TLS ends at the egress proxy, so that their requests are seen."""
-    trust: Annotated[str | os.PathLike[str] | None, Default(None)]
+    trust: Annotated[FilePath | None, Default(None)]
     """A PEM file of authorities that intercepted hosts may have besides those of the system."""
     limits: Annotated[Limits | None, Default(None)]
     """The most that any run may use."""
     approve: Annotated[Callable[..., Any] | None, Default(None)]
     """Called with each `ApprovalRequest`; only True or a `Decision` that allows lets it cross."""
-    approval_timeout: Annotated[float | None, Default(300.0)]
+    approval_timeout: Annotated[Seconds | None, Default(300.0)]
     """Seconds that somebody has to answer; None for no bound."""
     vault: Annotated[object, Default(None)]
     """Where secrets are kept: None for memory, the path of an encrypted file, or a store."""
-    audit: Annotated[str | os.PathLike[str] | None, Default(None)]
+    audit: Annotated[FilePath | None, Default(None), ConfigNote("casemate/audit.db in the user's state folder")]
     """Path of the record; by default in the user's state folder."""
     namespace: Annotated[str, Default("default")]
     """Whose secrets there are, and what each row of the record carries."""
-    concurrency: Annotated[int | None, Default(None)]
+    concurrency: Annotated[int | None, Between(1, 10_000), Default(None), ConfigNote("16")]
     """Runs and steps of sessions at once, from 1 to 10000; None for 16. Others wait."""
-    package_indexes: Annotated[Sequence[str], Default(())]
+    package_indexes: Annotated[Sequence[str], Default(()), ConfigNote("those of the operator's pip")]
     """Where packages come from; those of the operator's pip unless given."""
-    tools: Annotated[str | os.PathLike[str] | Mapping[str, Any] | None, Default(None)]
+    tools: Annotated[FilePath | Mapping[str, Any] | None, Default(None)]
     """MCP servers from the start: names and definitions, or the path of a file with `mcpServers`."""
-    allow_read: Annotated[Sequence[str | os.PathLike[str]], Default(())]
+    allow_read: Annotated[Sequence[FilePath], Default(())]
     """Files called `.env` in the workspace that programs see and change all the same; others are hidden."""

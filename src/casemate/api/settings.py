@@ -7,13 +7,28 @@ from __future__ import annotations
 
 import os
 import posixpath
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from casemate.api.config_files import check_owned, named_file, users_file
-from casemate.api.keys import CONFIG, KEYS, LIMITS, POLICY_KEYS, SANDBOX, SECTIONS, SERVICE, Key, checked, settings_in
+from casemate.api.keys import (
+    CONFIG,
+    KEYS,
+    LIMITS,
+    POLICY_KEYS,
+    SANDBOX,
+    SECTIONS,
+    SERVICE,
+    Key,
+    ServeSettings,
+    ServiceSettings,
+    checked,
+    foreign_variables,
+    settings_in,
+)
 from casemate.api.policy_options import bounded, document_in, home, policy_from
 from casemate.errors import InvalidArgument
 from casemate.model.limits import Limits
@@ -36,35 +51,6 @@ _BOUND = (
     "network", "allowed_domains", "allow_local", "intercept", "trust", "workspace", "workspace_mode", "isolation",
     "allow_read",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceSettings:
-    """How ``casemate service`` runs (docs/reference/configuration.md); ``idle_stop`` and ``drain`` are seconds."""
-
-    idle_stop: float | None
-    drain: float
-    listen: tuple[str, ...]
-    tls_cert: str | None
-    tls_key: str | None
-    plain_http: bool
-    host_names: tuple[str, ...]
-    allow_origins: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """How ``casemate serve`` runs, as docs/reference/configuration.md has it."""
-
-    toolset: str
-    transport: str
-    host: str
-    port: int
-    token_file: str | None
-    plain_http: bool
-    may_approve: bool
-    embedded: bool
-    log_level: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +304,15 @@ def _configured(path: Path) -> Configured:
 
 
 def _check_names(document: PolicyDocument) -> None:
-    from casemate.model.nearest import suggest
+    from casemate.model.foreign import key_hint
 
-    for name in document.values:
-        if name not in _TOP:
-            _refuse(document, (name,), f"is no key that casemate knows{suggest(name, [*_TOP, *KEYS])}")
+    problems = [
+        f"{document.where((name,))}: {name}: is no key that casemate knows{key_hint(name, [*_TOP, *KEYS])}"
+        for name in document.values
+        if name not in _TOP
+    ]
+    if problems:
+        raise InvalidArgument("config", "\n".join(problems))
 
 
 def _own(document: PolicyDocument, own: Mapping[str, Any], folder: str) -> Iterator[Setting]:
@@ -389,4 +379,6 @@ def arguments_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     Raises as :func:`arguments_of_file`, naming the variable.
     """
 
+    for remark in foreign_variables(environ):
+        warnings.warn(remark, stacklevel=3)
     return settings_of_variables(environ).sandbox_arguments(environ)

@@ -48,6 +48,24 @@ ARGUMENTS = {
     "context": "a session: sandbox.session()",
 }
 
+# Keys of configurations, and of variables without their prefix, by their lower-case name.
+KEYS = {
+    **dict.fromkeys(("max_ram_mb", "memory_mb", "memory_limit", "mem_limit"), "limits.memory"),
+    **dict.fromkeys(("max_cpu_cores", "cpu_limit", "cpu_count"), "limits.cpus"),
+    **dict.fromkeys(("timeout_seconds", "execution_timeout"), "timeout"),
+    **dict.fromkeys(("working_dir", "work_dir"), "workspace"),
+    **dict.fromkeys(("audit_path", "sqlite_path"), "audit"),
+    "max_processes": "limits.processes",
+    "max_disk_mb": "limits.disk",
+    "max_output_size": "limits.output",
+    "images_dir": "output_dir",
+    "backend": "isolation",
+    "max_concurrent": "concurrency",
+    "vault_path": "vault",
+    "mcp_servers": "tools",
+    "sandbox_config": "policy",
+}
+
 # Classes, functions and methods.
 NAMES = {
     "SandboxFactory": "Sandbox",
@@ -84,6 +102,12 @@ def equivalent_of(name: str, known: Iterable[str]) -> str:
     """``"; use limits=... here"`` for an argument of another sandbox, ``"; did you mean x?"`` for a misspelt one, or
     nothing. ``known``: the arguments that there are."""
     equivalent = ARGUMENTS.get(name.lower())
+    return f"; use {equivalent} here" if equivalent else suggest(name, known)
+
+
+def key_hint(name: str, known: Iterable[str]) -> str:
+    """As :func:`equivalent_of`, for a key of a configuration."""
+    equivalent = KEYS.get(name.lower())
     return f"; use {equivalent} here" if equivalent else suggest(name, known)
 
 

@@ -14,6 +14,17 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 from casemate.errors import UnknownArgument
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class ConfigNote(NamedTuple):
+    """In the annotation of an option: how the configuration shows and reads it where that differs from the call.
+    ``unset``: what no value means, in words; ``default``: the value in force without one; ``form``: of its values."""
+
+    unset: str = "none"
+    default: Any = None
+    form: str = ""
+
+
 T = TypeVar("T")
 _MARK = "__options__"
 

@@ -28,7 +28,7 @@ from casemate.model.events import Display, ErrorEvent, Output, ResultEvent
 from casemate.model.execution import Execution, Result
 from casemate.model.limits import LimitOptions, Limits
 from casemate.model.operation import Audience, Between, Mark, Most, OneOf, Principal, mark_of
-from casemate.model.options import Default, defaults_of, definition_of, docs_of
+from casemate.model.options import ConfigNote, Default, defaults_of, definition_of, docs_of
 from casemate.operations.operations import Operations
 
 _STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
@@ -114,7 +114,7 @@ def _bounds(mark: Any) -> tuple[Any, ...]:
             return (Field(ge=low, le=high),)
         case Most(most):
             return (Field(max_length=most), BeforeValidator(partial(_few, most)))
-        case Default():
+        case Default() | ConfigNote():
             return ()
     return (mark,)
 

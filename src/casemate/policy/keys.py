@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError, create_model
 
 from casemate.errors import InvalidArgument
+from casemate.model.foreign import key_hint
 from casemate.model.limits import LIMIT_BOUNDS
-from casemate.model.nearest import suggest
 from casemate.model.plan import Network
 from casemate.policy.document import PolicyDocument
 from casemate.policy.hosts import MOST_PORT
@@ -90,7 +90,10 @@ def checked_keys(document: PolicyDocument, *, arguments: bool) -> SandboxKeys:
     try:
         return SandboxKeys.model_validate(dict(document.values))
     except ValidationError as invalid:
-        first, *more = invalid.errors(include_url=False, include_context=True)
+        errors = invalid.errors(include_url=False, include_context=True)
+        if unknown := [one["loc"] for one in errors if one["type"] == "extra_forbidden"]:
+            raise InvalidArgument("policy", "\n".join(_unknown_key(document, path) for path in unknown)) from None
+        first, *more = errors
         path = first["loc"] if first["type"] == "missing" else _path_in_document(document.values, first["loc"])
         name = ".".join(str(part) for part in path)
         others = [one["msg"] for one in more if path == _path_in_document(document.values, one["loc"]) != first["loc"]]
@@ -107,12 +110,16 @@ def _path_in_document(values: Any, path: tuple[str | int, ...]) -> tuple[str | i
     return path
 
 
+def _unknown_key(document: PolicyDocument, path: tuple[str | int, ...]) -> str:
+    """What is wrong with a key that there is not, and which is meant."""
+    below: dict[object, type[BaseModel]] = {"limits": LimitKeys, "requests": RequestKeys}
+    known = below.get(path[0], SandboxKeys) if len(path) > 1 else SandboxKeys
+    likely, name = key_hint(str(path[-1]), known.model_fields), ".".join(map(str, path))
+    problem = f"is no key that casemate knows{likely or ';'} the keys here are {', '.join(known.model_fields)}"
+    return f"{document.where(path)}: {name}: {problem}"
+
+
 def _explain(error: Any, path: tuple[str | int, ...], others: Sequence[str]) -> str:
-    if error["type"] == "extra_forbidden":
-        below: dict[object, type[BaseModel]] = {"limits": LimitKeys, "requests": RequestKeys}
-        known = below.get(path[0], SandboxKeys) if len(path) > 1 else SandboxKeys
-        likely = suggest(str(path[-1]), known.model_fields)
-        return f"is no key that casemate knows{likely or ';'} the keys here are {', '.join(known.model_fields)}"
     if path[0] in _MAY_BE_SECRET:
         return f"{error['msg'][0].lower()}{error['msg'][1:]}"
     given = (

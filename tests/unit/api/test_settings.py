@@ -12,8 +12,8 @@ import pytest
 
 from casemate import InvalidArgument, Limits, Sandbox, sync
 from casemate.api import config_files, keys, settings
-from casemate.api.keys import ALIASES, KEYS, LIMITS, SERVE, SERVICE, VARIABLES
-from casemate.api.settings import ServeSettings, ServiceSettings, Settings, settings_of
+from casemate.api.keys import ALIASES, KEYS, LIMITS, VARIABLES
+from casemate.api.settings import Settings, settings_of
 from casemate.policy.keys import SandboxKeys
 from casemate.vault.store import INJECT_PREFIX, SECRET_PREFIX
 
@@ -269,8 +269,6 @@ def test_the_table_has_every_key_of_a_file_and_every_limit_and_no_other() -> Non
     of_files = {*SandboxKeys.model_fields} - {"limits"}
     assert {name for name in KEYS if "." not in name} == of_files | {"policy", "vault", "timeout"}
     assert [key.name for key in LIMITS] == [f"limits.{one.name}" for one in fields(Limits)]
-    for section, kind in ((SERVICE, ServiceSettings), (SERVE, ServeSettings)):
-        assert [key.name.partition(".")[2] for key in section] == [one.name for one in fields(kind)]
     named = [*VARIABLES, *(alias.variable for alias in ALIASES if alias.variable not in VARIABLES)]
     assert len(named) == len(set(named))
     assert {SECRET_PREFIX, INJECT_PREFIX} < set(config_files.LEFT_ALONE)
@@ -302,3 +300,28 @@ def test_nothing_secret_is_in_an_error(home: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         Sandbox(**settings_of(home).sandbox_arguments(home))
     assert "hunter2" not in str(raised.value)
+
+
+def test_all_unknown_variables_are_named_at_once_with_what_to_use_here(home: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        settings_of({**home, "CASEMATE_NAMESPCE": "a", "CASEMATE_WORKING_DIR": "/", "CASEMATE_MEMORY_MB": "5"})
+    message = str(raised.value)
+    assert "CASEMATE_MEMORY_MB: is no variable that casemate knows; use CASEMATE_LIMITS_MEMORY here" in message
+    assert "CASEMATE_NAMESPCE: is no variable that casemate knows; did you mean CASEMATE_NAMESPACE?" in message
+    assert "CASEMATE_WORKING_DIR: is no variable that casemate knows; use CASEMATE_WORKSPACE here" in message
+
+
+def test_all_unknown_keys_of_a_file_are_named_at_once_with_what_to_use_here(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("max_ram_mb: 5\nnamespce: a\n")
+    with pytest.raises(InvalidArgument) as raised:
+        Sandbox.from_file(tmp_path / "c.yaml")
+    assert "c.yaml:1: max_ram_mb: is no key that casemate knows; use limits.memory here" in str(raised.value)
+    assert "c.yaml:2: namespce: is no key that casemate knows; did you mean namespace?" in str(raised.value)
+
+
+def test_variables_of_sandboxmcp_are_answered_with_ours() -> None:
+    remarks = keys.foreign_variables({"SANDBOXMCP_MAX_RAM_MB": "5", "SANDBOXMCP_NETWORK": "none", "OTHER": "1"})
+    assert remarks == [
+        "SANDBOXMCP_MAX_RAM_MB is not read; use CASEMATE_LIMITS_MEMORY here",
+        "SANDBOXMCP_NETWORK is not read; use CASEMATE_NETWORK here",
+    ]
