@@ -318,7 +318,7 @@ def test_no_error_and_no_repr_has_the_key_or_a_value(vault: EncryptedFile, folde
     vault.set("a", "TOKEN", VALUE)
     key = KeyFile(folder / "key" / "vault.key").load()
     assert key is not None
-    assert repr(key) == "Key(counter=1)"
+    assert repr(key) == "VaultKey(counter=1)"
     (folder / "key" / "vault.key").write_text("casemate-key-1 hunter2hunter2 1")
     with pytest.raises(VaultUnavailable) as refused:
         vault.get("a", "TOKEN")
