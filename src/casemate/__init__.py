@@ -48,16 +48,18 @@ if TYPE_CHECKING:
     from casemate.model.isolation import IsolationReport, Mechanism, Proof
     from casemate.model.limits import Limits
     from casemate.model.overview import (
+        Fix,
         Inspection,
         Installed,
         InstalledPackage,
         InUse,
+        Issue,
         RuntimeInfo,
         Stats,
         Totals,
+        Validation,
         VariableInfo,
     )
-    from casemate.model.validation import Fix, Issue, Validation
     from casemate.policy.inject import Inject
     from casemate.sessions.files import FileInfo
     from casemate.sessions.protocol import Variable
@@ -76,8 +78,9 @@ _HOME = {
     "casemate.model.events": "Display Done ErrorEvent Event Output ResultEvent",
     "casemate.model.isolation": "IsolationReport Mechanism Proof",
     "casemate.model.limits": "Limits",
-    "casemate.model.overview": "InUse Inspection Installed InstalledPackage RuntimeInfo Stats Totals VariableInfo",
-    "casemate.model.validation": "Fix Issue Validation",
+    "casemate.model.overview": (
+        "Fix InUse Inspection Installed InstalledPackage Issue RuntimeInfo Stats Totals Validation VariableInfo"
+    ),
     "casemate.audit.chain": "Verdict",
     "casemate.audit.reading": "AuditEvent AuditRow",
     "casemate.execution.egress_request": "EgressAnswer",

@@ -12,7 +12,7 @@ from tests.egress.test_http import answer, hearing, request
 
 from casemate.egress.injection import Injection
 from casemate.egress.terms import EgressTerms
-from casemate.model.secrets import Placeholder
+from casemate.model.plan import Placeholder
 
 VALUE, TEXT = "sk-RealRealRealRealReal1", "sk-aaaabbbbccccddddeeee2"
 BASIC = b64encode(f"git:{TEXT}".encode()).decode()

@@ -12,7 +12,7 @@ from casemate.execution import pipeline
 from casemate.execution.emitter import Emitter
 from casemate.execution.house import House
 from casemate.model.execution import Execution
-from casemate.model.request import Request
+from casemate.model.plan import Request
 from casemate.sessions.interpreters import INTERPRETERS
 from casemate.sessions.session import Session
 from casemate.sessions.terms import SessionTerms

@@ -19,8 +19,7 @@ from casemate.audit.reading import AuditEvent, AuditRow
 from casemate.errors import NotFound
 from casemate.model.execution import Usage
 from casemate.model.isolation import Proof
-from casemate.model.overview import Inspection, InUse, RuntimeInfo, Stats, Totals, VariableInfo
-from casemate.model.validation import Fix, Issue, Validation
+from casemate.model.overview import Fix, Inspection, InUse, Issue, RuntimeInfo, Stats, Totals, Validation, VariableInfo
 from casemate.remote.facade import ConnectedSandbox
 
 BOTH = pytest.mark.parametrize("kind", KINDS)

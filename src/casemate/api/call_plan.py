@@ -15,7 +15,7 @@ from casemate.execution.redact import prepared, redaction_of
 from casemate.execution.request import new_id
 from casemate.execution.requester import open_requester
 from casemate.model.approval import Question
-from casemate.model.sizes import held_by
+from casemate.model.limits import held_by
 from casemate.sessions.run import Run
 from casemate.tools.broker import Broker
 from casemate.tools.calls import Foreseen
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
-    from casemate.model.request import Request
+    from casemate.model.plan import Request
     from casemate.redaction.redaction import Redaction
     from casemate.sessions.run import Run
 

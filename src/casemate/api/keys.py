@@ -16,10 +16,9 @@ from casemate.api.config_files import named_variables
 from casemate.api.options import DAY, FilePath, SandboxOptions
 from casemate.errors import InvalidArgument
 from casemate.model import foreign
-from casemate.model.limits import LIMIT_BOUNDS, LimitOptions, Limits
+from casemate.model.limits import LIMIT_BOUNDS, LimitOptions, Limits, format_size, parse_size
 from casemate.model.operation import Between
 from casemate.model.options import ConfigNote, Default, docs_of
-from casemate.model.sizes import format_size, parse_size
 from casemate.policy.hosts import MOST_PORT
 from casemate.policy.policy import Setting
 
@@ -268,7 +267,7 @@ def _text(_: Key, value: Any) -> None:
 
 def _choice(key: Key, value: Any) -> None:
     if value not in key.choices:
-        from casemate.model.nearest import suggest
+        from casemate.model.foreign import suggest
 
         likely = suggest(value, key.choices) if isinstance(value, str) else ""
         raise ValueError(f"{_cut(value)} is not known{likely or ';'} choose one of {', '.join(key.choices)}")
@@ -356,7 +355,7 @@ def settings_in(environ: Mapping[str, str]) -> dict[str, Setting]:
 
 def _check_known(unknown: list[str]) -> None:
     """Raises ``InvalidArgument`` that names all variables that casemate does not know."""
-    from casemate.model.nearest import suggest
+    from casemate.model.foreign import suggest
 
     known = [*VARIABLES, *_ALIASES, CONFIG]
     problems = [f"is no variable that casemate knows{_use_of(name) or suggest(name, known)}" for name in unknown]

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from casemate.api.keys import ALIASES, KEYS, SECTIONS, WITH_PASSWORDS, Form, Key, aliases_of
-from casemate.model.sizes import format_size
+from casemate.model.limits import format_size
 
 _HIDDEN = "***"
 _TITLES = {

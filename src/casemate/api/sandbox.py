@@ -16,7 +16,7 @@ from casemate.languages.catalogue import examples, language_of, runtime_for
 from casemate.model.limits import LimitOptions
 from casemate.model.operation import Audience, operation
 from casemate.model.options import complete, defaults_of, takes_options
-from casemate.model.secrets import NO_SECRETS
+from casemate.model.plan import NO_SECRETS
 
 if TYPE_CHECKING:
     from casemate.api.call_plan import ProgramPlan, Trial
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.isolation import Diagnosis
     from casemate.model.limits import Limits
-    from casemate.model.overview import Inspection, RuntimeInfo, Stats
-    from casemate.model.plan import Plan
-    from casemate.model.request import Request
-    from casemate.model.validation import Validation
+    from casemate.model.overview import Inspection, RuntimeInfo, Stats, Validation
+    from casemate.model.plan import Plan, Request
     from casemate.remote.facade import ConnectedSandbox
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions

@@ -207,7 +207,7 @@ def _together(read: Configured, environ: Mapping[str, str], arguments: Mapping[s
 def _given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
     for name, value in arguments.items():
         if name not in KEYS:
-            from casemate.model.nearest import suggest
+            from casemate.model.foreign import suggest
 
             raise InvalidArgument(name, f"is no key that casemate knows{suggest(name, KEYS)}")
         if value is None:
@@ -317,7 +317,7 @@ def _check_names(document: PolicyDocument) -> None:
 
 def _own(document: PolicyDocument, own: Mapping[str, Any], folder: str) -> Iterator[Setting]:
     """The values that are no policy's. Raises ``InvalidArgument``."""
-    from casemate.model.nearest import suggest
+    from casemate.model.foreign import suggest
 
     for name, given in own.items():
         if name not in _SECTIONS:

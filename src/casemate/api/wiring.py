@@ -31,7 +31,7 @@ from casemate.execution.network import Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
 from casemate.execution.tally import Tally
 from casemate.languages.catalogue import launch_probe, runtime_for
-from casemate.model.secrets import NO_SECRETS, Secrets
+from casemate.model.plan import NO_SECRETS, Secrets
 from casemate.walls.registry import open_wall
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
     from casemate.model.overview import InstalledPackage
-    from casemate.model.request import Request
+    from casemate.model.plan import Request
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
     from casemate.policy.hosts import HostRules

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.approvals.channels import QueueChannel
 from casemate.approvals.requester import Origin, Requester
-from casemate.model.caller import caller
+from casemate.model.operation import caller
 
 if TYPE_CHECKING:
     from casemate.approvals.broker import ApprovalBroker, Record, RecordNow

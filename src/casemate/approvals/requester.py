@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from casemate.model.caller import caller
+from casemate.model.operation import caller
 
 if TYPE_CHECKING:
     import asyncio

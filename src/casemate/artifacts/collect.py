@@ -21,7 +21,7 @@ from casemate.files.bounds import Bounds, Skipped
 from casemate.files.names import display_path, path_problem, text_of
 from casemate.files.walk import Entry, is_whiteout, kind_of, open_file, open_folder, walk
 from casemate.model.execution import Artifact
-from casemate.model.sizes import format_size
+from casemate.model.limits import format_size
 
 if TYPE_CHECKING:
     from casemate.files.walk import SeenFiles

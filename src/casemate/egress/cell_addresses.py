@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from casemate.egress.shares import DescriptorShare
+from casemate.egress.accounting import DescriptorShare
 from casemate.egress.terms import ADDRESS_RANGE, CellListeners, ProxyLimits
 
 _RESERVED = 256  # addresses at the beginning of the range that are the proxy's own

@@ -7,15 +7,14 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from casemate.egress.client_hello import MOST_HELLO, BadHello, Hello, looks_like_tls, read_hello
-from casemate.egress.outcomes import EgressRefused, Spent, Unreachable
+from casemate.egress.accounting import EgressRefused, Spent, Unreachable
 from casemate.egress.stream import StreamPump, TcpStream, readable
+from casemate.egress.wire import MOST_HELLO, BadHello, Hello, looks_like_tls, read_hello
 from casemate.policy.hosts import HTTP, HTTPS, LOCAL_NAME, canonical, may_be_public
 
 if TYPE_CHECKING:
+    from casemate.egress.accounting import ConnectionTally, Ledger, TimeShare
     from casemate.egress.dial import Dialler
-    from casemate.egress.outcomes import ConnectionTally, Ledger
-    from casemate.egress.shares import TimeShare
     from casemate.egress.terms import EgressTerms, HostService
 
 _MOST_PIECES = 256  # that a head may come in: each is looked at from the start

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from casemate.egress.outcomes import EgressRefused, Unreachable
+from casemate.egress.accounting import EgressRefused, Unreachable
 from casemate.egress.stream import bound_buffers
 from casemate.egress.terms import ProxyLimits
 from casemate.policy.hosts import LOCAL_NAME, is_in

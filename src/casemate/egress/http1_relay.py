@@ -6,9 +6,9 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine
 
+from casemate.egress.accounting import EgressRefused, Unreachable
 from casemate.egress.connection import EgressConnection, something_from
 from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, HttpRequest, RequestReader, refusal
-from casemate.egress.outcomes import EgressRefused, Unreachable
 from casemate.egress.stream import TcpStream
 from casemate.egress.terms import BodyRedaction, Fields
 from casemate.policy.hosts import HTTP, HTTPS, canonical

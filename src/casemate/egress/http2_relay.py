@@ -21,6 +21,7 @@ import h2.frame_buffer
 import h2.settings
 import hyperframe.frame
 
+from casemate.egress.accounting import EgressRefused
 from casemate.egress.connection import EgressConnection
 from casemate.egress.http1_relay import answer, body_redaction, body_watcher, rewrite_fields
 from casemate.egress.http2 import (
@@ -36,9 +37,7 @@ from casemate.egress.http2 import (
     goaway,
     head_of,
 )
-from casemate.egress.outcomes import EgressRefused
-from casemate.egress.stream import TcpStream
-from casemate.egress.tls_stream import TlsStream
+from casemate.egress.stream import TcpStream, TlsStream
 from casemate.policy.hosts import HTTPS
 
 _STREAMS = 64  # at once

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
 from casemate.egress.terms import BodyRedaction, Fields, RewrittenRequest
-from casemate.model.secrets import Placeholder
+from casemate.model.plan import Placeholder
 from casemate.policy.hosts import HTTPS, canonical
 
 if TYPE_CHECKING:

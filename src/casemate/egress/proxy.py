@@ -15,13 +15,12 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 
+from casemate.egress.accounting import DescriptorPool, DescriptorShare, Ledger, TimeShare
 from casemate.egress.cell_addresses import CellAddresses
 from casemate.egress.connection import EgressConnection
 from casemate.egress.dial import Connect, Dialler, Resolve, SystemResolver, connect
-from casemate.egress.outcomes import Ledger
 from casemate.egress.resolver import Resolver
 from casemate.egress.routing import by_name, by_proxy
-from casemate.egress.shares import DescriptorPool, DescriptorShare, TimeShare
 from casemate.egress.stream import TcpStream, bound_buffers
 from casemate.egress.terms import (
     CellListeners,

@@ -7,7 +7,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Coroutine
 
-from casemate.egress import dns
+from casemate.egress import wire
 from casemate.policy.hosts import canonical
 
 _TTL = 5  # seconds: what may be reached can change with the next step of a session
@@ -45,7 +45,7 @@ class Resolver:
     def _read(self) -> None:
         for _ in range(_MOST_AT_ONCE):
             try:
-                message, sender = self._socket.recvfrom(dns.MOST_MESSAGE + 1)
+                message, sender = self._socket.recvfrom(wire.MOST_MESSAGE + 1)
             except OSError:
                 return
             if self._may_ask():
@@ -62,25 +62,25 @@ class Resolver:
 
     def _hear(self, message: bytes, sender: object) -> None:
         try:
-            query = dns.parse_query(message)
-        except dns.MalformedQuery as error:
+            query = wire.parse_query(message)
+        except wire.MalformedQuery as error:
             if error.answer is not None:
                 self._send(error.answer, sender)
             return
         name = canonical(query.name)
         if name is None or not self._knows(name):
-            if query.kind != dns.AAAA:  # it comes along with a question for A
+            if query.kind != wire.AAAA:  # it comes along with a question for A
                 self._denied(name or query.name)
-            self._send(dns.answer(query, dns.NO_SUCH_NAME), sender)
-        elif query.kind in (dns.A, dns.ANY):
+            self._send(wire.answer_query(query, wire.NO_SUCH_NAME), sender)
+        elif query.kind in (wire.A, wire.ANY):
             self._group.create_task(self._answer(query, name, sender))
         else:
-            self._send(dns.answer(query), sender)
+            self._send(wire.answer_query(query), sender)
 
-    async def _answer(self, query: dns.Query, name: str, sender: object) -> None:
+    async def _answer(self, query: wire.Query, name: str, sender: object) -> None:
         address = await self._reach(name)
-        code = dns.SERVER_FAILURE if address is None else dns.NO_ERROR
-        self._send(dns.answer(query, code, address, _TTL), sender)
+        code = wire.SERVER_FAILURE if address is None else wire.DNS_OK
+        self._send(wire.answer_query(query, code, address, _TTL), sender)
 
     def _send(self, message: bytes, sender: object) -> None:
         try:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from casemate.egress import socks
+from casemate.egress import wire
+from casemate.egress.accounting import EgressRefused, Unreachable
 from casemate.egress.connection import EgressConnection
 from casemate.egress.http1 import RequestReader
 from casemate.egress.http1_relay import host_name, in_clear, read_request, relay, relay_any
-from casemate.egress.outcomes import EgressRefused, Unreachable
-from casemate.egress.stream import TcpStream
+from casemate.egress.stream import TcpStream, TlsStream
 from casemate.egress.terms import Interception
-from casemate.egress.tls_stream import TlsStream
 from casemate.policy.hosts import HTTP, HTTPS, canonical
 
 _H2, _HTTP = "h2", "http/1.1"
@@ -137,7 +136,7 @@ async def by_proxy(connection: EgressConnection) -> None:
     async with asyncio.timeout(connection.terms.limits.head_seconds):
         if not await connection.client.fill():
             return
-    if connection.client.ahead[0] == socks.VERSION:
+    if connection.client.ahead[0] == wire.SOCKS_VERSION:
         await _by_socks(connection)
     else:
         await _by_http(connection)
@@ -189,7 +188,7 @@ async def _by_socks(connection: EgressConnection) -> None:
     try:
         async with asyncio.timeout(connection.terms.limits.head_seconds):
             wanted = await _read_socks_request(connection)
-    except socks.BadSocks as error:
+    except wire.BadSocks as error:
         last_words = error.reply
         connection.refuse = lambda _: last_words
         raise EgressRefused("proxy", 0, f"its SOCKS request is not accepted: {error}") from None
@@ -201,26 +200,26 @@ async def _by_socks(connection: EgressConnection) -> None:
     name = known or host_name(wanted.host, port)
     await connection.permit(name, port)
     server = await connection.dial(name, port)
-    await connection.client.send(socks.reply(socks.SUCCEEDED))
+    await connection.client.send(wire.socks_reply(wire.SUCCEEDED))
     await _carry(connection, name, port, server)
 
 
-async def _read_socks_request(connection: EgressConnection) -> socks.SocksRequest:
-    """What a client of SOCKS5 wants, once it has said so. Raises :class:`socks.BadSocks`."""
+async def _read_socks_request(connection: EgressConnection) -> wire.SocksRequest:
+    """What a client of SOCKS5 wants, once it has said so. Raises :class:`wire.BadSocks`."""
     client = connection.client
     is_greeted = False
     for _ in range(_MOST_PIECES):
-        if not is_greeted and (size := socks.read_greeting(bytes(client.ahead))) is not None:
+        if not is_greeted and (size := wire.read_socks_greeting(bytes(client.ahead))) is not None:
             client.take(size)
             is_greeted = True
-            await client.send(socks.ACCEPTED)
-        if is_greeted and (wanted := socks.read_request(bytes(client.ahead[:512]))) is not None:
+            await client.send(wire.SOCKS_ACCEPTED)
+        if is_greeted and (wanted := wire.read_socks_request(bytes(client.ahead[:512]))) is not None:
             client.take(wanted.size)
             return wanted
         if not await client.fill():
             break
-    raise socks.BadSocks("it is cut off, or in too many pieces")
+    raise wire.BadSocks("it is cut off, or in too many pieces")
 
 
 def _in_socks(refused: EgressRefused) -> bytes:
-    return socks.reply(socks.HOST_UNREACHABLE if isinstance(refused, Unreachable) else socks.NOT_ALLOWED)
+    return wire.socks_reply(wire.HOST_UNREACHABLE if isinstance(refused, Unreachable) else wire.NOT_ALLOWED)

@@ -9,7 +9,7 @@ from casemate.policy.hosts import narrow_hosts
 
 if TYPE_CHECKING:
     from casemate.model.limits import Limits
-    from casemate.model.request import Request
+    from casemate.model.plan import Request
     from casemate.policy.hosts import HostRules
 
 

@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.model.execution import Cause, Status
-from casemate.model.sizes import format_size
+from casemate.model.limits import format_size
 
 if TYPE_CHECKING:
     from casemate.model.execution import ProgramError

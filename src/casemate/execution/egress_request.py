@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from casemate.approvals.requester import Origin
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Question
-from casemate.model.caller import caller
+from casemate.model.operation import caller
 from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, canonical
 
 if TYPE_CHECKING:

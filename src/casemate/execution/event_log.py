@@ -19,8 +19,17 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from casemate.model.event_documents import Answer, Document, event_document, event_of
-from casemate.model.events import Display, ErrorEvent, Event, Output, ResultEvent
+from casemate.model.events import (
+    Answer,
+    Display,
+    Document,
+    ErrorEvent,
+    Event,
+    Output,
+    ResultEvent,
+    event_document,
+    event_of,
+)
 
 _IN_MEMORY = 1 << 16  # bytes: most runs say no more
 _INDEX_EVENTS = 64  # events between two places of the index

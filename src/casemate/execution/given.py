@@ -13,7 +13,7 @@ from casemate.execution.request import check_name
 from casemate.model.plan import WORKSPACE
 
 if TYPE_CHECKING:
-    from casemate.model.request import Request
+    from casemate.model.plan import Request
     from casemate.vault.store import SecretStore
 
 _DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number

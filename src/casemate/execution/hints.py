@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from casemate.model.validation import Issue
+from casemate.model.overview import Issue
 
 _LONGEST = 1 << 18  # characters that are looked at
 _LONGEST_LINE = 1000

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from casemate.languages.runtime import Environment, Runtime
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
-    from casemate.model.request import Request
+    from casemate.model.plan import Request
     from casemate.policy.hosts import HostRules
     from casemate.walls.wall import Wall
     from casemate.workspace.guarding import Guard

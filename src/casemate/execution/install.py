@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.execution.install_node import NodeInstaller
     from casemate.execution.install_python import PythonInstaller
-    from casemate.model.plan import Plan
-    from casemate.model.request import Request
+    from casemate.model.plan import Plan, Request
     from casemate.walls.wall import Cell
 
 _PORT = 80

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
-from casemate.model.limits import LIMIT_BOUNDS, Limits
-from casemate.model.sizes import format_size
+from casemate.model.limits import LIMIT_BOUNDS, Limits, format_size
 
 if TYPE_CHECKING:
     from casemate.policy.policy import Policy

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from casemate.execution.house import Log
     from casemate.model.approval import ApprovalVerdict
     from casemate.model.execution import Crossing
-    from casemate.model.request import Request
+    from casemate.model.plan import Request
     from casemate.policy.hosts import HostRules, RequestRules
     from casemate.redaction.redaction import Redaction
 

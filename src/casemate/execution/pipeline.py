@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.model.execution import Execution
     from casemate.model.isolation import IsolationReport
-    from casemate.model.request import Request
+    from casemate.model.plan import Request
     from casemate.walls.wall import Ending, SessionCell
 
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.errors import CasemateError
 from casemate.execution.finishing import finishing
-from casemate.model.caller import caller
+from casemate.model.operation import caller
 
 if TYPE_CHECKING:
     from casemate.execution.house import House, Log
     from casemate.execution.seal import Sealed
     from casemate.model.execution import Execution
-    from casemate.model.plan import Plan
-    from casemate.model.request import Request
+    from casemate.model.plan import Plan, Request
     from casemate.redaction.redaction import Redaction
 
 

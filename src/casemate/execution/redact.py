@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from casemate.model.execution import Crossing
-    from casemate.model.secrets import Secrets
+    from casemate.model.plan import Secrets
     from casemate.redaction.redaction import Redaction
 
 

@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from casemate.model.validation import Fix, Issue
+from casemate.model.overview import Fix, Issue
 
 LONGEST_REPAIRED = 1 << 18  # characters
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
-from casemate.model.limits import Limits
-from casemate.model.request import Request
-from casemate.model.secrets import NO_SECRETS, Secrets
-from casemate.model.sizes import format_size
+from casemate.model.limits import Limits, format_size
+from casemate.model.plan import NO_SECRETS, Request, Secrets
 
 if TYPE_CHECKING:
     from casemate.languages.runtime import Runtime

@@ -12,7 +12,7 @@ from casemate.approvals.requester import Origin, Requester
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
     from casemate.execution.house import House
-    from casemate.model.request import Request
+    from casemate.model.plan import Request
     from casemate.redaction.redaction import Redaction
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from casemate.execution.collect import Collected
     from casemate.model.execution import Artifact
     from casemate.model.isolation import IsolationReport
-    from casemate.model.request import Request
+    from casemate.model.plan import Request
     from casemate.walls.wall import Ending
 
 

@@ -22,10 +22,9 @@ from casemate.execution.repairs import LONGEST_REPAIRED, repaired
 from casemate.execution.request import MAX_CODE, make_request
 from casemate.languages.catalogue import runtime_for
 from casemate.languages.checkers import ruff_path
-from casemate.model.limits import Limits
+from casemate.model.limits import Limits, format_size
+from casemate.model.overview import Fix, Issue, Severity, Validation
 from casemate.model.plan import GUEST, Bind
-from casemate.model.sizes import format_size
-from casemate.model.validation import Fix, Issue, Severity, Validation
 
 if TYPE_CHECKING:
     from casemate.execution.house import House

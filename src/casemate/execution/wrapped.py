@@ -22,8 +22,7 @@ from casemate.execution.requester import open_requester
 from casemate.execution.run import Doors, Finished, run
 from casemate.execution.seal import seal
 from casemate.model.execution import Execution
-from casemate.model.plan import NETWORK_SOCKETS, WORKSPACE, Entry, Plan, Shown, Workspace
-from casemate.model.request import Request
+from casemate.model.plan import NETWORK_SOCKETS, WORKSPACE, Entry, Plan, Request, Shown, Workspace
 from casemate.walls.wall import Cell, Sink, Standard
 
 LANGUAGE = "command"  # what the record has in the place of a language

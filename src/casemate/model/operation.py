@@ -6,7 +6,9 @@ for operators alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -89,3 +91,21 @@ class OneOf(NamedTuple):
     """In an annotation: one of these words."""
 
     words: tuple[str, ...]
+
+
+_CALLER: ContextVar[str] = ContextVar("caller", default="")
+
+
+@contextlib.contextmanager
+def called_by(name: str) -> Iterator[None]:
+    """What is begun meanwhile is ``name``'s, also what goes on by itself later: in records and in what it asks."""
+    token = _CALLER.set(name)
+    try:
+        yield
+    finally:
+        _CALLER.reset(token)
+
+
+def caller() -> str:
+    """Whose this is; empty where the application itself does it."""
+    return _CALLER.get()

@@ -1,14 +1,101 @@
-"""The isolation of one execution as data: printable before anything starts."""
+"""A request, the secrets that go with it, and the isolation of its execution as data, printable before it starts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from casemate.model.limits import Limits
-from casemate.model.secrets import NO_SECRETS, Secrets
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """What a program has instead of a secret.
+
+    ``text``: what its variable holds. ``value``: what the egress proxy puts in its place, at ``places`` alone
+    (canonical name and port), in the field ``header``, whose whole value is ``format`` with ``{}`` for the secret.
+    """
+
+    name: str
+    text: str
+    value: str = field(repr=False)
+    places: frozenset[tuple[str, int]]
+    header: str
+    format: str
+
+
+class Secrets:
+    """Values by name. Only :meth:`reveal` gives them; a repr, a copy as data or JSON of it has the names at most.
+
+    ``placeholders``: of those among the values that the program does not get.
+    """
+
+    __slots__ = ("_values", "placeholders")
+
+    def __init__(self, values: Mapping[str, str], placeholders: Sequence[Placeholder] = ()) -> None:
+        self._values = dict(values)
+        self.placeholders = tuple(placeholders)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._values)
+
+    def reveal(self) -> dict[str, str]:
+        """The values by name, for the program that they are for and for what finds them in its output."""
+        return dict(self._values)
+
+    def for_program(self) -> Secrets:
+        """What the program gets: placeholders in place of the values that only the egress proxy puts in."""
+        return Secrets({**self._values, **{one.name: one.text for one in self.placeholders}})
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def __repr__(self) -> str:
+        return f"Secrets({', '.join(self._values)})"
+
+    def __copy__(self) -> Secrets:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secrets:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("secrets are not pickled")
+
+
+NO_SECRETS = Secrets({})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One execution as asked for.
+
+    ``code``: the program's bytes (valid UTF-8, no NUL); ``program_name``: the file name that
+    tracebacks show; ``timeout``: seconds or None for the operator's cap; ``files``: relative
+    name to content (``bytes``) or to a regular file on the host (``Path``). ``session``: of which it is a step;
+    ``has_stdin``: whether a step was given any. ``allowed_domains``: None for all that the sandbox allows.
+    ``secrets``: variables besides ``env``, whose values nobody else sees.
+    """
+
+    id: str
+    code: bytes
+    language: str
+    program_name: str
+    arguments: tuple[str, ...]
+    timeout: float | None
+    limits: Limits | None
+    env: Mapping[str, str]
+    files: Mapping[str, bytes | Path]
+    stdin: bytes
+    namespace: str
+    metadata: Mapping[str, Any]
+    session: str | None = None
+    has_stdin: bool = False
+    allowed_domains: tuple[str, ...] | None = None
+    secrets: Secrets = NO_SECRETS
 
 
 @dataclass(frozen=True, slots=True)

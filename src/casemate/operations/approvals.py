@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from casemate.api.options import Name, Seconds
 from casemate.errors import NotFound
 from casemate.model.approval import ApprovalRequest, Kind, Listed, Scope
-from casemate.model.caller import called_by
-from casemate.model.operation import Audience, Between, Most, Principal, operation
+from casemate.model.operation import Audience, Between, Most, Principal, called_by, operation
 from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_handle
 from casemate.operations.sessions import Group
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from casemate import errors
 from casemate.errors import CasemateError
-from casemate.model import event_documents
+from casemate.model import events
 from casemate.model.events import Done, Event
 from casemate.model.execution import (
     Artifact,
@@ -257,7 +257,7 @@ class _Elsewhere:
 def event_of(document: Mapping[str, Any], fetch: Fetch) -> Event:
     """The event that a document is of. Raises what became of a run that has no execution."""
     if document["event"] != "done":
-        return event_documents.event_of(document)
+        return events.event_of(document)
     if document["execution"] is None:
         raise error_from(document["error"])
     return Done(execution_of(document["execution"], fetch))

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from casemate.errors import Denied, InvalidArgument, NotFound, Unavailable
-from casemate.model.caller import called_by
+from casemate.model.foreign import suggest
 from casemate.model.limits import Limits
-from casemate.model.nearest import suggest
+from casemate.model.operation import called_by
 from casemate.model.options import unknown_arguments
 from casemate.operations.documents import Document, document
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from casemate.api.options import Code, Name, RunOptions, Wait
 from casemate.errors import InvalidArgument, NotFound
-from casemate.model.caller import called_by
-from casemate.model.operation import Audience, Principal, operation
+from casemate.model.operation import Audience, Principal, called_by, operation
 from casemate.model.options import complete, takes_options
 from casemate.operations.kept import Retention
 from casemate.operations.runs import RunOperations, RunState

@@ -17,8 +17,7 @@ from casemate.audit.reading import MOST_ROWS, AuditEvent, AuditRow
 from casemate.errors import Denied
 from casemate.execution.egress_request import EgressAnswer
 from casemate.model.approval import Question
-from casemate.model.caller import called_by
-from casemate.model.operation import Audience, Between, Most, Principal, operation
+from casemate.model.operation import Audience, Between, Most, Principal, called_by, operation
 from casemate.model.overview import Installed
 from casemate.operations.lookup import match_handle
 from casemate.operations.sessions import Group

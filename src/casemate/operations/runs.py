@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, get_args
 from casemate.api.options import Code, Cursor, Language, Name, Page, ProgramOptions, Wait
 from casemate.errors import Fault, InvalidArgument
 from casemate.languages.catalogue import LANGUAGES
-from casemate.model.caller import called_by
 from casemate.model.execution import Execution
 from casemate.model.execution import Status as Ending
-from casemate.model.operation import Audience, Most, Principal, operation
+from casemate.model.operation import Audience, Most, Principal, called_by, operation
 from casemate.model.options import complete, takes_options
 from casemate.operations.documents import Document, document, error_document, error_from, known
 from casemate.operations.kept import Kept

@@ -12,8 +12,7 @@ from casemate.api.options import Language, Name, SessionOptions
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.execution.request import Content
 from casemate.languages.catalogue import LANGUAGES
-from casemate.model.caller import called_by
-from casemate.model.operation import Audience, Most, Principal, operation
+from casemate.model.operation import Audience, Most, Principal, called_by, operation
 from casemate.model.options import complete, takes_options
 from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_handle
 from casemate.sessions.protocol import Variable

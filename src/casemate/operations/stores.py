@@ -17,8 +17,8 @@ from typing import Protocol
 from casemate.errors import InvalidArgument, NotFound, Unavailable
 from casemate.execution.finishing import finishing
 from casemate.files.temporary import TemporaryFolder, sweep
+from casemate.model.limits import format_size
 from casemate.model.operation import Principal
-from casemate.model.sizes import format_size
 from casemate.operations.documents import Document
 
 _HEAD, _EXECUTION = "run.json", "execution.json"

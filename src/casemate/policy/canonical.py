@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Question
-from casemate.model.sizes import format_size
+from casemate.model.limits import format_size
 
 MOST_BYTES = 1 << 20  # of one JSON text: arguments that a person is asked about; more belongs into a file
 MOST_DEPTH = 100

@@ -15,7 +15,6 @@ from typing import Any, NoReturn, get_args
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Effect, Kind
 from casemate.model.limits import Limits
-from casemate.policy.commands import CommandPattern, command
 from casemate.policy.document import Path, PolicyDocument
 from casemate.policy.hosts import (
     LOCAL_NAME,
@@ -29,10 +28,9 @@ from casemate.policy.hosts import (
     private_networks,
 )
 from casemate.policy.keys import ARGUMENTS_ONLY, SandboxKeys, checked_keys
-from casemate.policy.packages import Package, package
-from casemate.policy.patterns import Pattern, is_plain_text, pattern
+from casemate.policy.patterns import CommandPattern, Pattern, command, is_plain_text, pattern
 from casemate.policy.policy import Policy, Setting
-from casemate.policy.rules import DEFAULTS, Rule, Rules, passed_over
+from casemate.policy.rules import DEFAULTS, Package, Rule, Rules, package, passed_over
 from casemate.policy.srt import Translation, is_srt, translate_settings
 
 KINDS: tuple[Kind, ...] = get_args(Kind)

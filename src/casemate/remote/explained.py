@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.execution.request import code_of, stdin_of
-from casemate.model.plan import CellSocket, Plan, ReadyStart, Workspace
-from casemate.model.secrets import Secrets
+from casemate.model.plan import CellSocket, Plan, ReadyStart, Secrets, Workspace
 from casemate.operations.cell_plan import CellPlan, CellWait
 from casemate.remote.revived import revived
 from casemate.sessions.inspection import MASK

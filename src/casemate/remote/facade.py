@@ -88,7 +88,7 @@ class ConnectedSandbox:
     async def validate(self, code: str | bytes, language: str = "python", fix: bool = False, **given: Any) -> Any:
         """See :meth:`casemate.Sandbox.validate`."""
         told = await self._ways.call("validate", **plain({"code": code}), language=language, fix=fix, **given)
-        return revived(type_named("casemate.model.validation:Validation"), told)
+        return revived(type_named("casemate.model.overview:Validation"), told)
 
     async def runtimes(self) -> list[Any]:
         """See :meth:`casemate.Sandbox.runtimes`."""

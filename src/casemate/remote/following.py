@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.approval import ApprovalRequest as LocalRequest
 from casemate.model.approval import Decision, Scope
-from casemate.model.event_documents import request_of
-from casemate.model.events import Done, Event
+from casemate.model.events import Done, Event, request_of
 from casemate.operations.documents import error_from, event_of, execution_of
 from casemate.remote.blocking import Blocking, RemoteContent
 

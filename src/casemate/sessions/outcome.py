@@ -13,7 +13,7 @@ from casemate.model import approval
 from casemate.model.execution import Artifact, Cause, Execution, SkippedFile
 from casemate.model.isolation import IsolationReport
 from casemate.model.limits import Limits
-from casemate.model.request import Request
+from casemate.model.plan import Request
 from casemate.sessions.protocol import StepDone
 from casemate.walls.wall import Ending, StepUsage
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import InvalidArgument, SandboxClosed
 from casemate.execution.event_log import EventLog
 from casemate.execution.stream import events
-from casemate.model.event_documents import Answer
-from casemate.model.events import Done, Event
+from casemate.model.events import Answer, Done, Event
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter

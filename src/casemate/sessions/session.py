@@ -20,10 +20,10 @@ from casemate.execution.redact import redacted_crossings, redaction_of
 from casemate.execution.requester import open_requester
 from casemate.execution.stream import events
 from casemate.execution.tally import Tally
-from casemate.model.caller import caller
 from casemate.model.events import Done, Event
 from casemate.model.execution import Crossing, Execution, since
-from casemate.model.request import Request
+from casemate.model.operation import caller
+from casemate.model.plan import Request
 from casemate.sessions.cells import SessionCells
 from casemate.sessions.commands import Commands
 from casemate.sessions.files import SessionFiles

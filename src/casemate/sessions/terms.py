@@ -13,7 +13,7 @@ from typing import Any
 from casemate.errors import InvalidArgument
 from casemate.execution.admit import Admitted
 from casemate.execution.request import check_timeout, code_of, metadata_of, stdin_of
-from casemate.model.request import Request
+from casemate.model.plan import Request
 
 _MOST_NAME = 200  # characters
 _MOST_STDIN = 4 << 20  # bytes; it travels in a frame of 16 MiB, escaped

@@ -34,8 +34,7 @@ from casemate.sync.rooms import ApprovalRequest, Approvals, Blocking, ProgramPla
 
 if TYPE_CHECKING:
     from casemate.model.limits import Limits
-    from casemate.model.overview import Inspection, RuntimeInfo, Stats
-    from casemate.model.validation import Validation
+    from casemate.model.overview import Inspection, RuntimeInfo, Stats, Validation
     from casemate.sessions import run as asynchronous_run
     from casemate.sessions import session as asynchronous_session
     from casemate.sessions.protocol import Variable

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.model.nearest import suggest
+from casemate.model.foreign import suggest
 from casemate.tools.connections.answers import ABSENT, Answer, Elicit, Progress
 from casemate.tools.modules.catalogue import Catalogue, Detail
 from casemate.tools.schemas.schema import Unreadable, infer_schema

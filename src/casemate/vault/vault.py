@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from casemate.errors import InvalidArgument, VaultUnavailable
-from casemate.model.secrets import NO_SECRETS, Placeholder, Secrets
+from casemate.model.plan import NO_SECRETS, Placeholder, Secrets
 from casemate.policy.inject import Inject, Injected
 from casemate.vault.names import check_asked, check_injected, check_name, check_value
 from casemate.vault.placeholders import placeholder_for

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from casemate.files.beneath import CHUNK, Attributes, mount_of, status_of, write_file, write_link
 from casemate.files.names import display_path, path_problem
 from casemate.files.walk import Entry, identity, is_whiteout, kind_of, open_file, open_folder
-from casemate.model.sizes import format_size
+from casemate.model.limits import format_size
 from casemate.workspace.links import link_problem
 from casemate.workspace.remove import obstacle, remove
 from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere

@@ -21,7 +21,7 @@ NAMES = frozenset(defaults_of(RunOptions))
 MOST = 4  # options of a run that one function or call may name besides the definition and its consumer
 CONSUMERS = {"api/options.py", "execution/request.py"}  # the definition, and what makes a request from it
 OTHERS = {  # what takes arguments of its own that happen to have these names: rows of the record, plans, commands
-    "model/request.py", "model/plan.py", "execution/plan.py", "execution/record.py",
+    "model/plan.py", "execution/plan.py", "execution/record.py",
     "execution/wrapped.py", "walls/native/selftest.py",
 }  # fmt: skip
 

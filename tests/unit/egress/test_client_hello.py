@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.egress.hellos import message, names, real, records, vector
 
-from casemate.egress.client_hello import BadHello, Hello, looks_like_tls, read_hello
+from casemate.egress.wire import BadHello, Hello, looks_like_tls, read_hello
 
 GOOD = message((0, names(b"good.test")))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from casemate.egress.injection import Injection
 from casemate.egress.terms import Fields, Rewrite
-from casemate.model.secrets import Placeholder
+from casemate.model.plan import Placeholder
 
 VALUE, TEXT = "sk-RealRealRealRealReal1", "sk-aaaabbbbccccddddeeee2"
 OTHER, OTHER_TEXT = "other+value/with=signs", "qqqqwwwweeeerrrrttttyy"

@@ -8,7 +8,7 @@ from casemate import Limits
 from casemate.execution.admit import Bounds, admit
 from casemate.execution.request import make_request
 from casemate.languages.catalogue import runtime_for
-from casemate.model.request import Request
+from casemate.model.plan import Request
 from casemate.policy.hosts import HostRules
 
 

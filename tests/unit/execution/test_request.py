@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from casemate import InvalidArgument
 from casemate.execution.request import check_name, make_request
 from casemate.languages.catalogue import runtime_for
-from casemate.model.request import Request
+from casemate.model.plan import Request
 
 DEFAULTS: dict[str, Any] = {"runtime": runtime_for("python"), "timeout": 1.0, "limits": None, "env": None,
  "files": None,                           "stdin": None, "namespace": "n", "metadata": None}  # fmt: skip

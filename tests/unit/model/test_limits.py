@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from casemate import InvalidArgument, Limits
-from casemate.model.sizes import format_size, parse_size
+from casemate.model.limits import format_size, parse_size
 
 MIB = 2**20
 limits = st.builds(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.model.secrets import Secrets
+from casemate.model.plan import Secrets
 from casemate.policy.inject import Inject
 from casemate.vault.store import EnvironmentStore, MemoryStore, SecretStore
 from casemate.vault.vault import Vault, store_for

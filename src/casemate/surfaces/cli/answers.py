@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from casemate.model.sizes import format_size
+from casemate.model.limits import format_size
 
 _SIZES = {"memory", "output", "full_output", "disk", "peak_memory"}  # fields that are bytes
 _SPANS = {"age", "idle", "idle_timeout", "wall"}  # seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from casemate.model.sizes import format_size
+from casemate.model.limits import format_size
 from casemate.surfaces.cli.answers import aligned
 
 _SIZES = {"memory", "output", "full_output", "disk"}

@@ -66,7 +66,7 @@ def client_named(name: str) -> Client:
     """The client of that name. Raises ``InvalidArgument`` that tells the nearest."""
     if name in CLIENTS:
         return CLIENTS[name]
-    from casemate.model.nearest import suggest
+    from casemate.model.foreign import suggest
 
     raise InvalidArgument(
         "client", f"{name!r} is none that casemate knows{suggest(name, CLIENTS)}",

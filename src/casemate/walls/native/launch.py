@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.model.limits import format_size
 from casemate.model.plan import (
     GUEST,
     HOME,
@@ -23,7 +24,6 @@ from casemate.model.plan import (
     TextFile,
     Workspace,
 )
-from casemate.model.sizes import format_size
 from casemate.supervisor import wire
 from casemate.walls.native.descriptors import close_all, memory_file, seal
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
-from casemate.model.secrets import NO_SECRETS
+from casemate.model.plan import NO_SECRETS
 from casemate.walls.native import launch
 from casemate.walls.native.demand import (
     IDLE,

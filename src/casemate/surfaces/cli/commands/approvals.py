@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import App
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.model.event_documents import request_of
+from casemate.model.events import request_of
 from casemate.surfaces.cli.answers import print_json, print_table
 from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, served
 from casemate.surfaces.cli.over_service.following import FOR_LATER, TOO_LATE, decided, gone

@@ -91,7 +91,7 @@ def _chosen(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Sett
     """The key, or those of the section, of that name. Raises ``InvalidArgument``."""
     names = {name} if name in KEYS else {key.name for key in SECTIONS.get(name, ())}
     if not names:
-        from casemate.model.nearest import suggest
+        from casemate.model.foreign import suggest
 
         raise InvalidArgument(
             "key",

@@ -16,8 +16,8 @@ from casemate.errors import InvalidArgument, NotFound, Unavailable
 from casemate.files.archives import Packer, unpack
 from casemate.files.beneath import Attributes, write_file
 from casemate.files.protected import PROTECTED
+from casemate.model.limits import format_size
 from casemate.model.plan import WORKSPACE
-from casemate.model.sizes import format_size
 from casemate.operations.lookup import match_handle
 from casemate.operations.stores import MOST_BYTES
 from casemate.surfaces.cli.answers import print_json

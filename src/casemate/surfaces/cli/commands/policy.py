@@ -12,8 +12,7 @@ from cyclopts import App
 from casemate.api.policy_options import policy_in
 from casemate.api.settings import settings_of
 from casemate.model.approval import Kind
-from casemate.model.limits import Limits
-from casemate.model.sizes import format_size
+from casemate.model.limits import Limits, format_size
 from casemate.policy.policy import Policy
 from casemate.policy.rules import DEFAULTS, Rule, Rules
 from casemate.surfaces.cli.answers import print_json, print_sound

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
-from casemate.model.sizes import parse_size
+from casemate.model.limits import parse_size
 from casemate.surfaces.cli.answers import print_document, print_json, print_table
 from casemate.surfaces.cli.over_service.connection import PLAIN, Asked, ask, served
 from casemate.surfaces.cli.over_service.limit_options import NO_LIMITS, LimitOptions

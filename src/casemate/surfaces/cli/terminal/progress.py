@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Self
 
-from casemate.model.sizes import format_size
+from casemate.model.limits import format_size
 
 _EVERY = 0.1  # seconds
 _CLEAR = "\r\x1b[K"

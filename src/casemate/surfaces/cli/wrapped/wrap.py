@@ -22,7 +22,7 @@ from casemate.surfaces.cli.terminal.words import say
 from casemate.surfaces.cli.wrapped.pass_through import Cleaning, PassThrough
 
 if TYPE_CHECKING:
-    from casemate.model.secrets import Secrets
+    from casemate.model.plan import Secrets
     from casemate.redaction.redaction import RedactedStream
     from casemate.walls.wall import Cell
 

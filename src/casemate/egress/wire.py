@@ -1,0 +1,309 @@
+"""What clients say first, read strictly: queries of the DNS, SOCKS5 and TLS's ClientHello. Pure, sans-io.
+
+DNS (RFC 1035), as much of it as a resolver needs that knows A records only. A query has one question, class IN, no
+compression, nothing behind the question but additional records (EDNS, RFC 6891), which are not read. An answer repeats
+the question byte for byte, as resolvers that mix the case of letters expect.
+
+SOCKS5 (RFC 1928): CONNECT without credentials. Whose connection it is, the egress proxy knows by the socket it came
+through, which lies in the cell's own network, so there is no password that another cell could use.
+
+The server's name in a ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3). Whatever a server and this parser
+might read differently is refused: two names, an extension twice, bytes left over. With Encrypted ClientHello the name
+seen is the outer one, which is the one of the provider.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from dataclasses import dataclass
+
+MOST_HELLO = 1 << 15  # bytes: post-quantum key shares and long lists of tickets fit several times
+_HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME, _ALPN = 22, 1, 0, 0, 16
+_RECORD_HEADER, _MESSAGE_HEADER, _MOST_RECORD = 5, 4, 1 << 14
+_MOST_RECORDS = 64  # that it may be spread over: each is looked at whenever more has come
+
+
+class BadHello(ValueError):
+    """Not a ClientHello, or one that could be read in two ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """``name`` is the server's, as written; None where there is none. ``protocols``: what the client would speak (ALPN,
+    RFC 7301)."""
+
+    name: str | None
+    protocols: tuple[bytes, ...] = ()
+
+
+def looks_like_tls(data: bytes) -> bool | None:
+    """Whether a connection that begins with ``data`` begins with a TLS handshake; None if two bytes are not there."""
+    if data[:1] and data[0] != _HANDSHAKE:
+        return False
+    return data[1] == 3 if len(data) > 1 else None
+
+
+def read_hello(data: bytes) -> Hello | None:
+    """The ClientHello at the beginning of ``data``; None if there has to come more. Raises :class:`BadHello`.
+
+    The message may be spread over 64 records, and these over any number of segments.
+    """
+    message = _message(data)
+    if message is None:
+        return None
+    body = _HelloReader(message)
+    body.skip(2 + 32)  # version, random
+    body.vector(1)  # session
+    body.vector(2)  # cipher suites
+    body.vector(1)  # compression methods
+    if not body.bytes_left():
+        return Hello(None)
+    extensions = _HelloReader(body.vector(2))
+    body.finish()
+    name: str | None = None
+    protocols: tuple[bytes, ...] = ()
+    seen: set[int] = set()
+    while extensions.bytes_left():
+        kind = extensions.number(2)
+        content = extensions.vector(2)
+        if kind in seen:
+            raise BadHello("an extension comes twice")
+        seen.add(kind)
+        if kind == _SERVER_NAME:
+            name = _server_name(content)
+        elif kind == _ALPN:
+            protocols = _protocols(content)
+    return Hello(name, protocols)
+
+
+def _message(data: bytes) -> bytes | None:
+    """The body of the handshake message that the records at the beginning of ``data`` hold; None if it is not whole."""
+    message = bytearray()
+    at = 0
+    for _ in range(_MOST_RECORDS):
+        header = data[at : at + _RECORD_HEADER]
+        if (header[:1] and header[0] != _HANDSHAKE) or (len(header) > 1 and header[1] != 3):
+            raise BadHello("not a record of a TLS handshake")
+        if len(header) < _RECORD_HEADER:
+            return None
+        length = int.from_bytes(header[3:])
+        if not 0 < length <= _MOST_RECORD:
+            raise BadHello(f"a record of {length} bytes")
+        at += _RECORD_HEADER
+        message += data[at : at + length]
+        at += length
+        if message[0:1] and message[0] != _CLIENT_HELLO:
+            raise BadHello("the first message is no ClientHello")
+        whole = _MESSAGE_HEADER + int.from_bytes(message[1:4]) if len(message) >= _MESSAGE_HEADER else 0
+        if whole > MOST_HELLO:
+            raise BadHello(f"a ClientHello of {whole} bytes")
+        if whole and len(message) >= whole:
+            if len(message) > whole or at > len(data):
+                raise BadHello("something follows the ClientHello in its record")
+            return bytes(message[_MESSAGE_HEADER:])
+        if at > len(data):
+            return None
+    raise BadHello(f"it is spread over more than {_MOST_RECORDS} records")
+
+
+def _server_name(content: bytes) -> str:
+    extension = _HelloReader(content)
+    names = _HelloReader(extension.vector(2))
+    extension.finish()
+    if names.number(1) != _HOST_NAME:
+        raise BadHello("a server name of an unknown kind")
+    name = names.vector(2)
+    names.finish()
+    if not name or any(not 0x21 <= byte <= 0x7E for byte in name):
+        raise BadHello("a server name that is none")
+    return name.decode("ascii")
+
+
+def _protocols(content: bytes) -> tuple[bytes, ...]:
+    extension = _HelloReader(content)
+    names = _HelloReader(extension.vector(2))
+    extension.finish()
+    found = []
+    while names.bytes_left():
+        found.append(names.vector(1))
+    return tuple(found)
+
+
+class _HelloReader:
+    """Bytes taken from the front; asking for more than there are is a :class:`BadHello`."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def bytes_left(self) -> int:
+        return len(self._data) - self._at
+
+    def skip(self, count: int) -> bytes:
+        if count > self.bytes_left():
+            raise BadHello("a length goes beyond the end")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def number(self, width: int) -> int:
+        return int.from_bytes(self.skip(width))
+
+    def vector(self, width: int) -> bytes:
+        """As many bytes as the number of ``width`` bytes before them says."""
+        return self.skip(self.number(width))
+
+    def finish(self) -> None:
+        if self.bytes_left():
+            raise BadHello("bytes are left over")
+
+
+SOCKS_VERSION = 5
+SOCKS_ACCEPTED = b"\x05\x00"  # no authentication
+NO_METHOD = b"\x05\xff"
+# Replies, RFC 1928, section 6.
+SUCCEEDED, FAILURE, NOT_ALLOWED, HOST_UNREACHABLE, COMMAND_NOT_SUPPORTED, ADDRESS_NOT_SUPPORTED = 0, 1, 2, 4, 7, 8
+_CONNECT = 1
+_IPV4, _NAME, _IPV6 = 1, 3, 4
+
+
+class BadSocks(ValueError):
+    """Not SOCKS5, or something of it that is not offered. ``reply`` is what to send before closing."""
+
+    def __init__(self, message: str, reply: bytes = b"") -> None:
+        super().__init__(message)
+        self.reply = reply
+
+
+@dataclass(frozen=True, slots=True)
+class SocksRequest:
+    """Where a client wants to go. ``is_address``: ``host`` is an address. ``size``: bytes of the request."""
+
+    host: str
+    port: int
+    is_address: bool
+    size: int
+
+
+def read_socks_greeting(data: bytes) -> int | None:
+    """How many bytes the greeting at the beginning of ``data`` has; None if there has to come more.
+
+    Raises :class:`BadSocks`, also where the client will not go without credentials.
+    """
+    if data[:1] and data[0] != SOCKS_VERSION:
+        raise BadSocks("not SOCKS5")
+    if len(data) < 2 or len(data) < 2 + data[1]:
+        return None
+    if 0 not in data[2 : 2 + data[1]]:
+        raise BadSocks("no method but 'no authentication' is offered", NO_METHOD)
+    return 2 + data[1]
+
+
+def read_socks_request(data: bytes) -> SocksRequest | None:
+    """The request at the beginning of ``data``; None if there has to come more. Raises :class:`BadSocks`."""
+    if len(data) < 5:
+        return None
+    version, command, reserved, kind, length = data[:5]
+    if version != SOCKS_VERSION or reserved:
+        raise BadSocks("not a request of SOCKS5", socks_reply(FAILURE))
+    if command != _CONNECT:
+        raise BadSocks(f"command {command} is not offered: only CONNECT is", socks_reply(COMMAND_NOT_SUPPORTED))
+    sizes = {_IPV4: (4, 4), _IPV6: (4, 16), _NAME: (5, length)}
+    if kind not in sizes or (kind == _NAME and not length):
+        raise BadSocks(f"an address of kind {kind}", socks_reply(ADDRESS_NOT_SUPPORTED))
+    start, size = sizes[kind]
+    end = start + size
+    if len(data) < end + 2:
+        return None
+    raw = data[start:end]
+    host = raw.decode("latin-1") if kind == _NAME else str(ipaddress.ip_address(raw))
+    return SocksRequest(host, int.from_bytes(data[end : end + 2]), kind != _NAME, end + 2)
+
+
+def socks_reply(code: int) -> bytes:
+    """The answer to a request; the address in it says nothing, since none of the host's is a cell's business."""
+    return bytes((SOCKS_VERSION, code, 0, _IPV4, 0, 0, 0, 0, 0, 0))
+
+
+A, AAAA, ANY = 1, 28, 255
+DNS_OK, FORMAT_ERROR, SERVER_FAILURE, NO_SUCH_NAME, NOT_IMPLEMENTED, REFUSED = range(6)
+MOST_MESSAGE = 1232  # bytes: more than any query needs
+_DNS_HEADER = struct.Struct("!HHHHHH")
+_IN = 1
+_MOST_LABEL, _MOST_NAME = 63, 255  # bytes (RFC 1035, section 2.3.4)
+_RESPONSE, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
+
+
+class MalformedQuery(ValueError):
+    """Not a query that can be answered. ``answer`` is what to send instead, None for nothing at all."""
+
+    def __init__(self, message: str, answer: bytes | None = None) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """``name`` as it was asked for, its labels joined by dots, with ``?`` for each byte that no host name has."""
+
+    id: int
+    flags: int
+    name: str
+    kind: int
+    question: bytes
+
+
+def parse_query(message: bytes) -> Query:
+    """The one question in ``message``. Raises :class:`MalformedQuery`."""
+    if not _DNS_HEADER.size <= len(message) <= MOST_MESSAGE:
+        raise MalformedQuery(f"{len(message)} bytes are no query")
+    number, flags, questions, answers, authorities, _ = _DNS_HEADER.unpack_from(message)
+    if flags & _RESPONSE:
+        raise MalformedQuery("it is an answer")
+    if flags >> 11 & 0xF:
+        raise MalformedQuery("not a standard query", _bare(number, flags, NOT_IMPLEMENTED))
+    wrong = _bare(number, flags, FORMAT_ERROR)
+    if (questions, answers, authorities) != (1, 0, 0):
+        raise MalformedQuery("not one question", wrong)
+    labels: list[bytes] = []
+    at = _DNS_HEADER.size
+    while True:
+        length = message[at] if at < len(message) else _MOST_LABEL + 1
+        if length > _MOST_LABEL or at + 1 + length > len(message) or at - _DNS_HEADER.size + 1 + length > _MOST_NAME:
+            raise MalformedQuery("the name is cut off, compressed or too long", wrong)
+        at += 1 + length
+        if not length:
+            break
+        labels.append(message[at - length : at])
+    if at + 4 > len(message):
+        raise MalformedQuery("the question is cut off", wrong)
+    kind, class_ = struct.unpack_from("!HH", message, at)
+    if class_ != _IN:
+        raise MalformedQuery("not of the internet class", _bare(number, flags, REFUSED))
+    return Query(
+        number, flags, ".".join(_label_text(label) for label in labels), kind, message[_DNS_HEADER.size : at + 4]
+    )
+
+
+def answer_query(query: Query, code: int = DNS_OK, address: str | None = None, ttl: int = 0) -> bytes:
+    """The message that answers ``query`` with a response ``code``, and with ``address`` (IPv4) for ``ttl`` seconds."""
+    records = b""
+    if address is not None:
+        # The name is the question's, which begins right behind the header.
+        owner = 0xC000 | _DNS_HEADER.size
+        records = struct.pack("!HHHIH", owner, A, _IN, ttl, 4) + ipaddress.IPv4Address(address).packed
+    header = _DNS_HEADER.pack(query.id, _flags(query.flags, code), 1, int(bool(records)), 0, 0)
+    return header + query.question + records
+
+
+def _bare(number: int, flags: int, code: int) -> bytes:
+    return _DNS_HEADER.pack(number, _flags(flags, code), 0, 0, 0, 0)
+
+
+def _flags(asked: int, code: int) -> int:
+    return _RESPONSE | asked & (0x7800 | _RECURSION_DESIRED) | _RECURSION_AVAILABLE | code
+
+
+def _label_text(label: bytes) -> str:
+    """A label as text: a dot inside one, or any byte outside printable ASCII, must not pass for something else."""
+    return "".join(chr(byte) if 0x21 <= byte <= 0x7E and byte != ord(".") else "?" for byte in label)
