@@ -1,11 +1,6 @@
-"""After a limit nothing of the cell lives, whatever its code did. The host judges, by descriptors of the processes.
-
-How long it took is printed, not judged: `pytest -rP tests/contract/test_dead_after.py` shows it.
-"""
+"""After a limit nothing of the cell lives, whatever its code did. The host judges, by descriptors of the processes."""
 
 from __future__ import annotations
-
-import sys
 
 import pytest
 from tests.contract import witness
@@ -96,7 +91,7 @@ sleep 1000 & kill -STOP $!
 echo ready; while :; do sleep 1000; done""", 7),
 }  # fmt: skip
 LIMITS = Limits(memory="1GiB", processes=80)
-TIME = 8.0  # seconds in which everything must be there and have been looked at, also on a busy machine
+TIMES = (3.0, 12.0, 48.0)  # seconds in which everything must be there and have been looked at: more on a busy machine
 
 
 def ended_by(sandbox: sync.Sandbox, language: str, code: str, timeout: float) -> tuple[Execution, int, int]:
@@ -104,6 +99,8 @@ def ended_by(sandbox: sync.Sandbox, language: str, code: str, timeout: float) ->
     with witness.leaving(sandbox.stream(code, language=language, timeout=timeout, limits=LIMITS)) as stream:
         said = ""
         for event in stream:
+            if isinstance(event, Done):
+                return event.execution, 0, 0
             assert isinstance(event, Output), event
             said += event.text
             if "ready\n" in said:
@@ -118,10 +115,9 @@ def ended_by(sandbox: sync.Sandbox, language: str, code: str, timeout: float) ->
     pytest.param(*case, marks=[pytest.mark.needs("node")] if case[0] == "node" else []) for case in STUBBORN.values()],
     ids=STUBBORN)  # fmt: skip
 def test_nothing_lives_after_a_timeout(sandbox: sync.Sandbox, language: str, code: str, least: int) -> None:
-    execution, held, alive = ended_by(sandbox, language, code, timeout=TIME)
-    assert held > least, "the program did not do what it should"
+    outcomes = (ended_by(sandbox, language, code, timeout=seconds) for seconds in TIMES)
+    execution, _, alive = next(outcome for outcome in outcomes if outcome[1] > least)
     assert (execution.status, alive) == ("timeout", 0)
-    print(f"dead {(execution.duration - TIME) * 1000:.1f} ms after the deadline, {held} processes", file=sys.stderr)
 
 
 @pytest.mark.parametrize(("after_ready", "status"), [
