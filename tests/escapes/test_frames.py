@@ -40,7 +40,7 @@ def _run(sandbox: sync.Sandbox, code: str, **options: Any) -> Execution:
 FORGED = {
     "an end": {"type": "end", "status": "ok", "exit_code": 0},
     "done": {"type": "done", "execution": {"status": "ok"}},
-    "the supervisor's words": {"op": "ended", "main": 0, "reason": None},
+    "the supervisor's words": {"op": "ended", "ending": {"wait_status": 0, "reason": None}},
     "an artifact": {"type": "artifact", "name": "/etc/passwd", "path": "/etc/passwd"},
     "isolation": {"type": "isolation", "wall": "none"},
     "an approval": {"type": "approval", "id": "1", "allow": True},

@@ -300,14 +300,18 @@ class CellProcess:
 
     def outcome(self, report: dict[str, Any]) -> dict[str, Any]:
         """How it ended and what it used, for the host: a session's, what the step used in which it ended."""
-        peak = self.peak_memory if self.session and self.peak_memory else max(self.peak_memory, report.get("peak", 0))
+        peak = (
+            self.peak_memory
+            if self.session and self.peak_memory
+            else max(self.peak_memory, report.get("peak_memory", 0))
+        )
         return {
-            "main": report.get("main"),
+            "wait_status": report.get("wait_status"),
             "seconds": time.monotonic() - self.started,
-            "cpu": max(report.get("cpu", 0.0), self.cpu_seconds) - self.cpu_before,
+            "cpu_seconds": max(report.get("cpu_seconds", 0.0), self.cpu_seconds) - self.cpu_before,
             "tasks": self.peak_tasks,
             "reason": self.reason,
-            "peak": peak,
+            "peak_memory": peak,
             "oom": self.group.out_of_memory() if self.group else False,
             **self.scratch.space_left(),
         }
@@ -321,8 +325,8 @@ class CellProcess:
         if now - self.step_began > _FIRST_LOOK:
             self._measure(now)
         return {
-            "cpu": self.cpu_seconds - self.cpu_before,
-            "peak": self.peak_memory,
+            "cpu_seconds": self.cpu_seconds - self.cpu_before,
+            "peak_memory": self.peak_memory,
             "tasks": self.peak_tasks,
             "memory_left": self.memory,
             "tasks_left": self.tasks,
@@ -333,7 +337,7 @@ class CellProcess:
     def reap(self) -> dict[str, Any]:
         """Reap its first process, which has ended; what the kernel says that it and all below it used."""
         _, _, usage = os.wait4(self.pid, 0)
-        return {"peak": usage.ru_maxrss * 1024, "cpu": usage.ru_utime + usage.ru_stime}
+        return {"peak_memory": usage.ru_maxrss * 1024, "cpu_seconds": usage.ru_utime + usage.ru_stime}
 
     def close(self) -> None:
         """Close everything but the cgroup, which may take the kernel a moment."""
@@ -361,7 +365,7 @@ def _read_available(fd: int) -> bytes:
 def _parse_report(data: bytes) -> dict[str, Any]:
     if len(data) == init.REPORT.size and data[:1] == b"x":
         _, code, peak, cpu = init.REPORT.unpack(data)
-        return {"main": code, "peak": peak, "cpu": cpu / 1e6}
+        return {"wait_status": code, "peak_memory": peak, "cpu_seconds": cpu / 1e6}
     if data[-init.REPORT.size :][:1] == b"x":
         data = data[: -init.REPORT.size]  # the program's own process failed to become it, and init reported that end
     try:

@@ -371,7 +371,7 @@ class SupervisorLoop:
             return
         self._unwatch(cell.status_fd)
         report = cell.report or {}
-        if "main" in report and cell.reason is None and cell.is_empty():
+        if "wait_status" in report and cell.reason is None and cell.is_empty():
             self._report_end(cell, cell.outcome(report))
 
     def _reap(self, cell: cells.CellProcess) -> None:
@@ -404,7 +404,7 @@ class SupervisorLoop:
         else:
             if cell.session and cell.reason != "closed":
                 self._sessions.keep_files(cell)
-            self._host.send({"op": "ended", "id": cell.id, **outcome}, [cell.scratch.tree_fd])
+            self._host.send({"op": "ended", "id": cell.id, "ending": outcome}, [cell.scratch.tree_fd])
 
     def _end_all(self) -> None:
         self._sessions.forget_all()

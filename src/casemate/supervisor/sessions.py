@@ -63,7 +63,7 @@ class SessionCells:
                 cell.scratch.end_pipes(message["step"])
                 usage = cell.usage()
                 if cell.reason is None:  # else it ends, and the host hears of that
-                    self._send({"op": "step over", "id": cell.id, "step": message["step"], **usage})
+                    self._send({"op": "step over", "id": cell.id, "step": message["step"], "usage": usage})
             case "interrupt":
                 cell.interrupt(message["grace"])
             case "pause files":

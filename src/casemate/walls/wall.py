@@ -70,15 +70,12 @@ class Sink(Protocol):
 
     def output(self, stream: Stream, data: bytes) -> None:
         """Some bytes that the program wrote."""
-        ...
 
     def frame(self, frame: bytes) -> None:
         """One control frame from inside the cell: hostile, bounded in size."""
-        ...
 
     def is_full(self) -> bool:
         """Whether the wall should stop reading until the cell is resumed."""
-        ...
 
 
 class CellMissed(Fault):
@@ -90,37 +87,29 @@ class SessionSink(Protocol):
 
     def output(self, step: int | None, stream: Stream, data: bytes) -> None:
         """Some bytes from the pipes of ``step``, or from the cell's own."""
-        ...
 
     def frame(self, frame: bytes) -> bool:
         """One control frame, hostile; whether text that was written before it is still to come from the pipes."""
-        ...
 
     def count_frames(self) -> int:
         """How many frames of the step that runs have come."""
-        ...
 
     def settle(self, upto: int = ...) -> None:
         """The pipes have been emptied since the first ``upto`` frames came: no text will come any more that was written
         before those."""
-        ...
 
     def step_ready(self, step: int) -> None:
         """The pipes of ``step`` are there."""
-        ...
 
     def step_over(self, step: int, usage: StepUsage) -> None:
         """What was used up to the end of ``step``."""
-        ...
 
     def is_full(self, step: int | None) -> bool:
         """Whether the wall should stop reading this step's pipes until the cell is resumed; 0 is for the cell's own
         pipes, and None for the one that frames come through."""
-        ...
 
     def interpreter_closed(self) -> None:
         """The interpreter does not speak or listen any more: its end of a pipe is closed."""
-        ...
 
 
 class Standard(NamedTuple):
@@ -133,50 +122,48 @@ class Standard(NamedTuple):
     stderr: int
 
 
-class Cell(Protocol):
-    """A living cell."""
+class LivingCell(Protocol):
+    """What a run's cell and a session's cell have in common. Every method but `wait` may be called from any thread."""
 
     def kill(self, reason: Reason) -> None:
-        """End everything in the cell. Harmless when it has ended. From any thread."""
-        ...
-
-    def signal(self, number: int) -> None:
-        """Send the program, and what it runs in its foreground, a signal. Where it has not begun the cell is ended.
-        From any thread."""
-        ...
+        """End everything in the cell. Harmless when it has ended. The files of a session's cell are kept for its next
+        one unless the reason is "closed"."""
 
     def read_on(self) -> None:
-        """Read on after the sink was full. From any thread."""
-        ...
+        """Read on after the sink was full."""
 
     def pause(self) -> None:
         """Stop everything in it, and its clock, until `resume`: it waits for an answer and for nothing else. Not when
-        it has been interrupted, or when no step runs. The clock counts whatever runs all the same. From any thread."""
-        ...
+        it has been interrupted, or when no step runs. The clock counts whatever runs all the same."""
 
     def resume(self) -> None:
-        """Let it and its clock go on. Harmless when it was not paused. From any thread."""
-        ...
+        """Let it and its clock go on. Harmless when it was not paused."""
 
     def listeners(self) -> Future[list[int]]:
         """Descriptors of the plan's listeners, in its order, when they are made; the caller closes them. Cancelled when
         the cell ended before."""
-        ...
 
     def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
-        """Make more sockets in the cell's network: descriptors in that order, which the receiver closes. From any
-        thread. The future may hold an ``OSError``."""
-        ...
+        """Make more sockets in the cell's network: descriptors in that order, which the receiver closes. The future may
+        hold an ``OSError``."""
 
     async def wait(self) -> Ending:
         """Wait for the end; everything in the cell is dead then.
 
-        Raises ``Unavailable``, ``InvalidArgument`` or ``Fault`` for a cell that could not be made.
+        Raises ``Unavailable``, ``InvalidArgument`` or ``Fault`` for a cell that could not be made, and ``CellMissed``
+        for a session's.
         """
-        ...
 
 
-class SessionCell(Protocol):
+class Cell(LivingCell, Protocol):
+    """A living cell of a run."""
+
+    def signal(self, number: int) -> None:
+        """Send the program, and what it runs in its foreground, a signal. Where it has not begun the cell is ended.
+        From any thread."""
+
+
+class SessionCell(LivingCell, Protocol):
     """A living cell whose interpreter takes one step after the other (docs/internals/session-protocol.md)."""
 
     id: str
@@ -185,78 +172,39 @@ class SessionCell(Protocol):
 
     def send(self, request: bytes) -> None:
         """Send the interpreter a request. From any thread; never blocks."""
-        ...
 
     def prepare_step(self, step: int) -> None:
         """Make the pipes of ``step``, the first of this cell; `SessionSink.step_ready` follows."""
-        ...
 
     def begin_step(self, step: int, seconds: float, grace: float, repeat: float) -> None:
         """The step has ``seconds``; then it is interrupted, again each ``repeat`` seconds, and the cell ends ``grace``
         seconds later. `SessionSink.step_ready` follows for the next step."""
-        ...
 
     def end_step(self, step: int) -> None:
         """The step is over; `SessionSink.step_over` follows. From any thread."""
-        ...
 
     def interrupt(self, grace: float) -> None:
         """Interrupt what runs; the cell ends ``grace`` seconds later if that was of no use."""
-        ...
-
-    def pause(self) -> None:
-        """As of `Cell`."""
-        ...
-
-    def resume(self) -> None:
-        """As of `Cell`."""
-        ...
 
     async def pause_files(self) -> bool:
-        """Stop everything in the cell; whether it stands still."""
-        ...
+        """Stop everything in the cell; whether all of it is stopped."""
 
     def resume_files(self) -> None:
         """Let it go on."""
-        ...
 
     async def stayed_paused(self) -> bool:
         """Whether nothing in it has run between the last `pause_files` and the last `resume_files`."""
-        ...
-
-    def kill(self, reason: Reason) -> None:
-        """End everything in the cell; its files are kept for the next one unless the reason is "closed"."""
-        ...
-
-    def read_on(self) -> None:
-        """Read on after the sink was full. From any thread."""
-        ...
 
     async def open_folders(self) -> tuple[int, int]:
         """Descriptors of the workspace as the cell sees it, and of the folder of everything it can write; the
         receiver closes them. Raises as `wait` does where the cell could not be made."""
-        ...
-
-    def listeners(self) -> Future[list[int]]:
-        """As of `Cell`."""
-        ...
-
-    def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
-        """As of `Cell`."""
-        ...
 
     def show(self, source: str, target: str) -> Future[None]:
         """Show ``source``, a folder of the host, read-only at ``target``, a folder that every cell has empty. From any
         thread; what is shown stays as long as the cell lives. The future may hold an ``OSError``."""
-        ...
-
-    async def wait(self) -> Ending:
-        """Wait for the end; everything in the cell is dead then. Raises as `Cell.wait` does, and ``CellMissed``."""
-        ...
 
     def forget(self) -> None:
         """The files that were kept of it are not wanted any more. Harmless when repeated."""
-        ...
 
 
 class Wall(Protocol):
@@ -266,40 +214,30 @@ class Wall(Protocol):
 
     def warm_up(self) -> None:
         """Start what cells need without waiting for it. Raises ``Unavailable``."""
-        ...
 
     async def prove(self) -> IsolationReport:
         """What this wall can do here, as its self-test showed. Raises ``WallUnavailable``."""
-        ...
 
     def system_entries(self) -> tuple[Entry, ...]:
         """What every cell can read of the host's system."""
-        ...
 
     def start(self, plan: Plan, sink: Sink) -> Cell:
         """Start a cell for ``plan``; what it says goes to ``sink``."""
-        ...
 
     def start_piped(self, plan: Plan, standard: Standard) -> Cell:
         """Start a cell for ``plan`` whose standard streams are the caller's; it is listened to by nobody else."""
-        ...
 
     def open(self, plan: Plan, sink: SessionSink) -> SessionCell:
         """Start a cell for the session ``plan``."""
-        ...
 
     def keep_ready(self, plan: Plan) -> None:
         """Keep cells ready for programs such as that of ``plan``, without waiting for it."""
-        ...
 
     def warmth(self) -> Warmth:
         """What is kept ready."""
-        ...
 
     def in_use(self) -> InUse:
         """What its cells use now. Blocks for a moment."""
-        ...
 
     async def close(self) -> None:
         """End every cell and everything of the wall. Bounded."""
-        ...

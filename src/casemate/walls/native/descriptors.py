@@ -10,7 +10,10 @@ import resource
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from casemate.walls.wall import Stream
 
 PIPE = 1 << 16  # bytes; a pipe's usual capacity
 
@@ -44,7 +47,7 @@ class Outbox:
         """Whether there is something to send."""
         return bool(self._messages)
 
-    def put(self, data: bytes, fds: list[int]) -> None:
+    def add(self, data: bytes, fds: list[int]) -> None:
         """One more message, with ``fds``, which are closed once they are on their way."""
         self._messages.append((data, fds))
 
@@ -119,3 +122,55 @@ def _write(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def open_requests(fds: dict[str, int]) -> int:
+    """A fresh pipe for requests to a session's interpreter: its end is put into ``fds``, ours is given.
+
+    Raises ``OSError``, and then closes all of ``fds``.
+    """
+    try:
+        fds["order"], requests = os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        close_all([*fds.values()])
+        raise
+    os.set_blocking(requests, False)  # an interpreter that does not read must not hold us up
+    return requests
+
+
+def open_ways_in(fds: dict[str, int]) -> tuple[int, int]:
+    """The standard input and the order of a cell that waits: its ends are put into ``fds``, ours are given.
+
+    Raises ``OSError``, and then closes all of ``fds``.
+    """
+    ours: list[int] = []
+    try:
+        ours.append(os.memfd_create("casemate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        fds["stdin"] = os.open(f"/proc/self/fd/{ours[0]}", os.O_RDONLY | os.O_CLOEXEC)
+        fds["order"], order = os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        close_all([*fds.values(), *ours])
+        raise
+    os.set_blocking(order, False)  # a cell that does not read must not hold the supervisor up
+    return ours[0], order
+
+
+def open_pipes(fds: dict[str, int], *others: int) -> dict[int, Stream | None]:
+    """Fresh pipes for what a cell says: their ends for it are put into ``fds``, unless it has some of another's there;
+    ours are given, by descriptor.
+
+    Raises ``OSError``, and then closes all of ``fds`` and the ``others``.
+    """
+    pipes: dict[int, Stream | None] = {}
+    streams: tuple[Stream, ...] = ("stdout", "stderr")
+    try:
+        for name in (*streams, "control"):
+            if name in fds:
+                continue
+            read, fds[name] = os.pipe()
+            os.set_blocking(read, False)
+            pipes[read] = next((stream for stream in streams if stream == name), None)
+    except OSError:
+        close_all([*fds.values(), *pipes, *others])
+        raise
+    return pipes

@@ -21,20 +21,25 @@ from typing import Any, Protocol
 from casemate.errors import Fault
 from casemate.supervisor import wire
 from casemate.walls.native import spawn
-from casemate.walls.native.descriptors import PIPE, Outbox, close_all, seal, what_is_in
+from casemate.walls.native.descriptors import (
+    PIPE,
+    Outbox,
+    close_all,
+    open_pipes,
+    open_requests,
+    open_ways_in,
+    seal,
+    what_is_in,
+)
 from casemate.walls.native.refusal import Unlaunched, why_lost
 from casemate.walls.native.running import (
     FrameError,
     RunningCell,
     RunningSession,
+    SessionPipes,
     StepPipe,
-    ending_of,
-    open_pipes,
-    open_requests,
-    open_ways_in,
 )
-from casemate.walls.native.session_pipes import SessionPipes
-from casemate.walls.wall import SessionSink, Sink, Stream
+from casemate.walls.wall import Ending, SessionSink, Sink, Stream
 
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
 
@@ -44,15 +49,12 @@ class PoolKeeper(Protocol):
 
     def handle(self, message: dict[str, Any]) -> None:
         """The supervisor tells of a zygote."""
-        ...
 
     def next_time(self) -> float | None:
         """When it wants to be called next, in monotonic seconds; None for not at all."""
-        ...
 
     def on_time(self) -> None:
         """It may be that time."""
-        ...
 
 
 class Link:
@@ -91,7 +93,7 @@ class Link:
             if not self.alive:
                 close_all(fds or [])
                 return
-            self._outbox.put(data, fds or [])
+            self._outbox.add(data, fds or [])
             self._flush()
             if self._outbox.waits:
                 os.eventfd_write(self._wake, 1)
@@ -391,7 +393,7 @@ class Link:
         with self._lock:
             del self._cells[cell.id]
         if message["op"] == "ended":
-            cell.future.set_result(ending_of(message, fds[0]))
+            cell.future.set_result(Ending(**message["ending"], tree_fd=fds[0]))
         else:
             close_all(fds)
             cell.future.set_exception(Unlaunched(message["stage"], message["errno"], message["detail"]))

@@ -1,25 +1,31 @@
-"""A cell behind a link, as the rest of the wall sees it."""
+"""Cells behind a link, and the pipes of sessions' cells: requests to their interpreters, and answers in order."""
 
 from __future__ import annotations
 
 import errno
 import itertools
 import os
+import resource
+import select
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from casemate.errors import CasemateError, Fault
-from casemate.walls.native.descriptors import close_all
-from casemate.walls.wall import SessionSink, Sink, Stream
+from casemate.walls.native.descriptors import PIPE, close_all, what_is_in
+from casemate.walls.native.refusal import Unlaunched, why_unlaunched
+from casemate.walls.wall import CellMissed, Ending, SessionSink, Sink, StepUsage, Stream
 
 if TYPE_CHECKING:
     import asyncio
 
     from casemate.model.plan import CellSocket
-    from casemate.walls.wall import Ending, StepUsage
 
+# Steps of a session whose pipes are still read, for what they left running may write: as long as descriptors are not
+# scarce, and then.
+_STEPS_KEPT, _STEPS_KEPT_AT_LEAST = 64, 4
 MAX_FRAME = 16 << 20  # bytes; a large picture in base64
 _HEADER = 4
 
@@ -50,35 +56,42 @@ class FrameReader:
 
 
 T = TypeVar("T")
+GONE = "the cell that was ready had ended"
+# Stages at which a cell that was ready, or was to be forked, has not begun its program. Its workspace may be one that
+# was removed since, of whose number there is another.
+MISSED = ("zygote", "waiting", "workspace")
 
 
-class CellLink(Protocol):
-    """What a cell needs of the link to its supervisor."""
+class Pump(Protocol):
+    """The thread that reads and sends, as cells and the pipes of sessions use it: `link.Link`."""
 
-    @property
-    def sessions(self) -> RequestWriter:
-        """Where requests to interpreters are written."""
-        ...
+    epoll: select.epoll
+    readers: dict[int, RunningCell]
+    sessions: SessionPipes
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Send the supervisor a message."""
-        ...
 
     def call(self, function: Any, *arguments: Any) -> None:
-        """Have the pump thread call ``function``."""
-        ...
+        """Have the thread call ``function``."""
 
     def read_on(self, cell: RunningCell) -> None:
         """Read on where the sink was full."""
-        ...
 
+    def watch(self, cell: RunningCell) -> None:
+        """Read the cell's pipes from now on."""
 
-class RequestWriter(Protocol):
-    """Sends requests to sessions' interpreters."""
+    def deliver(self, fd: int, cell: RunningCell, data: bytes) -> None:
+        """Hand on what came through a pipe of the cell's."""
 
-    def write(self, cell: RunningSession, data: bytes) -> None:
-        """Send ``data``."""
-        ...
+    def read_out(self, fd: int, cell: RunningCell) -> None:
+        """Everything that is in a pipe now."""
+
+    def drain(self, cell: RunningCell) -> None:
+        """Read what a dead cell's pipes still hold, and close them."""
+
+    def close_pipe(self, fd: int, cell: RunningCell) -> None:
+        """Nothing more is wanted of this pipe, or will come."""
 
 
 _numbers = itertools.count(1)  # of what is asked of the supervisor for a cell
@@ -97,7 +110,7 @@ class RunningCell:
     Without a ``sink`` it waits for its program; ``order`` and ``stdin`` then lead to its process.
     """
 
-    def __init__(self, link: CellLink, cell_id: str, sink: Sink | None, pipes: dict[int, Stream | None]) -> None:
+    def __init__(self, link: Pump, cell_id: str, sink: Sink | None, pipes: dict[int, Stream | None]) -> None:
         self.id = cell_id
         self.sink = sink
         self.order = self.stdin = -1
@@ -111,54 +124,55 @@ class RunningCell:
         self._link = link
 
     def kill(self, reason: str) -> None:
-        self._link.send({"op": "kill", "id": self.id, "reason": reason})
+        self._send_order("kill", reason=reason)
 
     def read_on(self) -> None:
         self._link.call(self._link.read_on, self)
 
     def signal(self, number: int) -> None:
-        self._say("signal", number=number)
+        self._send_order("signal", number=number)
 
     def pause(self) -> None:
-        self._say("pause")
+        self._send_order("pause")
 
     def resume(self) -> None:
-        self._say("resume")
+        self._send_order("resume")
 
-    def _say(self, what: str, **more: Any) -> None:
-        self._link.send({"op": what, "id": self.id, **more})
+    def _send_order(self, op: str, **fields: Any) -> None:
+        self._link.send({"op": op, "id": self.id, **fields})
 
     def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
-        """Have more sockets in its network."""
-        number, asked = next(_numbers), Future[list[int]]()
-        asked.set_running_or_notify_cancel()
-        self._sockets[number] = asked
-        wanted = [list(socket) for socket in sockets]
+        number, opened = next(_numbers), Future[list[int]]()
+        opened.set_running_or_notify_cancel()
+        self._sockets[number] = opened
         if self.is_over:
             self.end_listening()
-        self._link.send({"op": "listen", "id": self.id, "number": number, "listeners": wanted})
-        return asked
+        self._send_order("listen", number=number, listeners=[list(socket) for socket in sockets])
+        return opened
+
+    def listeners(self) -> Future[list[int]]:
+        return self.listening
 
     def take_listeners(self, message: dict[str, Any], fds: list[int]) -> bool:
         """Take over sockets that were asked for; False when nobody waits for them any more."""
-        asked = self._sockets.pop(message["number"], None)
+        opened = self._sockets.pop(message["number"], None)
         if not message["errno"] and len(fds) != message["count"]:
             close_all(fds)
             message, fds = {**message, "errno": errno.EMFILE}, []
-        if asked is None or (asked is self.listening and not asked.set_running_or_notify_cancel()):
+        if opened is None or (opened is self.listening and not opened.set_running_or_notify_cancel()):
             return False
         if message["errno"]:
-            asked.set_exception(OSError(message["errno"], os.strerror(message["errno"])))
+            opened.set_exception(OSError(message["errno"], os.strerror(message["errno"])))
         else:
-            asked.set_result(fds)
+            opened.set_result(fds)
         return True
 
     def end_listening(self) -> None:
         """No more sockets come."""
         for number in list(self._sockets):
-            asked = self._sockets.pop(number, None)  # another thread may do the same
-            if asked is not None and not asked.cancel():
-                asked.set_exception(OSError(errno.ESRCH, "the cell has ended"))
+            opened = self._sockets.pop(number, None)  # another thread may do the same
+            if opened is not None and not opened.cancel():
+                opened.set_exception(OSError(errno.ESRCH, "the cell has ended"))
 
     def discard(self) -> None:
         """End a cell that waits and will not be used."""
@@ -188,7 +202,7 @@ class RunningSession(RunningCell):
 
     def __init__(
         self,
-        link: CellLink,
+        link: Pump,
         cell_id: str,
         sink: SessionSink | None,
         pipes: dict[int, Stream | None],
@@ -205,33 +219,33 @@ class RunningSession(RunningCell):
         self.resumed_files: Future[bool] | None = None
         self._shown: dict[int, Future[None]] = {}  # folders that are to be shown, by number
         self.is_gone = False
+        self.start, self.start_reason = "exec", ""
 
     def send(self, request: bytes) -> None:
         self._link.sessions.write(self, request)
 
     def prepare_step(self, step: int) -> None:
-        self._say("pipes", step=step)
+        self._send_order("pipes", step=step)
 
     def begin_step(self, step: int, seconds: float, grace: float, repeat: float) -> None:
-        self._say("step", step=step, seconds=seconds, grace=grace, repeat=repeat)
+        self._send_order("step", step=step, seconds=seconds, grace=grace, repeat=repeat)
 
     def end_step(self, step: int) -> None:
-        """Ask what was used up to the end of ``step``."""
-        self._say("step over", step=step)
+        self._send_order("step over", step=step)
 
     def interrupt(self, grace: float) -> None:
-        self._say("interrupt", grace=grace)
+        self._send_order("interrupt", grace=grace)
 
     async def pause_files(self) -> bool:
         self.paused_files = paused_files = Future[bool]()
         if self.is_gone:  # asked after `paused_files` is there: whoever sets it looks at that afterwards
             raise Fault("the session's cell has ended")
-        self._say("pause files")
+        self._send_order("pause files")
         return await outcome(paused_files)
 
     def resume_files(self) -> None:
         self.resumed_files = Future()
-        self._say("resume files")
+        self._send_order("resume files")
 
     async def stayed_paused(self) -> bool:
         resumed_files = self.resumed_files
@@ -240,22 +254,21 @@ class RunningSession(RunningCell):
         return await outcome(resumed_files)
 
     def show(self, source: str, target: str) -> Future[None]:
-        """Show a folder of the host in it."""
-        number, asked = next(_numbers), Future[None]()
-        asked.set_running_or_notify_cancel()
-        self._shown[number] = asked
+        number, shown = next(_numbers), Future[None]()
+        shown.set_running_or_notify_cancel()
+        self._shown[number] = shown
         if self.is_gone:  # after it is there: whoever gives up looks at it afterwards
             self._end_showing()
-        self._say("show", number=number, source=source, target=target)
-        return asked
+        self._send_order("show", number=number, source=source, target=target)
+        return shown
 
     def take_shown(self, number: int, code: int) -> None:
         """The supervisor has shown a folder, or tells with an errno why it could not."""
-        asked = self._shown.pop(number, None)
-        if asked is not None and code:
-            asked.set_exception(OSError(code, os.strerror(code)))
-        elif asked is not None:
-            asked.set_result(None)
+        shown = self._shown.pop(number, None)
+        if shown is not None and code:
+            shown.set_exception(OSError(code, os.strerror(code)))
+        elif shown is not None:
+            shown.set_result(None)
 
     def _end_showing(self) -> None:
         for number in list(self._shown):
@@ -264,8 +277,17 @@ class RunningSession(RunningCell):
     async def open_folders(self) -> tuple[int, int]:
         return await outcome(self.files)
 
+    async def wait(self) -> Ending:
+        try:
+            ending = await outcome(self.future)
+        except Unlaunched as error:
+            if self.start != "exec" and error.stage in MISSED:
+                raise CellMissed(f"{GONE}: {error.detail}") from None
+            raise why_unlaunched(error) from None
+        return replace(ending, start=self.start, start_reason=self.start_reason)
+
     def forget(self) -> None:
-        self._say("forget")
+        self._send_order("forget")
 
     def close_ways_in(self) -> None:
         """Close the way to its interpreter, too."""
@@ -304,87 +326,144 @@ def _retrieve_exception(waiting: asyncio.Future[T]) -> None:
         waiting.exception()
 
 
-def usage_of(message: dict[str, Any]) -> StepUsage:
-    """What was used up to the end of a step, as the supervisor tells it."""
-    from casemate.walls.wall import StepUsage
+class SessionPipes:
+    """All but `write` is called in the pump thread."""
 
-    return StepUsage(
-        cpu_seconds=message["cpu"],
-        peak_memory=message["peak"],
-        tasks=message["tasks"],
-        memory_left=message["memory_left"],
-        tasks_left=message["tasks_left"],
-        space_left=message["space_left"],
-        inodes_left=message["inodes_left"],
-        interrupted=message["interrupted"],
-    )
+    def __init__(self, pump: Pump) -> None:
+        self._pump = pump
+        self.writers: dict[int, RunningSession] = {}
 
+    def write(self, cell: RunningSession, data: bytes) -> None:
+        """Send ``data`` to a session's interpreter; what does not go at once follows when there is room."""
+        with cell.sending:
+            cell.unsent += data
+            if len(cell.unsent) == len(data):
+                self._write_on(cell)
+            waiting = bool(cell.unsent)
+        if waiting:
+            self._pump.call(self._watch_requests, cell)
 
-def ending_of(message: dict[str, Any], tree_fd: int) -> Ending:
-    """How a cell ended, as the supervisor tells it."""
-    from casemate.walls.wall import Ending  # it loads while a cell runs, not before one starts
+    def _write_on(self, cell: RunningSession) -> None:
+        """As much as there is room for. Under the cell's lock."""
+        if cell.requests < 0:
+            cell.unsent.clear()
+            return
+        try:
+            while cell.unsent:
+                del cell.unsent[: os.write(cell.requests, memoryview(cell.unsent)[:PIPE].tobytes())]
+        except BlockingIOError:
+            return
+        except OSError:
+            cell.unsent.clear()
+            self._pump.call(self.report_closed, cell)
 
-    return Ending(
-        wait_status=message["main"],
-        reason=message["reason"],
-        seconds=message["seconds"],
-        cpu_seconds=message["cpu"],
-        peak_memory=message["peak"],
-        tasks=message["tasks"],
-        oom=message["oom"],
-        space_left=message["space_left"],
-        inodes_left=message["inodes_left"],
-        tree_fd=tree_fd,
-    )
+    def _watch_requests(self, cell: RunningSession) -> None:
+        """Write on to a session's interpreter when it has read."""
+        with cell.sending:
+            if cell.requests >= 0 and cell.requests not in self.writers:
+                self.writers[cell.requests] = cell
+                self._pump.epoll.register(cell.requests, select.EPOLLOUT)
 
+    def send_on(self, fd: int) -> None:
+        """There is room in the pipe ``fd`` to an interpreter."""
+        cell = self.writers[fd]
+        with cell.sending:
+            self._write_on(cell)
+            if not cell.unsent:
+                self._pump.epoll.unregister(fd)
+                del self.writers[fd]
 
-def open_requests(fds: dict[str, int]) -> int:
-    """A fresh pipe for requests to a session's interpreter: its end is put into ``fds``, ours is given.
+    def report_closed(self, cell: RunningSession) -> None:
+        """Its interpreter has closed its end of a pipe."""
+        if cell.session_sink:
+            cell.session_sink.interpreter_closed()
 
-    Raises ``OSError``, and then closes all of ``fds``.
-    """
-    try:
-        fds["order"], requests = os.pipe2(os.O_CLOEXEC)
-    except OSError:
-        close_all([*fds.values()])
-        raise
-    os.set_blocking(requests, False)  # an interpreter that does not read must not hold us up
-    return requests
+    def read_control(self, cell: RunningSession) -> None:
+        """Everything that is in a session's control pipe now."""
+        fd = next((fd for fd, place in cell.pipes.items() if place is None), -1)
+        if fd >= 0 and fd not in cell.paused:
+            self._pump.read_out(fd, cell)
 
+    def settle(self, cell: RunningSession) -> None:
+        """Where frames wait for text that was written before them: it is in the pipes, all of it."""
+        if cell.unsettled and cell.session_sink:
+            cell.unsettled = False
+            upto = cell.session_sink.count_frames()
+            self._read_text(cell)
+            cell.session_sink.settle(upto)
+            if cell.unsettled:
+                self._pump.call(self.settle, cell)
 
-def open_ways_in(fds: dict[str, int]) -> tuple[int, int]:
-    """The standard input and the order of a cell that waits: its ends are put into ``fds``, ours are given.
+    def _read_text(self, cell: RunningSession) -> None:
+        """Everything that is in a session's text pipes now; before each piece what was said before it."""
+        for fd in [fd for fd, place in cell.pipes.items() if place is not None]:
+            for data in what_is_in(fd):
+                if not data:
+                    break  # nobody writes to it yet, or any more; which of them the poll tells
+                self.read_control(cell)
+                if fd in cell.pipes:
+                    self._pump.deliver(fd, cell, data)
+                if fd not in cell.pipes:
+                    break
 
-    Raises ``OSError``, and then closes all of ``fds``.
-    """
-    ours: list[int] = []
-    try:
-        ours.append(os.memfd_create("casemate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-        fds["stdin"] = os.open(f"/proc/self/fd/{ours[0]}", os.O_RDONLY | os.O_CLOEXEC)
-        fds["order"], order = os.pipe2(os.O_CLOEXEC)
-    except OSError:
-        close_all([*fds.values(), *ours])
-        raise
-    os.set_blocking(order, False)  # a cell that does not read must not hold the supervisor up
-    return ours[0], order
+    def hand_on(self, cell: RunningSession, place: Stream | StepPipe | None, data: bytes) -> None:
+        """What came through one of its pipes."""
+        sink = cell.session_sink
+        assert sink is not None
+        if isinstance(place, StepPipe):
+            sink.output(place.step, place.stream, data)
+        elif place is not None:
+            sink.output(None, place, data)
+        else:
+            for frame in cell.frames.feed(data):
+                cell.unsettled = sink.frame(frame) or cell.unsettled
 
+    def handle(self, cell: RunningCell | None, message: dict[str, Any], fds: list[int]) -> None:
+        """The supervisor tells of a session's cell."""
+        if not isinstance(cell, RunningSession) or cell.session_sink is None:
+            close_all(fds)
+        elif message["op"] == "session files" and len(fds) == 2:
+            cell.files.set_result((fds[0], fds[1]))
+        elif message["op"] == "pipes" and len(fds) == 2:
+            self._take_step_pipes(cell, message["step"], fds)
+        elif message["op"] == "step over":
+            cell.session_sink.step_over(message["step"], StepUsage(**message["usage"]))
+        elif message["op"] == "shown":
+            cell.take_shown(message["number"], message["errno"])
+        elif message["op"] in ("files paused", "files resumed"):
+            answer = cell.paused_files if message["op"] == "files paused" else cell.resumed_files
+            if answer is not None and not answer.done():
+                answer.set_result(message["complete"])
+        else:
+            close_all(fds)  # no descriptor was left for them
+            cell.kill("pipes")
 
-def open_pipes(fds: dict[str, int], *others: int) -> dict[int, Stream | None]:
-    """Fresh pipes for what a cell says: their ends for it are put into ``fds``, unless it has some of another's there;
-    ours are given, by descriptor.
+    def _take_step_pipes(self, cell: RunningSession, step: int, fds: list[int]) -> None:
+        streams: tuple[Stream, ...] = ("stdout", "stderr")
+        for fd, stream in zip(fds, streams, strict=True):
+            cell.pipes[fd] = StepPipe(step, stream)
+            self._pump.readers[fd] = cell
+            self._pump.epoll.register(fd, select.EPOLLIN)
+        are_scarce = len(self._pump.readers) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+        oldest = step - (_STEPS_KEPT_AT_LEAST if are_scarce else _STEPS_KEPT)
+        old = [fd for fd, place in cell.pipes.items() if isinstance(place, StepPipe) and place.step <= oldest]
+        for fd in old:
+            self._pump.close_pipe(fd, cell)
+        assert cell.session_sink is not None
+        cell.session_sink.step_ready(step)
 
-    Raises ``OSError``, and then closes all of ``fds`` and the ``others``.
-    """
-    pipes: dict[int, Stream | None] = {}
-    streams: tuple[Stream, ...] = ("stdout", "stderr")
-    try:
-        for name in (*streams, "control"):
-            if name in fds:
-                continue
-            read, fds[name] = os.pipe()
-            os.set_blocking(read, False)
-            pipes[read] = next((stream for stream in streams if stream == name), None)
-    except OSError:
-        close_all([*fds.values(), *pipes, *others])
-        raise
-    return pipes
+    def end(self, cell: RunningSession) -> None:
+        """A session's cell has ended: what it said before, and no more."""
+        if cell.requests in self.writers:
+            self._pump.epoll.unregister(cell.requests)
+            del self.writers[cell.requests]
+        cell.close_ways_in()
+        if cell.session_sink is None:
+            close_all(list(cell.pipes))
+        else:
+            if cell.pipes and next(iter(cell.pipes)) not in self._pump.readers:
+                self._pump.watch(cell)
+            self.read_control(cell)
+            self._pump.drain(cell)
+            cell.session_sink.settle()
+        cell.give_up()

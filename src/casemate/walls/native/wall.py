@@ -16,8 +16,8 @@ from casemate.walls.native.descriptors import close_all, memory_file
 from casemate.walls.native.launch import Silent, copies_of
 from casemate.walls.native.link import Link
 from casemate.walls.native.refusal import Unlaunched, explain_os_errors, why_unlaunched
-from casemate.walls.native.running import RunningCell, RunningSession, outcome
-from casemate.walls.wall import CellMissed, Reason, SessionSink, Sink, Standard
+from casemate.walls.native.running import GONE, MISSED, RunningCell, RunningSession, outcome
+from casemate.walls.wall import Reason, SessionSink, Sink, Standard
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", Sink, SessionSink)
 
-_GONE = "the cell that was ready had ended"
-# Stages at which a cell that was ready, or was to be forked, has not begun its program. Its workspace may be one that
-# was removed since, of whose number there is another.
-_MISSED = ("zygote", "waiting", "workspace")
 _HELLO_TIMEOUT = 20.0  # seconds a supervisor has to start, on a machine under heavy load
 
 
@@ -116,7 +112,7 @@ class NativeWall:
                 cell = self._begin(link, lease, plan, plan.waiting, files, sink)
                 if cell is not None:
                     return cell, lease, ""
-                return make(link, *self._prepare(root, plan, files), sink), lease, lease.why or _GONE
+                return make(link, *self._prepare(root, plan, files), sink), lease, lease.why or GONE
             except BaseException:
                 lease.end()
                 raise
@@ -127,12 +123,13 @@ class NativeWall:
         with explain_os_errors():
             return link.launch(*self._prepare(root, plan, launch.files_of(plan)), sink)
 
-    def open(self, plan: Plan, sink: SessionSink) -> NativeSession:
+    def open(self, plan: Plan, sink: SessionSink) -> RunningSession:
         cell, lease, why_exec = self._cell_for(plan, sink, Link.open)
         if lease:
             lease.end()  # it has been given out; how long it lives says nothing of when the next is wanted
         assert isinstance(cell, RunningSession)
-        return NativeSession(cell, lease.how if lease and not why_exec else "exec", why_exec)
+        cell.start, cell.start_reason = (lease.how if lease and not why_exec else "exec"), why_exec
+        return cell
 
     def keep_ready(self, plan: Plan) -> None:
         if not isinstance(plan.waiting, str):
@@ -338,51 +335,12 @@ class NativeCell:
         try:
             return await self._cell.wait()
         except Unlaunched as error:
-            if self._how == "exec" or error.stage not in _MISSED or self._listening.done():
-                raise  # and not once more where a door has been opened for it
-            self._why = f"{_GONE}: {error.detail}"
+            if self._how == "exec" or error.stage not in MISSED or self._listening.done():
+                raise  # and not once more where its listeners have been handed out
+            self._why = f"{GONE}: {error.detail}"
         self._how = "exec"
         self._cell = self._wall.relaunch(self._plan, self._sink)
         self._hand_on_listeners()
         if self._killed:
             self._cell.kill(self._killed)
         return await self._cell.wait()
-
-
-class NativeSession:
-    """A session's cell of the native wall."""
-
-    def __init__(self, cell: RunningSession, how: str, why: str) -> None:
-        self.id = cell.id
-        self.send = cell.send
-        self.prepare_step = cell.prepare_step
-        self.begin_step = cell.begin_step
-        self.end_step = cell.end_step
-        self.interrupt = cell.interrupt
-        self.pause = cell.pause
-        self.resume = cell.resume
-        self.pause_files = cell.pause_files
-        self.resume_files = cell.resume_files
-        self.stayed_paused = cell.stayed_paused
-        self.kill = cell.kill
-        self.read_on = cell.read_on
-        self.forget = cell.forget
-        self.listen = cell.listen
-        self.show = cell.show
-        self._cell = cell
-        self.start, self.start_reason = how, why
-
-    async def open_folders(self) -> tuple[int, int]:
-        return await self._cell.open_folders()
-
-    def listeners(self) -> Future[list[int]]:
-        return self._cell.listening
-
-    async def wait(self) -> Ending:
-        try:
-            ending = await self._cell.wait()
-        except Unlaunched as error:
-            if self.start != "exec" and error.stage in _MISSED:
-                raise CellMissed(f"{_GONE}: {error.detail}") from None
-            raise why_unlaunched(error) from None
-        return replace(ending, start=self.start, start_reason=self.start_reason)
