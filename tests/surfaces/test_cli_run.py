@@ -39,14 +39,14 @@ _LATER = {
 }  # fmt: skip
 _TELLS_WHAT_IS_LOADED = """
 import sys
-from casemate.walls.native.link import Link
+from casemate.walls.native.link import SupervisorLink
 from casemate.surfaces.cli import command
 
-launch = Link.launch
+launch = SupervisorLink.launch
 def launched(*given):
     print(*sys.modules, file=sys.stderr)
     return launch(*given)
-Link.launch = launched
+SupervisorLink.launch = launched
 command(["run", sys.argv[1]])
 print(*sys.modules, file=sys.stderr)
 """

@@ -19,7 +19,7 @@ from tests.contract import witness
 from tests.warm.ready import PATIENCE, all_ready, ready_inits, settle, start_of, until, warmth, zygote_of, zygotes
 
 from casemate import CasemateError, Execution, Fault, Sandbox, sync
-from casemate.walls.native.link import Link
+from casemate.walls.native.link import SupervisorLink
 from casemate.walls.native.running import RunningCell
 
 LANGUAGES = (pytest.param("python"), pytest.param("node", marks=pytest.mark.needs("node")), pytest.param("shell"))
@@ -39,10 +39,10 @@ def check(execution: Execution) -> Execution:
 
 
 def ends_it_first(begin: Callable[..., bool]) -> Callable[..., bool]:
-    """`Link.begin`, which has the first cell that it is called for ended before it begins."""
+    """`SupervisorLink.begin`, which has the first cell that it is called for ended before it begins."""
     ended: list[RunningCell] = []
 
-    def begins(link: Link, cell: RunningCell, *more: object) -> bool:
+    def begins(link: SupervisorLink, cell: RunningCell, *more: object) -> bool:
         if not ended:
             ended.append(cell)
             cell.kill("killed")
@@ -69,16 +69,16 @@ def test_a_zygote_that_dies_between_runs_is_replaced_and_no_run_fails(sandbox: s
 def test_a_folder_that_was_replaced_while_a_cell_for_it_was_made_is_noticed_by_no_run(
     audit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, prepare = tmp_path / "folder", Link.prepare
+    folder, prepare = tmp_path / "folder", SupervisorLink.prepare
 
-    def prepare_for_another(link: Link, request: dict[str, Any], payload: int) -> RunningCell:
+    def prepare_for_another(link: SupervisorLink, request: dict[str, Any], payload: int) -> RunningCell:
         workspace = {**request["workspace"], "folder": str(tmp_path / "removed")}
         return prepare(link, {**request, "workspace": workspace}, payload)
 
     folder.mkdir()
     with sync.Sandbox(audit=audit, preload=(), workspace=folder) as sandbox:
         settle(sandbox)
-        monkeypatch.setattr(Link, "prepare", prepare_for_another)
+        monkeypatch.setattr(SupervisorLink, "prepare", prepare_for_another)
         starts = [start_of(check(sandbox.run(HELLO["python"]))) for _ in range(3)]
     assert any(how == "exec" and "the cell that was ready had ended" in str(why) for how, why in starts), starts
 
@@ -134,7 +134,7 @@ def test_nothing_begins_in_a_cell_whose_end_is_being_noted(sandbox: sync.Sandbox
 
 def test_a_program_whose_ready_cell_is_ended_as_it_is_chosen_runs_once_in_another(sandbox: sync.Sandbox) -> None:
     settle(sandbox)
-    with mock.patch.object(Link, "begin", ends_it_first(Link.begin)):
+    with mock.patch.object(SupervisorLink, "begin", ends_it_first(SupervisorLink.begin)):
         execution = check(sandbox.run(HELLO["python"]))
     assert start_of(execution)[0] == "exec"
     assert "had ended" in start_of(execution)[1]
@@ -147,7 +147,7 @@ def test_a_session_whose_ready_cell_is_ended_as_it_is_chosen_begins_in_another(
     with sandbox.session() as session:
         session.run("pass")
     until(lambda: any(pool.ready for pool in warmth(sandbox).pools))
-    with mock.patch.object(Link, "begin", ends_it_first(Link.begin)), sandbox.session() as session:
+    with mock.patch.object(SupervisorLink, "begin", ends_it_first(SupervisorLink.begin)), sandbox.session() as session:
         steps = [session.run(f"print({n})") for n in range(2)]
     assert [(one.status, one.stdout, one.state) for one in steps] == [("ok", "0\n", "kept"), ("ok", "1\n", "kept")]
 
@@ -158,14 +158,14 @@ def test_what_comes_of_a_ready_cell_of_a_cancelled_run_is_nothing_that_asyncio_c
     async def cancelled() -> None:
         loop, is_cancelled = asyncio.get_running_loop(), threading.Event()
         loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-        begin, finish = Link.begin, Link._finish
+        begin, finish = SupervisorLink.begin, SupervisorLink._finish
 
-        def begins(link: Link, cell: RunningCell, *more: object) -> bool:
+        def begins(link: SupervisorLink, cell: RunningCell, *more: object) -> bool:
             cell.kill("killed")  # so that its program never begins
             chosen.set()
             return begin(link, cell, *more)  # type: ignore[arg-type]
 
-        def finishes(link: Link, *what: Any) -> None:
+        def finishes(link: SupervisorLink, *what: Any) -> None:
             assert not chosen.is_set() or is_cancelled.wait(PATIENCE)
             finish(link, *what)
 
@@ -173,7 +173,10 @@ def test_what_comes_of_a_ready_cell_of_a_cancelled_run_is_nothing_that_asyncio_c
             await sandbox.run("pass")
             sandbox.warm_up("python")
             await asyncio.to_thread(until, lambda: sandbox._parts.wall.warmth().is_settled)
-            with mock.patch.object(Link, "begin", begins), mock.patch.object(Link, "_finish", finishes):
+            with (
+                mock.patch.object(SupervisorLink, "begin", begins),
+                mock.patch.object(SupervisorLink, "_finish", finishes),
+            ):
                 async with asyncio.TaskGroup() as group:
                     run = group.create_task(sandbox.run(HELLO["python"]))
                     assert await asyncio.to_thread(chosen.wait, PATIENCE)
@@ -217,15 +220,15 @@ def test_when_the_supervisor_dies_the_next_run_works_and_cells_are_kept_ready_ag
 
 
 def test_a_run_that_finds_its_supervisor_gone_says_that(sandbox: sync.Sandbox) -> None:
-    real = Link.launch
+    real = SupervisorLink.launch
 
-    def launch(link: Link, *more: Any) -> RunningCell:
+    def launch(link: SupervisorLink, *more: Any) -> RunningCell:
         kill(witness.supervisors()[0])
         until(lambda: not link.alive)
         return real(link, *more)
 
     sandbox.run("pass", timeout=59)
-    with mock.patch.object(Link, "launch", launch), pytest.raises(Fault, match="supervisor was killed"):
+    with mock.patch.object(SupervisorLink, "launch", launch), pytest.raises(Fault, match="supervisor was killed"):
         sandbox.run("print(1)", language="shell")
     check(sandbox.run(HELLO["python"]))
 

@@ -7,7 +7,7 @@ import os
 import resource
 import time
 
-from casemate.supervisor import init, pause, pool, scratch, watch, wire
+from casemate.supervisor import init, kernel, pause, pool, scratch, watch, wire
 from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -96,10 +96,13 @@ class CellProcess:
         Its init first: what it forks from then on inherits them.
         """
         self.limit(limits)
-        with identity.as_cell():
+        identity.set_real_ids(identity.uid, identity.gid)
+        try:
             self._lower(self.pid, rlimits, cpus)
             for pid in watch.children(self.pid):
                 self._lower(pid, rlimits, cpus)
+        finally:
+            identity.set_real_ids(0, 0)
 
     def _lower(self, pid: int, rlimits: dict[str, int | None], cpus: list[int]) -> None:
         for name, value in rlimits.items():
@@ -239,12 +242,9 @@ class CellProcess:
             self.signal(_SIGINT)
         elif now >= self.next_look:
             self._measure(now)
-            self._rest_after(now)
-
-    def _rest_after(self, began: float) -> None:
-        """A cell that takes long to measure is measured less often: other cells must not wait for it."""
-        ended = time.monotonic()
-        self.next_look = max(self.next_look, ended + _REST_FACTOR * (ended - began))
+            # A cell that takes long to measure is measured less often: other cells must not wait for it.
+            ended = time.monotonic()
+            self.next_look = max(self.next_look, ended + _REST_FACTOR * (ended - now))
 
     def _measure(self, now: float) -> None:
         usage = watch.measure(self.pid)
@@ -351,7 +351,7 @@ class CellProcess:
         """Close the descriptors of the process, its mounts and its network."""
         os.close(self.pidfd)
         if self.network >= 0:
-            close_all((self.mounts, self.network))
+            kernel.close_all((self.mounts, self.network))
 
 
 def _read_available(fd: int) -> bytes:
@@ -373,12 +373,6 @@ def _parse_report(data: bytes) -> dict[str, Any]:
     except wire.WireError:
         return {}
     return report if isinstance(report, dict) and set(report) == {"failed", "errno", "detail"} else {}
-
-
-def close_all(fds: Any) -> None:
-    """Close every descriptor of an iterable."""
-    for fd in fds:
-        os.close(fd)
 
 
 def splice_order(source: int, size: int, pipe: int) -> None:

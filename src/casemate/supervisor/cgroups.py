@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import time
 
+from casemate.supervisor import kernel
+
 _PERIOD = 100_000  # microseconds; the kernel's default period for cpu bandwidth
 _PREFIX = "casemate-"
 _REMOVE_TRIES, _REMOVE_PAUSE = 50, 0.02  # the kernel may hold a dead cell's group for a moment; a second in all
@@ -33,9 +35,9 @@ class Cgroups:
         self.memory = memory
         self.cpu = cpu
 
-    def create(self, name: str) -> Group | None:
+    def create(self, name: str) -> CellCgroup | None:
         """A group for one cell, without limits yet; None where nothing can be counted."""
-        return Group(self, name) if self.memory or self.cpu else None
+        return CellCgroup(self, name) if self.memory or self.cpu else None
 
     def remove(self) -> None:
         """Remove our own directories, and those of cells that died with the supervisor. Bounded."""
@@ -54,7 +56,7 @@ class Cgroups:
         }
 
 
-class Group:
+class CellCgroup:
     """The cgroup (v2) or cgroups (v1) of one cell."""
 
     def __init__(self, cgroups: Cgroups, name: str) -> None:
@@ -91,28 +93,28 @@ class Group:
     def _limit_memory(self, version: int, memory: int) -> None:
         assert self._memory is not None
         if version == 2:
-            _write(self._memory, "memory.max", str(memory))
-            _write(self._memory, "memory.oom.group", "1")
+            kernel.write_file("memory.max", str(memory), self._memory)
+            kernel.write_file("memory.oom.group", "1", self._memory)
             _try_write(self._memory, "memory.swap.max", "0")
             return
         _try_write(self._memory, "memory.memsw.limit_in_bytes", "-1")  # it may never be below the next one
-        _write(self._memory, "memory.limit_in_bytes", str(memory))
+        kernel.write_file("memory.limit_in_bytes", str(memory), self._memory)
         _try_write(self._memory, "memory.memsw.limit_in_bytes", str(memory))
         if self.oom_fd is not None:
             return
         self.oom_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         control = os.open("memory.oom_control", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._memory)
         try:
-            _write(self._memory, "cgroup.event_control", f"{self.oom_fd} {control}")
+            kernel.write_file("cgroup.event_control", f"{self.oom_fd} {control}", self._memory)
         finally:
             os.close(control)
 
     def _limit_cpu(self, fd: int, version: int, cpus: float) -> None:
         quota = max(1000, int(cpus * _PERIOD))
         if version == 2:
-            _write(fd, "cpu.max", f"{quota} {_PERIOD}")
+            kernel.write_file("cpu.max", f"{quota} {_PERIOD}", fd)
         else:
-            _write(fd, "cpu.cfs_quota_us", str(quota))
+            kernel.write_file("cpu.cfs_quota_us", str(quota), fd)
 
     def lift_cpu_limit(self) -> None:
         """Lift the limit on cpu: a cell that has used up its share could not even end before the next period."""
@@ -291,17 +293,9 @@ def _remove_orphans(parent: int) -> None:
             _remove_tree(name, parent)
 
 
-def _write(folder: int, name: str, text: str) -> None:
-    fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
-
-
 def _try_write(folder: int, name: str, text: str) -> None:
     try:
-        _write(folder, name, text)
+        kernel.write_file(name, text, folder)
     except OSError:
         pass  # swap accounting is off on many kernels; then there is nothing to limit
 

@@ -46,8 +46,7 @@ def cover_paths(tree: int, folder: dict[str, Any]) -> list[int]:
             _cover_path(place, path, cover)
         trees.extend(kernel.open_tree(place) for _ in folder["places"])
     except BaseException:
-        for fd in trees:
-            os.close(fd)
+        kernel.close_all(trees)
         raise
     finally:
         kernel.unmount(place)
@@ -91,21 +90,20 @@ def _cover_opened(folder: str, path: str, cover: Any) -> None:
 
 def _hide(place: int) -> None:
     is_folder = stat.S_ISDIR(os.fstat(place).st_mode)
-    _mount_over(kernel.open_tree(stage.LOCKED if is_folder else stage.BLANK), place, _QUIET | kernel.ATTR_NOEXEC)
+    _mount_over(stage.LOCKED if is_folder else stage.BLANK, place, _QUIET | kernel.ATTR_NOEXEC)
 
 
 def _make_read_only(place: int) -> None:
-    _mount_over(kernel.open_tree(f"/proc/self/fd/{place}"), place, kernel.ATTR_RDONLY)
+    _mount_over(f"/proc/self/fd/{place}", place, kernel.ATTR_RDONLY)
 
 
 def _pin(place: int) -> None:
-    _mount_over(kernel.open_tree(f"/proc/self/fd/{place}"), place, 0)
+    _mount_over(f"/proc/self/fd/{place}", place, 0)
 
 
-def _mount_over(tree: int, place: int, attributes: int) -> None:
+def _mount_over(source: str, place: int, attributes: int) -> None:
+    tree = kernel.open_tree(source, attributes=attributes)
     try:
-        if attributes:
-            kernel.set_attributes(tree, attributes)
         kernel.move_mount_onto(tree, place)
     finally:
         os.close(tree)
@@ -183,8 +181,7 @@ def _mount_overlay(folder: int, name: str, inputs: str, identity: Identity) -> i
         return kernel.new_mount("overlay", trusted_options, ATTRIBUTES)
     mapped = kernel.open_tree(lower)
     try:
-        owner = (status.st_uid, status.st_gid)
-        kernel.set_attributes(mapped, kernel.ATTR_IDMAP, userns_fd=identity.idmap_namespace(owner), recursive=False)
+        _map_owner(mapped, status, identity)
         kernel.move_mount(mapped, stage.LOWER)
     finally:
         os.close(mapped)
@@ -204,17 +201,20 @@ def _may_have_output(folder: int) -> bool:
 
 def _bind_workspace(folder: int, identity: Identity) -> int:
     """The caller's folder itself, writable; sub-mounts too."""
-    tree = kernel.open_tree(f"/proc/self/fd/{folder}")
+    tree = kernel.open_tree(f"/proc/self/fd/{folder}", attributes=ATTRIBUTES)
     try:
-        kernel.set_attributes(tree, ATTRIBUTES)
         if identity.mapped:
-            status = os.fstat(folder)
-            owner = (status.st_uid, status.st_gid)
-            kernel.set_attributes(tree, kernel.ATTR_IDMAP, userns_fd=identity.idmap_namespace(owner), recursive=False)
+            _map_owner(tree, os.fstat(folder), identity)
     except BaseException:
         os.close(tree)
         raise
     return tree
+
+
+def _map_owner(tree: int, status: os.stat_result, identity: Identity) -> None:
+    """Show the files of the folder's owner as the cell's own."""
+    namespace = identity.idmap_namespace((status.st_uid, status.st_gid))
+    kernel.set_attributes(tree, kernel.ATTR_IDMAP, userns_fd=namespace, recursive=False)
 
 
 def make_folder(path: str, mode: int, identity: Identity) -> None:

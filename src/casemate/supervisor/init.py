@@ -20,7 +20,7 @@ import os
 import resource
 import struct
 
-from casemate.supervisor import kernel, landlock, namespaces, stage, wire
+from casemate.supervisor import kernel, landlock, stage, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -208,8 +208,7 @@ def _report_prepared(channel: _socket.socket) -> None:
     their removal, which takes the kernel half a millisecond, so comes after the result."""
     namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net")]
     kernel.send_fds(channel, PREPARED, namespaces)
-    for fd in namespaces:
-        os.close(fd)
+    kernel.close_all(namespaces)
 
 
 def _undo_layers(layers: list[str]) -> None:
@@ -230,8 +229,7 @@ def _mask_proc() -> None:
         kernel.mount("/dev/null", f"{stage.PROC}/{name}", None, kernel.MS_BIND)
     for name in _MASKED_FOLDERS:
         kernel.mount(stage.EMPTY, f"{stage.PROC}/{name}", None, kernel.MS_BIND)
-    tree = kernel.open_tree(f"{stage.PROC}/sys")
-    kernel.set_attributes(tree, kernel.ATTR_RDONLY)
+    tree = kernel.open_tree(f"{stage.PROC}/sys", attributes=kernel.ATTR_RDONLY)
     kernel.move_mount(tree, f"{stage.PROC}/sys")
     os.close(tree)
 
@@ -239,7 +237,7 @@ def _mask_proc() -> None:
 def _limit_user_sysctls(most: str) -> None:
     """No user namespace can be made in here, and no inotify instance of the user's taken (namespaces(7))."""
     for name in ("max_user_namespaces", "max_inotify_instances"):
-        namespaces.write_file(f"{stage.PROC}/sys/user/{name}", most)
+        kernel.write_file(f"{stage.PROC}/sys/user/{name}", most)
 
 
 def _loopback_up() -> None:
@@ -307,7 +305,7 @@ def start_program(payload: int, control: int | None) -> int:
 
     posix_spawn(3) shares our memory until the exec, which is faster than a fork.
     """
-    command = _read_command(payload)
+    command: dict[str, Any] = wire.decode(os.pread(payload, _MAX_PAYLOAD, 0))
     if control is None:
         fcntl.fcntl(3, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     os.chdir(command["cwd"])
@@ -322,9 +320,3 @@ def _reap_until(pid: int) -> int:
         ended, code = os.wait()
         if ended == pid:
             return code
-
-
-def _read_command(payload: int) -> dict[str, Any]:
-    data = os.pread(payload, _MAX_PAYLOAD, 0)
-    command: dict[str, Any] = wire.decode(data)
-    return command

@@ -194,10 +194,17 @@ def pivot_root_here() -> None:
     os.chdir("/")
 
 
-def open_tree(path: str, *, recursive: bool = True) -> int:
-    """A detached copy of the mounts at ``path``, as a descriptor."""
+def open_tree(path: str, *, recursive: bool = True, attributes: int = 0) -> int:
+    """A detached copy of the mounts at ``path`` with ``attributes`` (``ATTR_*``), as a descriptor."""
     flags = _OPEN_TREE_CLONE | _CLOEXEC | (_AT_RECURSIVE if recursive else 0)
-    return check(_open_tree(_AT_FDCWD, os.fsencode(path), flags), f"open_tree {path}")
+    tree = check(_open_tree(_AT_FDCWD, os.fsencode(path), flags), f"open_tree {path}")
+    if attributes:
+        try:
+            set_attributes(tree, attributes, recursive=recursive)
+        except BaseException:
+            os.close(tree)
+            raise
+    return tree
 
 
 def move_mount(mount_fd: int, target: str) -> None:
@@ -251,6 +258,21 @@ def copy_pages(ranges: list[tuple[int, int]]) -> None:
     """
     for address, length in ranges:
         _madvise(address, length, _MADV_POPULATE_WRITE)
+
+
+def write_file(path: str, text: str, folder: int | None = None) -> None:
+    """Write to a file of /proc or of a cgroup, below ``folder`` where that is given, in one call."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close every one of them."""
+    for fd in fds:
+        os.close(fd)
 
 
 def close_from(first: int) -> None:

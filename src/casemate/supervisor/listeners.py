@@ -99,4 +99,4 @@ class Listeners:
         try:
             self._send({"op": "listening", "id": cell.id, "number": number, "errno": 0, "count": len(fds)}, fds)
         finally:
-            cells.close_all(fds)
+            kernel.close_all(fds)

@@ -122,18 +122,9 @@ def _enter_mapped_from_outside(cells: int) -> None:
 def write_maps(pid: int | str, uid_map: str, gid_map: str, *, deny_setgroups: bool) -> None:
     """Write the id maps of ``pid``'s user namespace (user_namespaces(7))."""
     if deny_setgroups:
-        write_file(f"/proc/{pid}/setgroups", "deny")
-    write_file(f"/proc/{pid}/gid_map", gid_map)
-    write_file(f"/proc/{pid}/uid_map", uid_map)
-
-
-def write_file(path: str, text: str) -> None:
-    """Write to a file of /proc, in one call."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
+        kernel.write_file(f"/proc/{pid}/setgroups", "deny")
+    kernel.write_file(f"/proc/{pid}/gid_map", gid_map)
+    kernel.write_file(f"/proc/{pid}/uid_map", uid_map)
 
 
 def set_up_pid1() -> None:
@@ -147,17 +138,18 @@ def set_up_pid1() -> None:
 
 
 class setup_stage:  # noqa: N801 - reads as a statement
-    """A block whose ``OSError`` becomes a :class:`SetupError` that names the stage."""
+    """A block whose ``OSError`` becomes a :class:`SetupError`, or another ``kind`` of error, that names the stage."""
 
-    def __init__(self, stage: str) -> None:
+    def __init__(self, stage: str, kind: Callable[[str, OSError], Exception] = SetupError) -> None:
         self.stage = stage
+        self.kind = kind
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
-            raise SetupError(self.stage, error) from error
+            raise self.kind(self.stage, error) from error
 
 
 def userns_with_map(uid_map: str, gid_map: str) -> int:
@@ -234,10 +226,12 @@ class Identity:
         if self.mapped and (stat.S_ISFIFO(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 0)):
             os.fchown(fd, self.uid, self.gid)
 
-    def as_cell(self) -> _CellIds:
-        """A block in which our real ids are a cell's: root without CAP_SYS_RESOURCE may lower limits only of processes
-        that have the same (prlimit(2))."""
-        return _CellIds(self)
+    def set_real_ids(self, uid: int, gid: int) -> None:
+        """Set our real ids, where the supervisor is real root. Without CAP_SYS_RESOURCE it may lower limits only of
+        processes that have the same (prlimit(2))."""
+        if self.mapped:
+            os.setresgid(gid, -1, -1)
+            os.setresuid(uid, -1, -1)
 
     def idmap_namespace(self, owner: tuple[int, int]) -> int:
         """A user namespace that shows the files of ``owner`` as the cell's own (mount_setattr(2), idmapped mounts)."""
@@ -245,18 +239,3 @@ class Identity:
             maps = (f"{owner[0]} {self.uid} 1", f"{owner[1]} {self.gid} 1")
             self._namespaces[owner] = userns_with_map(*maps)
         return self._namespaces[owner]
-
-
-class _CellIds:
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
-
-    def __enter__(self) -> None:
-        if self.identity.mapped:
-            os.setresgid(self.identity.gid, -1, -1)
-            os.setresuid(self.identity.uid, -1, -1)
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if self.identity.mapped:
-            os.setresuid(0, -1, -1)
-            os.setresgid(0, -1, -1)

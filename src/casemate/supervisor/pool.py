@@ -45,8 +45,7 @@ class PendingCell:
 
     def close_ends(self) -> None:
         """Close what the process has been given."""
-        for fd in self.ends:
-            os.close(fd)
+        kernel.close_all(self.ends)
         self.ends = []
 
     def discard(self) -> None:
@@ -101,8 +100,7 @@ class ReadyCell:
     def close(self) -> None:
         """Let go of its channel, and of its namespaces where nobody took them."""
         self.channel.close()
-        for fd in self._namespaces:
-            os.close(fd)
+        kernel.close_all(self._namespaces)
         self._namespaces = []
 
     def discard(self) -> None:
@@ -144,7 +142,7 @@ def adopt_process(pid: int, pending: PendingCell, identity: Identity) -> ReadyCe
     return cell
 
 
-class Pool:
+class CellPool:
     """Holds one ready cell, and makes what each cell starts from: its first process, its cgroup, its cores."""
 
     def __init__(self, identity: Identity, groups: cgroups.Cgroups) -> None:

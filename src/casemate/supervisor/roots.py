@@ -94,21 +94,14 @@ def make_parents(root: str, folder: str) -> None:
                 raise RootError(f"{folder}: {name} is no folder in the cell") from None
 
 
-def bind(source: str) -> int:
+def bind(source: str, attributes: int = _READ_ONLY) -> int:
     """A detached, read-only mount of ``source`` and all below it."""
-    tree = kernel.open_tree(source)
-    try:
-        kernel.set_attributes(tree, _READ_ONLY)
-    except BaseException:
-        os.close(tree)
-        raise
-    return tree
+    return kernel.open_tree(source, attributes=attributes)
 
 
 def _bind(source: str, target: str, attributes: int) -> None:
-    tree = kernel.open_tree(source)
+    tree = bind(source, attributes)
     try:
-        kernel.set_attributes(tree, attributes)
         if os.path.isdir(source):
             os.makedirs(target, 0o755, exist_ok=True)
         else:

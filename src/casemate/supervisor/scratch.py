@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from casemate.supervisor import folders, kernel, roots, stage, wire
+from casemate.supervisor import folders, kernel, namespaces, roots, stage, wire
 from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -88,8 +88,7 @@ class Scratch:
 
     def close_mounts(self) -> None:
         """Let go of the mounts, once the cell has them."""
-        for fd in (*(fd for fd, _ in self.mounts), *self.extra_workspaces):
-            os.close(fd)
+        kernel.close_all((*(fd for fd, _ in self.mounts), *self.extra_workspaces))
         self.mounts, self.extra_workspaces = [], []
 
     def open_pipes(self, step: int) -> list[int]:
@@ -110,15 +109,13 @@ class Scratch:
                 os.chmod(hidden, 0o222)  # noqa: S103 - to write, and for nothing else
                 os.rename(hidden, f"{place}.{step}")
         except BaseException:
-            for fd in fds:
-                os.close(fd)
+            kernel.close_all(fds)
             raise
         return fds
 
     def end_pipes(self, step: int) -> None:
         """The step is over: its pipes end when nothing in the cell writes to them any more, and not before."""
-        for fd in self._step_writers.pop(step, ()):
-            os.close(fd)
+        kernel.close_all(self._step_writers.pop(step, ()))
 
     def end_all_pipes(self) -> None:
         """There will be no more steps in this cell."""
@@ -222,10 +219,13 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
         workspace, *scratch.extra_workspaces = folders.mount_workspace(request["workspace"], identity)
         scratch.mounts.append((workspace, "workspace"))
     with _part("scratch"):
-        for name, target in (("tmp", "tmp"), ("shm", "dev/shm"), ("program", "program")):
-            fd = kernel.open_tree(f"{stage.SCRATCH}/{name}", recursive=False)
+        for name, target, attributes in (
+            ("tmp", "tmp", 0),
+            ("shm", "dev/shm", 0),
+            ("program", "program", kernel.ATTR_RDONLY),
+        ):
+            fd = kernel.open_tree(f"{stage.SCRATCH}/{name}", recursive=False, attributes=attributes)
             scratch.mounts.append((fd, target))
-        kernel.set_attributes(scratch.mounts[-1][0], kernel.ATTR_RDONLY, recursive=False)
         if request["session"]:
             scratch.whole = kernel.open_tree(stage.SCRATCH, recursive=False)
             scratch.workspace_fd = os.dup(scratch.mounts[0][0])
@@ -234,9 +234,8 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
             in_cell = f"{_path_of(scratch.steps_fd)}/{_IN_CELL}"
             os.mkdir(in_cell)
             os.chmod(in_cell, 0o755)  # noqa: S103
-            fd = kernel.open_tree(in_cell, recursive=False)
-            scratch.mounts.append((fd, STEPS))
-            kernel.set_attributes(fd, kernel.ATTR_RDONLY, recursive=False)
+            steps = kernel.open_tree(in_cell, recursive=False, attributes=kernel.ATTR_RDONLY)
+            scratch.mounts.append((steps, STEPS))
     with _part("environment"):
         for entry in _own_binds(request):
             scratch.mounts.append((roots.bind(entry["source"]), _without_links(entry["target"])))
@@ -357,13 +356,6 @@ def _copy_in(path: str, source: int, offset: int, length: int, identity: Identit
         os.close(fd)
 
 
-class _part:  # noqa: N801 - reads as a statement
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
-            raise ScratchError(self.name, error) from error
+def _part(name: str) -> namespaces.setup_stage:
+    """A block whose ``OSError`` becomes a :class:`ScratchError` that names the part."""
+    return namespaces.setup_stage(name, ScratchError)

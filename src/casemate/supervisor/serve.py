@@ -49,15 +49,15 @@ class SupervisorLoop:
         self._identity = Identity(cell_id, cell_id, mapped=mode != "user")
         self._roots: dict[str, str] = {}
         self._broken_roots: dict[str, str] = {}
-        self._pool = pool.Pool(self._identity, groups)
+        self._pool = pool.CellPool(self._identity, groups)
         self._zygotes: dict[str, zygotes.ZygoteProcess] = {}
         self._cells: dict[str, cells.CellProcess] = {}
         self._schedule = watch.Schedule()  # when each cell wants to be looked at
         self._listeners = listeners.Listeners(self._host.send)
-        self._sessions = sessions.SessionCells(self._identity, self._host.send)
+        self._sessions = sessions.SessionRequests(self._identity, self._host.send)
         self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
         self._forking: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what to do then
-        self._removals: list[cgroups.Group] = []
+        self._removals: list[cgroups.CellCgroup] = []
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
         self._serving = True
@@ -122,7 +122,7 @@ class SupervisorLoop:
         if is_whole:
             self._dispatch(message, fds)
         else:
-            cells.close_all(fds.values())
+            kernel.close_all(fds.values())
             self._host.refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")
 
     def _dispatch(self, message: dict[str, Any], fds: dict[str, int]) -> None:
@@ -134,7 +134,7 @@ class SupervisorLoop:
                 self._launch(message, fds)
             case "begin":
                 self._do_when_forked(
-                    message["id"], lambda: self._begin(message, fds), lambda: cells.close_all(fds.values())
+                    message["id"], lambda: self._begin(message, fds), lambda: kernel.close_all(fds.values())
                 )
             case (
                 "kill" | "signal" | "pause" | "resume" | "listen"
@@ -185,7 +185,7 @@ class SupervisorLoop:
     def _launch(self, request: dict[str, Any], fds: dict[str, int]) -> None:
         """A cell, from the zygote that the request names or from the pool."""
         if request["root"] not in self._roots:
-            cells.close_all(fds.values())
+            kernel.close_all(fds.values())
             self._host.refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
             return
         request["cpu_set"] = self._pool.choose_cpus(request["limits"]["cpus"])
@@ -194,7 +194,7 @@ class SupervisorLoop:
             return
         zygote = self._zygotes.get(request["zygote"])
         if zygote is None or zygote.data is None:
-            cells.close_all(fds.values())
+            kernel.close_all(fds.values())
             self._host.refuse(request["id"], "zygote", 0, "it has ended")
             return
         self._forking[request["id"]] = []
@@ -210,7 +210,7 @@ class SupervisorLoop:
               number: int = 0) -> None:  # fmt: skip
         waiting = self._forking.pop(request["id"])
         if ready is None:
-            cells.close_all(fds.values())
+            kernel.close_all(fds.values())
             self._host.refuse(request["id"], "zygote", number, "it could not make a cell")
         else:
             self._start_cell(request, fds, ready, shared)
@@ -230,7 +230,7 @@ class SupervisorLoop:
         except (OSError, namespaces.SetupError) as error:
             self._host.refuse(request["id"], "launch", getattr(error, "errno", 0) or 0, str(error))
         finally:
-            cells.close_all(fds.values())
+            kernel.close_all(fds.values())
 
     def _set_up_cell(
         self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell | None, shared: int
@@ -286,7 +286,7 @@ class SupervisorLoop:
         """
         cell = self._cells[message["id"]]
         if cell.reason is not None:
-            cells.close_all(fds.values())  # it is being ended while it waits: `_report_end` says so
+            kernel.close_all(fds.values())  # it is being ended while it waits: `_report_end` says so
             return
         if message["narrows"] and not cell.is_set_up:
             cell.pending_begin = (message, fds)
@@ -309,7 +309,7 @@ class SupervisorLoop:
             cell.problem = str(error)
             cell.kill("unbegun")  # `_report_end` says that it never began
         finally:
-            cells.close_all(fds.values())
+            kernel.close_all(fds.values())
 
     # -- zygotes
 
@@ -386,7 +386,7 @@ class SupervisorLoop:
         if cell.id in self._cells:
             self._report_end(cell, cell.outcome({**used, **(cell.report or {})}))
         if cell.pending_begin:
-            cells.close_all(cell.pending_begin[1].values())
+            kernel.close_all(cell.pending_begin[1].values())
         if cell.group:
             self._removals.append(cell.group)  # after the result is on its way: it may wait in the kernel
         cell.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from casemate.supervisor import cells, folders, scratch
+from casemate.supervisor import cells, folders, kernel, scratch
 from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class SessionCells:
+class SessionRequests:
     """``send`` sends the host a message, with descriptors."""
 
     def __init__(self, identity: Identity, send: Callable[..., None]) -> None:
@@ -81,7 +81,7 @@ class SessionCells:
             cell.kill("pipes")
             return
         self._send({"op": "pipes", "id": cell.id, "step": step}, fds)
-        cells.close_all(fds)
+        kernel.close_all(fds)
 
 
 def _show(cell: cells.CellProcess, message: dict[str, Any]) -> int:

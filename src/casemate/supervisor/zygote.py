@@ -194,8 +194,7 @@ def _make_cells(socket: _socket.socket, program: bytes) -> None:
         pid = _make_cell(socket, ends, program)
         if pid == 0:
             return
-        for fd in ends:
-            os.close(fd)
+        kernel.close_all(ends)
         socket.send(wire.encode({"pid": pid}))
 
 

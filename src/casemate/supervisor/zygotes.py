@@ -127,8 +127,7 @@ class ZygoteProcess:
             words = os.read(self.log, _LOG_BYTES)
         except BlockingIOError:
             words = b""
-        for fd in (self.pidfd, self.log):
-            os.close(fd)
+        kernel.close_all((self.pidfd, self.log))
         self.socket.close()
         for pending_cell, done in self.pending:
             pending_cell.discard()

@@ -37,7 +37,7 @@ def test_an_ordinary_user_gets_a_group_only_where_one_was_handed_over(groups: cg
         assert groups.memory is None
 
 
-def group_of(groups: cgroups.Cgroups, name: str) -> cgroups.Group:
+def group_of(groups: cgroups.Cgroups, name: str) -> cgroups.CellCgroup:
     """A group of 64 MiB and half a core."""
     group = groups.create(name)
     if group is None or groups.memory is None:
@@ -46,7 +46,7 @@ def group_of(groups: cgroups.Cgroups, name: str) -> cgroups.Group:
     return group
 
 
-def member(group: cgroups.Group, code: str) -> subprocess.Popen[bytes]:
+def member(group: cgroups.CellCgroup, code: str) -> subprocess.Popen[bytes]:
     """A process that enters ``group`` and then runs ``code``."""
     doors = group.open_procs()
     enter = f"import os; [os.write(door, b'0') for door in {doors}]; {code}"

@@ -15,7 +15,7 @@ from casemate.model.overview import InUse
 from casemate.walls.native.running import RunningCell, RunningSession
 
 if TYPE_CHECKING:
-    from casemate.walls.native.link import Link
+    from casemate.walls.native.link import SupervisorLink
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -26,16 +26,6 @@ _MOUNTS = (("/sys/fs/cgroup", "", "memory.current"), ("/sys/fs/cgroup/memory", "
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """``processes``; ``memory`` in bytes and ``cpu_seconds`` of all of them, and who says so."""
-
-    processes: int
-    memory: int
-    cpu_seconds: float
-    mechanism: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Process:
     pid: int
     parent: int
@@ -43,14 +33,19 @@ class _Process:
     pages: int
 
 
-def used_by(link: Link | None) -> InUse:
+def used_by(link: SupervisorLink | None) -> InUse:
     """What the supervisor of ``link`` and its cells use; nothing where there is none."""
-    pid, cells = (0, []) if link is None else link.cells()
-    if not pid:
+    supervisor, cells = (0, []) if link is None else link.cells()
+    if not supervisor:
         return InUse()
     ready = sum(_is_ready(cell) for cell in cells)
-    seen = look(pid)
-    return InUse(len(cells) - ready, ready, seen.processes, seen.memory, seen.cpu_seconds, seen.mechanism)
+    processes = _processes_of(supervisor)
+    memory = _memory_of_cgroups([process.pid for process in processes], supervisor)
+    mechanism = f"{_RESIDENT if memory is None else _CGROUPS}; {_CPU}"
+    if memory is None:
+        memory = sum(process.pages for process in processes) * _PAGE
+    seconds = sum(process.ticks for process in processes) / _TICKS
+    return InUse(len(cells) - ready, ready, len(processes), memory, seconds, mechanism)
 
 
 def _is_ready(cell: RunningCell) -> bool:
@@ -58,20 +53,17 @@ def _is_ready(cell: RunningCell) -> bool:
     return (cell.session_sink if isinstance(cell, RunningSession) else cell.sink) is None
 
 
-def look(supervisor: int) -> Look:
-    """At ``supervisor``, a process id, and everything that it has begun."""
+def _processes_of(supervisor: int) -> list[_Process]:
+    """The process ``supervisor`` and everything that it has begun."""
     children: dict[int, list[_Process]] = {}
-    found: list[_Process] = []
+    tree: list[_Process] = []
     for process in _processes():
         children.setdefault(process.parent, []).append(process)
         if process.pid == supervisor:
-            found.append(process)
-    for process in found:  # which grows meanwhile
-        found += children.pop(process.pid, ())
-    counted = _of_cgroups([process.pid for process in found], supervisor)
-    memory = sum(process.pages for process in found) * _PAGE if counted is None else counted
-    seconds = sum(process.ticks for process in found) / _TICKS
-    return Look(len(found), memory, seconds, f"{_RESIDENT if counted is None else _CGROUPS}; {_CPU}")
+            tree.append(process)
+    for process in tree:  # which grows meanwhile
+        tree += children.pop(process.pid, ())
+    return tree
 
 
 def _processes() -> Iterator[_Process]:
@@ -81,7 +73,7 @@ def _processes() -> Iterator[_Process]:
             yield _Process(int(name), int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[21]))
 
 
-def _of_cgroups(pids: list[int], supervisor: int) -> int | None:
+def _memory_of_cgroups(pids: list[int], supervisor: int) -> int | None:
     """Bytes in the cgroups that are the cells' own; None where they have none."""
     own = set(_groups(supervisor))
     folders = {folder for pid in pids for folder in _groups(pid)} - own

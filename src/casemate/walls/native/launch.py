@@ -53,12 +53,8 @@ _SYNTHESISED = {
 _GUEST_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
 
 
-def system_entries() -> tuple[Entry, ...]:
+def system_entries() -> Iterator[Entry]:
     """The system folders, devices and settings that every cell sees, as they are on this host."""
-    return tuple(_entries())
-
-
-def _entries() -> Iterator[Entry]:
     for folder in _SYSTEM:
         if os.path.islink(folder):
             yield Symlink(folder, os.readlink(folder))
@@ -103,28 +99,19 @@ def copies_of(standard: Standard) -> dict[str, int]:
 _IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more go through a file without a name
 _READABLE_IN_EVERY_CELL = ("/etc", "/opt", "/packages", "/proc", "/program", "/dev")
 _OWN_PLACES = tuple(wire.OWN_PLACES)
+_KINDS = {Bind: "bind", Symlink: "link", MountPoint: "place", TextFile: "text"}
 _STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
 _STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit
 
 
-def root_entries(entries: tuple[Entry, ...]) -> list[dict[str, Any]]:
-    """The entries of the shared, read-only root tree, as the supervisor takes them."""
-    return [_entry(entry) for entry in entries if not _is_late(entry)]
-
-
-def _is_late(entry: Entry) -> bool:
-    """Whether the entry lies where every cell has something of its own, so that it must be put over that."""
-    return entry.target.startswith(_OWN_PLACES)
-
-
-def _entry(entry: Entry) -> dict[str, Any]:
-    if isinstance(entry, Bind):
-        return {"kind": "bind", "source": entry.source, "target": entry.target, "device": entry.device}
-    if isinstance(entry, Symlink):
-        return {"kind": "link", "target": entry.target, "points_to": entry.points_to}
-    if isinstance(entry, MountPoint):
-        return {"kind": "place", "target": entry.target, "folder": entry.folder}
-    return {"kind": "text", "target": entry.target, "content": entry.content}
+def describe_entries(entries: tuple[Entry, ...], *, own: bool) -> list[dict[str, Any]]:
+    """Entries as the supervisor takes them. ``own``: those that lie where every cell has something of its own, so that
+    they must be put over that; else those of the shared, read-only root tree."""
+    return [
+        {"kind": _KINDS[type(entry)], **{name: getattr(entry, name) for name in entry.__slots__}}
+        for entry in entries
+        if entry.target.startswith(_OWN_PLACES) is own
+    ]
 
 
 def request(plan: Plan, root: str) -> dict[str, Any]:
@@ -146,16 +133,22 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
         "control": plan.control,
         "readable": _readable(plan.entries, plan.shown),
         "writable": [place for one in plan.shown if one.copied for place in one.places],
-        "shown": [_shown(one) for one in plan.shown],
-        "limits": _counted(limits),
+        "shown": [_shown_folder(one) for one in plan.shown],
+        "limits": _counted_limits(limits),
         "rlimits": rlimits(limits, plan.reserve),
-        "own_entries": late_entries(plan.entries),
+        "own_entries": describe_entries(plan.entries, own=True),
         "listeners": [list(listener) for listener in plan.listeners],
     }
 
 
-def _shown(one: Shown) -> dict[str, Any]:
-    return {"source": one.source, "places": one.places, "hidden": one.hidden, "read_only": [], "copied": one.copied}
+def _shown_folder(folder: Shown) -> dict[str, Any]:
+    return {
+        "source": folder.source,
+        "places": folder.places,
+        "hidden": folder.hidden,
+        "read_only": [],
+        "copied": folder.copied,
+    }
 
 
 def _readable(entries: tuple[Entry, ...], shown: tuple[Shown, ...]) -> list[str]:
@@ -198,16 +191,11 @@ def identity(workspace: Workspace) -> tuple[object, ...]:
     """Which folder it is now, and which files are hidden in it: a cell that waits hides those that were there when it
     was made. With the times of their last change, since the number of a file that has gone is given to another.
     Raises ``OSError``."""
-    found = [os.lstat(f"{workspace.folder}/{path}") for path in workspace.hidden]
-    return (*inode(workspace), *((one.st_dev, one.st_ino, one.st_ctime_ns) for one in found))
+    hidden = [os.lstat(f"{workspace.folder}/{path}") for path in workspace.hidden]
+    return (*inode(workspace), *((one.st_dev, one.st_ino, one.st_ctime_ns) for one in hidden))
 
 
-def late_entries(entries: tuple[Entry, ...]) -> list[dict[str, Any]]:
-    """The entries that lie where every cell has something of its own, as the supervisor takes them."""
-    return [_entry(entry) for entry in entries if _is_late(entry)]
-
-
-def _counted(limits: Limits) -> dict[str, Any]:
+def _counted_limits(limits: Limits) -> dict[str, Any]:
     """The limits that are no ``RLIMIT_*``, or are more than that."""
     names = ("memory", "disk", "inodes", "cpus", "cpu_time")
     return {name: getattr(limits, name) for name in names}
@@ -234,7 +222,7 @@ def begin_request(plan: Plan, waiting: ReadyStart) -> dict[str, Any]:
         "op": "begin",
         "deadline": plan.deadline,
         "narrows": plan.limits != waiting.limits,
-        "limits": _counted(plan.limits),
+        "limits": _counted_limits(plan.limits),
         "rlimits": rlimits(plan.limits, plan.reserve),
         "program": None if plan.continues else program,
         "order_size": len(waiting.order),

@@ -57,7 +57,7 @@ class PoolKeeper(Protocol):
         """It may be that time."""
 
 
-class Link:
+class SupervisorLink:
     """One running supervisor."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from casemate.walls.native.demand import (
 if TYPE_CHECKING:
     from casemate.model.isolation import PoolState, Warmth, ZygoteState
     from casemate.model.plan import Plan, ReadyStart
-    from casemate.walls.native.link import Link
+    from casemate.walls.native.link import SupervisorLink
     from casemate.walls.native.running import RunningCell
 
 _SOON = 0.05  # seconds after the first run: who runs one program and goes pays for nothing
@@ -63,7 +63,7 @@ class _Zygote:
 
 
 @dataclass(slots=True)
-class _Pool:
+class _KindPool:
     """Cells of one kind. ``request`` makes another; ``waiting`` says how."""
 
     plan: Plan
@@ -87,13 +87,13 @@ class Lease:
     """
 
     def __init__(
-        self, pools: Pools, pool: _Pool, cell: RunningCell | None = None, how: str = "exec", why: str = ""
+        self, pools: Pools, pool: _KindPool, cell: RunningCell | None = None, how: str = "exec", why: str = ""
     ) -> None:
         self.cell = cell
         self.how = how
         self.why = why
         self._pools = pools
-        self._pool: _Pool | None = pool
+        self._pool: _KindPool | None = pool
 
     def end(self) -> None:
         """The run is over. Once; harmless when repeated."""
@@ -105,11 +105,11 @@ class Lease:
 class Pools:
     """The pools of one link, for at most ``concurrency`` runs at once."""
 
-    def __init__(self, link: Link, concurrency: int) -> None:
+    def __init__(self, link: SupervisorLink, concurrency: int) -> None:
         self._link = link
         self._concurrency = concurrency
         self._lock = threading.Lock()
-        self._pools: dict[Any, _Pool] = {}
+        self._pools: dict[Any, _KindPool] = {}
         self._zygotes: dict[Any, _Zygote] = {}
         self._runs = 0
         self._due: float | None = None
@@ -129,7 +129,7 @@ class Pools:
                 self._want_zygote(pool, now)
             return self._lease(pool, plan.continues)
 
-    def _lease(self, pool: _Pool, continues: str) -> Lease:
+    def _lease(self, pool: _KindPool, continues: str) -> Lease:
         while pool.ready and not continues:
             cell = pool.ready.popleft()
             if not cell.future.done():
@@ -144,7 +144,7 @@ class Pools:
         except OSError as error:
             return Lease(self, pool, why=f"a cell could not be made ready: {error.strerror}")
 
-    def release(self, pool: _Pool) -> None:
+    def release(self, pool: _KindPool) -> None:
         """A run that used ``pool`` is over."""
         with self._lock:
             now = time.monotonic()
@@ -208,7 +208,7 @@ class Pools:
 
     # -- under the lock
 
-    def _pool_for(self, plan: Plan, waiting: ReadyStart, root: str) -> _Pool:
+    def _pool_for(self, plan: Plan, waiting: ReadyStart, root: str) -> _KindPool:
         kind = _kind(plan, waiting, root)
         pool = self._pools.get(kind)
         if pool is None:
@@ -221,7 +221,7 @@ class Pools:
             )
             waiting = replace(waiting, order=b"")
             now = time.monotonic()
-            pool = self._pools[kind] = _Pool(like, root, request, waiting, zygote, now)
+            pool = self._pools[kind] = _KindPool(like, root, request, waiting, zygote, now)
             pool.demand.last = now
             self._drop_least_used()
         return pool
@@ -246,7 +246,7 @@ class Pools:
                 del self._zygotes[name]
         self._link.send({"op": "end zygote", "key": zygote.key})
 
-    def _want_zygote(self, pool: _Pool, now: float) -> None:
+    def _want_zygote(self, pool: _KindPool, now: float) -> None:
         zygote = pool.zygote
         if zygote is None or zygote.state != "wanted":
             return
@@ -264,13 +264,13 @@ class Pools:
             }
         )
 
-    def _keep_up(self, pool: _Pool, now: float) -> None:
+    def _keep_up(self, pool: _KindPool, now: float) -> None:
         if pool.waiting.fuller and now - pool.born > _LATER:
             self._want_fuller(pool)
         self._want_zygote(pool, now)
         self._fill(pool)
 
-    def _want_fuller(self, pool: _Pool) -> None:
+    def _want_fuller(self, pool: _KindPool) -> None:
         """Sooner or later a program comes that wants more modules: their zygote takes a second to start."""
         waiting = replace(pool.waiting, preload=pool.waiting.fuller, fuller=(), cost=pool.waiting.fuller_cost)
         if _kind(pool.plan, waiting, pool.root) not in self._pools:
@@ -287,14 +287,14 @@ class Pools:
             zygote.state, zygote.problem = "ruled out", f"it ended {zygote.deaths} times: {detail}"
         self._set_due(now + _SOON)
 
-    def _make(self, pool: _Pool, continues: str = "") -> RunningCell:
+    def _make(self, pool: _KindPool, continues: str = "") -> RunningCell:
         waiting = pool.waiting
         request = {**pool.request, "continues": continues}
         cell = self._link.prepare(request, launch.payload(waiting.argv, waiting.env, pool.plan.cwd))
         pool.made += 1
         return cell
 
-    def _fill(self, pool: _Pool) -> None:
+    def _fill(self, pool: _KindPool) -> None:
         """Make cells ready, a few at a time, and end those that are too many."""
         now = time.monotonic()
         self._drop_dead(pool)
@@ -312,7 +312,7 @@ class Pools:
         while len(pool.ready) > target and not is_busy(pool.demand, now):
             pool.ready.pop().discard()
 
-    def _drop_dead(self, pool: _Pool) -> None:
+    def _drop_dead(self, pool: _KindPool) -> None:
         """Forget cells that have ended; after many in a row their kind goes without."""
         living = deque(cell for cell in pool.ready if not cell.future.done())
         dead = len(pool.ready) - len(living)
@@ -333,7 +333,7 @@ class Pools:
             self._looked, self._free_bytes = now, _free_memory()
         return self._free_bytes
 
-    def _empty(self, pool: _Pool) -> None:
+    def _empty(self, pool: _KindPool) -> None:
         while pool.ready:
             pool.ready.pop().discard()
 
@@ -390,7 +390,7 @@ def _free_memory() -> int:
     return _ENOUGH_FOR_ONE
 
 
-def _pool_state(pool: _Pool) -> PoolState:
+def _pool_state(pool: _KindPool) -> PoolState:
     from casemate.model.isolation import PoolState
 
     zygote = None if pool.zygote is None else _zygote_state(pool.zygote)

@@ -37,16 +37,8 @@ class Facts(NamedTuple):
     wsl1: bool = False
 
 
-class Refusal(NamedTuple):
-    """A stable ``reason``, what it means, and the ``remedy``."""
-
-    reason: str
-    message: str
-    remedy: str
-
-    def error(self) -> WallUnavailable:
-        """The refusal as what is raised."""
-        return WallUnavailable(self.message, reason=self.reason, remediation=self.remedy)
+def _refusal(reason: str, message: str, remedy: str) -> WallUnavailable:
+    return WallUnavailable(message, reason=reason, remediation=remedy)
 
 
 def facts() -> Facts:
@@ -64,29 +56,29 @@ def facts() -> Facts:
     )
 
 
-def too_old_or_foreign(known: Facts) -> Refusal | None:
+def too_old_or_foreign(known: Facts) -> WallUnavailable | None:
     """A refusal that needs no trial: the system or its kernel cannot do it."""
     if known.system == "win32":
-        return Refusal(
+        return _refusal(
             "windows",
             "casemate does not run on Windows itself.",
             "Run it inside WSL2: wsl --install, then pip install casemate there.",
         )
     if known.system != "linux":
-        return Refusal(
+        return _refusal(
             "not_linux",
             f"The native wall needs Linux; this is {known.system}.",
             "Run casemate on Linux, or in a Linux virtual machine.",
         )
     if known.wsl1:
-        return Refusal(
+        return _refusal(
             "wsl1",
             "WSL1 has no Linux kernel, so nothing here could hold a cell.",
             "Convert the distribution: wsl --set-version <name> 2",
         )
     if known.kernel < _OLDEST_KERNEL:
         version = ".".join(map(str, known.kernel))
-        return Refusal(
+        return _refusal(
             "old_kernel",
             f"The kernel is {version}; the native wall needs 5.14 or newer.",
             "Update the kernel.",
@@ -94,29 +86,29 @@ def too_old_or_foreign(known: Facts) -> Refusal | None:
     return None
 
 
-def explain(stage: str, number: int, detail: str, known: Facts) -> Refusal:
+def explain(stage: str, number: int, detail: str, known: Facts) -> WallUnavailable:
     """What a failure at ``stage`` with errno ``number`` means on this machine."""
     if stage in ("proc", "masks"):
-        return Refusal(
+        return _refusal(
             "masked_proc",
             f"A fresh /proc may not be mounted here, because this machine's own /proc is masked ({detail}).",
             "In Docker or Podman: add --security-opt systempaths=unconfined (Podman: unmask=ALL) to "
             "--security-opt seccomp=unconfined.",
         )
     if (stage == "user namespace" and number == errno.ENOSPC) or known.max_user_namespaces == 0:
-        return Refusal(
+        return _refusal(
             "userns_limit",
             "User namespaces are switched off: user.max_user_namespaces is 0 or used up.",
             "As root: sysctl -w user.max_user_namespaces=15000",
         )
     if known.unprivileged_userns_clone == 0:
-        return Refusal(
+        return _refusal(
             "userns_disabled",
             "Ordinary users may not make user namespaces: kernel.unprivileged_userns_clone is 0.",
             "As root: sysctl -w kernel.unprivileged_userns_clone=1",
         )
     if known.apparmor_restricts_userns == 1 and number in (errno.EPERM, errno.EACCES):
-        return Refusal(
+        return _refusal(
             "apparmor",
             "AppArmor on this Ubuntu takes all rights from user namespaces of programs without a profile.",
             f"As root, allow this interpreter: write /etc/apparmor.d/casemate with\n"
@@ -124,13 +116,13 @@ def explain(stage: str, number: int, detail: str, known: Facts) -> Refusal:
             "then: apparmor_parser -r /etc/apparmor.d/casemate",
         )
     if known.seccomp_filtered and number in (errno.EPERM, errno.ENOSYS):
-        return Refusal(
+        return _refusal(
             "container_seccomp" if known.in_container else "seccomp",
             f"A seccomp filter around this process forbids namespaces ({detail}); Docker's default profile does.",
             "In Docker or Podman: --security-opt seccomp=unconfined --security-opt systempaths=unconfined. "
             "This widens what the container itself may do; see docs/explanation/walls.md.",
         )
-    return Refusal(
+    return _refusal(
         "refused",
         f"The kernel refused a step that the native wall needs: {detail}",
         "casemate doctor shows what this machine offers; docs/explanation/walls.md lists known reasons.",
@@ -166,19 +158,14 @@ def explain_os_errors() -> Iterator[None]:
     """What goes wrong before anything has started, as what it means for the caller."""
     try:
         yield
-    except OSError as error:
-        raise _why_unprepared(error) from None
-
-
-def _why_unprepared(error: OSError) -> CasemateError:
-    """What an error of this process, before anything started, means for the caller."""
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError) as error:
         remedy = "Where that is as it should be, try again."
-        return InvalidArgument("workspace", f"{error.filename!r} is no longer there", remediation=remedy)
-    return Unavailable(
-        f"a run could not be prepared: {error.strerror}",
-        remediation="When too many files are open: raise the limit (ulimit -n), or lower concurrency.",
-    )
+        raise InvalidArgument("workspace", f"{error.filename!r} is no longer there", remediation=remedy) from None
+    except OSError as error:
+        raise Unavailable(
+            f"a run could not be prepared: {error.strerror}",
+            remediation="When too many files are open: raise the limit (ulimit -n), or lower concurrency.",
+        ) from None
 
 
 def why_unlaunched(error: Unlaunched) -> CasemateError:
@@ -200,8 +187,8 @@ def why_unlaunched(error: Unlaunched) -> CasemateError:
         return InvalidArgument("environment", f"cannot be shown to a cell: {error.detail}")
     if error.stage == "exec":
         return InvalidArgument("environment", f"its interpreter cannot be started in the cell: {error.detail}")
-    refused = explain(error.stage, error.errno, error.detail, facts())
-    return refused.error() if refused.reason != "refused" else Fault(f"a cell could not be made: {error}")
+    refusal = explain(error.stage, error.errno, error.detail, facts())
+    return refusal if refusal.reason != "refused" else Fault(f"a cell could not be made: {error}")
 
 
 def _workspace(error: Unlaunched) -> InvalidArgument:

@@ -27,7 +27,7 @@ def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> 
         wall="native",
         kernel_boundary="shared",
         layers=(*_LAYERS, f"Landlock (ABI {landlock})") if landlock else _LAYERS,
-        missing=tuple(_missing(facts)),
+        missing=tuple(_missing_layers(facts)),
         proofs=proofs,
         proved_at=proved_at,
         limits=mechanisms(facts),
@@ -68,7 +68,7 @@ def _cpus(mechanism: str | None) -> Mechanism:
     return Mechanism("cpus", "cpu affinity, which a cell can undo", False, "cell")
 
 
-def _missing(facts: dict[str, Any]) -> list[str]:
+def _missing_layers(facts: dict[str, Any]) -> list[str]:
     missing = []
     if not facts["landlock"]:
         missing.append("Landlock: this kernel does not have it (5.13 with CONFIG_SECURITY_LANDLOCK has).")

@@ -63,7 +63,7 @@ MISSED = ("zygote", "waiting", "workspace")
 
 
 class Pump(Protocol):
-    """The thread that reads and sends, as cells and the pipes of sessions use it: `link.Link`."""
+    """The thread that reads and sends, as cells and the pipes of sessions use it: `link.SupervisorLink`."""
 
     epoll: select.epoll
     readers: dict[int, RunningCell]

@@ -23,6 +23,7 @@ from casemate.model.isolation import IsolationReport, Proof
 from casemate.model.limits import Limits
 from casemate.model.plan import WORKSPACE, Launch, Plan, Workspace
 from casemate.walls.native import report
+from casemate.walls.native.launch import Silent
 from casemate.walls.wall import Cell, Sink, Stream
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ Start = Callable[[Plan, Sink], Cell]
 LaunchProgram = Callable[[str, tuple[str, ...]], Launch]
 
 
-class _Listener:
-    """A sink that keeps the first output of a throwaway cell."""
+class _FirstOutput(Silent):
+    """A sink that keeps the first output of a throwaway cell, which sends no frames."""
 
     def __init__(self) -> None:
         self.stdout = bytearray()
@@ -51,12 +52,6 @@ class _Listener:
     def output(self, stream: Stream, data: bytes) -> None:
         kept = self.stdout if stream == "stdout" else self.stderr
         kept += data[: _MAX_OUTPUT - len(kept)]
-
-    def frame(self, frame: bytes) -> None:
-        """The self-test sends none."""
-
-    def is_full(self) -> bool:
-        return False
 
 
 class Bench(NamedTuple):
@@ -74,7 +69,7 @@ async def prove(bench: Bench) -> IsolationReport:
     cached = _read_cache(key)
     if cached is not None:
         return report.make(bench.facts, *cached)
-    proofs, at = await _test(bench), time.time()
+    proofs, at = (*await _try_escapes(bench), await _try_memory(bench)), time.time()
     failed = [f"{proof.case} ({proof.detail})" for proof in proofs if not proof.held]
     if failed:
         raise WallUnavailable(
@@ -84,10 +79,6 @@ async def prove(bench: Bench) -> IsolationReport:
         )
     _write_cache(key, proofs, at)
     return report.make(bench.facts, proofs, at)
-
-
-async def _test(bench: Bench) -> tuple[Proof, ...]:
-    return (*await _try_escapes(bench), await _try_memory(bench))
 
 
 async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
@@ -105,7 +96,7 @@ async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
         abstract.bind(f"\0{name}")
         abstract.listen()
         arguments = (str(canary), str(tcp.getsockname()[1]), name, str(_victim()))
-        ending, said = await _run(bench, "selftest.py", arguments, _LIMITS)
+        ending, output = await _run(bench, "selftest.py", arguments, _LIMITS)
         try:
             owner = os.stat("workspace/fill", dir_fd=ending.tree_fd, follow_symlinks=False).st_uid
         except OSError:
@@ -113,7 +104,7 @@ async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
         finally:
             os.close(ending.tree_fd)
         reached = [_has_visitor(tcp), _has_visitor(abstract)]
-        return _judge(said, secret, canary.read_text() == secret, reached, owner)
+        return _judge(output, secret, canary.read_text() == secret, reached, owner)
 
 
 async def _try_memory(bench: Bench) -> Proof:
@@ -126,7 +117,7 @@ async def _try_memory(bench: Bench) -> Proof:
     return Proof("memory of many processes together is limited", held, seen)
 
 
-async def _run(bench: Bench, name: str, arguments: tuple[str, ...], limits: Limits) -> tuple[Ending, _Listener]:
+async def _run(bench: Bench, name: str, arguments: tuple[str, ...], limits: Limits) -> tuple[Ending, _FirstOutput]:
     launched = bench.launch(name, arguments)
     plan = Plan(
         id=os.urandom(8).hex(),
@@ -144,8 +135,8 @@ async def _run(bench: Bench, name: str, arguments: tuple[str, ...], limits: Limi
         limits=limits,
         deadline=_DEADLINE,
     )
-    listener = _Listener()
-    return await bench.start(plan, listener).wait(), listener
+    output = _FirstOutput()
+    return await bench.start(plan, output).wait(), output
 
 
 def _is_root(owner: int) -> bool:
@@ -168,31 +159,35 @@ def _has_visitor(server: socket.socket) -> bool:
     return True
 
 
-def _judge(said: _Listener, secret: str, untouched: bool, reached: list[bool], owner: int) -> tuple[Proof, ...]:
+def _judge(output: _FirstOutput, secret: str, untouched: bool, reached: list[bool], owner: int) -> tuple[Proof, ...]:
     try:
-        told: dict[str, Any] = json.loads(said.stdout)
+        attempts: dict[str, Any] = json.loads(output.stdout)
     except ValueError:
-        words = (bytes(said.stderr) or bytes(said.stdout)).decode("utf-8", "replace")[-300:]
+        words = (bytes(output.stderr) or bytes(output.stdout)).decode("utf-8", "replace")[-300:]
         return (Proof("the self-test runs", False, words.strip() or "it printed nothing"),)
-    state = told["status"]
+    state = attempts["status"]
     empty = {"0" * 16}
     rules: list[tuple[str, bool, object]] = [
-        ("a file of the host's is not readable", secret.encode() not in said.stdout + said.stderr, told["read"]),
-        ("nothing outside is writable", untouched and "written" not in told["write"], told["write"]),
-        ("the host's loopback is not reachable", not reached[0], told["loopback"]),
-        ("the host's abstract sockets are not reachable", not reached[1], told["abstract"]),
-        ("processes of the host are not visible", told["processes_seen"] <= 3, told["processes_seen"]),
-        ("processes of the host cannot be signalled", told["signal"].startswith("refused"), told["signal"]),
-        ("no namespace can be made", told["nesting"].startswith("refused"), told["nesting"]),
-        ("system settings cannot be written", told["sysctl"].startswith("refused"), told["sysctl"]),
-        ("the cell's init cannot be traced", told["trace_init"].startswith("refused"), told["trace_init"]),
+        (
+            "a file of the host's is not readable",
+            secret.encode() not in output.stdout + output.stderr,
+            attempts["read"],
+        ),
+        ("nothing outside is writable", untouched and "written" not in attempts["write"], attempts["write"]),
+        ("the host's loopback is not reachable", not reached[0], attempts["loopback"]),
+        ("the host's abstract sockets are not reachable", not reached[1], attempts["abstract"]),
+        ("processes of the host are not visible", attempts["processes_seen"] <= 3, attempts["processes_seen"]),
+        ("processes of the host cannot be signalled", attempts["signal"].startswith("refused"), attempts["signal"]),
+        ("no namespace can be made", attempts["nesting"].startswith("refused"), attempts["nesting"]),
+        ("system settings cannot be written", attempts["sysctl"].startswith("refused"), attempts["sysctl"]),
+        ("the cell's init cannot be traced", attempts["trace_init"].startswith("refused"), attempts["trace_init"]),
         ("there are no capabilities", {state["CapEff"], state["CapPrm"], state["CapBnd"]} == empty, state["CapBnd"]),
         ("no new privileges can be gained", state["NoNewPrivs"] == "1", state["NoNewPrivs"]),
         ("system calls are filtered", state["Seccomp"] == "2", state["Seccomp"]),
         ("the cell is not root on the host", not _is_root(owner), owner),
-        ("the number of processes is limited", told["forks"] < _LIMITS.processes, told["forks"]),
-        ("the number of open files is limited", told["open_files"] < _LIMITS.open_files, told["open_files"]),
-        ("the disk is limited", 0 < told["filled"] <= _LIMITS.disk + _SLACK, told["filled"]),
+        ("the number of processes is limited", attempts["forks"] < _LIMITS.processes, attempts["forks"]),
+        ("the number of open files is limited", attempts["open_files"] < _LIMITS.open_files, attempts["open_files"]),
+        ("the disk is limited", 0 < attempts["filled"] <= _LIMITS.disk + _SLACK, attempts["filled"]),
     ]
     return tuple(Proof(case, held, str(detail)[:200]) for case, held, detail in rules)
 

@@ -14,7 +14,7 @@ from casemate.supervisor import wire
 from casemate.walls.native import launch, refusal
 from casemate.walls.native.descriptors import close_all, memory_file
 from casemate.walls.native.launch import Silent, copies_of
-from casemate.walls.native.link import Link
+from casemate.walls.native.link import SupervisorLink
 from casemate.walls.native.refusal import Unlaunched, explain_os_errors, why_unlaunched
 from casemate.walls.native.running import GONE, MISSED, RunningCell, RunningSession, outcome
 from casemate.walls.wall import Reason, SessionSink, Sink, Standard
@@ -44,7 +44,7 @@ class NativeWall:
         cells at once, for which others may be kept ready."""
         self._launch_probe = launch_probe
         self._concurrency = concurrency
-        self._link: Link | None = None
+        self._link: SupervisorLink | None = None
         self._pools: Pools | None = None
         self._roots: dict[tuple[Entry, ...], str] = {}
         self._system: tuple[Entry, ...] | None = None
@@ -60,7 +60,7 @@ class NativeWall:
 
     def system_entries(self) -> tuple[Entry, ...]:
         if self._system is None:
-            self._system = launch.system_entries()
+            self._system = tuple(launch.system_entries())
         return self._system
 
     async def prove(self) -> IsolationReport:
@@ -82,7 +82,7 @@ class NativeWall:
             return self._report
 
     def start(self, plan: Plan, sink: Sink) -> NativeCell:
-        cell, lease, why_exec = self._cell_for(plan, sink, Link.launch)
+        cell, lease, why_exec = self._cell_for(plan, sink, SupervisorLink.launch)
         return NativeCell(self, plan, sink, cell, lease, why_exec)
 
     def start_piped(self, plan: Plan, standard: Standard) -> NativeCell:
@@ -92,7 +92,7 @@ class NativeWall:
         return NativeCell(self, plan, Silent(), cell, None, "its standard streams are its caller's")
 
     def _cell_for(
-        self, plan: Plan, sink: S, make: Callable[[Link, dict[str, Any], dict[str, int], S], RunningCell]
+        self, plan: Plan, sink: S, make: Callable[[SupervisorLink, dict[str, Any], dict[str, int], S], RunningCell]
     ) -> tuple[RunningCell, Lease | None, str]:
         """A cell that has the program of ``plan``, the lease of its pool, and why it is not one that was ready.
 
@@ -124,7 +124,7 @@ class NativeWall:
             return link.launch(*self._prepare(root, plan, launch.files_of(plan)), sink)
 
     def open(self, plan: Plan, sink: SessionSink) -> RunningSession:
-        cell, lease, why_exec = self._cell_for(plan, sink, Link.open)
+        cell, lease, why_exec = self._cell_for(plan, sink, SupervisorLink.open)
         if lease:
             lease.end()  # it has been given out; how long it lives says nothing of when the next is wanted
         assert isinstance(cell, RunningSession)
@@ -166,7 +166,7 @@ class NativeWall:
 
     def _begin(
         self,
-        link: Link,
+        link: SupervisorLink,
         lease: Lease,
         plan: Plan,
         waiting: ReadyStart,
@@ -201,23 +201,20 @@ class NativeWall:
 
     # -- the supervisor
 
-    def _open(self) -> Link:
+    def _open(self) -> SupervisorLink:
         """The running supervisor's link; a new one when there is none or it died."""
         if self._closed:
             raise SandboxClosed("the sandbox was closed")
         if self._link is None or not self._link.is_up():
-            refused = refusal.too_old_or_foreign(refusal.facts())
-            if refused:
-                raise refused.error()
+            if impossible := refusal.too_old_or_foreign(refusal.facts()):
+                raise impossible
             self._roots.clear()
             self._pools = None
             try:
-                self._link = Link()
+                self._link = SupervisorLink()
             except OSError as error:
-                why = refusal.explain(
-                    "supervisor", error.errno or 0, f"starting the supervisor: {error}", refusal.facts()
-                )
-                raise why.error() from None
+                detail = f"starting the supervisor: {error}"
+                raise refusal.explain("supervisor", error.errno or 0, detail, refusal.facts()) from None
         return self._link
 
     async def _facts(self) -> dict[str, Any]:
@@ -231,10 +228,10 @@ class NativeWall:
         except TimeoutError:
             raise Fault(f"the supervisor did not start within {_HELLO_TIMEOUT:g} s") from None
         if hello["op"] == "refused":
-            raise refusal.explain(hello["stage"], hello["errno"], hello["detail"], refusal.facts()).error()
+            raise refusal.explain(hello["stage"], hello["errno"], hello["detail"], refusal.facts())
         return hello
 
-    def _ready(self, plan: Plan) -> tuple[Link, Pools | None, str]:
+    def _ready(self, plan: Plan) -> tuple[SupervisorLink, Pools | None, str]:
         """The link, what it keeps ready where ``plan`` may be begun in such a cell, and the key of the root tree of its
         entries, which the supervisor knows."""
         entries = plan.entries
@@ -242,13 +239,13 @@ class NativeWall:
             link = self._open()
             key = self._roots.get(entries)
             if key is None:
-                described = launch.root_entries(entries)
+                described = launch.describe_entries(entries, own=False)
                 key = hashlib.sha256(wire.encode(described)).hexdigest()[:24]
                 link.send({"op": "root", "key": key, "entries": described})
                 self._roots[entries] = key
             return link, None if isinstance(plan.waiting, str) else self._pools_of(link), key
 
-    def _pools_of(self, link: Link) -> Pools:
+    def _pools_of(self, link: SupervisorLink) -> Pools:
         """What ``link`` keeps ready, which is there from the first program on that may have it. Under the lock."""
         from casemate.walls.native.pool import Pools
 
