@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 SECONDS = 60
 ONCE_MORE = 1  # seconds, by docs/internals/session-protocol.md
@@ -59,7 +59,7 @@ class Step:
     @property
     def is_done(self) -> bool:
         """Whether it has ended and all of its own output is here."""
-        done = self.only("done")
+        done = self.of_type("done")
         if not done:
             return False
         out, err = done[-1]["at"]
@@ -67,7 +67,7 @@ class Step:
 
     @property
     def done(self) -> dict[str, Any]:
-        return self.only("done")[-1]
+        return self.of_type("done")[-1]
 
     @property
     def exit(self) -> int:
@@ -77,21 +77,27 @@ class Step:
     @property
     def error(self) -> dict[str, Any]:
         """The only error."""
-        [error] = self.only("error")
+        [error] = self.of_type("error")
         return error
 
     @property
-    def result(self) -> dict[str, Any]:
+    def bundle(self) -> dict[str, Any]:
         """The bundle of the only result."""
-        [result] = self.only("result")
+        [result] = self.of_type("result")
         bundle: dict[str, Any] = result["bundle"]
         return bundle
 
     @property
-    def displays(self) -> list[dict[str, Any]]:
-        return [frame["bundle"] for frame in self.only("display")]
+    def result(self) -> str | None:
+        """The last value as text; None when there was none."""
+        assert not self.of_type("error"), self.of_type("error")
+        return str(self.bundle["text/plain"]) if self.of_type("result") else None
 
-    def only(self, kind: str) -> list[dict[str, Any]]:
+    @property
+    def displays(self) -> list[dict[str, Any]]:
+        return [frame["bundle"] for frame in self.of_type("display")]
+
+    def of_type(self, kind: str) -> list[dict[str, Any]]:
         """The frames of this type."""
         return [frame for frame in self.frames if frame["type"] == kind]
 
@@ -154,6 +160,12 @@ class Session:
         for descriptor in high:
             os.close(descriptor)
         return control, requests
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def own_output(self) -> str:
@@ -221,7 +233,7 @@ class Session:
             self._once_more = float("inf")
             self.process.send_signal(signal.SIGINT)
 
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str = "it") -> None:
         """Read until the condition holds. Raises ``Died`` when the interpreter ends before."""
         deadline = time.monotonic() + SECONDS
         while not condition():
@@ -244,6 +256,12 @@ class Session:
         os.close(self._requests)
         self._requests = -1
         return self.process.wait(SECONDS)
+
+    def stop_reading(self, step: Step) -> None:
+        """Close the reading ends of its pipes."""
+        for pipe in (step.out_pipe, step.err_pipe):
+            os.close(pipe.descriptor)
+            pipe.descriptor, pipe.ended = -1, True
 
     def close(self) -> None:
         """End everything."""

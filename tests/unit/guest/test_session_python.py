@@ -78,7 +78,7 @@ def test_every_ipython_of_this_machine_runs_steps(python: str, opened: Callable[
     session = opened(python=python)
     assert session.ready == {"type": "ready"}
     assert session.run("x = 20\nprint('out')").out == "out\n"
-    assert session.run("x + 1").result == {"text/plain": "21"}
+    assert session.run("x + 1").bundle == {"text/plain": "21"}
     assert session.run("1 / 0").error["name"] == "ZeroDivisionError"
     assert session.run("f(").error["name"] == "SyntaxError"
     assert session.run("import asyncio\nawait asyncio.sleep(0)\n!echo $((x))\n%cd /").exit == 0
@@ -101,7 +101,7 @@ def test_the_shell_that_a_zygote_has_made_is_fresh_and_nothing_else_sees_it(open
         + "\n"
     )
     assert (
-        session.run("__name__, __spec__, hasattr(sys, 'last_value')").result["text/plain"]
+        session.run("__name__, __spec__, hasattr(sys, 'last_value')").bundle["text/plain"]
         == "('__main__', None, False)"
     )
 
@@ -125,19 +125,19 @@ def test_nothing_of_the_users_home_is_read_or_written(opened: Callable[..., Sess
 @needs_ipython
 def test_names_functions_and_imports_are_there_in_the_next_step(one: Session) -> None:
     one.run("import math as kept_module\ndef kept(n):\n    return n * kept_module.pi")
-    assert one.run("kept(0)").result == {"text/plain": "0.0"}
+    assert one.run("kept(0)").bundle == {"text/plain": "0.0"}
 
 
 @needs_ipython
 def test_a_result_is_kept_in_underscore_and_out(one: Session) -> None:
     assert one.run("[1, 2]").exit == 0
-    assert one.run("_ + [3]").result == {"text/plain": "[1, 2, 3]"}
+    assert one.run("_ + [3]").bundle == {"text/plain": "[1, 2, 3]"}
 
 
 @needs_ipython
 def test_a_semicolon_hides_the_result(one: Session) -> None:
-    assert one.run("1 + 1;").only("result") == []
-    assert one.run("';'").result == {"text/plain": "';'"}
+    assert one.run("1 + 1;").of_type("result") == []
+    assert one.run("';'").bundle == {"text/plain": "';'"}
 
 
 @needs_ipython
@@ -146,7 +146,7 @@ def test_only_the_last_fifty_results_are_kept_alive(new: Session) -> None:
     new.run("del first")
     steps = [new.run("object()") for _ in range(55)]
     assert [step.err for step in steps if step.err] == []
-    assert new.run("gone() is None, len(Out) <= 50").result["text/plain"] == "(True, True)"
+    assert new.run("gone() is None, len(Out) <= 50").bundle["text/plain"] == "(True, True)"
 
 
 @needs_ipython
@@ -161,7 +161,7 @@ class Rich:
     def _repr_json_(self): return {'a': [1, None]}
     def _repr_png_(self): return b'\\x89PNG'
 Rich()""")
-    assert step.result == {
+    assert step.bundle == {
         "text/plain": "plain", "text/html": "<b>é</b>", "text/markdown": "*m*", "text/latex": "$x$",
         "image/svg+xml": "<svg/>", "application/json": {"a": [1, None]},
         "image/png": base64.b64encode(b"\x89PNG").decode(),
@@ -186,11 +186,11 @@ handle = display(1, display_id=True)
 handle.update(2)
 update_display(3, display_id=handle.display_id)
 clear_output(wait=True)""")
-    frames = step.only("display")
+    frames = step.of_type("display")
     assert [frame["bundle"]["text/plain"] for frame in frames] == ["1", "2", "3"]
     assert [frame["update"] for frame in frames] == [False, True, True]
     assert len({frame["id"] for frame in frames}) == 1
-    assert [frame["wait"] for frame in step.only("clear")] == [True]
+    assert [frame["wait"] for frame in step.of_type("clear")] == [True]
 
 
 @needs_ipython
@@ -251,7 +251,7 @@ def test_the_end_of_a_flood_of_lines_reaches_the_host_while_the_step_goes_on(one
     one.wait_for(lambda: step.out.endswith("8999\n"), "the last line")
     one.interrupt()
     assert one.finish(step).exit == 130
-    assert one.run("import signal; signal.getsignal(signal.SIGALRM) == signal.SIG_DFL").result["text/plain"] == "True"
+    assert one.run("import signal; signal.getsignal(signal.SIGALRM) == signal.SIG_DFL").bundle["text/plain"] == "True"
 
 
 @needs_ipython
@@ -282,7 +282,7 @@ print('open')""")
 @needs_ipython
 def test_pandas_tables_are_html_and_text(one: Session) -> None:
     pytest.importorskip("pandas")
-    bundle = one.run("import pandas\npandas.DataFrame({'a': [1, 2]})").result
+    bundle = one.run("import pandas\npandas.DataFrame({'a': [1, 2]})").bundle
     assert "<table" in bundle["text/html"]
     assert bundle["text/plain"].split() == ["a", "0", "1", "1", "2"]
 
@@ -294,7 +294,7 @@ needs_matplotlib = pytest.mark.needs("data")
 
 def pictures(step: Step) -> list[bytes]:
     """The PNGs that a step has shown, as results or displays."""
-    frames = [*step.only("display"), *step.only("result")]
+    frames = [*step.of_type("display"), *step.of_type("result")]
     return [base64.b64decode(frame["bundle"]["image/png"]) for frame in frames if "image/png" in frame["bundle"]]
 
 
@@ -320,7 +320,7 @@ def test_every_figure_is_one_picture(one: Session, code: str, count: int) -> Non
     shown = pictures(one.run(code))
     assert len(shown) == count
     assert all(picture.startswith(PNG) for picture in shown)
-    assert one.run("plt.get_fignums()").result["text/plain"] == "[]"
+    assert one.run("plt.get_fignums()").bundle["text/plain"] == "[]"
 
 
 @needs_ipython
@@ -345,7 +345,7 @@ def test_a_window_is_refused_with_the_reason(one: Session) -> None:
 @needs_ipython
 @needs_matplotlib
 def test_an_image_of_pillow_is_one_png(one: Session) -> None:
-    bundle = one.run("from PIL import Image\nImage.new('RGB', (2, 2))").result
+    bundle = one.run("from PIL import Image\nImage.new('RGB', (2, 2))").bundle
     assert base64.b64decode(bundle["image/png"]).startswith(PNG)
     assert "image/jpeg" not in bundle
 
@@ -387,7 +387,7 @@ def test_every_failure_is_one_error_and_nothing_is_printed(one: Session, code: s
         assert "_casemate" not in step.error["traceback"]
         assert step.exit == (130 if name == "KeyboardInterrupt" else 1)
         assert (step.out, step.err) == ("", "")
-    assert one.run("1 + 1").result == {"text/plain": "2"}
+    assert one.run("1 + 1").bundle == {"text/plain": "2"}
 
 
 @needs_ipython
@@ -425,7 +425,7 @@ def test_an_exit_by_exception_ends_the_step_and_keeps_the_state(one: Session, ca
     assert step.error["name"] == "SystemExit"
     assert step.exit == code
     assert step.err == ""
-    assert one.run("before_exit").result == {"text/plain": "1"}
+    assert one.run("before_exit").bundle == {"text/plain": "1"}
 
 
 @needs_ipython
@@ -437,7 +437,7 @@ def test_exit_really_ends_the_interpreter(new: Session, call: str, code: int) ->
     new.run("import atexit; atexit.register(print, 'at exit')")
     step = new.begin(f"print(1, end='')\n{call}" if "\n" in call else call)
     assert new.wait_for_death() == code
-    assert step.only("done") == []
+    assert step.of_type("done") == []
     assert step.out.endswith("at exit\n")
     assert "3" not in step.out
 
@@ -468,17 +468,17 @@ def test_the_last_error_can_be_shown_again_and_the_debugger_says_what_it_needs(o
 def test_a_commands_output_is_the_steps_byte_for_byte_and_its_exit_code_is_kept(one: Session) -> None:
     step = one.run("!printf 'a\\377'; printf e >&2; [ -t 1 ] || exit 3")
     assert (bytes(step.out_pipe.data), step.err) == (b"a\xff", "e")
-    assert one.run("_exit_code").result == {"text/plain": "3"}
+    assert one.run("_exit_code").bundle == {"text/plain": "3"}
 
 
 @needs_ipython
 def test_a_commands_lines_can_be_taken_as_a_value(one: Session) -> None:
     assert (
-        one.run("what = 'b'\nlines = !printf 'a\\n'$what\nlines, lines.n").result["text/plain"]
+        one.run("what = 'b'\nlines = !printf 'a\\n'$what\nlines, lines.n").bundle["text/plain"]
         == "(['a', 'b'], 'a\\nb')"
     )
-    assert one.run("%sx echo s").result["text/plain"] == "['s']"
-    assert one.run("!!echo t").result["text/plain"] == "['t']"
+    assert one.run("%sx echo s").bundle["text/plain"] == "['s']"
+    assert one.run("!!echo t").bundle["text/plain"] == "['t']"
 
 
 @needs_ipython
@@ -494,7 +494,7 @@ def test_scripts_run_in_their_interpreter_and_give_their_output_as_names(one: Se
     assert one.run("%%script python3 -\nprint('from script')").out == "from script\n"
     step = one.run("%%bash --out kept_out --err kept_err\necho o; echo e >&2")
     assert (step.out, step.err) == ("", "")
-    assert one.run("kept_out, kept_err").result["text/plain"] == "('o\\n', 'e\\n')"
+    assert one.run("kept_out, kept_err").bundle["text/plain"] == "('o\\n', 'e\\n')"
     assert one.run("%%bash --no-raise-error\nexit 3").exit == 0
     assert one.run("%%script nosuch\nx").error["name"] == "FileNotFoundError"
 
@@ -503,7 +503,7 @@ def test_scripts_run_in_their_interpreter_and_give_their_output_as_names(one: Se
 def test_captured_output_of_commands_and_displays_is_not_the_steps(one: Session) -> None:
     step = one.run("%%capture caught\nprint(1)\n!echo 2\ndisplay(3)")
     assert step.timeline() == ["done"]
-    assert one.run("caught.stdout, len(caught.outputs)").result["text/plain"] == "('1\\n2\\n', 1)"
+    assert one.run("caught.stdout, len(caught.outputs)").bundle["text/plain"] == "('1\\n2\\n', 1)"
 
 
 @needs_ipython
@@ -534,8 +534,8 @@ def test_an_interrupt_ends_a_command(one: Session, code: str) -> None:
 def test_asking_without_standard_input_says_how_to_give_one(one: Session, code: str) -> None:
     step = one.run(code)
     assert step.error["value"] == "input(): this step was given no standard input; give it with stdin=…"
-    assert "EOFError" in one.run("type(sys.last_value).__mro__").result["text/plain"]
-    assert one.run("import sys; sys.stdin.read(), sys.stdin.readline()").result["text/plain"] == "('', '')"
+    assert "EOFError" in one.run("type(sys.last_value).__mro__").bundle["text/plain"]
+    assert one.run("import sys; sys.stdin.read(), sys.stdin.readline()").bundle["text/plain"] == "('', '')"
 
 
 @needs_ipython
@@ -559,7 +559,7 @@ input()"""
 @needs_ipython
 def test_standard_input_needs_no_memory_file(new: Session) -> None:
     new.run("import sys; sys.modules['_casemate.session_streams']._memory_file = lambda *a: open('/nosuch')")
-    assert new.run("input(), list(sys.stdin)", stdin="a\nb\nc").result["text/plain"] == "('a', ['b\\n', 'c'])"
+    assert new.run("input(), list(sys.stdin)", stdin="a\nb\nc").bundle["text/plain"] == "('a', ['b\\n', 'c'])"
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -578,7 +578,7 @@ def test_a_step_tells_which_names_it_has_bound_and_deleted(new: Session) -> None
     assert (step.done["new"], step.done["gone"]) == (["e"], ["b"])
     step = new.run("%reset -f")
     assert sorted(step.done["gone"]) == ["_private", "a", "c", "d", "e"]
-    assert new.run("1 + 1").result == {"text/plain": "2"}
+    assert new.run("1 + 1").bundle == {"text/plain": "2"}
 
 
 @needs_ipython
@@ -717,7 +717,7 @@ with multiprocessing.get_context('fork').Pool(2) as pool:
 def test_a_zygotes_shell_forgets_where_it_was_made(opened: Callable[..., Session]) -> None:
     session = opened("import os\nos.environ['HOME'] = '/nosuch'\nos.chdir('/')\n" + FORKED.replace(
         "sys.in_zygote", "os.environ['HOME'] = '/tmp'\nos.chdir('/usr')\nsys.in_zygote"))  # fmt: skip
-    assert session.run("_dh").result["text/plain"] == "['/usr']"
+    assert session.run("_dh").bundle["text/plain"] == "['/usr']"
     assert session.run("%cd\nimport os; print(os.getcwd())").out.endswith("/tmp\n")
 
 

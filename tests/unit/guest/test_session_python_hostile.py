@@ -85,7 +85,7 @@ def test_output_of_a_step_long_ago_goes_into_the_oldest_that_is_kept(new: Sessio
     )
     steps = [new.run("pass") for _ in range(20)]
     last = new.run("import os\ngo.set(); t.join(); len(os.listdir('/proc/self/fd')) < 60")
-    assert last.result == {"text/plain": "True"}
+    assert last.bundle == {"text/plain": "True"}
     new.wait_for(lambda: any(step.out for step in steps), "the late line")
     assert [step.out for step in (*steps, last) if step.out] == ["late\n"]
     assert last.out == ""
@@ -99,7 +99,7 @@ def test_a_task_goes_on_after_its_step_and_speaks_for_it(new: Session) -> None:
         "task = asyncio.create_task(tick())\nawait asyncio.sleep(0)"
     )
     new.wait_for(lambda: first.out.count("tick") == 3, "the task's output between steps")
-    assert new.run("task.done()").result == {"text/plain": "True"}
+    assert new.run("task.done()").bundle == {"text/plain": "True"}
     second = new.run("task = asyncio.get_event_loop().create_task(tick())")
     new.wait_for(lambda: second.out.count("tick") == 3, "the task that was made without await")
 
@@ -118,9 +118,9 @@ def test_a_task_goes_on_while_other_steps_run_and_while_variables_are_asked(new:
 
 def test_asyncio_run_works_in_a_step_without_await_and_the_loop_survives_it(one: Session) -> None:
     one.run("import asyncio\nawait asyncio.sleep(0)\nfirst_loop = asyncio.get_event_loop()")
-    assert one.run("async def f(): return 7\nasyncio.run(f())").result == {"text/plain": "7"}
-    assert one.run("x = await f()\nasyncio.get_running_loop() is first_loop").result == {"text/plain": "True"}
-    assert one.run("import warnings; asyncio.get_event_loop() is first_loop").result == {"text/plain": "True"}
+    assert one.run("async def f(): return 7\nasyncio.run(f())").bundle == {"text/plain": "7"}
+    assert one.run("x = await f()\nasyncio.get_running_loop() is first_loop").bundle == {"text/plain": "True"}
+    assert one.run("import warnings; asyncio.get_event_loop() is first_loop").bundle == {"text/plain": "True"}
 
 
 def test_a_task_that_ends_the_process_or_fails_does_not_end_the_session(one: Session) -> None:
@@ -129,7 +129,7 @@ def test_a_task_that_ends_the_process_or_fails_does_not_end_the_session(one: Ses
         "tasks = [asyncio.create_task(leave()), asyncio.create_task(fail())]\nawait asyncio.sleep(0)"
     )
     assert one.run("x = 1\nawait asyncio.sleep(0)").exit == 0
-    assert one.run("1 + 1").result == {"text/plain": "2"}
+    assert one.run("1 + 1").bundle == {"text/plain": "2"}
 
 
 # --- interrupts -------------------------------------------------------------------------------------------------------
@@ -158,14 +158,14 @@ def test_an_interrupt_ends_a_step_and_keeps_what_it_did(one: Session, kind: str)
     one.interrupt()
     one.finish(step)
     assert (step.error["name"], step.exit) == ("KeyboardInterrupt", 130)
-    assert one.run("done_before").result == {"text/plain": repr(kind)}
+    assert one.run("done_before").bundle == {"text/plain": repr(kind)}
 
 
 def test_interrupts_between_steps_do_nothing(one: Session) -> None:
     for _ in range(20):
         one.interrupt()
         one.ask("variables")
-    assert one.run("1 + 1").result == {"text/plain": "2"}
+    assert one.run("1 + 1").bundle == {"text/plain": "2"}
 
 
 def test_a_rain_of_interrupts_neither_cuts_a_frame_nor_loses_an_end(one: Session) -> None:
@@ -176,9 +176,9 @@ def test_a_rain_of_interrupts_neither_cuts_a_frame_nor_loses_an_end(one: Session
             one.interrupt()
         one.finish(step)
         assert step.error["name"] == "KeyboardInterrupt"
-        assert len(step.only("done")) == 1
+        assert len(step.of_type("done")) == 1
         assert len(step.out) == step.done["at"][0]
-    assert one.run("1 + 1").result == {"text/plain": "2"}
+    assert one.run("1 + 1").bundle == {"text/plain": "2"}
 
 
 def test_a_second_interrupt_while_the_first_is_dealt_with_ends_the_step_as_an_interrupt(new: Session) -> None:
@@ -243,7 +243,7 @@ def test_a_wake_up_descriptor_of_a_steps_own_stays(new: Session) -> None:
     new.process.send_signal(signal.SIGUSR1)
     new.run("while not came: await asyncio.sleep(0.01)")
     assert new.run("before = len(os.listdir('/proc/self/fd'))\nawait asyncio.sleep(0)").exit == 0
-    assert new.run("len(os.listdir('/proc/self/fd')) - before").result == {"text/plain": "0"}
+    assert new.run("len(os.listdir('/proc/self/fd')) - before").bundle == {"text/plain": "0"}
 
 
 def test_a_loop_that_takes_no_reader_costs_no_descriptors(new: Session) -> None:
@@ -258,7 +258,7 @@ def pipes():
 before = pipes()""")
     for _ in range(5):
         assert new.run("await asyncio.sleep(0)").exit == 0
-    assert new.run("pipes() <= before").result == {"text/plain": "True"}
+    assert new.run("pipes() <= before").bundle == {"text/plain": "True"}
 
 
 def test_an_interrupt_that_comes_with_the_request_is_not_lost(one: Session) -> None:
@@ -287,7 +287,7 @@ def test_a_task_that_holds_the_loop_between_steps_gives_way_to_an_interrupted_re
     step = new.begin("1 + 1")
     new.interrupt()
     assert new.finish(step).exit in (0, 130)
-    assert new.run("1 + 1").result == {"text/plain": "2"}
+    assert new.run("1 + 1").bundle == {"text/plain": "2"}
 
 
 # --- forks ------------------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_a_forked_child_ends_where_the_step_ends_and_never_speaks_to_the_host(
     assert step.exit == 0
     one.wait_for(lambda: f"{code}\n" in step.out, "the parent's line")
     one.wait_for(lambda: step.out.replace("'shown'\n", "") == f"oncechild{code}\n", f"all of {step.out!r}")
-    assert len(step.only("done")) == 1
+    assert len(step.of_type("done")) == 1
     assert not step.displays
     assert says in step.err
 
@@ -333,7 +333,7 @@ def test_another_program_in_its_place_does_not_hold_the_hosts_pipes(new: Session
     assert new.wait_for_death() == 0
     assert step.out.startswith("replaced\n0\n1\n2\n")
     assert "6" not in step.out
-    assert step.only("done") == []
+    assert step.of_type("done") == []
 
 
 # --- code that breaks what it can reach -------------------------------------------------------------------------------
@@ -362,10 +362,10 @@ BREAKING = {
 def test_the_session_goes_on_after_code_that_breaks(new: Session, kind: str) -> None:
     new.run("import asyncio\nawait asyncio.sleep(0)\nkeep = 1")
     broken = new.run(BREAKING[kind])
-    assert broken.only("done")
+    assert broken.of_type("done")
     step = new.run("import builtins, sys\nsys.stdout.write('out\\n'); sys.stderr.write('err\\n')\n[1]\n7")
     assert (step.out, step.err) == ("out\n", "err\n"), step.frames
-    assert step.result == {"text/plain": "7"}
+    assert step.bundle == {"text/plain": "7"}
 
 
 @pytest.mark.parametrize(
@@ -373,8 +373,8 @@ def test_the_session_goes_on_after_code_that_breaks(new: Session, kind: str) -> 
 )
 def test_the_host_is_answered_when_the_builtins_are_broken(new: Session, name: str) -> None:
     new.run("x = [1]")
-    assert new.run(f"import builtins\nbuiltins.{name} = None").only("done")
-    assert new.run("x").only("done")
+    assert new.run(f"import builtins\nbuiltins.{name} = None").of_type("done")
+    assert new.run("x").of_type("done")
     assert new.ask("get", name="x")["value"] == [1]
     assert "x" in [value["name"] for value in new.ask("variables")["value"]]
 
@@ -404,8 +404,8 @@ def test_output_that_nobody_reads_is_dropped(new: Session) -> None:
     step.out_pipe.descriptor = os.open(os.devnull, os.O_RDONLY)
     step.out_pipe.ended = True
     (new.workspace / "closed").touch()
-    new.wait_for(lambda: bool(step.only("done")), "the end")
-    assert step.result == {"text/plain": "3"}
+    new.wait_for(lambda: bool(step.of_type("done")), "the end")
+    assert step.bundle == {"text/plain": "3"}
     assert new.run("print('next')").out == "next\n"
 
 
@@ -424,7 +424,7 @@ def test_pipes_that_are_not_there_fail_the_step_and_no_other(new: Session) -> No
             "cwd": None,
         }
     )
-    new.wait_for(lambda: bool(lost.only("done")), "the end")
+    new.wait_for(lambda: bool(lost.of_type("done")), "the end")
     assert lost.error["name"] == "FileNotFoundError"
     del new.steps[2]
     assert new.run("print('next')").out == "next\n"
