@@ -37,15 +37,17 @@ class Noted:
         self.host[name, end] = time.monotonic_ns()
 
     def wrap(self, holder: Any, attribute: str, name: str) -> None:
-        """Note the beginning and end of a function, or of what awaiting its result takes."""
+        """Note the beginning and end of a function, or of what awaiting its result takes. Without a ``name`` of its own
+        the moment is called as the function's first argument says: a row of the record by its kind."""
         inner: Callable[..., Any] = getattr(holder, attribute)
 
         def noting(*arguments: Any, **named: Any) -> Any:
-            self.note(name, "begin")
+            moment = name or str(arguments[1])
+            self.note(moment, "begin")
             try:
                 return inner(*arguments, **named)
             finally:
-                self.note(name, "end")
+                self.note(moment, "end")
 
         async def noting_awaited(*arguments: Any, **named: Any) -> Any:
             self.note(name, "begin")

@@ -114,7 +114,7 @@ PREPARED = (
 NOTED: tuple[tuple[Any, str, str], ...] = (
     (Sandbox, "_request", "request"),
     (pipeline, "make_plan", "plan"),
-    (AuditLog, "intent", "intent"),
+    (AuditLog, "append", ""),
     (wall.NativeWall, "start", "start"),
     (pool.Pools, "take", "take"),
     (link.SupervisorLink, "begin", "begin"),
@@ -122,7 +122,6 @@ NOTED: tuple[tuple[Any, str, str], ...] = (
     (pipeline, "run", "run"),
     (collecting, "collect", "collect"),
     (sealing, "seal", "seal"),
-    (AuditLog, "outcome", "outcome"),
 )
 _WHOLE = "the whole"
 _PAUSE = 0.02  # seconds between runs

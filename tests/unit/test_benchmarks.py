@@ -101,7 +101,7 @@ def test_what_is_noted_in_the_supervisor_is_there(module: str, name: str, _: str
 
 def test_what_is_noted_in_the_host_is_there() -> None:
     assert all(callable(getattr(holder, attribute)) for holder, attribute, _ in where_time_goes.NOTED)
-    by_itself = {"call", "waits", "first line", "last line"}
+    by_itself = {"call", "waits", "first line", "last line", "intent", "outcome"}
     known = {name for _, _, name in where_time_goes.NOTED} | by_itself
     assert {name for module, name, _ in every_step() if module == "host"} <= known
 
