@@ -26,7 +26,7 @@ from casemate.remote.client import Remote, connect
 _LAG = """
 import asyncio, sys, time
 sys.argv = ["casemate", "service"]
-import casemate.surfaces.cli.processes.daemon as serving
+import casemate.surfaces.cli.daemon as serving
 lags, works = [], []
 live = serving.live
 async def watched(*given):

@@ -30,7 +30,7 @@ from tests.mcp_server.serving import CALLER, by_http
 
 from casemate import InvalidArgument, Sandbox
 from casemate.operations.operations import Operations
-from casemate.surfaces.cli.processes.mcp_server import Options, options_of, serve
+from casemate.surfaces.cli.serve import Options, options_of, serve
 from casemate.surfaces.mcp import early
 from casemate.surfaces.mcp.callers import Callers, LocalBackend
 from casemate.surfaces.mcp.early import reply_to

@@ -28,7 +28,7 @@ from casemate.errors import Unavailable
 from casemate.remote.client import connect
 from casemate.remote.environment import environment_of_service
 from casemate.remote.places import LOG, places_of, read_running
-from casemate.surfaces.cli.commands.service import options
+from casemate.surfaces.cli.service import options
 
 ASK = """
 import asyncio, os

@@ -18,7 +18,7 @@ from casemate.model.overview import InstalledPackage
 from casemate.packages.package_sets import Environments, PackageSet
 from casemate.packages.store import default_folder
 from casemate.surfaces.cli import application, command
-from casemate.surfaces.cli.over_service.connection import Asked
+from casemate.surfaces.cli.connection import Asked
 
 FORMS = {"text", "json"}
 # What has no answer for programs, and why.

@@ -51,7 +51,7 @@ print(signal.set_wakeup_fd(-1), len(os.listdir("/proc/self/fd")) == before)
 """
 COMMAND = """
 import casemate.remote.client
-from casemate.surfaces.cli.over_service.connection import served
+from casemate.surfaces.cli.connection import served
 casemate.remote.client.connect = connected
 begin()
 try:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.surfaces.conftest import At, Cli, Done
 
+from casemate.surfaces.cli import ALIASES, COMMANDS
 from casemate.surfaces.cli.answers import print_table
-from casemate.surfaces.cli.command_table import ALIASES, COMMANDS
 
 ASKS = """
 import urllib.request
@@ -457,8 +457,8 @@ def test_help_names_every_command_and_loads_no_parser(cli: Cli) -> None:
 
 def test_commands_that_only_ask_load_nothing_that_starts_or_follows_a_run(cli: Cli) -> None:
     program = (
-        "import sys, casemate.remote.client, casemate.surfaces.cli.commands.runs\n"
-        "of_runs = {'over_service.following', 'program.options', 'given', 'ended'}\n"
+        "import sys, casemate.remote.client, casemate.surfaces.cli.runs\n"
+        "of_runs = {'following', 'run', 'inputs', 'outcome'}\n"
         "named = {'casemate.model.events'} | {f'casemate.surfaces.cli.{name}' for name in of_runs}\n"
         "print(sorted(named & set(sys.modules)))"
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from casemate.surfaces.cli.terminal.inert import Inert, inert, visible
+from casemate.surfaces.cli.inert import Inert, inert, visible
 
 SGR = rb"\x1b\[[0-9;:]*m"
 # Pieces that terminals act upon, besides any bytes at all.

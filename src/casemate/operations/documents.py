@@ -13,12 +13,10 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, lru_cache, partial
 from pathlib import PurePath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from casemate import errors
 from casemate.errors import CasemateError
-from casemate.model import events
-from casemate.model.events import Done, Event
 from casemate.model.execution import (
     Artifact,
     Cause,
@@ -31,6 +29,9 @@ from casemate.model.execution import (
     Usage,
 )
 from casemate.model.isolation import IsolationReport, Mechanism, Proof
+
+if TYPE_CHECKING:
+    from casemate.model.events import Event
 
 Document = dict[str, Any]
 _AS_THEY_ARE = (bool, int, type(None))
@@ -256,8 +257,10 @@ class _Elsewhere:
 
 def event_of(document: Mapping[str, Any], fetch: Fetch) -> Event:
     """The event that a document is of. Raises what became of a run that has no execution."""
+    from casemate.model import events
+
     if document["event"] != "done":
         return events.event_of(document)
     if document["execution"] is None:
         raise error_from(document["error"])
-    return Done(execution_of(document["execution"], fetch))
+    return events.Done(execution_of(document["execution"], fetch))

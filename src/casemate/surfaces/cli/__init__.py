@@ -15,11 +15,59 @@ from typing import TYPE_CHECKING, NoReturn
 from casemate import __version__
 from casemate.errors import CasemateError
 from casemate.surfaces.cli import failures
-from casemate.surfaces.cli.command_table import ALIASES, COMMANDS, SECTIONS
 
 if TYPE_CHECKING:
     from cyclopts import App
 
+# Where each command is found when it is wanted, and its line in the help.
+_HERE = "casemate.surfaces.cli"
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Run programs": {
+        "run": (f"{_HERE}.runs:run", "Run a program in a cell of its own."),
+        "validate": (f"{_HERE}.runs:validate", "Say what is wrong with a program, without running it."),
+        "wrap": (f"{_HERE}.wrap:wrap", "Run any command, as a tool server, behind a wall."),
+    },
+    "Programs and sessions that go on, in your service": {
+        "exec": (f"{_HERE}.runs:execute", "Run a program as the next step of a session."),
+        "ps": (f"{_HERE}.runs:ps", "List the runs that go on."),
+        "logs": (f"{_HERE}.runs:logs", "Print what a run has written."),
+        "attach": (f"{_HERE}.runs:attach", "Follow a run until it is over."),
+        "wait": (f"{_HERE}.runs:wait", "Wait until a run is over."),
+        "kill": (f"{_HERE}.runs:kill", "End runs."),
+        "cp": (f"{_HERE}.cp:cp", "Copy files and folders out of sessions and runs, or into sessions."),
+        "artifacts": (f"{_HERE}.operations:artifacts", "List the files that a run has left."),
+        "sessions": (f"{_HERE}.operations:sessions", "Keep interpreters with their state."),
+        "inspect": (f"{_HERE}.operations:inspect", "Show what is known of a session."),
+        "bridge": (f"{_HERE}.operations:bridge", "Bind a name in a session to a value."),
+        "queue": (f"{_HERE}.operations:queue", "Show how many programs run and wait."),
+        "stats": (f"{_HERE}.operations:stats", "Show what the service has going on."),
+        "limits": (f"{_HERE}.operations:limits", "Show and narrow the limits of what you run there."),
+    },
+    "What may cross the wall, and what did": {
+        "approvals": (f"{_HERE}.approvals:app", "See what programs wait for, and answer it."),
+        "policy": (f"{_HERE}.configuration:policy", "Show what a policy permits, and from which line."),
+        "tools": (f"{_HERE}.tools:app", "Keep MCP servers for programs, and call their tools."),
+        "vault": (f"{_HERE}.vault:app", "Keep secrets for programs."),
+        "packages": (f"{_HERE}.packages:app", "Install Python packages ahead, in a cell."),
+        "egress": (f"{_HERE}.operations:egress", "Ask whether a host may be reached."),
+        "audit": (f"{_HERE}.operations:audit", "Read the record of what happened."),
+        "verify": (f"{_HERE}.operations:verify", "Say whether a file is what its hash was made of."),
+    },
+    "Agents, and what keeps their sessions": {
+        "serve": (f"{_HERE}.serve:command", "Serve agents over MCP: tools that run code in cells."),
+        "install": (f"{_HERE}.install:install", "Make casemate known to an MCP client."),
+        "service": (f"{_HERE}.service:app", "Keep sessions, runs and approvals alive."),
+    },
+    "This machine": {
+        "doctor": (f"{_HERE}.doctor:doctor", "Say what this machine can do, and what would help."),
+        "runtimes": (f"{_HERE}.operations:runtimes", "List the languages that there are."),
+        "config": (f"{_HERE}.configuration:config", "Show what is configured, and where it came from."),
+        "completion": (f"{_HERE}.install:completion", "Print completions for bash, zsh or fish."),
+    },
+}  # fmt: skip
+COMMANDS = {name: one for section in SECTIONS.values() for name, one in section.items()}
+ALIASES = {"session": "sessions", "approval": "approvals"}
 _SUMMARY = "Run code that nobody has read, in real isolation, without root."
 _HELP = ("-h", "--help")
 
@@ -46,7 +94,7 @@ def command(arguments: Sequence[str]) -> int:
         code = _dispatch(given)
         sys.stdout.flush()
     except CasemateError as error:
-        from casemate.surfaces.cli.terminal.words import report
+        from casemate.surfaces.cli.failures import report
 
         code = report(error)
     except KeyboardInterrupt:
@@ -59,7 +107,7 @@ def command(arguments: Sequence[str]) -> int:
         _silence_stdout()
         code = failures.READER_GONE
     except OSError as error:
-        from casemate.surfaces.cli.terminal.words import say
+        from casemate.surfaces.cli.failures import say
 
         _silence_stdout()
         say(str(error))
@@ -82,13 +130,12 @@ def _dispatch(given: list[str]) -> int:
 
         start_early()  # the supervisor starts while this process loads what it needs itself
     if given[0] == "serve":
-        from casemate.surfaces.cli.processes.mcp_server import plain, serve
+        from casemate.surfaces.cli.serve import plain, serve
 
         if (options := plain(given[1:])) is not None:
             return serve(options)
     if _is_plain_run(given):
-        from casemate.surfaces.cli.program.options import Options
-        from casemate.surfaces.cli.program.run import run
+        from casemate.surfaces.cli.run import Options, run
 
         return run(Options(given[1], arguments=tuple(given[3:])))
     return _parsed(given)
@@ -125,8 +172,8 @@ def _parsed(given: list[str]) -> int:
     try:
         code = app(given, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        from casemate.surfaces.cli.terminal.inert import inert
-        from casemate.surfaces.cli.terminal.words import say
+        from casemate.surfaces.cli.failures import say
+        from casemate.surfaces.cli.inert import inert
 
         known = " ".join(error.command_chain or ()) if given[0] in COMMANDS else ""
         left = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None

@@ -7,9 +7,13 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casemate.model.limits import format_size
+
+if TYPE_CHECKING:
+    from casemate.errors import CasemateError
+
 
 _SIZES = {"memory", "output", "full_output", "disk", "peak_memory"}  # fields that are bytes
 _SPANS = {"age", "idle", "idle_timeout", "wall"}  # seconds
@@ -28,6 +32,13 @@ def json_of(value: Any) -> str:
 def print_json(value: Any) -> None:
     """``value`` as :func:`json_of` has it."""
     sys.stdout.write(json_of(value) + "\n")
+    sys.stdout.flush()  # the process ends without, after an error
+
+
+def print_error(error: CasemateError) -> None:
+    """An error of casemate's own, which programs tell from an execution by its status."""
+    said = {"kind": error.kind, "message": error.message, "remediation": error.remediation}
+    print_json({"status": "error", **said})
 
 
 def print_done(*, is_json: bool) -> int:
@@ -39,7 +50,7 @@ def print_done(*, is_json: bool) -> int:
 
 def print_lines(lines: Iterable[str]) -> None:
     """Lines of casemate's own, in which strangers' texts may be: nothing in them acts upon a terminal."""
-    from casemate.surfaces.cli.terminal.inert import visible
+    from casemate.surfaces.cli.inert import visible
 
     sys.stdout.writelines(f"{visible(line)}\n" for line in lines)
 
@@ -83,7 +94,7 @@ def print_sound(settings: int, rules: int, warnings: Sequence[str], *, is_json: 
     if is_json:
         print_json({"settings": settings, "rules": rules, "warnings": list(warnings)})
         return 0
-    from casemate.surfaces.cli.terminal.words import say
+    from casemate.surfaces.cli.failures import say
 
     for warning in warnings:
         say(warning)
@@ -94,7 +105,7 @@ def print_sound(settings: int, rules: int, warnings: Sequence[str], *, is_json: 
 def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], empty: str) -> None:
     """Rows by the names of their columns. A person at a terminal gets a table with a head, or the words ``empty``;
     a program gets lines of fields with tabs between, in which tabs and newlines are escapes."""
-    from casemate.surfaces.cli.terminal.inert import visible
+    from casemate.surfaces.cli.inert import visible
 
     cells = [[visible(_text(row.get(column))) for column in columns] for row in rows]
     if not sys.stdout.isatty():
@@ -140,7 +151,7 @@ def ago(seconds: float) -> str:
 
 def aligned(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
     """``rows`` as lines whose columns stand below each other."""
-    from casemate.surfaces.cli.terminal.inert import visible
+    from casemate.surfaces.cli.inert import visible
 
     cells = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from casemate.api.sandbox import Sandbox
 from casemate.model.isolation import Diagnosis, IsolationReport, LanguageState, WallState, ZygoteState
-from casemate.surfaces.cli import documents, interrupts
+from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import aligned, print_json
-from casemate.surfaces.cli.terminal.inert import inert, visible
+from casemate.surfaces.cli.inert import inert, visible
+from casemate.surfaces.cli.parameters import Output
 
 _UNAVAILABLE = 69
 _KEPT_HEADS = ("language", "", "how")
@@ -27,16 +29,33 @@ class Section:
     heads: tuple[str, ...] = ()
 
 
-def doctor(output: str) -> int:
-    """Examine this machine and print what was found; 0 when a wall can be had."""
+def doctor(*, output: Output = "text") -> int:
+    """Say what this machine can do, and what would help.
+
+    Which walls it can have and what their self-test proved, which mechanism enforces each limit, which languages
+    there are. The exit code is 0 when a wall can be had, else 69.
+
+    Parameters
+    ----------
+    output
+        text (unless given), or json: everything as one JSON object.
+    """
     diagnosis = interrupts.run(_examine())
     if output == "json":
-        print_json(documents.diagnosis_document(diagnosis))
+        print_json(_document(diagnosis))
     elif sys.stdout.isatty():
         _print_rich(diagnosis)
     else:
         sys.stdout.write("\n".join(_plain(diagnosis)) + "\n")
     return 0 if diagnosis.ok else _UNAVAILABLE
+
+
+def _document(diagnosis: Diagnosis) -> dict[str, Any]:
+    document = asdict(diagnosis)
+    document["ok"] = diagnosis.ok
+    for wall, state in zip(document["walls"], diagnosis.walls, strict=True):
+        wall["available"] = state.available
+    return document
 
 
 async def _examine() -> Diagnosis:

@@ -1,12 +1,16 @@
-"""What each ending means as an exit code: the one table, for every kind of error, status and cause."""
+"""Each ending as an exit code and as a line on stderr: the one place for every error, status and cause."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+from casemate.errors import CasemateError, InvalidArgument
 
 if TYPE_CHECKING:
     from casemate.errors import CasemateError
     from casemate.model.execution import Execution
+
 
 USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT
@@ -115,3 +119,23 @@ def option_of(argument: str) -> str:
         return argument
     name = argument.removeprefix("limits.").replace("_", "-")
     return _OPTION_OF_ARGUMENT.get(argument, f"--{name}")
+
+
+def say(message: str) -> None:
+    """A line of casemate's own; what cannot be written there cannot be helped."""
+    try:
+        sys.stderr.write(f"casemate: {message}\n")
+        sys.stderr.flush()
+    except (OSError, AttributeError):
+        return
+
+
+def report(error: CasemateError) -> int:
+    """Say what casemate could not do and what would help; the exit code."""
+    from casemate.surfaces.cli.inert import inert
+
+    message = error.message
+    if isinstance(error, InvalidArgument):
+        message = f"{option_of(error.argument)}: {message.removeprefix(f'{error.argument}: ')}"
+    say(inert("\n".join(line for line in (message, remedy_of(error)) if line)))
+    return exit_code_of_error(error)

@@ -1,0 +1,180 @@
+"""``casemate approvals``: what programs wait for, and its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Literal
+
+from cyclopts import App
+
+from casemate.errors import InvalidArgument, Unavailable
+from casemate.model.events import request_of
+from casemate.surfaces.cli.answers import print_json, print_table
+from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, print_listed, served, wanted
+from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.following import FOR_LATER, TOO_LATE, decided, gone
+from casemate.surfaces.cli.parameters import Name
+
+if TYPE_CHECKING:
+    from casemate.remote.client import Remote
+
+
+app = App(name="approvals", help="See what programs wait for, and answer it.")
+_COLUMNS = ("id", "kind", "what", "session", "run", "state")
+
+
+@app.default
+@app.command(name="list")
+def list_requests(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = PLAIN) -> int:
+    """List the requests that wait for an answer, the oldest first.
+
+    One whose state is withdrawn has nobody that waits: what asked has ended with the service. It can be answered for
+    when exactly the same is asked again.
+
+    Parameters
+    ----------
+    filters
+        Only those with KEY=VALUE: kind, server, tool, state (asked or withdrawn), session or run (the beginning of its
+        handle), or namespace. May be repeated: of one key any of the values, of several keys all.
+    quiet
+        Only their ids.
+    """
+    asked, chosen = wanted(filters, asked)
+    pending = ask(asked, "approvals.pending", filters=chosen)
+    if quiet or asked.is_json:
+        print_listed(pending, "id", quiet=quiet)
+        return 0
+    rows = [{**one, "what": one["summary"]} for one in pending]
+    print_table(_COLUMNS, rows, "Nothing waits for an approval.")
+    return 0
+
+
+@app.command
+def show(request: Name, /, *, asked: Asked = PLAIN) -> int:
+    """Show everything of a request: exactly what would cross.
+
+    Parameters
+    ----------
+    request
+        Its id, or the beginning of it.
+    """
+    from casemate.surfaces.cli.terminal import request_lines
+
+    found = ask(asked, "approvals.get", request=request)
+    if asked.is_json:
+        print_json(found)
+    else:
+        waiting = request_of(found)
+        print(request_lines(waiting), end="")  # noqa: T201 - escaped there
+        if waiting.state == "withdrawn":
+            print(f"{FOR_LATER.capitalize()}.")  # noqa: T201
+        print(f"casemate approvals approve {found['id']} allows it; casemate approvals deny {found['id']} does not.")  # noqa: T201
+    return 0
+
+
+@app.command
+def approve(
+    *requests: Name,
+    scope: Literal["once", "run", "session"] = "once",
+    uses: int | None = None,
+    expires: float | None = None,
+    reason: str = "",
+    asked: Asked = PLAIN,
+) -> int:
+    """Allow requests.
+
+    Parameters
+    ----------
+    requests
+        Their ids, or the beginnings of them.
+    scope
+        For how long the same may cross again without asking: once (unless given), for the rest of the run, or of the
+        session.
+    uses
+        How often it may, with this time.
+    expires
+        Seconds from now after which it may no more.
+    reason
+        Recorded, and told to the program.
+    """
+    more = {"scope": scope, "uses": uses, "expires": expires, "reason": reason}
+    return _decided(requests, {"allow": True, **{name: one for name, one in more.items() if one is not None}}, asked)
+
+
+@app.command
+def deny(*requests: Name, reason: str = "", asked: Asked = PLAIN) -> int:
+    """Refuse requests.
+
+    Parameters
+    ----------
+    requests
+        Their ids, or the beginnings of them.
+    reason
+        Recorded, and told to the program.
+    """
+    return _decided(requests, {"allow": False, "reason": reason}, asked)
+
+
+@app.command
+def watch(*, asked: Asked = PLAIN) -> int:
+    """Be asked about each request as it comes, until Ctrl-C.
+
+    Needs a terminal; what is answered elsewhere meanwhile is taken back here.
+    """
+    from casemate.surfaces.cli.terminal import somebody_is_there
+
+    if not somebody_is_there():
+        raise Unavailable(
+            "nobody can be asked here: standard input and standard error are no terminal of casemate's own",
+            remediation="Use casemate approvals list, approve and deny.",
+        )
+    served(_watched, asked)
+    return 0
+
+
+async def _watched(remote: Remote) -> None:
+    from casemate.surfaces.cli.terminal import Terminal
+
+    terminal = Terminal(asyncio.Lock())
+    questions: dict[str, asyncio.Task[None]] = {}
+    say("asking about what programs want, as it comes; Ctrl-C ends it")
+    try:
+        async with (
+            contextlib.aclosing(remote.stream("approvals.events")) as events,
+            asyncio.TaskGroup() as group,
+        ):
+            async for event in events:
+                if event["event"] == "over":
+                    if (question := questions.pop(event["id"], None)) is not None:
+                        question.cancel()
+                elif event["request"]["kind"] == "elicitation":
+                    say(f"{event['id']} waits for something to be filled in, which cannot be done here")
+                else:
+                    request = request_of(event["request"])
+                    questions[request.id] = group.create_task(decided(remote, request, terminal))
+    except BaseExceptionGroup as failed:  # what went wrong, and not that it did so beside questions
+        raise failed.exceptions[0] from None
+
+
+def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) -> int:
+    if not requests:
+        raise InvalidArgument("request_id", "name one or more; casemate approvals list has them")
+
+    async def answered(remote: Remote) -> list[dict[str, Any]]:
+        answers = []
+        for request in requests:
+            found = await remote("approvals.get", {"request": request})
+            taken = await remote("approvals.decide", {"request": found["id"], **decision})
+            answers.append({"id": found["id"], "decided": taken, "state": request_of(found).state})
+        return answers
+
+    answers = served(answered, asked)
+    if asked.is_json:
+        print_json(answers)
+    for one in answers:
+        if not one["decided"]:
+            say(f"{one['id']}: {TOO_LATE}")
+        elif one["state"] == "withdrawn":
+            say(f"{one['id']}: {gone(allow=decision['allow'])}")
+    return 0 if all(one["decided"] for one in answers) else 1

@@ -1,0 +1,245 @@
+"""``casemate config`` and ``policy``: what is in force and where it came from; whether a file is sound."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from cyclopts import App
+
+from casemate.api.keys import KEYS, SECTIONS, Key
+from casemate.api.keys_page import shown, without_secrets
+from casemate.api.policy_options import policy_in
+from casemate.api.settings import Settings, settings_in_file, settings_of
+from casemate.errors import InvalidArgument
+from casemate.model.approval import Kind
+from casemate.model.limits import Limits, format_size
+from casemate.policy.policy import Policy, Setting
+from casemate.policy.rules import DEFAULTS, Rule, Rules
+from casemate.surfaces.cli.answers import print_json, print_sound
+from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.parameters import AsJson, Output
+
+config = App(
+    name="config", help="Show what is configured, and where each value came from.", result_action="return_value"
+)
+
+
+@config.default
+def show(key: str | None = None, /, *, output: Output = "text") -> int:
+    """Print each value that is in force, and where it came from: the default, a line of a file, or a variable.
+
+    casemate config limits.memory
+
+    Parameters
+    ----------
+    key
+        One key, whose value alone is printed, or a section: policy, limits, sandbox, service or serve.
+    output
+        text (unless given), or json: one JSON object.
+    """
+    settings = settings_of(os.environ)
+    for warning in settings.policy.warnings:
+        say(warning)
+    found = list(settings.in_force())
+    if key is not None:
+        found = _chosen(found, key)
+    if output == "json":
+        print_json(_document(settings, found))
+    elif key in KEYS:
+        from casemate.surfaces.cli.inert import visible
+
+        sys.stdout.write(visible(shown(*_pair(found[0]))) + "\n")
+    else:
+        sys.stdout.write("\n".join(_lines(settings, found)) + "\n")
+    return 0
+
+
+@config.command
+def check(file: str, /, *, output: Output = "text") -> int:
+    """Read a configuration file and say whether it is sound; nothing runs.
+
+    Parameters
+    ----------
+    file
+        The file: YAML, TOML or JSON, by its ending.
+    output
+        text (unless given), or json: how many settings and rules it has, and its warnings.
+    """
+    settings = settings_in_file(file)
+    list(settings.in_force())
+    told = len(settings.given) + len(settings.policy.settings) - _both(settings)
+    found = settings.policy
+    return print_sound(told, len(found.rules.written), found.warnings, is_json=output == "json")
+
+
+@config.command
+def reference() -> int:
+    """Print everything that can be configured, as Markdown: keys, their values, defaults and variables."""
+    from casemate.api.keys_page import tables
+
+    sys.stdout.write(tables())
+    return 0
+
+
+def _both(settings: Settings) -> int:
+    """Values that are counted among the policy's and by themselves."""
+    return sum(one.name in settings.given for one in settings.policy.settings)
+
+
+def _pair(found: tuple[Key, Setting]) -> tuple[Key, Any]:
+    return found[0], found[1].value
+
+
+def _chosen(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Setting]]:
+    """The key, or those of the section, of that name. Raises ``InvalidArgument``."""
+    names = {name} if name in KEYS else {key.name for key in SECTIONS.get(name, ())}
+    if not names:
+        from casemate.model.foreign import suggest
+
+        raise InvalidArgument(
+            "key",
+            f"{name!r} is no key that casemate knows{suggest(name, [*KEYS, *SECTIONS])}",
+            remediation="`casemate config` lists them.",
+        )
+    return [(key, setting) for key, setting in found if key.name in names]
+
+
+def _lines(settings: Settings, found: list[tuple[Key, Setting]]) -> Iterator[str]:
+    from casemate.surfaces.cli.answers import aligned
+    from casemate.surfaces.cli.inert import visible
+
+    yield f"file  {visible(settings.file or 'none')}"
+    for section, keys in SECTIONS.items():
+        if rows := [(one.name, shown(key, one.value), one.where) for key, one in found if key in keys]:
+            yield f"\n{section}"
+            yield from aligned(rows)
+
+
+def _document(settings: Settings, found: list[tuple[Key, Setting]]) -> dict[str, Any]:
+    values = {key.name: {"value": without_secrets(key.name, one.value), "source": one.where} for key, one in found}
+    return {"file": settings.file, "values": values}
+
+
+_BUILT_IN = "built in"
+_EVER = float("inf")
+_SIZES = ("limits.memory", "limits.output", "limits.full_output", "limits.disk")
+
+policy = App(name="policy", help="Show what a policy permits, and from which line.")
+
+
+@policy.command(name="show")
+def show_policy(*, file: str | None = None, output: Output = "text", as_json: AsJson = False) -> int:
+    """Print what is in force: each setting, each rule and each default, with the line that it comes from.
+
+    Parameters
+    ----------
+    file
+        The policy file. Unless given, what is configured: that of CASEMATE_POLICY, or of the user's configuration file;
+        else what is built in.
+    output
+        text (unless given), or json: the same as one JSON object.
+    """
+    found = policy_in(file) if file else settings_of(os.environ).policy
+    if as_json or output == "json":
+        print_json(_policy_document(found))
+    else:
+        sys.stdout.write("\n".join(_policy_lines(found)) + "\n")
+    return 0
+
+
+@policy.command(name="check")
+def check_policy(file: str, /, *, output: Output = "text") -> int:
+    """Read a policy file and say whether it is sound; nothing runs.
+
+    Parameters
+    ----------
+    file
+        The policy file.
+    output
+        text (unless given), or json: how many settings and rules it has, and its warnings.
+    """
+    found = policy_in(file)
+    return print_sound(len(found.settings), len(found.rules.written), found.warnings, is_json=output == "json")
+
+
+def _policy_lines(found: Policy) -> Iterator[str]:
+    from casemate.surfaces.cli.answers import aligned
+    from casemate.surfaces.cli.inert import visible
+
+    yield "settings"
+    yield from aligned((name, _shown(name, value), where) for name, value, where in _settings(found))
+    if found.rules.written:
+        yield "\nrules: deny wins over ask, and ask over allow"
+        yield from aligned((one.effect, one.kind, _about(one), _bounds(one), one.where) for one in found.rules.written)
+    yield "\nwithout a rule"
+    yield from aligned((kind, *_default(found.rules, kind)) for kind in DEFAULTS)
+    if found.warnings:
+        yield "\nwarnings"
+        yield from (f"  {visible(warning)}" for warning in found.warnings)
+
+
+def _settings(found: Policy) -> Iterator[tuple[str, Any, str]]:
+    named = {setting.name for setting in found.settings}
+    yield from ((setting.name, setting.value, setting.where) for setting in found.settings)
+    if "network" not in named:
+        yield "network", "listed", _BUILT_IN
+    limits = Limits()
+    for name in Limits.__dataclass_fields__:
+        if f"limits.{name}" not in named:
+            yield f"limits.{name}", getattr(limits, name), _BUILT_IN
+
+
+def _default(rules: Rules, kind: Kind) -> tuple[str, str]:
+    effect, where = rules.default(kind)
+    return effect, _BUILT_IN if where == "default" else where
+
+
+def _about(one: Rule) -> str:
+    """What a rule is about, on one line."""
+    named = (
+        ("server", one.server), ("tool", one.tool), ("schema", one.schema[:12]), ("host", one.host),
+        ("at", ", ".join(map(str, one.addresses))),
+        ("package", one.package), ("command", one.command), ("namespace", one.namespace),
+    )  # fmt: skip
+    parts = [f"{name} {value}" for name, value in named if value]
+    if one.arguments is not None:
+        each = ", ".join(f"{name}: {pattern}" for name, pattern in one.arguments.items())
+        parts.append(f"arguments {each or 'none'}")
+    elif one.kind == "tool":
+        parts.append("arguments any")
+    return "; ".join(parts) or "all"
+
+
+def _bounds(one: Rule) -> str:
+    """A rule's budget and end, on one line."""
+    parts = [] if one.uses is None else [f"{one.uses} times"]
+    if one.lasts < _EVER:
+        parts.append(f"for {one.lasts:g} s")
+    if one.until < _EVER:
+        from datetime import UTC, datetime
+
+        parts.append(f"until {datetime.fromtimestamp(one.until, UTC).isoformat()}")
+    return ", ".join(parts)
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in _SIZES and isinstance(value, int):
+        return format_size(value)
+    return "none" if value is None else str(value)
+
+
+def _policy_document(found: Policy) -> dict[str, Any]:
+    return {
+        "settings": [{"name": name, "value": value, "where": where} for name, value, where in _settings(found)],
+        "rules": [
+            {"effect": one.effect, "kind": one.kind, "about": _about(one), "bounds": _bounds(one), "where": one.where}
+            for one in found.rules.written
+        ],
+        "defaults": {
+            kind: dict(zip(("effect", "where"), _default(found.rules, kind), strict=True)) for kind in DEFAULTS
+        },
+        "warnings": list(found.warnings),
+    }

@@ -1,0 +1,121 @@
+"""Commands that ask the user's service: one connection, started on demand, and closed again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from cyclopts import Parameter
+
+from casemate.errors import InvalidArgument
+from casemate.surfaces.cli import interrupts
+from casemate.surfaces.cli.answers import print_json, print_lines
+from casemate.surfaces.cli.parameters import Output
+
+if TYPE_CHECKING:
+    from casemate.remote.client import Remote
+
+
+T = TypeVar("T")
+Work = Callable[["Remote"], Awaitable[T]]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Asked:
+    """What every command of the service takes.
+
+    Parameters
+    ----------
+    output
+        text (unless given), or json: the whole answer on stdout, for programs.
+    namespace
+        Whose sessions, runs and requests; those of the default one unless given.
+    """
+
+    output: Output = "text"
+    namespace: str | None = None
+
+    @property
+    def is_json(self) -> bool:
+        """Whether a program reads the answer."""
+        return self.output == "json"
+
+
+PLAIN = Asked()
+
+
+def served(work: Work[T], asked: Asked = PLAIN, *, runs: bool = False) -> T:
+    """Do ``work`` with a connection to the service: the one that ``CASEMATE_URL`` and ``CASEMATE_TOKEN`` name, else the
+    user's own, which is started where none runs. ``runs``: it is to run programs with the packages that are here.
+
+    Raises ``CasemateError``.
+    """
+    from casemate.remote.client import connect
+
+    async def connected() -> T:
+        url, token = os.environ.get("CASEMATE_URL"), os.environ.get("CASEMATE_TOKEN")
+        remote = await connect(url, token if url else None, namespace=asked.namespace, runs=runs)
+        try:
+            return await work(remote)
+        finally:
+            await remote.close()
+
+    return interrupts.run(connected())
+
+
+def ask(asked: Asked, operation: str, **arguments: Any) -> Any:
+    """The answer to one operation; arguments that are None are left out."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return served(lambda remote: remote(operation, given), asked)
+
+
+def tell_service(operation: str, **arguments: Any) -> None:
+    """Do in the user's service, where one runs, what was done to a file of the user's, and say where it failed."""
+    from casemate.errors import CasemateError, Unavailable
+    from casemate.remote.client import attached
+    from casemate.surfaces.cli.failures import say
+    from casemate.surfaces.cli.inert import inert
+
+    async def told() -> None:
+        remote = await attached(os.environ)
+        try:
+            await remote(operation, arguments)
+        except CasemateError as error:
+            say(inert(f"the service that runs has not taken it: {error.message}"))
+        finally:
+            await remote.close()
+
+    with contextlib.suppress(Unavailable):
+        interrupts.run(told())
+
+
+Filter = Annotated[tuple[str, ...], Parameter(name=("--filter", "-f"), negative=(), allow_leading_hyphen=True)]
+Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"), negative=())]
+_NAMESPACE = "namespace"  # whose list is asked for, where the others choose from it
+
+
+def wanted(filters: Sequence[str], asked: Asked) -> tuple[Asked, dict[str, list[str]] | None]:
+    """What KEY=VALUE filters ask for: whom to ask, and the ``filters`` of the operation. Raises ``InvalidArgument``."""
+    chosen: dict[str, list[str]] = {}
+    for one in filters:
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise InvalidArgument("filters", f"{one[:100]!r} is not KEY=VALUE")
+        chosen.setdefault(key, []).append(value)
+    for namespace in chosen.pop(_NAMESPACE, ()):
+        if asked.namespace not in (None, namespace):
+            raise InvalidArgument("filters", f"one namespace at a time: {asked.namespace!r} is asked for already")
+        asked = replace(asked, namespace=namespace)
+    return asked, chosen or None
+
+
+def print_listed(rows: Sequence[Mapping[str, Any]], handle: str, *, quiet: bool) -> None:
+    """Rows for programs: as JSON, or with ``quiet`` their handles alone, one a line."""
+    if quiet:
+        print_lines(row[handle] for row in rows)
+    else:
+        print_json(rows)

@@ -1,0 +1,381 @@
+"""``casemate cp``: files and whole folders between here and sessions or runs, and from these to sessions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from casemate.errors import InvalidArgument, NotFound, Unavailable
+from casemate.files.archives import Packer, unpack
+from casemate.files.beneath import Attributes, write_file
+from casemate.files.protected import PROTECTED
+from casemate.model.limits import format_size
+from casemate.model.plan import WORKSPACE
+from casemate.operations.lookup import match_handle
+from casemate.operations.stores import MOST_BYTES
+from casemate.surfaces.cli.answers import print_json
+from casemate.surfaces.cli.connection import PLAIN, Asked, served
+from casemate.surfaces.cli.failures import WHAT_THERE_IS, say
+from casemate.surfaces.cli.parameters import Name
+from casemate.surfaces.cli.terminal import Progress
+
+if TYPE_CHECKING:
+    from casemate.remote.client import Remote
+
+
+_NOT_WHOLE = 1  # the exit code where a bound, or a failure, left something behind
+_MOST_TOLD = 20  # of what was left out, in lines; --output json has more
+_PIPE = "-"
+_AWAY_IS = "One of the two is SESSION:PATH or RUN:NAME, and SESSION: alone is a session's workspace."
+
+
+def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
+    """Copy files and folders out of sessions and runs, and into sessions.
+
+    casemate cp analysis:plot.png .
+
+    casemate cp data analysis:
+
+    casemate cp analysis:results/. results
+
+    casemate cp analysis:results - | tar t
+
+    A folder is copied into a folder that is there, and else becomes what the target names; with /. at its end only what
+    is in it is copied. Regular files and folders are copied, and no links, devices or setuid bits; from a session or
+    run no names, either, that tools of yours act upon by themselves (.git/hooks, .envrc). What was left out is said.
+    The exit code is 1 where a bound or a failure left more behind.
+
+    Parameters
+    ----------
+    source
+        A path here, or SESSION:PATH, or RUN:NAME, which are relative to the workspace; SESSION:. is all of it, and - a
+        tar archive on standard input. A path here that has a colon begins with ./
+    target
+        A path here, or SESSION:PATH; SESSION: alone is its workspace, and - a tar archive on standard output.
+    """
+    away, home = _place(source, "source"), _place(target, "target")
+    if away is None and home is None:
+        raise InvalidArgument("source", "neither names a session or run", remediation=_AWAY_IS)
+
+    async def copied(remote: Remote) -> dict[str, Any]:
+        with Progress(shows=not asked.is_json) as progress:
+            copying = _Copying(remote, progress)
+            if away is None:
+                assert home is not None
+                return await copying.sent(source, await copying.found(home, "target", makes=True))
+            place = await copying.found(away, "source")
+            if home is None:
+                return await copying.fetched(place, target)
+            return await copying.passed_on(place, await copying.found(home, "target", makes=True))
+
+    done = served(copied, asked)
+    return _told({"source": source, "target": target, **done}, asked, quiet=target == _PIPE)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A path of a session or a run. ``of``: which, as operations take it; ``kind``: what lies there, or None."""
+
+    of: dict[str, str]
+    path: str
+    kind: str | None
+    has_end: bool = False  # a slash: a folder is meant
+    is_content: bool = False  # what is in the folder, and not the folder
+
+    @property
+    def name(self) -> str:
+        """What it is called: nothing for a workspace, or for what is in a folder."""
+        return "" if self.is_content else PurePosixPath(self.path).name
+
+    def within(self, name: str, kind: str) -> str:
+        """The path that a file or a folder gets which is copied here. Raises ``InvalidArgument``."""
+        if self.kind == "folder" or (self.has_end and kind == "file"):
+            return f"{self.path}/{name}".strip("/")
+        if self.kind not in (None, kind):
+            raise InvalidArgument("target", f"{self.path!r} is there, and is a {self.kind}")
+        return self.path
+
+
+class _Copying:
+    """One copy, over one connection."""
+
+    def __init__(self, remote: Remote, progress: Progress) -> None:
+        self._remote = remote
+        self._progress = progress
+
+    async def found(self, place: tuple[str, str], argument: str, *, makes: bool = False) -> _Place:
+        """What HANDLE:PATH names; ``makes``: it need not be there. Raises ``InvalidArgument``."""
+        handle, path = place
+        of = await self._handle(handle, argument)
+        if makes and "run" in of:
+            raise InvalidArgument(argument, f"{handle!r} is a run, which is over; copy into a session")
+        is_content = path in (".", "./") or path.endswith("/.")
+        plain = "/".join(part for part in path.split("/") if part not in ("", "."))
+        try:
+            kind = (await self._remote("files.info", {"path": plain, **of}))["kind"]
+        except InvalidArgument as error:
+            if not makes:
+                raise InvalidArgument(argument, error.problem, remediation=error.remediation) from None
+            kind = None
+        if kind not in (None, "file", "folder"):
+            raise InvalidArgument(argument, f"{path!r} is a {kind}; only files and folders are copied")
+        return _Place(of, plain, kind, path.endswith("/"), is_content or not plain)
+
+    async def _handle(self, handle: str, argument: str) -> dict[str, str]:
+        """A session by its name, or a session or a run by its handle or the beginning of that."""
+        sessions = await self._remote("sessions.list")
+        if any(handle in (one["session"], one["name"]) for one in sessions):
+            return {"session": handle}
+        known = {one["session"]: "session" for one in sessions}
+        known |= {one["run"]: "run" for one in await self._remote("runs.list")}
+        found = match_handle(handle, known, argument, "sessions and runs")
+        if found is None:
+            raise NotFound(
+                argument, f"there is no session or run {handle[:100]!r}, or it has ended", remediation=WHAT_THERE_IS
+            )
+        return {known[found]: found}
+
+    async def fetched(self, place: _Place, target: str) -> dict[str, Any]:
+        """From a session or a run to here."""
+        if target == _PIPE:
+            return await self._to_pipe(place)
+        path = _within(target, place)
+        if place.kind == "file":
+            return await self._file_fetched(place, path)
+        made = await self._remote("archives.pack", {"path": place.path, **place.of})
+        with tempfile.TemporaryFile(prefix="casemate-") as archive:
+            await self._archive(made, archive)
+            written = _unpacked(archive, path, self._progress)
+        return _sum(written, made)
+
+    async def _file_fetched(self, place: _Place, path: Path) -> dict[str, Any]:
+        kind, handle = ("files", place.of["session"]) if "session" in place.of else ("artifacts", place.of["run"])
+        data = await self._remote.download(kind, handle, *place.path.split("/"))
+        _write(path, data)
+        return _one(data)
+
+    async def _to_pipe(self, place: _Place) -> dict[str, Any]:
+        if sys.stdout.isatty():
+            raise InvalidArgument("target", "an archive is nothing for a terminal; send it to a file or to tar")
+        top = {"top": place.name} if place.kind == "folder" and place.name else {}
+        made = await self._remote("archives.pack", {"path": place.path, **top, **place.of})
+        with tempfile.TemporaryFile(prefix="casemate-") as archive:
+            await self._archive(made, archive)
+            shutil.copyfileobj(archive, sys.stdout.buffer, 1 << 20)
+        sys.stdout.buffer.flush()
+        return _sum(made, made)
+
+    async def _archive(self, made: dict[str, Any], archive: BinaryIO) -> None:
+        try:
+            await self._remote.fetch(made["handle"], archive, self._progress.bytes)
+        finally:
+            await self._remote("archives.drop", {"handle": made["handle"]})
+        archive.seek(0)
+
+    async def sent(self, source: str, place: _Place) -> dict[str, Any]:
+        """From here to a session."""
+        if source == _PIPE:
+            if place.kind != "folder":
+                raise InvalidArgument("target", f"{place.path!r} is no folder of the session")
+            return await self._unpacked(await self._remote.upload(_piped()), place, place.path)
+        path, is_folder = _named(source)
+        if not is_folder:
+            data = _content(path)
+            handle = await self._remote.upload(data)
+            try:
+                written = {"path": place.within(path.name, "file"), "handle": handle}
+                await self._remote("files.write", {**place.of, **written})
+            finally:
+                await self._remote("archives.drop", {"handle": handle})
+            return _one(data)
+        is_content = source in (".", "./", "..", "../") or source.endswith("/.")
+        into = place.path if is_content else place.within(path.name, "folder")
+        if is_content and place.kind == "file":
+            raise InvalidArgument("target", f"{place.path!r} is there, and is a file")
+        with tempfile.TemporaryFile(prefix="casemate-") as archive:
+            packed = _packed(path, archive, self._progress)
+            archive.seek(0)
+            handle = await self._remote.upload(archive.read())
+        return _sum(await self._unpacked(handle, place, into), packed)
+
+    async def _unpacked(self, handle: str, place: _Place, path: str) -> dict[str, Any]:
+        try:
+            told = await self._remote("archives.unpack", {**place.of, "handle": handle, "path": path})
+        finally:
+            await self._remote("archives.drop", {"handle": handle})
+        return _sum(told, told)
+
+    async def passed_on(self, place: _Place, home: _Place) -> dict[str, Any]:
+        """From a session or a run to a session, within the service."""
+        kind = place.kind or "file"
+        path = home.path if place.is_content else home.within(place.name, kind)
+        if kind == "file" and PurePosixPath(path).name != place.name:
+            raise InvalidArgument("target", f"a file keeps its name between sessions: {place.name!r}")
+        made = await self._remote("archives.pack", {"path": place.path, **place.of})
+        folder = path.rpartition("/")[0] if kind == "file" else path
+        return _sum(await self._unpacked(made["handle"], home, folder), made)
+
+
+def _place(text: str, argument: str) -> tuple[str, str] | None:
+    """The handle and the path of a place that is not here."""
+    handle, colon, path = text.partition(":")
+    if not colon or not handle or "/" in handle or handle.startswith("."):
+        return None
+    if not path and argument == "source":
+        raise InvalidArgument(
+            "source", f"{text!r} has no path behind its colon", remediation=f"{text}. is the whole workspace."
+        )
+    return handle, _beneath(path, argument)
+
+
+def _beneath(path: str, argument: str) -> str:
+    """A path of a session or a run as one that is relative to its workspace. Raises ``InvalidArgument`` for one that
+    lies elsewhere in a cell."""
+    if f"{path}/".startswith(f"{WORKSPACE}/"):
+        return path.removeprefix(WORKSPACE).lstrip("/")
+    if path.startswith("/"):
+        raise InvalidArgument(
+            argument,
+            f"{path!r} is not in the workspace, and only what is there is copied",
+            remediation=f"Paths of a session or run are relative to its workspace, which programs see as {WORKSPACE}.",
+        )
+    return path
+
+
+def _named(source: str) -> tuple[Path, bool]:
+    """What is to be copied from here, with a name of its own, and whether it is a folder."""
+    try:
+        is_folder = stat.S_ISDIR(os.stat(source).st_mode)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidArgument("source", f"cannot read {source!r}: {reason}") from None
+    return Path(os.path.abspath(source)), is_folder
+
+
+def _within(target: str, place: _Place) -> Path:
+    """Where something goes that is copied to ``target`` here. Raises ``InvalidArgument``."""
+    path = Path(target)
+    if target.endswith("/") and place.kind == "file" and not path.is_dir():
+        raise InvalidArgument("target", f"there is no folder {target!r}")
+    if path.is_dir() and place.name:
+        path = path / place.name
+    if place.kind == "folder" and path.exists() and not path.is_dir():
+        raise InvalidArgument("target", f"{str(path)!r} is there, and is no folder")
+    if place.kind == "file" and path.is_dir():
+        raise InvalidArgument("target", f"{str(path)!r} is there, and is a folder")
+    return path
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise InvalidArgument("source", f"cannot read {str(path)!r}: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise InvalidArgument("source", f"{str(path)!r} has more than {format_size(MOST_BYTES)}")
+    return data
+
+
+def _piped() -> bytes:
+    if sys.stdin.isatty():
+        raise InvalidArgument("source", "an archive comes from a file or from tar, and not from a terminal")
+    data = sys.stdin.buffer.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise InvalidArgument("source", f"the archive has more than {format_size(MOST_BYTES)}")
+    return data
+
+
+def _packed(folder: Path, archive: BinaryIO, progress: Progress) -> dict[str, Any]:
+    """A folder here as an archive; what is in it."""
+    packer = Packer(archive, tell=progress.files)
+    try:
+        root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InvalidArgument("source", f"cannot read {str(folder)!r}: {error.strerror}") from None
+    try:
+        packer.tree(root)
+    finally:
+        os.close(root)
+    return _document(packer.end())
+
+
+def _unpacked(archive: BinaryIO, folder: Path, progress: Progress) -> dict[str, Any]:
+    """An archive as a folder here; what came out of it."""
+    masked = os.umask(0o077)
+    os.umask(masked)
+    try:
+        folder.mkdir(exist_ok=True)
+        root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InvalidArgument("target", f"cannot write {str(folder)!r}: {error.strerror}") from None
+    refuses = partial(_protected, folder.name)
+    try:
+        return _document(unpack(archive, root, masked=masked | 0o022, refuses=refuses, tell=progress.files))
+    except OSError as error:
+        raise Unavailable(f"{str(folder)!r} has no room for all of it: {error.strerror}") from None
+    finally:
+        os.close(root)
+
+
+def _protected(top: str, path: tuple[bytes, ...], is_folder: bool) -> str | None:
+    """Why what lies in a folder that is called ``top`` here is not copied with it."""
+    why = PROTECTED.reason((*filter(None, (top,)), *map(os.fsdecode, path)), folder=is_folder)
+    return f"{why}; copy it by itself" if why else None
+
+
+def _write(target: Path, data: bytes) -> None:
+    """Put ``data`` at ``target``; a link that was there is replaced, not followed."""
+    try:
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            write_file(folder, target.name, (data,), Attributes())
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise InvalidArgument("target", f"cannot write {str(target)!r}: {error.strerror}") from None
+
+
+def _document(carried: Any) -> dict[str, Any]:
+    left_out = [{"name": one.name, "reason": one.reason} for one in carried.left_out]
+    names = ("files", "folders", "bytes", "is_whole")
+    return {**{name: getattr(carried, name) for name in names}, "left_out": left_out}
+
+
+def _one(data: bytes) -> dict[str, Any]:
+    return {"files": 1, "folders": 0, "bytes": len(data), "left_out": [], "is_whole": True}
+
+
+def _sum(written: dict[str, Any], packed: dict[str, Any]) -> dict[str, Any]:
+    """What was written of what was packed, with what either has left out."""
+    known = {name: written[name] for name in ("files", "folders", "bytes")}
+    both = [packed] if written is packed else [packed, written]
+    left_out = [one for told in both for one in told["left_out"]]
+    return {**known, "left_out": left_out, "is_whole": all(told["is_whole"] for told in both)}
+
+
+def _told(done: dict[str, Any], asked: Asked, *, quiet: bool) -> int:
+    if asked.is_json and not quiet:
+        print_json(done)
+    else:
+        from casemate.surfaces.cli.inert import visible
+
+        for one in done["left_out"][:_MOST_TOLD]:
+            say(visible(f"left out: {one['name']}: {one['reason']}"))
+        if (more := len(done["left_out"]) - _MOST_TOLD) > 0:
+            say(f"left out: {more} more; --output json names them")
+        if sys.stderr.isatty():
+            counted = f"{_count(done['files'], 'file')} and {_count(done['folders'], 'folder')}"
+            say(f"copied {counted}, {format_size(done['bytes'])}")
+    return 0 if done["is_whole"] else _NOT_WHOLE
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

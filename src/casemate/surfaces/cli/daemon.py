@@ -1,0 +1,164 @@
+"""The service put together: its places, its namespaces' sandboxes, and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from casemate.api.sandbox import Sandbox
+from casemate.errors import InvalidArgument, Unavailable
+from casemate.operations.catalogue import catalogue
+from casemate.remote.address import is_loopback
+from casemate.remote.fingerprints import fingerprints
+from casemate.remote.places import places_of
+from casemate.surfaces.cli.failures import say
+from casemate.surfaces.http.app import HttpApplication
+from casemate.surfaces.http.daemon import ServiceLock, begin, live
+from casemate.surfaces.http.entry import Application
+from casemate.surfaces.http.identity import UNIX, Admitted, Listener, hosts_of
+from casemate.surfaces.http.server import Server, listen, new_loop, take_descriptors
+from casemate.surfaces.http.service import Service, Terms
+from casemate.surfaces.http.tokens import Tokens
+
+MakeSandbox = Callable[[str], Sandbox]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Those of ``casemate service``."""
+
+    idle_stop: float | None = None
+    drain: float = 10.0
+    listen: tuple[str, ...] = ()
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    plain_http: bool = False
+    host_names: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    on_demand: bool = False
+
+
+def run(
+    options: Options,
+    environ: Mapping[str, str],
+    make_sandbox: MakeSandbox | None = None,
+    mounts: Mapping[str, Application] | None = None,
+) -> int:
+    """Serve until told to end; the exit code. ``make_sandbox`` gives that of a namespace; ``mounts``: other
+    applications by the first part of their paths. Raises ``InvalidArgument`` and ``Unavailable``."""
+    addresses = _checked(options)
+    os.umask(0o077)
+    gc.enable()  # the command line, which ends soon, goes without
+    places = places_of(environ)
+    lock = ServiceLock(places)
+    try:
+        log = begin(places.state)
+        terms = Terms(drain=options.drain, idle_stop=options.idle_stop)
+        service = Service(places.state, make_sandbox or partial(sandbox_of, environ), terms)
+        admitted = Admitted(Tokens(places.state).principals_of)
+        fronts = _Fronts(service, options, addresses, admitted, fingerprints(environ), mounts)
+
+        def ready() -> None:
+            log.info("listening", extra={"event": "listening", "address": str(places.sockets)})
+            if not options.on_demand:
+                say("; ".join(["serving at " + str(places.sockets), *options.listen]))
+
+        os.chdir("/")
+        take_descriptors()
+        _load()
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(live(service, partial(fronts.servers, lock), ready))
+    finally:
+        lock.close()
+    return 0
+
+
+def _load() -> None:
+    """Everything that the first requests need: loading it later would hold up all that are there by then."""
+    import casemate.approvals.broker
+    import casemate.execution.pipeline
+    import casemate.execution.stream
+    import casemate.sessions.session  # noqa: F401 - loaded, not used
+
+    catalogue()
+    gc.freeze()  # no collection looks at all that again
+
+
+def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> Sandbox:
+    """The sandbox of a namespace, as the user has configured it, with the user's secrets and MCP servers; ``arguments``
+    come before what is configured. Raises as the class."""
+    from casemate.api.settings import settings_of
+    from casemate.vault.vault import users_store
+
+    configured = settings_of(environ).sandbox_arguments(environ)
+    given = {"vault": users_store(environ), "tools": _users_servers(environ), **configured, **arguments}
+    return Sandbox(**{**given, "namespace": namespace})
+
+
+def _users_servers(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The servers of ``casemate tools``."""
+    from casemate.tools.files import begun_at_home, read_file, users_file
+
+    return {name: begun_at_home(one, environ) for name, one in read_file(users_file(environ)).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Fronts:
+    service: Service
+    options: Options
+    addresses: Sequence[tuple[str, int]]
+    admitted: Admitted
+    settings: Mapping[str, str]
+    mounts: Mapping[str, Application] | None
+
+    def servers(self, lock: ServiceLock) -> list[Server]:
+        """One for each place, each listening already; the Unix socket is the last, so that whoever finds it is served.
+        Raises ``Unavailable``."""
+        tls = (self.options.tls_cert, self.options.tls_key)
+        files = (tls[0], tls[1]) if tls[0] and tls[1] else None
+        made = []
+        for host, port in self.addresses:
+            try:
+                listening = listen(host, port)
+                names = hosts_of([(host, listening.getsockname()[1])], self.options.host_names, tls=files is not None)
+                origins = frozenset(origin.lower().rstrip("/") for origin in self.options.origins)
+                made.append(Server(self._front(Listener("tcp", names, origins)), listening, files))
+            except OSError as error:
+                raise Unavailable(f"{host}:{port} cannot be listened at: {error.strerror or error}") from None
+        made.append(Server(self._front(UNIX), lock.listening()))
+        return made
+
+    def _front(self, listener: Listener) -> HttpApplication:
+        return HttpApplication(self.service, listener, self.admitted, self.settings, self.mounts)
+
+
+def _checked(options: Options) -> list[tuple[str, int]]:
+    """The addresses to listen at. Raises ``InvalidArgument`` for those that would lay open what is said."""
+    for name, seconds in (("idle_stop", options.idle_stop), ("drain", options.drain)):
+        if seconds is not None and not (0 <= seconds < math.inf):
+            raise InvalidArgument(name, f"{seconds!r} is not a number of seconds")
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise InvalidArgument("tls_cert", "--tls-cert and --tls-key belong together; give both")
+    addresses = [_address(text) for text in options.listen]
+    for host, port in addresses:
+        if not is_loopback(host) and not options.tls_cert and not options.plain_http:
+            raise InvalidArgument(
+                "listen",
+                f"{host}:{port} would send tokens, programs and results over the network for everybody to read",
+                remediation="Give --tls-cert and --tls-key; or --plain-http where that network is trusted.",
+            )
+    return addresses
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidArgument("listen", f"{text!r} is not HOST:PORT")
+    return ("127.0.0.1" if host == "localhost" else host), int(port)

@@ -1,0 +1,157 @@
+"""A run of the service, followed from a terminal: its output as casemate's own, its questions to whoever is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+from casemate.model.approval import ApprovalRequest
+from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
+from casemate.operations.documents import event_of, execution_of
+from casemate.surfaces.cli import failures
+from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.terminal import Streams, is_picture
+
+if TYPE_CHECKING:
+    from casemate.model.execution import Execution, ProgramError
+    from casemate.remote.client import Remote
+    from casemate.surfaces.cli.terminal import Terminal
+
+
+TOO_LATE = "that came too late: somebody else has answered, or the run is over"
+_GONE = "nobody waits for it any more: what asked has ended, as the service was stopped"
+FOR_LATER = f"{_GONE}; an answer is for when exactly the same is asked again"
+
+
+def gone(*, allow: bool) -> str:
+    """What an answer is good for to a request whose asker is gone."""
+    then = "exactly the same of the same caller is allowed once, within an hour" if allow else "it is no longer listed"
+    return f"{_GONE}; {then}"
+
+
+class _Elsewhere:
+    """The content of a file that stays with the service."""
+
+    def read_bytes(self) -> bytes:
+        raise OSError("it is with the service; casemate cp copies it out")
+
+    def save(self, _path: object) -> None:
+        self.read_bytes()
+
+
+async def follow(remote: Remote, run: str, *, cursor: int = 0, raw: bool = False, asks: bool = True) -> int:
+    """Print what a run writes from event ``cursor`` on until it is over; its exit code.
+
+    ``asks``: what it wants to be allowed is asked here, where a person is at the terminal; else the command that
+    answers it is named. Raises ``CasemateError``, and ``ReaderGone`` where nobody reads what is printed.
+    """
+    try:
+        return await _followed(remote, run, cursor, raw=raw, asks=asks)
+    except BaseExceptionGroup as failed:  # what went wrong, and not that it did so beside questions
+        raise failed.exceptions[0] from None
+
+
+async def _followed(remote: Remote, run: str, cursor: int, *, raw: bool, asks: bool) -> int:
+    streams, screen = Streams(raw=raw), asyncio.Lock()
+    async with contextlib.aclosing(_events(remote, run, cursor)) as events, asyncio.TaskGroup() as questions:
+        async for event in events:
+            match event:
+                case Output():
+                    async with screen:
+                        await streams.output(event)
+                case Display() | ResultEvent():
+                    async with screen:
+                        await streams.result(event.result)
+                case ErrorEvent(error) if not _is_exit(error) and await _is_step(remote, run):
+                    async with screen:
+                        await streams.error(error)
+                case ApprovalRequest():
+                    questions.create_task(_answered(remote, event, screen, asks=asks))
+                case Done(execution):
+                    await streams.end()
+                    return told(execution, run)
+    raise AssertionError("a stream ends with Done")
+
+
+def told(execution: Execution, run: str) -> int:
+    """Say what is out of the ordinary of a run that is over; its exit code."""
+    from casemate.surfaces.cli.inert import visible
+    from casemate.surfaces.cli.outcome import outcome
+
+    for line in outcome(execution):
+        say(line)
+    if pictures := sum(map(is_picture, execution.results)):
+        what = "1 picture" if pictures == 1 else f"{pictures} pictures"
+        say(f"shown and not saved: {what}; --output json has what a program shows, and files that it saves are kept")
+    if execution.artifacts:
+        names = ", ".join(visible(artifact.name) for artifact in execution.artifacts[:8])
+        say(f"left {len(execution.artifacts)}: {names}; casemate cp {run}:NAME . copies one out")
+    return failures.exit_code_of(execution)
+
+
+def execution_in(state: dict[str, Any]) -> Execution | None:
+    """The outcome in the state of a run, without the contents of its files."""
+    document = state["execution"]
+    return None if document is None else execution_of(document, lambda _run, _name: _Elsewhere())
+
+
+def _is_exit(error: ProgramError) -> bool:
+    """Whether the exit code says all of it."""
+    return error.name == "SystemExit" and error.value.lstrip("-").isdecimal()
+
+
+async def _is_step(remote: Remote, run: str) -> bool:
+    """Whether a run belongs to a session, whose interpreter does not print errors itself."""
+    return (await remote("runs.get", {"run": run}))["session"] is not None
+
+
+async def _events(remote: Remote, run: str, cursor: int) -> AsyncGenerator[Event]:
+    async with contextlib.aclosing(remote.stream("runs.stream", {"run": run}, cursor=cursor)) as documents:
+        async for document in documents:
+            yield event_of(document, lambda _run, _name: _Elsewhere())
+
+
+async def _answered(remote: Remote, request: ApprovalRequest, screen: asyncio.Lock, *, asks: bool) -> None:
+    """Have a request decided here, or say where it can be."""
+    from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
+
+    if not asks or request.kind == "elicitation" or not somebody_is_there():
+        say(f"waits for an approval: casemate approvals show {request.id}")
+        return
+    await decided_here(remote, request, Terminal(screen))
+
+
+async def decided_here(remote: Remote, request: ApprovalRequest, terminal: Terminal) -> None:
+    """Ask the person at the terminal, and tell the service; the question is taken back when somebody else answers."""
+    asking = asyncio.ensure_future(decided(remote, request, terminal))  # noqa: TID251 - awaited or cancelled here
+    elsewhere = asyncio.ensure_future(_over(remote, request.id))  # noqa: TID251 - the same
+    try:
+        first, _ = await asyncio.wait([asking, elsewhere], return_when=asyncio.FIRST_COMPLETED)
+        for one in first:
+            one.result()
+    finally:
+        for one in (asking, elsewhere):
+            one.cancel()
+        await asyncio.wait([asking, elsewhere])
+
+
+async def decided(remote: Remote, request: ApprovalRequest, terminal: Terminal) -> None:
+    """Ask the person at the terminal, and tell the service. Cancelling takes the question back."""
+    if request.state == "withdrawn":
+        say(f"{request.id}: {FOR_LATER}")
+    allow = await terminal.ask(request)
+    if not await remote("approvals.decide", {"request": request.id, "allow": allow}):
+        say(TOO_LATE)
+    elif request.state == "withdrawn":
+        say(f"{request.id}: {gone(allow=allow)}")
+
+
+async def _over(remote: Remote, request: str) -> None:
+    """Wait until a request needs no answer any more."""
+    async with contextlib.aclosing(remote.stream("approvals.events", {"told": [request]})) as events:
+        async for event in events:
+            if event["event"] == "over" and event["id"] == request:
+                return
+    raise AssertionError("a stream that ends says that it is lost")

@@ -1,0 +1,188 @@
+"""What is said of a program that has ended: why casemate ended it, where its files are, what is missing."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import secrets
+from collections.abc import Iterator
+
+from casemate.model.execution import Artifact, Execution, Result, not_reached
+from casemate.surfaces.cli.failures import OPTION_OF_CAUSE, option_of
+from casemate.surfaces.cli.inert import visible
+
+MOST_NAMES = 8  # of files or hosts in one go
+# What the resolvers of Python and Node say where there is nobody to ask (EAI_AGAIN, getaddrinfo(3)).
+_NOBODY_TO_ASK = ("Temporary failure in name resolution", "getaddrinfo EAI_AGAIN")
+
+
+def outcome(execution: Execution) -> Iterator[str]:
+    """Why casemate ended it, what of a folder was not written, and what was not reached."""
+    if execution.cause is not None:
+        yield why(execution)
+    yield from not_done(execution)
+
+
+def not_done(execution: Execution) -> Iterator[str]:
+    """What of a folder was not written, and what was not reached."""
+    for skipped in execution.skipped:
+        yield f"left out: {visible(skipped.name)}: {visible(skipped.reason)}"
+    if _asked_in_vain(execution):
+        when = "" if execution.state is None else " when a session is opened"
+        yield f"hosts are found and reached only where they are allowed: --allow HOST allows one{when}"
+    in_vain = not_reached(execution.crossings)
+    for where, reason in in_vain[:MOST_NAMES]:
+        yield f"not reached: {visible(where)}: {visible(reason)}"
+    if len(in_vain) > MOST_NAMES:
+        yield f"not reached: {len(in_vain) - MOST_NAMES} more"
+
+
+def _asked_in_vain(execution: Execution) -> bool:
+    """Whether a program that ended says that a name was not found, and no door has told of it as a crossing. It is only
+    what the program says: what is told for it holds in any case."""
+    error = execution.error
+    if error is None or execution.ok or execution.crossings:
+        return False
+    return any(said in error.value for said in _NOBODY_TO_ASK)
+
+
+def why(execution: Execution) -> str:
+    """Why casemate ended it, which has a cause, and what would help."""
+    cause = execution.cause
+    assert cause is not None
+    option = OPTION_OF_CAUSE.get(cause.code)
+    remedy = f"Raise it with {option}, or do less." if option else cause.remediation
+    message = re.sub(r"limits\.\w+", lambda found: option_of(found[0]), cause.message)
+    status = execution.status.replace("_", " ")
+    return visible(f"{status}: {message} {remedy}".strip())
+
+
+# What can be saved of a displayed object, best first. Text is printed instead.
+_SUFFIX_OF = {
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/svg+xml": ".svg",
+    "application/pdf": ".pdf",
+    "text/html": ".html",
+    "text/markdown": ".md",
+    "text/latex": ".tex",
+}
+_BINARY = {"image/png", "image/jpeg", "application/pdf"}
+_OUTPUT_FOLDER = "output/"
+
+
+def account(execution: Execution, *, output: str | None, has_workspace: bool, is_json: bool) -> Iterator[str]:
+    """The lines that are worth saying; saves the pictures that were shown on the way."""
+    if execution.cause is not None:
+        yield why(execution)
+    shown = [saved for result in execution.results if (saved := _savable(result))]
+    if output is None:
+        yield from _not_kept(execution, len(shown), has_workspace=has_workspace, is_json=is_json)
+    else:
+        yield from _kept(execution, shown, output, is_json=is_json)
+    yield from not_done(execution)
+
+
+def _not_kept(execution: Execution, shown: int, *, has_workspace: bool, is_json: bool) -> Iterator[str]:
+    """What --output would have kept. Files in a folder of the caller's are there anyhow."""
+    if execution.artifacts and not has_workspace:
+        names = _names([artifact.name for artifact in execution.artifacts])
+        yield f"not kept: {names}; --output DIR keeps what a program leaves"
+    if shown and not is_json:
+        yield f"shown and not saved: {_count(shown, 'picture')}; --output DIR saves them"
+    if execution.full_output is not None and is_json:
+        yield "not kept: the whole output; --output DIR keeps it, --output-limit SIZE returns more of it"
+
+
+def _kept(execution: Execution, shown: list[tuple[str, bytes]], output: str, *, is_json: bool) -> Iterator[str]:
+    refused = {skipped.name for skipped in execution.skipped}
+    written = [_exported(one.name) for one in execution.artifacts if one.name not in refused]
+    taken = {_exported(one.name) for one in execution.artifacts}
+    extra = list(_numbered(shown, taken))
+    if execution.full_output is not None and is_json:  # as text all of it has been printed
+        extra.append(_whole_output(execution.full_output, taken))
+    failed = _save(extra, output)
+    written += [name for name, _ in extra if name not in failed]
+    if written:
+        yield f"saved in {visible(output)}: {_names(written)}"
+    for name, reason in failed.items():
+        yield f"could not be saved in {visible(output)}: {name}: {reason}"
+
+
+def _numbered(shown: list[tuple[str, bytes]], taken: set[str]) -> Iterator[tuple[str, bytes]]:
+    number = 0
+    for suffix, data in shown:
+        number += 1
+        while (name := f"display-{number}{suffix}") in taken:
+            number += 1
+        yield name, data
+
+
+def _exported(name: str) -> str:
+    """An artifact's name in the folder that --output names."""
+    return name.removeprefix(_OUTPUT_FOLDER)
+
+
+def _whole_output(full: Artifact, taken: set[str]) -> tuple[str, bytes]:
+    name = "full-output.txt" if "full-output.txt" not in taken else f"full-output-{secrets.token_hex(4)}.txt"
+    return name, full.read_bytes()
+
+
+def _savable(result: Result) -> tuple[str, bytes] | None:
+    """A displayed object as a file: its suffix and content. None for what was printed, or cannot be read."""
+    for media_type, suffix in _SUFFIX_OF.items():
+        data = result.get(media_type)
+        if not isinstance(data, str):
+            continue
+        if media_type.startswith("text/") and result.text is not None:
+            return None
+        try:
+            return suffix, base64.b64decode(data) if media_type in _BINARY else data.encode("utf-8", "replace")
+        except ValueError:
+            continue
+    return None
+
+
+def _save(files: list[tuple[str, bytes]], folder: str) -> dict[str, str]:
+    """Write ``files`` into ``folder``, following no link in it; why what failed did."""
+    if not files:
+        return {}
+    try:
+        os.makedirs(folder, exist_ok=True)
+        root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        return {name: str(error.strerror) for name, _ in files}
+    failed: dict[str, str] = {}
+    try:
+        for name, data in files:
+            try:
+                _replace(root, name, data)
+            except OSError as error:
+                failed[name] = str(error.strerror)
+    finally:
+        os.close(root)
+    return failed
+
+
+def _replace(root: int, name: str, data: bytes) -> None:
+    """Put a file at ``name``; a link that was there is replaced, not followed."""
+    fresh = f".{name}.{secrets.token_hex(8)}"
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=root)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        os.rename(fresh, name, src_dir_fd=root, dst_dir_fd=root)
+    except OSError:
+        os.unlink(fresh, dir_fd=root)
+        raise
+
+
+def _names(names: list[str]) -> str:
+    shown = [visible(name) for name in names[:MOST_NAMES]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,110 @@
+"""``casemate packages``: environments of requirements, made ahead, which ``Sandbox(environment=[...])`` finds."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from casemate.api.sandbox import Sandbox
+from casemate.errors import InvalidArgument
+from casemate.model.approval import ApprovalRequest
+from casemate.model.overview import Installed, InstalledPackage
+from casemate.operations.documents import document
+from casemate.packages.package_sets import Environments
+from casemate.packages.store import default_folder
+from casemate.surfaces.cli import interrupts
+from casemate.surfaces.cli.answers import print_json, print_lines
+from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.inert import inert
+from casemate.surfaces.cli.inputs import configured
+from casemate.surfaces.cli.parameters import Flag, Name, Output
+
+app = App(name="packages", help="Install Python packages ahead, in a cell, and keep them.")
+
+
+@app.command(name="install")
+def install(
+    *names: Name,
+    index: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    policy: str | None = None,
+    yes: Flag = False,
+    output: Output = "text",
+) -> int:
+    """Install packages and what they need, and keep them: Sandbox(environment=[NAMES]) finds them.
+
+    What is to come is shown with its hashes first, and asked about.
+
+    Parameters
+    ----------
+    names
+        Requirements, such as 'requests>=2'.
+    index
+        The address of an index; may be given several times: the first that knows a name is the only one for it. Unless
+        given, the index of your pip.
+    policy
+        A policy file: its rules about packages decide first.
+    yes
+        Install without asking; what a rule denies stays denied.
+    output
+        text (unless given), or json: what was installed, and from where.
+    """
+    if not names:
+        raise InvalidArgument("name", "name one or more packages, such as 'requests' or 'requests>=2'")
+
+    def approve(request: ApprovalRequest) -> bool:
+        _show(request)
+        return yes or _agreed()
+
+    async def prepare() -> tuple[InstalledPackage, ...]:
+        said = configured("policy", "package_indexes", "audit", "namespace")
+        given = {name: value for name, value in (("package_indexes", index), ("policy", policy)) if value}
+        async with Sandbox(**{**said, **given, "environment": list(names), "approve": approve}) as sandbox:
+            return await sandbox.packages.prepare()
+
+    packages = interrupts.run(prepare())
+    if output == "json":
+        print_json(document(Installed("installed", packages)))
+    else:
+        print_lines(f"{one.name}=={one.version} sha256:{one.sha256}" for one in packages)
+    return 0
+
+
+@app.command(name="list")
+def list_environments(*, output: Output = "text") -> int:
+    """Print the environments that are kept: what was asked for, and what is in them.
+
+    Parameters
+    ----------
+    output
+        text (unless given), or json: of each, what was asked for, and name and version of each package.
+    """
+    known = Environments(default_folder(os.environ) / "environments").list_all()
+    if output == "json":
+        print_json([{"asked": asked, "packages": [_version(one) for one in packages]} for asked, packages in known])
+        return 0
+    print_lines(
+        f"{', '.join(asked)}: {' '.join(f'{one.name}=={one.version}' for one in packages)}" for asked, packages in known
+    )
+    return 0
+
+
+def _version(package: InstalledPackage) -> dict[str, str]:
+    return {"name": package.name, "version": package.version}
+
+
+def _show(request: ApprovalRequest) -> None:
+    for name, file in zip(request.arguments["packages"], request.arguments["files"], strict=True):
+        say(inert(f"{name}  {file['source']}  sha256:{file['sha256']}"))
+
+
+def _agreed() -> bool:
+    if not Path("/dev/tty").exists() or not sys.stdin.isatty():
+        say("nobody is there to be asked; --yes installs without asking")
+        return False
+    sys.stderr.write("Install them? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

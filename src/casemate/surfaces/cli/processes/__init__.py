@@ -1,1 +1,0 @@
-"""The processes that ``casemate service`` and ``casemate serve`` are."""

@@ -1,1 +1,0 @@
-"""``casemate run``: one program in a cell that this process makes."""

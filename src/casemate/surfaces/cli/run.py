@@ -1,0 +1,370 @@
+"""``casemate run``: one program in one cell, its output as casemate's own, its exit code too."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import stat
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from casemate.api.config_files import is_configured
+from casemate.api.sandbox import Sandbox
+from casemate.errors import CasemateError, InvalidArgument
+from casemate.model.limits import Limits
+from casemate.surfaces.cli import failures
+from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.inputs import env_of, program_in, read, read_file, users_vault
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from casemate.api.settings import Settings
+    from casemate.model.approval import ApprovalRequest
+    from casemate.model.events import Event
+    from casemate.model.execution import Execution
+    from casemate.model.plan import Plan
+    from casemate.policy.policy import Policy
+    from casemate.surfaces.cli.terminal import Streams
+
+
+def run(options: Options) -> int:
+    """Do what ``casemate run`` was asked to do; the exit code. Raises ``CasemateError``, and as JSON tells it too."""
+    try:
+        return _do(options)
+    except CasemateError as error:
+        if options.format == "json":
+            from casemate.surfaces.cli.answers import print_error
+
+            print_error(error)
+        raise
+
+
+def _do(options: Options) -> int:
+    options = with_configuration(options)
+    language = options.language or ("python" if options.script == "-" else _language_of(options.script))
+    if options.environment is not None:
+        _check_environment(options.environment, language)
+    asking = _Asking(options)
+    sandbox = Sandbox(**sandbox_arguments(options), approve=asking.approve)
+    if options.explain:
+        return _explain(sandbox, options, language)
+    sandbox.warm_up()
+    arguments = run_arguments(options, language)
+    import asyncio
+
+    from casemate.surfaces.cli.terminal import ReaderGone
+
+    gc.freeze()  # what was loaded so far lives to the end
+    gc.enable()
+    try:
+        return asyncio.run(_run(sandbox, options, arguments, asking))
+    except _Terminated:
+        return failures.TERMINATED
+    except ReaderGone:
+        return failures.READER_GONE
+
+
+class _Asking:
+    """Whoever is asked what a program may do. ``approve``: None where nobody is; ``screen``: held while somebody is,
+    and by whatever else is written."""
+
+    def __init__(self, options: Options) -> None:
+        self.screen: AbstractAsyncContextManager[object] = nullcontext()
+        self.approve: Callable[[ApprovalRequest], Awaitable[bool]] | None = None
+        # A program whose bytes the terminal obeys could change what is shown; and its input is no answer.
+        if not options.tool_servers or options.raw or "-" in (options.script, options.stdin):
+            return
+        from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
+
+        if somebody_is_there():
+            import asyncio
+
+            lock = self.screen = asyncio.Lock()
+            self.approve = Terminal(lock).ask
+
+
+class _Terminated(Exception):
+    """Somebody sent SIGTERM or SIGHUP."""
+
+
+def _language_of(script: str) -> str:
+    language = Sandbox.language_of(script)
+    if language is None:
+        raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
+    return language
+
+
+def _check_environment(environment: str, language: str) -> None:
+    """Raises ``InvalidArgument`` where the program is none that would run in it."""
+    from casemate.languages.catalogue import runtime_for
+
+    if (known := runtime_for(language).language) != "python":
+        raise InvalidArgument(
+            "environment",
+            f"{environment!r} would not be used: it is for programs in Python, and this one is in {known}",
+            remediation="Leave --environment out.",
+        )
+
+
+async def _run(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> int:
+    import asyncio
+
+    task = asyncio.current_task()
+    terminated = False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        if task:
+            task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has them ignored
+            loop.add_signal_handler(number, terminate)
+    try:
+        async with sandbox:
+            execution = await _execute(sandbox, options, arguments, asking)
+    except asyncio.CancelledError:
+        if terminated:
+            raise _Terminated from None
+        raise
+    _tell(execution, options)
+    return failures.exit_code_of(execution)
+
+
+async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> Execution:
+    if options.format == "text":
+        return await _stream(sandbox, options, arguments, asking)
+    execution = await sandbox.run(**arguments)
+    from casemate.operations.documents import document
+    from casemate.surfaces.cli.answers import print_json
+
+    print_json(document(execution))
+    return execution
+
+
+async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> Execution:
+    from contextlib import aclosing
+
+    from casemate.surfaces.cli.terminal import Streams
+
+    streams = Streams(raw=options.raw)
+    async with aclosing(sandbox.stream(**arguments)) as events:
+        async for event in events:
+            if execution := await _show(event, streams, asking):
+                return execution
+    raise AssertionError("a stream ends with Done")
+
+
+async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | None:
+    """Print what is to be seen of it; the execution when it is over."""
+    # Not before there is one: they load while the cell starts.
+    from casemate.model.approval import ApprovalRequest
+    from casemate.model.events import Display, Done, Output
+
+    match event:
+        case Output():
+            async with asking.screen:
+                await streams.output(event)
+        case Display():
+            async with asking.screen:
+                await streams.result(event.result)
+        case ApprovalRequest() if asking.approve is None:
+            await event.deny("casemate run asks nobody")
+        case Done():
+            await streams.end()
+            return event.execution
+    return None
+
+
+def _tell(execution: Execution, options: Options) -> None:
+    """What casemate itself has to say of a run: nothing, when there was nothing out of the ordinary."""
+    unusual = (execution.cause, execution.skipped, execution.artifacts, execution.results, execution.full_output)
+    if not any((*unusual, execution.crossings, execution.error)):
+        return
+    from casemate.surfaces.cli.outcome import account
+
+    is_json, has_workspace = options.format == "json", options.workspace is not None
+    for line in account(execution, output=options.output, has_workspace=has_workspace, is_json=is_json):
+        say(line)
+
+
+def _explain(sandbox: Sandbox, options: Options, language: str) -> int:
+    from casemate.surfaces.cli import interrupts
+    from casemate.surfaces.cli.answers import print_json
+    from casemate.surfaces.cli.plans import plan_document, plan_text
+
+    async def plan() -> Plan:
+        async with sandbox:
+            return await sandbox.explain(**run_arguments(options, language))
+
+    document = plan_document(interrupts.run(plan()))
+    if options.format == "json":
+        print_json(document)
+    else:
+        sys.stdout.write(plan_text(document) + "\n")
+    return 0
+
+
+_MAX_STDIN = (256 << 20) + 1
+_PATIENCE = 1.0  # seconds until casemate says what it is waiting for
+_DEFAULT_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of ``casemate run``, as given; ``settings``: what is configured besides."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    language: str | None = None
+    timeout: float | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    namespace: str | None = None
+    stdin: str | None = None
+    output: str | None = None
+    workspace: str | None = None
+    workspace_mode: str | None = None
+    read: tuple[str, ...] = ()
+    environment: str | None = None
+    isolation: str | None = None
+    policy: str | None = None
+    allow: tuple[str, ...] = ()
+    tool_servers: tuple[str, ...] = ()
+    explain: bool = False
+    raw: bool = False
+    format: Literal["text", "json"] = "text"
+    settings: Settings | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long the program may run."""
+        if self.timeout is not None:
+            return self.timeout
+        return _DEFAULT_TIMEOUT if self.settings is None else self.settings.timeout
+
+
+def with_configuration(options: Options) -> Options:
+    """The options, with what a file and variables say about the same. Raises ``InvalidArgument``."""
+    if not is_configured(os.environ):  # which is the rule, and quick
+        return options
+    from casemate.api.settings import settings_of
+
+    settings = settings_of(os.environ, arguments={"policy": options.policy})
+    return replace(options, settings=settings, output=options.output or settings.value("output_dir"))
+
+
+def sandbox_arguments(options: Options) -> dict[str, Any]:
+    """What the sandbox is made with: what is configured, and the options over it. Raises ``InvalidArgument``."""
+    said: dict[str, Any] = {"policy": options.policy}
+    wall = max(_DEFAULT_TIMEOUT, options.seconds)
+    limits: dict[str, Any] = {}
+    if options.settings is not None:
+        said, limits = options.settings.sandbox_arguments(os.environ), options.settings.limits
+        if options.timeout is not None and "wall" in limits:
+            limits["wall"] = max(limits["wall"], options.timeout)
+    from casemate.api.policy_options import policy_from
+
+    policy = policy_from(said.get("policy"))
+    for warning in policy.warnings:
+        say(warning)
+    given = {
+        "workspace": options.workspace,
+        "workspace_mode": options.workspace_mode,
+        "allow_read": options.read,
+        "output_dir": options.output,
+        "environment": options.environment,
+        "isolation": options.isolation,
+        "namespace": options.namespace,
+        "allowed_domains": options.allow,
+        "tools": _servers(options.tool_servers),
+    }
+    return {
+        "network": None if _may_reach_some(options, policy, said) else "none",
+        "vault": users_vault() if options.secrets or options.tool_servers else None,
+        **said,
+        **{name: value for name, value in given.items() if value not in (None, ())},
+        "limits": Limits(**{"wall": wall, **policy.limits, **limits, **options.limits}),
+        "policy": policy,
+    }
+
+
+def _may_reach_some(options: Options, policy: Policy, said: Mapping[str, Any]) -> bool:
+    """Whether anybody said which hosts may be reached: else there is no network."""
+    if options.policy or options.allow or said.get("allowed_domains") or said.get("allow_local"):
+        return True
+    asked = policy.written.written if policy.written else ()
+    return bool(policy.network or policy.allowed or policy.local_ports) or any(one.kind == "egress" for one in asked)
+
+
+def run_arguments(options: Options, language: str) -> dict[str, Any]:
+    """The program and everything it is run with; reads the files it comes from. Raises ``InvalidArgument``."""
+    return {
+        "code": program_in(options.script),
+        "language": language,
+        "timeout": options.seconds,
+        "env": env_of(options.env),
+        "secrets": options.secrets,
+        "files": _files(options.files),
+        "stdin": _stdin(options),
+        "program_name": None if options.script == "-" else os.path.basename(options.script),
+        "arguments": options.arguments,
+    }
+
+
+def _servers(names: tuple[str, ...]) -> dict[str, Any] | None:
+    """The definitions of servers that are named. Raises ``InvalidArgument``."""
+    if not names:
+        return None
+    from casemate.tools.files import users_servers
+
+    return users_servers(os.environ, names)
+
+
+def _files(given: tuple[str, ...]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for one in given:
+        name, equals, path = one.partition("=")
+        if not equals:
+            name, path = os.path.basename(one), one
+        if not name or not path:
+            raise InvalidArgument("files", f"{one!r} is neither a path nor NAME=PATH")
+        if name in files:
+            raise InvalidArgument("files", f"{name!r} is given twice; name one of them: --file OTHER={path}")
+        files[name] = Path(path)
+    return files
+
+
+def _stdin(options: Options) -> bytes:
+    """The program's standard input: the file that was named, else what is piped or redirected into casemate."""
+    if options.stdin is None:
+        return b"" if options.script == "-" or options.explain else _piped()
+    if options.stdin != "-":
+        return read_file("stdin", options.stdin, _MAX_STDIN)
+    if options.script == "-":
+        raise InvalidArgument("stdin", "standard input is the program itself; give a file")
+    return read(0, _MAX_STDIN)
+
+
+def _piped() -> bytes:
+    """All of a pipe, a socket or a file; a terminal and /dev/null are not read."""
+    mode = os.fstat(0).st_mode
+    if stat.S_ISREG(mode):
+        return read(0, _MAX_STDIN)
+    if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
+        return b""
+    if not select.select([0], [], [], _PATIENCE)[0]:
+        say("waiting for the end of standard input; '--stdin /dev/null' gives the program an empty one")
+    return read(0, _MAX_STDIN)

@@ -1,0 +1,499 @@
+"""``casemate run`` and ``validate`` as they are parsed, and commands that ask the service of runs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from casemate.errors import InvalidArgument
+from casemate.surfaces.cli import interrupts
+from casemate.surfaces.cli.answers import ago, print_json, print_lines, print_table
+from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, print_listed, served, wanted
+from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.parameters import NO_LIMITS, Flag, LimitOptions, Name, Output
+
+if TYPE_CHECKING:
+    from casemate.remote.client import Remote
+
+
+Format = Literal["text", "json"]
+
+
+def run(
+    script: Name,
+    /,
+    *args: str,
+    language: str | None = None,
+    timeout: float | None = None,
+    memory: str | None = None,
+    cpus: float | None = None,
+    cpu_time: float | None = None,
+    processes: int | None = None,
+    disk: str | None = None,
+    inodes: int | None = None,
+    open_files: int | None = None,
+    output_limit: str | None = None,
+    full_output: str | None = None,
+    file: tuple[str, ...] = (),
+    env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
+    secret: tuple[str, ...] = (),
+    namespace: str | None = None,
+    stdin: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    output: str | None = None,
+    workspace: str | None = None,
+    workspace_mode: Literal["overlay", "direct"] | None = None,
+    read: tuple[str, ...] = (),
+    environment: str | None = None,
+    isolation: str | None = None,
+    policy: str | None = None,
+    allow: tuple[str, ...] = (),
+    tool_server: tuple[str, ...] = (),
+    explain: bool = False,
+    raw: bool = False,
+    format: Format = "text",  # noqa: A002 - the option's name
+) -> int:
+    """Run a program in a cell of its own.
+
+    stdout, stderr and the exit code are the program's. What casemate says is on stderr and begins with "casemate:".
+    Sizes are numbers of bytes, or e.g. 512MiB.
+
+    Parameters
+    ----------
+    script
+        The program: a file (.py, .js, .mjs, .cjs, .ts, .mts, .sh), or - for standard input.
+    args
+        The program's own arguments. Put -- before them when one begins with a hyphen.
+    language
+        python, node or shell, where the file's name does not say it. Standard input is python.
+    timeout
+        Seconds the program may run; 60 unless given.
+    memory
+        All memory of the program and its children together; 512MiB unless given.
+    cpus
+        Cores it may use at once; 1 unless given.
+    cpu_time
+        Seconds of cpu it may use; no limit of its own unless given.
+    processes
+        Processes and threads at once; 64 unless given.
+    disk
+        Bytes it may write in /workspace, /tmp and /dev/shm together; 256MiB unless given.
+    inodes
+        Files and folders it may make there; 20000 unless given.
+    open_files
+        Open files of each process; 1024 unless given.
+    output_limit
+        How much of stdout and of stderr --format json returns, head and tail; 1MiB unless given.
+    full_output
+        How much the program may write to stdout and stderr before it is ended; 64MiB unless given.
+    file
+        A file to put into the workspace, as PATH (under its own name) or NAME=PATH. May be repeated.
+    env
+        A variable for the program: NAME=VALUE, or NAME with the value that it has here. May be repeated.
+    secret
+        A secret that it gets as a variable, by name: one of casemate vault, or CASEMATE_SECRET_DEFAULT_<name> here.
+        Its value is in nothing that comes out. May be repeated.
+    namespace
+        Whose secrets, and under which name the run is recorded; default unless given.
+    stdin
+        A file for the program's standard input, or -. Without it, what is piped or redirected into casemate.
+    output
+        A folder for the files the program leaves and the pictures it shows.
+    workspace
+        A folder of yours that the program works in. Unless given, it has an empty one of its own.
+    workspace_mode
+        overlay (unless given): what it changed is written back when it has ended. direct: it writes there at once.
+    read
+        A .env file in that folder that it may read and change as any other; they are hidden unless given. May be
+        repeated.
+    environment
+        A virtual environment or a Python interpreter to use, by its path.
+    isolation
+        The wall's name; auto, unless given, is the strongest that proves itself here.
+    policy
+        A file with the most that is permitted; the other options only narrow it.
+    allow
+        A host that it may reach: example.org, *.example.org or example.org:5432; none unless given. May be repeated.
+    tool_server
+        An MCP server of casemate tools, by name, whose tools it may call. May be repeated. On a terminal you are asked
+        about each call that the policy says nothing about; elsewhere these are denied.
+    explain
+        Print what would be done and with which limits, and run nothing.
+    raw
+        Send the program's bytes to the terminal as they are. They can do to it whatever it obeys.
+    format
+        text (unless given), or json: one JSON object with the whole outcome on stdout, instead of the program's output.
+    """
+    from casemate.surfaces.cli.run import run as run_it
+
+    if script.startswith("-") and script != "-":
+        raise InvalidArgument("code", f"there is no option {script}; a file of that name is ./{script}")
+    from casemate.surfaces.cli.run import Options
+
+    limits = {
+        "memory": memory, "cpus": cpus, "cpu_time": cpu_time, "processes": processes, "disk": disk, "inodes": inodes,
+        "open_files": open_files, "output": output_limit, "full_output": full_output,
+    }  # fmt: skip
+    options = Options(
+        script=script, arguments=args, language=language, timeout=timeout,
+        limits={name: value for name, value in limits.items() if value is not None}, files=file, env=env,
+        secrets=secret, namespace=namespace, stdin=stdin, output=output, workspace=workspace,
+        workspace_mode=workspace_mode, read=read, environment=environment, isolation=isolation, policy=policy,
+        allow=allow, tool_servers=tool_server, explain=explain, raw=raw, format=format,
+    )  # fmt: skip
+    return run_it(options)
+
+
+_WRONG = 1  # the exit code of a program that cannot run
+
+
+def validate(
+    script: Name,
+    /,
+    *,
+    language: str | None = None,
+    fix: Flag = False,
+    output: Output = "text",
+) -> int:
+    """Say what is wrong with a program, in a cell and without running it; the exit code is 1 where it cannot run.
+
+    Parameters
+    ----------
+    script
+        The program's file, or - for standard input.
+    language
+        python, node or shell, where the file's name does not say it.
+    fix
+        Print the program with what can be mended mended; its file is left alone.
+    output
+        text (unless given), or json.
+    """
+    from casemate.api.sandbox import Sandbox
+    from casemate.surfaces.cli.inputs import program_in
+
+    code = program_in(script)
+    spoken = language or ("python" if script == "-" else Sandbox.language_of(script))
+    if spoken is None:
+        raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
+    found = interrupts.run(_validated(code, spoken, fix=fix))
+    if output == "json":
+        from casemate.operations.documents import document
+
+        print_json(document(found))
+    elif fix and found.fixed_code is not None:
+        print(found.fixed_code, end="")  # noqa: T201 - the caller's own program
+    else:
+        print_lines(
+            f"{script}:{issue.line}:{issue.column}: {issue.severity}: {issue.message}" for issue in found.issues
+        )
+    return 0 if found.valid else _WRONG
+
+
+async def _validated(code: bytes, language: str, *, fix: bool) -> Any:
+    from casemate.api.sandbox import Sandbox
+
+    async with Sandbox() as sandbox:
+        return await sandbox.validate(code, language, fix=fix)
+
+
+_PAGE = 200_000  # characters of output in one answer
+_LONGEST_WAIT = 600.0  # seconds of one request that waits
+
+
+def execute(
+    session: Name,
+    code: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    file: Annotated[str | None, Parameter(name=("--file", "-f"))] = None,
+    language: str | None = None,
+    timeout: float = 60.0,
+    env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
+    secret: tuple[str, ...] = (),
+    allow: tuple[str, ...] = (),
+    within: LimitOptions = NO_LIMITS,
+    detach: Annotated[bool, Parameter(name=("--detach", "-d"), negative=())] = False,
+    raw: Flag = False,
+    asked: Asked = PLAIN,
+) -> int:
+    """Run a program as the next step of a session: casemate exec SESSION CODE
+
+    Its output and its exit code are casemate's own. Ctrl-C interrupts it; the session keeps its state.
+
+    casemate exec analysis 'import math; math.pi'
+
+    casemate exec new --language shell 'echo hello'
+
+    casemate exec analysis --file step.py --detach
+
+    casemate exec new --memory 2GiB 'import pandas'
+
+    Parameters
+    ----------
+    session
+        Its handle or name; "new" opens one, whose handle is said; "-" runs in a fresh cell of its own.
+    code
+        The program; "-", or nothing, reads it from standard input.
+    file
+        The program's file, instead.
+    language
+        Of a new session or a fresh cell: python (unless given), node or shell.
+    timeout
+        Seconds that it may take; 60 unless given.
+    env
+        A variable, as NAME=VALUE, or NAME with the value that it has here. Of a new session or a fresh cell. May be
+        repeated.
+    secret
+        A secret that it gets as a variable. Of a new session or a fresh cell. May be repeated.
+    allow
+        A host that it may reach. Of a new session or a fresh cell. May be repeated.
+    detach
+        Print the run's handle and leave it alone: casemate attach follows it.
+    raw
+        Send its bytes to the terminal as they are.
+    """
+    from casemate.surfaces.cli.inputs import env_of  # commands that only ask need none of it
+
+    arguments: dict[str, Any] = {
+        "code": _program(code, file), "timeout": timeout, "env": env_of(env), "secrets": list(secret),
+        "allowed_domains": list(allow), "limits": within.given(),
+        "session": None if session == "-" else session, "language": language,
+    }  # fmt: skip
+    given = {name: value for name, value in arguments.items() if value not in (None, [], {})}
+
+    async def begun(remote: Remote) -> int:
+        state = await remote("runs.start", given)
+        if session == "new":
+            say(f"session {state['session']}")
+        if detach:
+            _told_handle(state, asked)
+            return 0
+        return await _until_over(remote, state["run"], asked, raw=raw)
+
+    try:
+        return served(begun, asked, runs=True)
+    except InvalidArgument as error:
+        names = {"limits": f"limits.{next(iter(within.given()), '')}", "code": "CODE" if file is None else "file"}
+        if error.argument not in names:
+            raise
+        raise InvalidArgument(names[error.argument], error.problem, remediation=error.remediation) from None
+
+
+async def _until_over(remote: Remote, run: str, asked: Asked, *, raw: bool) -> int:
+    from casemate.surfaces.cli.following import follow
+
+    try:
+        if not asked.is_json:
+            return await follow(remote, run, raw=raw)
+        return _outcome(await _over(remote, run), asked)
+    except (asyncio.CancelledError, BrokenPipeError):  # Ctrl-C; nobody reads its output any more
+        await remote("runs.cancel", {"run": run})
+        raise
+
+
+def ps(
+    *,
+    all: Annotated[bool, Parameter(name=("--all", "-a"), negative=())] = False,  # noqa: A002 - the option's name
+    filters: Filter = (),
+    quiet: Quiet = False,
+    asked: Asked = PLAIN,
+) -> int:
+    """List the runs that go on.
+
+    casemate ps --filter status=waiting
+
+    casemate kill $(casemate ps -q --filter session=38d7)
+
+    Parameters
+    ----------
+    all
+        Those too that are over and kept.
+    filters
+        Only those with KEY=VALUE: status (queued, running, waiting, done, or how it ended, such as timeout), language,
+        owner, session or run (the beginning of its handle), or namespace. May be repeated: of one key any of the
+        values, of several keys all. With a status those that are over are listed, too.
+    quiet
+        Only their handles.
+    """
+    asked, chosen = wanted(filters, asked)
+    listed = ask(asked, "runs.list", filters=chosen)
+    are_over = all or any(one.partition("=")[0] == "status" for one in filters)
+    runs = [one for one in listed if are_over or one["status"] != "done"]
+    if quiet or asked.is_json:
+        print_listed(runs, "run", quiet=quiet)
+        return 0
+    now = time.time()
+    rows = [
+        {
+            **one,
+            "status": one["outcome"] or one["status"],
+            "age": ago(now - one["started"]),
+            "took": ago((one["ended"] or now) - one["started"]),
+        }
+        for one in runs
+    ]
+    print_table(("run", "session", "language", "status", "age", "took", "owner"), rows, "No run goes on.")
+    return 0
+
+
+def logs(
+    run: Name,
+    /,
+    *,
+    follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative=())] = False,
+    raw: Flag = False,
+    asked: Asked = PLAIN,
+) -> int:
+    """Print what a run has written, stdout, stderr and the text of what it showed, in the order in which it came.
+
+    That is text with --output json, too; casemate wait has the whole outcome.
+
+    Parameters
+    ----------
+    run
+        Its handle.
+    follow
+        Go on until it is over.
+    raw
+        Send its bytes to the terminal as they are.
+    """
+    return served(lambda remote: _logged(remote, run, follows=follow, raw=raw), asked)
+
+
+async def _logged(remote: Remote, run: str, *, follows: bool, raw: bool) -> int:
+    from casemate.model.events import Output
+    from casemate.surfaces.cli.terminal import Streams
+
+    streams, cursor, known = Streams(raw=raw), 0, await remote("runs.get", {"run": run})
+    while True:
+        page = await remote("runs.read", {"run": run, "cursor": cursor, "limit": _PAGE})
+        await streams.output(Output("stdout", page["text"], data=page["text"].encode()))
+        if page["is_done"] or (not page["text"] and not follows):
+            break
+        if not page["text"]:
+            asked_for = [one["id"] for one in known["approvals"]]
+            known = await remote("runs.wait", {"run": run, "seconds": 1.0, "told": asked_for})
+        cursor = page["cursor"]
+    await streams.end()
+    return 0
+
+
+def attach(run: Name, /, *, raw: Flag = False, asked: Asked = PLAIN) -> int:
+    """Follow a run from its beginning until it is over; its exit code is casemate's.
+
+    What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on. With --output json it is wait.
+
+    Parameters
+    ----------
+    run
+        Its handle.
+    raw
+        Send its bytes to the terminal as they are.
+    """
+
+    from casemate.surfaces.cli.following import follow
+
+    async def attached(remote: Remote) -> int:
+        try:
+            if not asked.is_json:
+                return await follow(remote, run, raw=raw)
+            return _outcome(await _over(remote, run), asked)
+        except asyncio.CancelledError:
+            say(f"the run goes on; casemate attach {run} follows it again, casemate kill {run} ends it")
+            raise
+
+    return served(attached, asked)
+
+
+def wait(run: Name, /, *, asked: Asked = PLAIN) -> int:
+    """Wait until a run is over; its exit code is casemate's.
+
+    Parameters
+    ----------
+    run
+        Its handle.
+    """
+
+    async def waited(remote: Remote) -> int:
+        return _outcome(await _over(remote, run), asked)
+
+    return served(waited, asked)
+
+
+def kill(*runs: Name, asked: Asked = PLAIN) -> int:
+    """End runs: a step of a session is interrupted, and the session goes on; a cell of its own is ended.
+
+    Parameters
+    ----------
+    runs
+        Their handles.
+    """
+    if not runs:
+        raise InvalidArgument("run", "name one or more")
+
+    async def killed(remote: Remote) -> int:
+        states = [await remote("runs.cancel", {"run": run}) for run in runs]
+        if asked.is_json:
+            print_json(states)
+        else:
+            print_table(("run", "ended"), [{**one, "ended": one["outcome"] or one["status"]} for one in states], "")
+        return 0
+
+    return served(killed, asked)
+
+
+async def _over(remote: Remote, run: str) -> dict[str, Any]:
+    """The state of a run, when it is over."""
+    state: dict[str, Any] = await remote("runs.get", {"run": run})
+    while state["status"] != "done":
+        known = [one["id"] for one in state["approvals"]]
+        for one in known:
+            say(f"waits for an approval: casemate approvals show {one}")
+        state = await remote("runs.wait", {"run": run, "seconds": _LONGEST_WAIT, "told": known})
+    return state
+
+
+def _outcome(state: dict[str, Any], asked: Asked) -> int:
+    """Show how a run ended; the exit code."""
+    if asked.is_json:
+        print_json(state)
+    if (error := state["error"]) is not None:
+        say(error["message"])
+        from casemate.operations.documents import error_from
+        from casemate.surfaces.cli.failures import exit_code_of_error
+
+        return exit_code_of_error(error_from(error))
+    from casemate.surfaces.cli.following import execution_in, told
+
+    execution = execution_in(state)
+    assert execution is not None
+    return told(execution, state["run"])
+
+
+def _told_handle(state: dict[str, Any], asked: Asked) -> None:
+    if asked.is_json:
+        print_json(state)
+    else:
+        print_lines([state["run"]])
+
+
+def _program(code: str | None, file: str | None) -> str:
+    """The program, as it was given. Raises ``InvalidArgument``."""
+    name = "CODE" if file is None else "file"
+    if file is not None and code is not None:
+        raise InvalidArgument("CODE", "is there twice: as CODE and as --file")
+    if file is None and code not in (None, "-"):
+        return str(code)
+    if file is None and code is None and sys.stdin.isatty():
+        raise InvalidArgument("CODE", "give a program, --file FILE, or - for standard input")
+    from casemate.surfaces.cli.inputs import program_in
+
+    try:
+        return program_in(file or "-").decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument(name, "is not UTF-8 text") from None
+    except InvalidArgument as error:
+        raise InvalidArgument(name, error.problem, remediation=error.remediation) from None

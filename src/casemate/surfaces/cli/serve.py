@@ -1,0 +1,306 @@
+"""``casemate serve``: the MCP server. What its options mean, and how it begins to answer soon.
+
+A client waits for the first answer, and most of that time goes into loading what speaks the protocol. So nothing else
+is loaded before, and the service is started beside it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from casemate.errors import CasemateError, InvalidArgument
+from casemate.surfaces.cli.failures import say
+
+if TYPE_CHECKING:
+    from casemate.operations.operations import Operations
+    from casemate.surfaces.mcp.callers import Invoke, LocalBackend, RemoteBackend
+
+
+TRANSPORTS = ("stdio", "http", "sse")
+LEVELS = ("debug", "info", "warning", "error")
+TOKEN_VARIABLE = "CASEMATE_SERVE_TOKEN"  # noqa: S105 - its name
+_LAST_PORT = 65535
+_FLAGS = ("embedded", "may_approve", "plain_http")
+_OWN = ("workspace", "policy", "settings")  # what a service that others use, too, cannot take from one of them
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command's options; ``token_file``, ``host`` and ``port`` are of HTTP."""
+
+    transport: str = "stdio"
+    toolset: str = "default"
+    host: str = "127.0.0.1"
+    port: int = 8417
+    token_file: str | None = None
+    plain_http: bool = False
+    may_approve: bool = False
+    workspace: str | None = None
+    policy: str | None = None
+    settings: str | None = None
+    embedded: bool = False
+    log_level: str = "warning"
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it has a sandbox of its own, rather than the service's."""
+        return self.embedded or any(getattr(self, name) is not None for name in _OWN)
+
+
+def options_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
+    """The options as they are given, else as they are configured. Raises ``InvalidArgument``."""
+    from casemate.api.config_files import is_configured
+
+    if not is_configured(environ):
+        return Options(**given)
+    from casemate.api.keys import SERVE
+    from casemate.api.settings import settings_of
+
+    settings = settings_of(environ)
+    configured = {key.name.removeprefix("serve."): settings.value(key.name) for key in SERVE}
+    transport = given.get("transport", configured["transport"])
+    if transport == "stdio":  # what else is configured is for when it listens
+        configured |= {"token_file": None, "may_approve": False, "plain_http": False}
+    return Options(**{**{name: one for name, one in configured.items() if one is not None}, **given})
+
+
+def plain(arguments: Sequence[str]) -> Options | None:
+    """The options where they are simply ``--name value``, ``--name=value`` and flags; None for anything else, which
+    takes a parser that is slow to load."""
+    given: dict[str, Any] = {}
+    known = {field.name for field in fields(Options)}
+    rest = list(arguments)
+    while rest:
+        word, _, value = rest.pop(0).partition("=")
+        name = word.removeprefix("--").replace("-", "_")
+        if not word.startswith("--") or name not in known or name in given:
+            return None
+        if name in _FLAGS:
+            if value:
+                return None
+            given[name] = True
+            continue
+        if not value:
+            if not rest or rest[0].startswith("-"):
+                return None
+            value = rest.pop(0)
+        given[name] = value
+    if not str(given.get("port", 0)).isdecimal():
+        return None
+    return options_of({**given, **({"port": int(given["port"])} if "port" in given else {})}, os.environ)
+
+
+def serve(options: Options) -> int:
+    """Serve until the client leaves, or a signal ends it; the exit code. Raises ``CasemateError``."""
+    _check(options)
+    early = None
+    if options.transport == "stdio":
+        from casemate.surfaces.mcp.early import Early
+
+        early = Early()
+    if options.is_embedded:
+        from casemate.walls.registry import start_early
+
+        start_early()
+    else:
+        threading.Thread(target=_start_service, name="casemate-service-start", daemon=True).start()
+    _log_to_stderr(options.log_level)
+
+    import asyncio
+
+    from casemate.surfaces.mcp.server import make_server
+
+    may_approve = options.may_approve or options.transport == "stdio"
+    backend = _embedded(options, may_approve) if options.is_embedded else _of_service(may_approve)
+    server = make_server(backend, toolset=options.toolset)
+    gc.freeze()  # what is loaded stays
+    gc.enable()
+    if early is not None:
+        from casemate.surfaces.mcp.server import serve_stdio
+
+        asyncio.run(serve_stdio(server, early))
+        return 0
+    from casemate.surfaces.mcp.web import serve_http
+
+    token = _token(options)
+    serve_http(server, options.transport, options.host, options.port, token, say)
+    return 0
+
+
+def _check(options: Options) -> None:
+    from casemate.remote.address import is_loopback
+    from casemate.surfaces.mcp.toolsets import check_toolset
+
+    check_toolset(options.toolset)
+    for name, known in (("transport", TRANSPORTS), ("log_level", LEVELS)):
+        if (given := getattr(options, name)) not in known:
+            raise InvalidArgument(name, f"{given!r} is not known; choose one of {', '.join(known)}")
+    if not 0 <= options.port <= _LAST_PORT:
+        raise InvalidArgument("port", f"{options.port} is no port; give one from 0, for a free one, to {_LAST_PORT}")
+    if options.policy is not None and options.settings is not None:
+        raise InvalidArgument("settings", "give either --policy or --settings")
+    _check_named(options)
+    if options.transport == "stdio" and (options.token_file is not None or options.may_approve):
+        raise InvalidArgument(
+            "transport", "stdio has no tokens, and its user may approve; --token-file and --may-approve are of http"
+        )
+    if options.transport != "stdio" and not options.plain_http and not is_loopback(options.host):
+        raise InvalidArgument(
+            "host",
+            f"{options.host!r} is not this machine alone, and there is no TLS: whoever is on the way reads the token",
+            remediation="Put something with TLS before it, as casemate service --tls-cert has; or give --plain-http.",
+        )
+
+
+def _check_named(options: Options) -> None:
+    """What is named is there and sound: a client learns that when it starts the server, not when it first calls."""
+    if options.workspace is not None and not os.path.isdir(options.workspace):
+        raise InvalidArgument("workspace", f"{options.workspace!r} is no folder")
+    name = "policy" if options.policy is not None else "settings"
+    if (rules := getattr(options, name)) is not None:
+        from casemate.api.policy_options import policy_from
+
+        try:
+            policy_from(rules)
+        except InvalidArgument as error:
+            raise InvalidArgument(name, error.problem, remediation=error.remediation) from None
+
+
+def _log_to_stderr(level: str) -> None:
+    """Before the SDK is loaded: standard output is the protocol's alone."""
+    import logging
+
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format="casemate: %(levelname)s %(name)s: %(message)s")
+
+
+def _start_service() -> None:
+    """Start the user's service, unless it runs: it is there when the first program is to be run. What goes wrong is
+    told to whoever calls a tool then."""
+    import asyncio
+    import contextlib
+
+    from casemate.remote.places import places_of
+    from casemate.remote.starting import started
+
+    with contextlib.suppress(CasemateError, OSError):
+        asyncio.run(started(places_of(os.environ), os.environ))
+
+
+def _of_service(may_approve: bool) -> RemoteBackend:
+    from casemate.surfaces.mcp.callers import RemoteBackend
+
+    async def connected(name: str, approves: bool) -> Invoke:
+        from casemate.remote.client import connect
+
+        return await connect(agent=name, may_approve=approves, runs=True)
+
+    return RemoteBackend(connected, may_approve=may_approve)
+
+
+def _embedded(options: Options, may_approve: bool) -> LocalBackend:
+    from casemate.surfaces.mcp.callers import LocalBackend
+
+    return LocalBackend(_making(options), may_approve=may_approve)
+
+
+def _making(options: Options) -> Callable[[], Awaitable[Operations]]:
+    """How the sandbox of this process is made, when a tool is first called."""
+
+    async def make() -> Operations:
+        from casemate.operations.operations import Operations
+        from casemate.surfaces.cli.daemon import sandbox_of
+
+        given = {"workspace": options.workspace, "policy": options.policy or options.settings}
+        wanted = {name: value for name, value in given.items() if value is not None}
+        return await Operations(sandbox_of(os.environ, "default", **wanted)).load()
+
+    return make
+
+
+def _token(options: Options) -> str:
+    """What clients must know: from a file, from the environment, or a new one that is told once."""
+    if options.token_file is not None:
+        try:
+            with open(options.token_file, encoding="utf-8") as file:
+                token = file.read(4096).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "is no text"
+            raise InvalidArgument(
+                "token_file",
+                f"cannot read {options.token_file!r}: {why}",
+                remediation="Write a token of at least 16 characters into it, or leave it out to have one made.",
+            ) from None
+    else:
+        token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if token and (len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token):
+        raise InvalidArgument("token_file", "a token has at least 16 printable characters, and no spaces")
+    if not token:
+        import secrets
+
+        token = secrets.token_urlsafe(32)
+        say(f"token, for Authorization: Bearer: {token}")
+    return token
+
+
+def command(
+    *,
+    transport: Literal["stdio", "http", "sse"] | None = None,
+    toolset: Literal["default", "sandboxmcp", "ipybox", "full"] | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    token_file: str | None = None,
+    plain_http: bool = False,
+    may_approve: bool = False,
+    workspace: str | None = None,
+    policy: str | None = None,
+    settings: str | None = None,
+    embedded: bool = False,
+    log_level: Literal["debug", "info", "warning", "error"] | None = None,
+) -> int:
+    """Serve agents over MCP: tools that run code in cells.
+
+    It joins your casemate service, or starts it, so that casemate approvals shows what its programs ask for.
+
+    casemate serve
+
+    casemate serve --transport http --port 8417 --token-file ~/.config/casemate/token
+
+    Parameters
+    ----------
+    transport
+        stdio, for a client that starts this command; http (streamable HTTP) or sse, for clients that connect.
+    toolset
+        default is a handful; sandboxmcp and ipybox add the tools of these systems by their names; full has all.
+    host
+        The address to listen at.
+    port
+        The port to listen at; 0 for a free one, which is said.
+    token_file
+        A file with the token that clients must send. Unless given: CASEMATE_SERVE_TOKEN, else a new one that is said.
+    plain_http
+        Listen without TLS beyond this machine's loopback: whoever is on the way can read and take over everything.
+    may_approve
+        Whoever uses the client over HTTP may approve what its agent asks for. Over stdio the user may.
+    workspace
+        The folder that programs work in, with a sandbox of this command's own.
+    policy
+        A file of rules for programs, in casemate's keys, with a sandbox of this command's own.
+    settings
+        A file of rules for programs, in srt's keys, with a sandbox of this command's own.
+    embedded
+        Run programs in this process's own sandbox, without the service; only the client can then approve.
+    log_level
+        What is written to standard error.
+    """
+    given = {
+        "transport": transport, "toolset": toolset, "host": host, "port": port, "token_file": token_file,
+        "plain_http": plain_http or None, "may_approve": may_approve or None, "workspace": workspace,
+        "policy": policy, "settings": settings, "embedded": embedded or None, "log_level": log_level,
+    }  # fmt: skip
+    return serve(options_of({name: one for name, one in given.items() if one is not None}, os.environ))

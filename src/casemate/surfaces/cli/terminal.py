@@ -1,0 +1,229 @@
+"""Whoever sits at the terminal: what a program writes there, how far something is, and what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import select
+import sys
+import termios
+import time
+from typing import TYPE_CHECKING, Self
+
+from casemate.model.limits import format_size
+from casemate.surfaces.cli.failures import say
+
+if TYPE_CHECKING:
+    from casemate.model.approval import ApprovalRequest
+    from casemate.model.events import Output
+    from casemate.model.execution import ProgramError, Result
+    from casemate.surfaces.cli.inert import Inert
+
+
+_PIECE = 4096  # bytes that a pipe which is writable takes at once (PIPE_BUF)
+_FILES = {"stdout": 1, "stderr": 2}
+
+
+class ReaderGone(BrokenPipeError):
+    """Nobody reads what casemate writes any more."""
+
+
+class _Stream:
+    """One of the two: bytes as they are, or inert where a terminal shows them."""
+
+    def __init__(self, fd: int, raw: bool) -> None:
+        self._fd = fd
+        self._inert = None if raw or not os.isatty(fd) else _inert()
+        self._in_line = False
+
+    async def write(self, data: bytes) -> None:
+        """Write ``data``; other tasks go on while the reader is slow. Raises ``ReaderGone`` and ``OSError``."""
+        if data:
+            self._in_line = not data.endswith(b"\n")
+            await self._put(self._inert.feed(data) if self._inert else data)
+
+    async def write_line(self, text: str) -> None:
+        """Write ``text`` on lines of its own."""
+        start = "\n" if self._in_line else ""
+        await self.write(f"{start}{text}\n".encode("utf-8", "replace"))
+
+    async def end(self) -> None:
+        """Show what was held back."""
+        if self._inert:
+            await self._put(self._inert.end())
+
+    async def _put(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            await _writable(self._fd)
+            try:
+                view = view[os.write(self._fd, view[:_PIECE]) :]
+            except BrokenPipeError:
+                raise ReaderGone from None
+            except BlockingIOError:  # the other end made the pipe non-blocking
+                continue
+
+
+def _inert() -> Inert:
+    from casemate.surfaces.cli.inert import Inert
+
+    return Inert()
+
+
+class Streams:
+    """Both streams of one run. ``raw``: a terminal, too, gets the program's bytes as they are."""
+
+    def __init__(self, *, raw: bool) -> None:
+        self._streams = {name: _Stream(fd, raw) for name, fd in _FILES.items()}
+
+    async def output(self, event: Output) -> None:
+        """Pass on what the program wrote."""
+        await self._streams[event.stream].write(event.data)
+
+    async def result(self, result: Result) -> None:
+        """Print the text of something the program displayed, unless it is something to look at."""
+        if result.text is not None and not is_picture(result):
+            await self._streams["stdout"].write_line(result.text)
+
+    async def error(self, error: ProgramError) -> None:
+        """Print the traceback of a session's step on stderr."""
+        await self._streams["stderr"].write_line(error.traceback.rstrip("\n"))
+
+    async def end(self) -> None:
+        """Show what was held back of either."""
+        for stream in self._streams.values():
+            await stream.end()
+
+
+def is_picture(result: Result) -> bool:
+    """Whether a displayed object is for the eyes: its text, if any, only stands for it."""
+    return any(media_type.startswith("image/") or media_type == "application/pdf" for media_type in result)
+
+
+async def _writable(fd: int) -> None:
+    """Wait until a piece can be written without blocking. Files always can."""
+    if select.select([], [fd], [], 0)[1]:
+        return
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_writer(fd, ready.set)
+    except OSError as error:
+        if error.errno != errno.EPERM:  # what epoll does not know is a file or a device, and does not block for long
+            raise
+        return
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(fd)
+
+
+_EVERY = 0.1  # seconds
+_CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """Shows on standard error, where that is a terminal and ``shows``; the line is gone when the block is left."""
+
+    def __init__(self, *, shows: bool) -> None:
+        self._shows = shows and sys.stderr.isatty()
+        self._last = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._last:
+            self._write(_CLEAR)
+
+    def files(self, number: int, size: int) -> None:
+        """So many files, with so many bytes, are done."""
+        self._show(f"files: {number}, {format_size(size)}")
+
+    def bytes(self, reached: int) -> None:
+        """So many bytes were fetched."""
+        self._show(f"fetched {format_size(reached)}")
+
+    def _show(self, text: str) -> None:
+        now = time.monotonic()
+        if self._shows and now - self._last >= _EVERY:
+            self._last = now
+            self._write(f"{_CLEAR}casemate: {text}")
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+_LONGEST_LINE = 4096  # bytes of an answer; a terminal's line has no more (termios(3), MAX_CANON)
+_YES = (b"y", b"yes")
+_INPUT = 0
+
+
+def somebody_is_there() -> bool:
+    """Whether a person can be asked: standard input and standard error are terminals, and this process has the first
+    for itself (it does not run in the background)."""
+    try:
+        return os.isatty(_INPUT) and os.isatty(sys.stderr.fileno()) and os.tcgetpgrp(_INPUT) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+class Terminal:
+    """An approver at the terminal: asks one question after the other. ``screen`` is held while one is open, so that
+    whoever writes to the terminal besides waits."""
+
+    def __init__(self, screen: asyncio.Lock) -> None:
+        self._screen = screen
+
+    async def ask(self, request: ApprovalRequest) -> bool:
+        """Show the request; True only where the person then types y or yes. Cancelling takes the question back."""
+        if request.kind == "elicitation":
+            from casemate.policy.shown import escape_text
+
+            say(
+                f"{escape_text(request.server)} asks for something to be filled in, which cannot be done here: declined"
+            )
+            return False
+        async with self._screen:
+            sys.stderr.write(request_lines(request))
+            try:
+                termios.tcflush(_INPUT, termios.TCIFLUSH)
+                sys.stderr.write("casemate: Allow this once? [y/N] ")
+                sys.stderr.flush()
+                return (await _line()).strip().lower() in _YES
+            except asyncio.CancelledError:
+                sys.stderr.write("\n")
+                say("the question is over: it was answered elsewhere, or withdrawn")
+                raise
+
+
+def request_lines(request: ApprovalRequest) -> str:
+    """The lines that show a request; no text in it can begin a line or look like one of casemate's."""
+    from casemate.policy.shown import request_text
+
+    lines = request_text(
+        "casemate: the program", kind=request.kind, server=request.server, tool=request.tool, summary=request.summary,
+        arguments=request.arguments,
+    )  # fmt: skip
+    return f"{lines}\n"
+
+
+async def _line() -> bytes:
+    """The next line that is typed; nothing at the end of the input."""
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        with contextlib.suppress(asyncio.InvalidStateError):
+            try:
+                typed.set_result(os.read(_INPUT, _LONGEST_LINE))
+            except OSError:
+                typed.set_result(b"")
+
+    loop.add_reader(_INPUT, read)
+    try:
+        return await typed
+    finally:
+        loop.remove_reader(_INPUT)

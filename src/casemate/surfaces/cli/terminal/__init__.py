@@ -1,1 +1,0 @@
-"""Whoever sits at the terminal: what is shown there, and what is asked."""

@@ -1,0 +1,326 @@
+"""``casemate wrap``: any command behind a wall, its standard streams and its exit code casemate's own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from casemate.api.wrapping import Asked, Wrapping
+from casemate.errors import CasemateError, InvalidArgument
+from casemate.execution.redact import redaction_of
+from casemate.model.execution import Execution
+from casemate.model.limits import Limits
+from casemate.surfaces.cli import failures, interrupts
+from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.inert import visible
+from casemate.surfaces.cli.inputs import env_beginning, env_of, users_vault
+from casemate.surfaces.cli.parameters import Name
+from casemate.surfaces.cli.pass_through import Cleaning, PassThrough
+
+if TYPE_CHECKING:
+    from casemate.model.plan import Secrets
+    from casemate.redaction.redaction import RedactedStream
+    from casemate.walls.wall import Cell
+
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_OF_PROGRAMS = ("wall", "output", "full_output")  # limits that a command does not have
+_LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read
+_MOST_NAMES = 8  # in one line
+
+
+@dataclass(frozen=True)
+class WrapOptions:
+    """The options of ``casemate wrap``, as given."""
+
+    command: str
+    arguments: tuple[str, ...] = ()
+    policy: str | None = None
+    workspace: str | None = None
+    mode: Literal["overlay", "direct"] | None = None
+    read: tuple[str, ...] = ()
+    copy: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    env_prefix: str | None = None
+    secrets: tuple[str, ...] = ()
+    namespace: str = "default"
+    timeout: float | None = None
+    limits: dict[str, Any] = field(default_factory=dict)
+    isolation: str = "auto"
+    explain: bool = False
+    raw: bool = False
+
+
+def wrap_command(options: WrapOptions) -> int:
+    """Do what ``casemate wrap`` was asked to do; the exit code. Raises ``CasemateError``."""
+    wrapping = Wrapping(_asked(options))
+    for path in wrapping.missing():
+        say(f"{path} is not there: should it come to be while the command runs, it is not guarded")
+    if wrapping.read_only:
+        say(f"{wrapping.read_only}: allowWrite names no folder, so that the command can write in none of yours")
+    if options.explain:
+        return interrupts.run(_explain(wrapping))
+    wrapping.warm_up()
+    gc.enable()
+    return asyncio.run(_Run(wrapping, options).run())
+
+
+def _asked(options: WrapOptions) -> Asked:
+    from casemate.api.policy_options import policy_from
+
+    policy = policy_from(options.policy)
+    for warning in policy.warnings:
+        say(warning)
+    return Asked(
+        command=options.command,
+        arguments=options.arguments,
+        policy=None if options.policy is None else policy,
+        workspace=options.workspace,
+        mode=options.mode,
+        shown=tuple(os.path.expanduser(path) for path in options.read),
+        copied=tuple(os.path.expanduser(path) for path in options.copy),
+        allowed_domains=options.allow,
+        env={**env_beginning(options.env_prefix), **env_of(options.env)},
+        secrets=options.secrets,
+        namespace=options.namespace,
+        limits=Limits(**{**policy.limits, **options.limits}),
+        timeout=options.timeout,
+        isolation=options.isolation,
+        environ=os.environ,
+        vault=users_vault() if options.secrets else None,
+        cwd=os.getcwd(),
+    )
+
+
+async def _explain(wrapping: Wrapping) -> int:
+    from casemate.surfaces.cli.plans import plan_document, plan_text
+
+    try:
+        plan = await wrapping.explain()
+    finally:
+        await wrapping.close()
+    document = plan_document(plan)
+    for name in _OF_PROGRAMS:
+        del document["limits"][name]
+    sys.stdout.write(plan_text(document) + "\n")
+    return 0
+
+
+@dataclass(frozen=True)
+class _WithoutSecrets:
+    """A stream that may end anywhere, also in the middle of a secret."""
+
+    stream: RedactedStream
+
+    def feed(self, data: bytes) -> bytes:
+        return self.stream.feed(data)
+
+    def end(self) -> bytes:
+        return self.stream.finish(cut=True)
+
+
+class _Run:
+    """One command, from its start to the last byte that it wrote."""
+
+    def __init__(self, wrapping: Wrapping, options: WrapOptions) -> None:
+        self._wrapping = wrapping
+        self._options = options
+        self._cell: Cell | None = None
+        self._signal = 0  # the last one that came
+        self._is_over = False
+        self._gives_up = False
+
+    async def run(self) -> int:
+        """The exit code. Raises ``CasemateError``."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for number in _PASSED_ON:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup has them ignored
+                loop.add_signal_handler(number, self._take, number, task)
+        try:
+            execution = await self._execute()
+        except asyncio.CancelledError:
+            return 128 + self._signal
+        finally:
+            await self._wrapping.close()
+        self._tell(execution)
+        if execution.status == "cancelled" and self._signal:
+            return 128 + self._signal
+        return failures.exit_code_of(execution)
+
+    async def _execute(self) -> Execution:
+        streams = PassThrough(self._cleaning(await self._wrapping.secrets()))
+
+        def started(cell: Cell) -> None:
+            self._cell = cell
+            streams.begin()
+
+        outcome: Execution | CasemateError
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._watch())
+            try:
+                outcome = await self._wrapping.execute(streams.theirs(), started)
+            except CasemateError as error:
+                outcome = error  # raised below: from within, the group would wrap it in one of its own
+            finally:
+                watching.cancel()
+        if isinstance(outcome, CasemateError):
+            raise outcome
+        self._is_over = True
+        streams.end_input()
+        await asyncio.to_thread(streams.finish, lambda: self._gives_up)
+        return outcome
+
+    async def _watch(self) -> None:
+        """End a command for which something is not hidden any more."""
+        while True:
+            await asyncio.sleep(_LOOKS_EVERY)
+            if self._cell is not None and (path := self._wrapping.uncovered()):
+                self._cell.kill("killed")
+                say(f"{visible(path)} was replaced, and the new one is not hidden: the command was ended")
+                return
+
+    def _take(self, number: int, task: asyncio.Task[Any]) -> None:
+        """Pass a signal on. Before there is a command to pass it to, and when it has ended and only its last words are
+        not read, it is for casemate itself."""
+        self._signal = number
+        if self._is_over:
+            self._gives_up = True
+        elif self._cell is None:
+            task.cancel()
+        else:
+            self._cell.signal(number)
+
+    def _cleaning(self, secrets: Secrets) -> dict[int, list[Cleaning]]:
+        """What is done to each stream: secrets go, and where a terminal shows it, what that would obey."""
+        cleaning: dict[int, list[Cleaning]] = {1: [], 2: []}
+        redaction = redaction_of(secrets)
+        for fd, steps in cleaning.items():
+            if redaction is not None:
+                steps.append(_WithoutSecrets(redaction.stream()))
+            if not self._options.raw and os.isatty(fd):
+                from casemate.surfaces.cli.inert import Inert
+
+                steps.append(Inert())
+        return cleaning
+
+    def _tell(self, execution: Execution) -> None:
+        """What casemate itself has to say: nothing, when there was nothing out of the ordinary."""
+        from casemate.surfaces.cli.outcome import outcome
+
+        for line in outcome(execution):
+            say(line)
+        appeared = self._wrapping.appeared()
+        if appeared:
+            names = ", ".join(visible(name) for name in appeared[:_MOST_NAMES])
+            more = f" and {len(appeared) - _MOST_NAMES} more" if len(appeared) > _MOST_NAMES else ""
+            say(f"new, and of a name that tools act on by themselves: {names}{more}; look before you use the folder")
+
+
+def wrap(
+    command: Name,
+    /,
+    *args: str,
+    policy: Annotated[str | None, Parameter(name=("--policy", "--settings"))] = None,
+    workspace: str | None = None,
+    mode: Literal["overlay", "direct"] | None = None,
+    read: tuple[str, ...] = (),
+    copy: tuple[str, ...] = (),
+    allow: tuple[str, ...] = (),
+    env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
+    env_prefix: str | None = None,
+    secret: tuple[str, ...] = (),
+    namespace: str = "default",
+    timeout: float | None = None,
+    memory: str | None = None,
+    cpus: float | None = None,
+    cpu_time: float | None = None,
+    processes: int | None = None,
+    disk: str | None = None,
+    inodes: int | None = None,
+    open_files: int | None = None,
+    isolation: str = "auto",
+    explain: bool = False,
+    raw: bool = False,
+) -> int:
+    """Run any command behind a wall: casemate wrap [OPTIONS] -- COMMAND [ARGS...]
+
+    stdin, stdout, stderr, signals and the exit code are the command's. It has no network, writes only in the folder
+    that it is started in, and sees that folder at its own path, without .env files, and little else of this machine.
+
+    casemate wrap -- node_modules/.bin/mcp-server-filesystem .
+
+    casemate wrap --settings srt.json --copy ~/.npm -- npx -y @modelcontextprotocol/server-filesystem .
+
+    casemate wrap --allow api.example.org --secret API_TOKEN -- my-server --stdio
+
+    Parameters
+    ----------
+    command
+        The command: a name on PATH, or a path.
+    args
+        Its arguments. Put -- before the command when one of them begins with a hyphen.
+    policy
+        A file with the most that is permitted, in casemate's keys or srt's; what it denies no option allows.
+    workspace
+        The folder that it works in; the one that casemate is started in unless given.
+    mode
+        direct (unless given): what it writes is in the folder at once. overlay: it is written back when it has ended.
+    read
+        A file or folder that it may read besides. What lies in your home folder is in its own, too. May be repeated.
+    copy
+        A folder like that which it may write to, as a cache: what it wrote is gone with it. May be repeated.
+    allow
+        A host that it may reach: example.org, *.example.org or example.org:5432; none unless given. May be repeated.
+    env
+        A variable for it: NAME with the value that it has here, or NAME=VALUE. May be repeated.
+    env_prefix
+        Every variable here whose name begins so is one for it, without that beginning.
+    secret
+        A secret that it gets as a variable, by name, as in casemate run. May be repeated.
+    namespace
+        Whose secrets, and under which name it is recorded; default unless given.
+    timeout
+        Seconds that it may run; no end unless given.
+    memory
+        All memory of it and its children together; 512MiB unless given.
+    cpus
+        Cores it may use at once; 1 unless given.
+    cpu_time
+        Seconds of cpu it may use; no limit of its own unless given.
+    processes
+        Processes and threads at once; 64 unless given.
+    disk
+        Bytes it may write in /tmp and /dev/shm, and in an overlay, together; 256MiB unless given.
+    inodes
+        Files and folders it may make there; 20000 unless given.
+    open_files
+        Open files of each process; 1024 unless given.
+    isolation
+        The wall's name; auto, unless given, is the strongest that proves itself here.
+    explain
+        Print what would be done and with which limits, and run nothing.
+    raw
+        Send its bytes to a terminal as they are. They can do to it whatever it obeys.
+    """
+    if command.startswith("-"):
+        raise InvalidArgument("command", f"there is no option {command}; casemate wrap --help lists them")
+    limits = {
+        "memory": memory, "cpus": cpus, "cpu_time": cpu_time, "processes": processes, "disk": disk, "inodes": inodes,
+        "open_files": open_files,
+    }  # fmt: skip
+    options = WrapOptions(
+        command=command, arguments=args, policy=policy, workspace=workspace, mode=mode, read=read, copy=copy,
+        allow=allow, env=env, env_prefix=env_prefix, secrets=secret, namespace=namespace, timeout=timeout,
+        limits={name: value for name, value in limits.items() if value is not None}, isolation=isolation,
+        explain=explain, raw=raw,
+    )  # fmt: skip
+    return wrap_command(options)

@@ -1,1 +1,0 @@
-"""``casemate wrap``: any command behind a wall, its streams and signals passed through."""
