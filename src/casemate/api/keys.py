@@ -13,9 +13,10 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from casemate.api.config_files import named_variables
-from casemate.api.options import DAY, FilePath, SandboxOptions
+from casemate.api.options import FilePath, SandboxOptions
 from casemate.errors import InvalidArgument
 from casemate.model import foreign
+from casemate.model.call_options import DAY
 from casemate.model.limits import LIMIT_BOUNDS, LimitOptions, Limits, format_size, parse_size
 from casemate.model.operation import Between
 from casemate.model.options import ConfigNote, Default, docs_of

@@ -1,7 +1,8 @@
 """The options of each call, defined once: names, types, bounds, defaults and what they mean.
 
-Everything that takes them reads these definitions. To add a keyword to ``run``: a field of `RunOptions` here, its
-consumer (``execution/request.py`` makes the request from it), and a test.
+Everything that takes them reads these definitions. To add a keyword to ``run``: a field of `ProgramOptions` here (or
+of `StepOptions`, where steps of sessions take it, too), its consumer (``execution/request.py`` makes the request from
+it), and a test.
 
 - A method takes ``**options: Unpack[RunOptions]`` under ``@takes_options(RunOptions)``: editors and mypy check and
   complete its keywords, ``inspect.signature`` and ``help`` show them with their defaults.
@@ -20,11 +21,11 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from casemate.execution.request import MAX_CODE, Content
 from casemate.languages.catalogue import LANGUAGES
+from casemate.model.call_options import RecordOptions, Seconds, StepOptions
 from casemate.model.limits import Limits
 from casemate.model.operation import Between, Most, OneOf
 from casemate.model.options import ConfigNote, Default
 
-DAY = 86_400.0  # seconds
 MOST_PAGE = 1_000_000  # characters, or bytes, of one answer
 
 # Kinds of values with their bounds, which operations use for their further arguments, too.
@@ -32,15 +33,12 @@ Language = Annotated[str, OneOf(LANGUAGES)]
 Code = Annotated[str, Most(MAX_CODE)]
 Name = Annotated[str, Most(200)]
 Path = Annotated[str, Most(1024)]
-Text = Annotated[str, Most(64 << 20)]
-Seconds = Annotated[float, Between(0.01, 7 * DAY)]
 Wait = Annotated[float, Between(0.0, 3600.0)]
 Cursor = Annotated[int, Between(0, 2**53)]
 Page = Annotated[int, Between(1, MOST_PAGE)]
 Files = Annotated[Mapping[str, Content], Most(10_000)]
 Variables = Annotated[Mapping[str, str], Most(10_000)]
 Names = Annotated[Sequence[str], Most(1000)]
-Metadata = Annotated[Mapping[str, Any], Most(1000)]
 FilePath = str | os.PathLike[str]  # on this machine
 
 
@@ -60,18 +58,11 @@ class CellOptions(TypedDict, total=False):
     files: Annotated[Files | None, Default(None)]
     """Put into the workspace first, by name: content, or the path of a file to copy. Over an existing file it is an
     error."""
-    metadata: Annotated[Metadata | None, Default(None)]
-    """JSON values that come back with the outcome, and are kept on record."""
 
 
-class ProgramOptions(CellOptions, total=False):
+class ProgramOptions(CellOptions, StepOptions, total=False):
     """Options of a program, wherever it runs."""
 
-    timeout: Annotated[Seconds | None, Default(60.0)]
-    """Seconds from the cell's start that the program may take, not counted while it waits for an approval; none for
-    `limits.wall`."""
-    stdin: Annotated[Text | bytes | None, Default(None)]
-    """What the program reads as standard input."""
     program_name: Annotated[Name | None, Default(None)]
     """The file name that tracebacks show."""
     arguments: Annotated[Names, Default(())]
@@ -85,7 +76,7 @@ class RunOptions(ProgramOptions, total=False):
     """The language that the program is written in: `"python"`, `"node"` or `"shell"`."""
 
 
-class SessionOptions(CellOptions, total=False):
+class SessionOptions(CellOptions, RecordOptions, total=False):
     """Options of ``session``."""
 
     name: Annotated[Name | None, Default(None)]

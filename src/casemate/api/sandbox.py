@@ -193,7 +193,7 @@ class Sandbox:
         from casemate.sessions.terms import SessionTerms
 
         values = complete(SessionOptions, options, "session")
-        of_cell = {name: values[name] for name in defaults_of(CellOptions)}
+        of_cell = {name: values[name] for name in (*defaults_of(CellOptions), "metadata")}
         of_cell["secrets"] = self._parts.held(values["secrets"])
         request = self._request(INTERPRETERS[runtime_for(language).language].program, language=language, **of_cell)
         terms = SessionTerms(

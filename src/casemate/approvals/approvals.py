@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 from casemate.approvals.channels import QueueChannel
 from casemate.approvals.requester import Origin, Requester
+from casemate.model.call_options import DecisionOptions
 from casemate.model.operation import caller
+from casemate.model.options import complete, takes_options
 
 if TYPE_CHECKING:
     from casemate.approvals.broker import ApprovalBroker, Record, RecordNow
     from casemate.approvals.callbacks import Approve
     from casemate.approvals.channels import Channel, RequestStore
-    from casemate.model.approval import ApprovalRequest, Decision, Kind, Question, Scope
+    from casemate.model.approval import ApprovalRequest, Decision, Kind, Question
     from casemate.policy.rules import Rulebook
     from casemate.redaction.redaction import Redaction
 
@@ -107,27 +109,14 @@ class Approvals:
         """How many requests wait for an answer, also those that are not shown yet."""
         return 0 if self._broker is None else len(self._broker.list_pending(None))
 
-    def decide(
-        self,
-        request_id: str,
-        allow: bool = False,
-        *,
-        scope: Scope = "once",
-        uses: int | None = None,
-        expires: float | None = None,
-        reason: str = "",
-        content: Mapping[str, Any] | None = None,
-    ) -> bool:
+    @takes_options(DecisionOptions)
+    def decide(self, request_id: str, allow: bool = False, **options: Unpack[DecisionOptions]) -> bool:
         """Answer a request.
 
         Args:
             request_id: Its ``id``.
             allow: Only True allows, anything else denies.
-            scope: As of :class:`casemate.Decision`, and so are the others.
-            uses: How often the same may cross.
-            expires: Seconds from now.
-            reason: Told to the code that asked, and recorded.
-            content: What was filled in, where the request asked for that.
+            **options: See :class:`casemate.model.call_options.DecisionOptions`.
 
         Returns:
             False, and nothing changed, when there is no such request or it is over.
@@ -137,7 +126,7 @@ class Approvals:
         """
         from casemate.model.approval import Decision
 
-        decision = Decision(allow is True, scope, uses, expires, reason, content)
+        decision = Decision(allow is True, **complete(DecisionOptions, options, "decide"))
         if self._store is not None and self._store.decide(str(request_id), decision):
             self._queue.notify()
             return True

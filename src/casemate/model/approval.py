@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from casemate.errors import InvalidArgument
+from casemate.model.call_options import DecisionOptions
+from casemate.model.options import complete, takes_options
 
 Kind = Literal["tool", "egress", "package", "shell", "host", "files", "server", "plan", "elicitation"]
 Scope = Literal["once", "run", "session"]
@@ -42,9 +44,7 @@ class Question:
 class Decision:
     """An answer to an approval request; only ``allow=True`` allows.
 
-    ``scope``: for how long the same may cross again without asking; ``uses``: how often, with this time, or None;
-    ``expires``: seconds from now, None for the whole scope; ``reason``: told to the code that asked, and recorded;
-    ``content``: what was filled in, where the request asked for that (elicitation).
+    The other fields are :class:`casemate.model.call_options.DecisionOptions`.
 
     Raises :class:`casemate.InvalidArgument` for a scope, uses or expires that mean nothing.
     """
@@ -105,21 +105,14 @@ class ApprovalRequest:
     state: Listed = "asked"
     _answer: Callable[[Decision], bool] | None = field(default=None, repr=False, compare=False)
 
-    async def approve(
-        self,
-        *,
-        scope: Scope = "once",
-        uses: int | None = None,
-        expires: float | None = None,
-        reason: str = "",
-        content: Mapping[str, Any] | None = None,
-    ) -> bool:
+    @takes_options(DecisionOptions)
+    async def approve(self, **options: Unpack[DecisionOptions]) -> bool:
         """Let it cross; the arguments are those of :class:`casemate.Decision`. From any event loop or thread.
 
         False when that came too late: somebody else has answered, nobody did in time, or what asked is over. Raises
         :class:`casemate.InvalidArgument`, and the request waits on.
         """
-        return self._decide(Decision(True, scope, uses, expires, reason, content))
+        return self._decide(Decision(True, **complete(DecisionOptions, options, "approve")))
 
     async def deny(self, reason: str = "") -> bool:
         """Refuse it; ``reason`` is told to the code that asked. False as of :meth:`approve`."""

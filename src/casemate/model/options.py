@@ -105,7 +105,8 @@ def docs_of(definition: type) -> Mapping[str, str]:
     import ast
     import sys
 
-    module = ast.parse(inspect.getsource(sys.modules[definition.__module__]))
+    source = sys.modules[definition.__module__]
+    module = ast.parse(inspect.getsource(source))
     classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
 
     def docs_in(name: str) -> dict[str, str]:
@@ -113,6 +114,8 @@ def docs_of(definition: type) -> Mapping[str, str]:
         for base in classes[name].bases:
             if isinstance(base, ast.Name) and base.id in classes:
                 docs |= docs_in(base.id)
+            elif isinstance(base, ast.Name) and isinstance(imported := getattr(source, base.id), type):
+                docs |= docs_of(imported)
         for statement, following in zip(classes[name].body, classes[name].body[1:], strict=False):
             match statement, following:
                 case ast.AnnAssign(target=ast.Name(id=option)), ast.Expr(value=ast.Constant(value=str(text))):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, Unpack, get_args
 
-from casemate.api.options import Name, Seconds
+from casemate.api.options import Name
 from casemate.errors import NotFound
-from casemate.model.approval import ApprovalRequest, Kind, Listed, Scope
-from casemate.model.operation import Audience, Between, Most, Principal, called_by, operation
+from casemate.model.approval import ApprovalRequest, Kind, Listed
+from casemate.model.call_options import DecisionOptions
+from casemate.model.operation import Audience, Most, Principal, called_by, operation
+from casemate.model.options import takes_options
 from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_handle
 from casemate.operations.sessions import Group
 
@@ -93,32 +95,19 @@ class ApprovalOperations(Group):
         return [one for one in self._shared.sandbox.approvals.pending() if _may_answer(principal, one)]
 
     @operation(approver=True)
+    @takes_options(DecisionOptions)
     async def decide(
-        self,
-        request: Name,
-        allow: bool = False,
-        *,
-        scope: Scope = "once",
-        uses: Annotated[int, Between(1, 1_000_000)] | None = None,
-        expires: Seconds | None = None,
-        reason: Reason = "",
-        content: Mapping[str, Any] | None = None,
-        principal: Principal,
+        self, request: Name, allow: bool = False, *, principal: Principal, **options: Unpack[DecisionOptions]
     ) -> bool:
         """Answer what waits. False, and nothing changed, where there is no such request, or it is over.
 
-        ``request``: its id. ``allow``: true lets exactly what is shown cross, anything else refuses it. ``scope``: for
-        how long the same may cross again without asking. ``uses``: how often it may, this time among them.
-        ``expires``: seconds until that ends. ``reason``: told to the program that asked, and recorded. ``content``:
-        what was filled in, where the request asks for that.
+        ``request``: its id. ``allow``: true lets exactly what is shown cross, anything else refuses it.
         """
         approvals = self._shared.sandbox.approvals
         if request not in {one.id for one in self._waiting(principal)}:
             return False
         with called_by(principal.name):
-            return approvals.decide(
-                request, allow, scope=scope, uses=uses, expires=expires, reason=reason, content=content
-            )
+            return approvals.decide(request, allow, **options)
 
     @operation()
     async def deny_all(self, reason: Reason = "", *, session: Name | None = None, principal: Principal) -> int:

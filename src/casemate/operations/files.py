@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from casemate.api.options import Cursor, Name, Page, Path, Text
+from casemate.api.options import Cursor, Name, Page, Path
 from casemate.errors import InvalidArgument, NotFound
 from casemate.execution.finishing import finishing
 from casemate.execution.request import check_name
 from casemate.files.archives import Carried, Packer, close_after
+from casemate.model.call_options import Text
 from casemate.model.execution import Artifact, SkippedFile
 from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.operations.kept import StoredFile

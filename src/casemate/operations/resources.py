@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from weakref import WeakValueDictionary
 
-from casemate.api.options import Cursor, Name, Names, Seconds
+from casemate.api.options import Cursor, Name, Names
 from casemate.approvals.requester import Origin
 from casemate.audit.chain import Verdict
 from casemate.audit.reading import MOST_ROWS, AuditEvent, AuditRow
 from casemate.errors import Denied
 from casemate.execution.egress_request import EgressAnswer
 from casemate.model.approval import Question
+from casemate.model.call_options import Seconds
 from casemate.model.operation import Audience, Between, Most, Principal, called_by, operation
 from casemate.model.overview import Installed
 from casemate.operations.lookup import match_handle

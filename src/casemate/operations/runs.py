@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, get_args
 
-from casemate.api.options import Code, Cursor, Language, Name, Page, ProgramOptions, Wait
+from casemate.api.options import CellOptions, Code, Cursor, Language, Name, Page, ProgramOptions, Wait
 from casemate.errors import Fault, InvalidArgument
 from casemate.languages.catalogue import LANGUAGES
+from casemate.model.call_options import StepOptions
 from casemate.model.execution import Execution
 from casemate.model.execution import Status as Ending
 from casemate.model.operation import Audience, Most, Principal, called_by, operation
-from casemate.model.options import complete, takes_options
+from casemate.model.options import complete, defaults_of, takes_options
 from casemate.operations.documents import Document, document, error_document, error_from, known
 from casemate.operations.kept import Kept
 from casemate.operations.lookup import FilterKey, Filters, apply_filters
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 
 Status = Literal["queued", "running", "waiting", "done"]
 _WAIT = 45.0  # seconds
-_OF_STEP = ("timeout", "stdin", "metadata")  # options of a program in a session
-_OF_CELL = ("env", "secrets", "limits", "allowed_domains")  # those of a cell, which an open session has already
-_OF_RUN = ("program_name", "arguments")  # those of a program in a cell of its own
+_OF_STEP = defaults_of(StepOptions).keys()  # options of a program in a session
+_OF_CELL = defaults_of(CellOptions).keys() - {"files"}  # those of a cell, which an open session has already
+_OF_RUN = (
+    defaults_of(ProgramOptions).keys() - _OF_STEP - defaults_of(CellOptions).keys()
+)  # those of a program in a cell of its own
 _PAGE = 20_000  # characters
 
 
@@ -139,7 +142,8 @@ class RunOperations(Group):
                 going = await self._alone(code, language or "python", values, principal)
             else:
                 step = {name: values[name] for name in _OF_STEP}
-                _check_nothing({name: values[name] for name in (_OF_RUN if session == "new" else _OF_RUN + _OF_CELL)})
+                refused = _OF_RUN if session == "new" else _OF_RUN | _OF_CELL
+                _check_nothing({name: value for name, value in values.items() if name in refused})
                 cell = {name: values[name] for name in (*_OF_CELL, "files")}
                 opening = partial(self._sessions.open, language or "python", **cell)
                 if language is not None and session != "new":

@@ -7,12 +7,14 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.approval import ApprovalRequest as LocalRequest
-from casemate.model.approval import Decision, Scope
+from casemate.model.approval import Decision
+from casemate.model.call_options import DecisionOptions
 from casemate.model.events import Done, Event, request_of
+from casemate.model.options import complete, takes_options
 from casemate.operations.documents import error_from, event_of, execution_of
 from casemate.remote.blocking import Blocking, RemoteContent
 
@@ -63,17 +65,11 @@ class ApprovalRequest(LocalRequest):
 
     __slots__ = ()
 
-    async def approve(
-        self,
-        *,
-        scope: Scope = "once",
-        uses: int | None = None,
-        expires: float | None = None,
-        reason: str = "",
-        content: Mapping[str, Any] | None = None,
-    ) -> bool:
+    @takes_options(DecisionOptions)
+    async def approve(self, **options: Unpack[DecisionOptions]) -> bool:
         """See :meth:`casemate.ApprovalRequest.approve`."""
-        return await asyncio.to_thread(self._decide, Decision(True, scope, uses, expires, reason, content))
+        decision = Decision(True, **complete(DecisionOptions, options, "approve"))
+        return await asyncio.to_thread(self._decide, decision)
 
     async def deny(self, reason: str = "") -> bool:
         """See :meth:`casemate.ApprovalRequest.deny`."""

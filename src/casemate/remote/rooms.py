@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 import contextlib
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from casemate.errors import InvalidArgument
-from casemate.model.approval import Decision, Scope
+from casemate.model.approval import Decision
+from casemate.model.call_options import DecisionOptions
 from casemate.model.execution import Artifact
+from casemate.model.options import complete, takes_options
 from casemate.model.overview import Installed, InstalledPackage
 from casemate.policy.inject import Inject
 from casemate.remote.following import Ways
@@ -57,19 +59,11 @@ class Approvals(Room):
         """Requests that wait for an answer, the oldest first."""
         return [self._ways.request(one) for one in self._ways.blocking.call("approvals.pending", {})]
 
-    def decide(
-        self,
-        request_id: str,
-        allow: bool = False,
-        *,
-        scope: Scope = "once",
-        uses: int | None = None,
-        expires: float | None = None,
-        reason: str = "",
-        content: Mapping[str, Any] | None = None,
-    ) -> bool:
+    @takes_options(DecisionOptions)
+    def decide(self, request_id: str, allow: bool = False, **options: Unpack[DecisionOptions]) -> bool:
         """Answer a request by its id: only ``allow=True`` allows. False where there is none, or it is over."""
-        return self._ways.decide(str(request_id), Decision(allow is True, scope, uses, expires, reason, content))
+        decision = Decision(allow is True, **complete(DecisionOptions, options, "decide"))
+        return self._ways.decide(str(request_id), decision)
 
     def deny_all(self, reason: str = "", *, session: str | None = None) -> int:
         """Deny everything that waits; of one session, or of all. How many that were."""

@@ -7,9 +7,11 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack
 
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
+from casemate.model.call_options import StepOptions
+from casemate.model.options import complete, takes_options
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
 from casemate.remote.given import plain
 from casemate.remote.revived import revived, type_named
@@ -48,47 +50,29 @@ class Session:
         """Whether it was closed here; one that has ended by itself says so when it is used."""
         return self._closed
 
-    async def run(
-        self,
-        code: str | bytes,
-        *,
-        timeout: float | None = 60.0,  # noqa: ASYNC109 - the step's, not the call's
-        stdin: str | bytes | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        wait: bool = True,
-    ) -> Execution:
+    @takes_options(StepOptions)
+    async def run(self, code: str | bytes, *, wait: bool = True, **options: Unpack[StepOptions]) -> Execution:
         """See :meth:`casemate.Session.run`. Cancelling interrupts the step."""
         await self._check_wait(wait)
-        return await run_to_end(partial(self._start, code, timeout, stdin, metadata))
+        return await run_to_end(partial(self._start, self._step("run", code, options)))
 
+    @takes_options(StepOptions)
     async def stream(
-        self,
-        code: str | bytes,
-        *,
-        timeout: float | None = 60.0,  # noqa: ASYNC109
-        stdin: str | bytes | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        wait: bool = True,
+        self, code: str | bytes, *, wait: bool = True, **options: Unpack[StepOptions]
     ) -> AsyncGenerator[Event]:
         """See :meth:`casemate.Session.stream`. Leaving early interrupts the step."""
         await self._check_wait(wait)
-        events = stream_to_end(partial(self._start, code, timeout, stdin, metadata))
+        events = stream_to_end(partial(self._start, self._step("stream", code, options)))
         try:
             async for event in events:
                 yield event
         finally:
             await events.aclose()
 
-    def start(
-        self,
-        code: str | bytes,
-        *,
-        timeout: float | None = 60.0,
-        stdin: str | bytes | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Run:
+    @takes_options(StepOptions)
+    def start(self, code: str | bytes, **options: Unpack[StepOptions]) -> Run:
         """See :meth:`casemate.Session.start`. Blocks for a round trip to the service."""
-        told = self._ways.blocking.call("runs.start", self._step(code, timeout, stdin, metadata))
+        told = self._ways.blocking.call("runs.start", self._step("start", code, options))
         return Run(told["run"], self._ways)
 
     async def attach(self, run_id: str) -> Run:
@@ -129,19 +113,17 @@ class Session:
         except (NotFound, SandboxClosed):
             return  # it has ended by itself
 
-    async def _start(
-        self, code: str | bytes, within: float | None, stdin: str | bytes | None, metadata: Mapping[str, Any] | None
-    ) -> Run:
-        told = await self._ways.remote("runs.start", self._step(code, within, stdin, metadata))
+    async def _start(self, step: Mapping[str, Any]) -> Run:
+        told = await self._ways.remote("runs.start", step)
         return Run(told["run"], self._ways)
 
-    def _step(
-        self, code: str | bytes, timeout: float | None, stdin: str | bytes | None, metadata: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
+    def _step(self, call: str, code: str | bytes, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of ``runs.start`` for a step."""
         if self._closed:
             raise SandboxClosed("the session was closed")
-        given = plain({"code": code, "stdin": stdin, "metadata": metadata})
-        return {**given, "session": self.id, "language": self.language, "timeout": timeout}
+        values = complete(StepOptions, options, call)
+        step = {"session": self.id, "language": self.language, "timeout": values["timeout"]}
+        return {**plain({"code": code, **values}), **step}
 
     async def _check_wait(self, wait: bool) -> None:
         """Raises ``InvalidArgument`` for a session that is busy, unless it may be waited for."""

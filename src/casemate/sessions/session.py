@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
 from casemate.execution.house import House
@@ -20,9 +20,11 @@ from casemate.execution.redact import redacted_crossings, redaction_of
 from casemate.execution.requester import open_requester
 from casemate.execution.stream import events
 from casemate.execution.tally import Tally
+from casemate.model.call_options import StepOptions
 from casemate.model.events import Done, Event
 from casemate.model.execution import Crossing, Execution, since
 from casemate.model.operation import caller
+from casemate.model.options import complete, takes_options
 from casemate.model.plan import Request
 from casemate.sessions.cells import SessionCells
 from casemate.sessions.commands import Commands
@@ -76,23 +78,14 @@ class Session:
         self._requester: Requester | None = None  # of the step that runs
         self._close_reason = ""
 
-    async def run(
-        self,
-        code: str | bytes,
-        *,
-        timeout: float | None = 60.0,  # noqa: ASYNC109 - the step's, not the call's
-        stdin: str | bytes | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        wait: bool = True,
-    ) -> Execution:
+    @takes_options(StepOptions)
+    async def run(self, code: str | bytes, *, wait: bool = True, **options: Unpack[StepOptions]) -> Execution:
         """Run ``code`` as the next step. Cancelling interrupts it.
 
         Args:
             code: The program, in the session's language.
-            timeout: Seconds from the step's start, None for ``limits.wall``. Then it is interrupted, and its cell ended
-                two seconds later if that was of no use.
-            stdin: What it reads as standard input, ``input()`` too.
-            metadata: What the caller wants to have in the outcome and in the record.
+            **options: See :class:`casemate.model.call_options.StepOptions`. At the timeout the step is interrupted, and
+                its cell ended two seconds later if that was of no use.
             wait: False refuses instead of waiting for a step that runs.
 
         Returns:
@@ -105,24 +98,17 @@ class Session:
             RecordUnavailable: The step cannot be put on record.
             Fault: casemate itself failed.
         """
-        return await self._run(self._make_request(code, timeout, stdin, metadata), None, wait=wait)
+        return await self._run(self._make_request("run", code, options), None, wait=wait)
 
+    @takes_options(StepOptions)
     async def stream(
-        self,
-        code: str | bytes,
-        *,
-        timeout: float | None = 60.0,  # noqa: ASYNC109
-        stdin: str | bytes | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        wait: bool = True,
+        self, code: str | bytes, *, wait: bool = True, **options: Unpack[StepOptions]
     ) -> AsyncGenerator[Event]:
         """Run ``code`` as :meth:`run` does, and follow its events. Leaving the stream early interrupts the step.
 
         Args:
-            code: As of :meth:`run`, and so are the others.
-            timeout: Seconds from the step's start.
-            stdin: What it reads as standard input.
-            metadata: What the caller wants to have in the outcome.
+            code: The program.
+            **options: As of :meth:`run`.
             wait: False refuses instead of waiting for a step that runs.
 
         Yields:
@@ -131,26 +117,18 @@ class Session:
         Raises:
             CasemateError: As of :meth:`run`.
         """
-        request = self._make_request(code, timeout, stdin, metadata)
+        request = self._make_request("stream", code, options)
         async with contextlib.aclosing(events(partial(self._run, request, wait=wait))) as emitted:
             async for event in emitted:
                 yield event
 
-    def start(
-        self,
-        code: str | bytes,
-        *,
-        timeout: float | None = 60.0,
-        stdin: str | bytes | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Run:
+    @takes_options(StepOptions)
+    def start(self, code: str | bytes, **options: Unpack[StepOptions]) -> Run:
         """Start ``code`` as the next step, which goes on when the caller goes away.
 
         Args:
-            code: As of :meth:`run`, and so are the others.
-            timeout: Seconds from the step's start.
-            stdin: What it reads as standard input.
-            metadata: What the caller wants to have in the outcome.
+            code: The program.
+            **options: As of :meth:`run`.
 
         Returns:
             The run, which can be followed, waited for and cancelled.
@@ -159,7 +137,7 @@ class Session:
             InvalidArgument: An argument is wrong.
             SandboxClosed: The session has ended.
         """
-        request = self._make_request(code, timeout, stdin, metadata)
+        request = self._make_request("start", code, options)
 
         def answer(request_id: str) -> Callable[[Decision], bool]:
             return self._house.approvals().answer_function(request_id)
@@ -291,15 +269,9 @@ class Session:
 
     # -- one step
 
-    def _make_request(
-        self,
-        code: str | bytes,
-        timeout: float | None,
-        stdin: str | bytes | None,
-        metadata: Mapping[str, Any] | None,
-    ) -> Request:
+    def _make_request(self, call: str, code: str | bytes, options: Mapping[str, Any]) -> Request:
         self._check_open()
-        return self._terms.make_request(code, timeout, stdin, metadata)
+        return self._terms.make_request(code, **complete(StepOptions, options, call))
 
     async def _run(self, request: Request, emitter: Emitter | None, *, wait: bool) -> Execution:
         self._check_open()
