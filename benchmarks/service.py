@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from casemate import Sandbox
-from casemate.remote.client import Remote, connect
+from casemate.remote.client import RemoteOperations, connect
 
 _LAG = """
 import asyncio, sys, time
@@ -68,7 +68,7 @@ def told(name: str, found: list[float]) -> None:
     print(f"{name:<46} p50 {statistics.median(found):7.2f} ms   p99 {ordered[int(len(ordered) * 0.99)]:7.2f} ms")
 
 
-async def trips(remote: Remote, runs: int) -> None:
+async def trips(remote: RemoteOperations, runs: int) -> None:
     """In turns, so that both have the same machine."""
     async with Sandbox(audit=Path(tempfile.mkdtemp()) / "audit.db") as sandbox:
         each = max(1, runs // 5)
@@ -84,14 +84,14 @@ async def trips(remote: Remote, runs: int) -> None:
     print(f"{'over the library':<46} {ratio:11.2f} x   {over - statistics.median(library):+10.2f} ms (goal: +5 ms)")
 
 
-async def streams(remote: Remote, env: dict[str, str], count: int) -> None:
+async def streams(remote: RemoteOperations, env: dict[str, str], count: int) -> None:
     """Many follow one run, which writes a line every 50 ms."""
     code = "import time\nfor n in range(200): print(n, flush=True); time.sleep(0.05)"
     run = (await remote("runs.start", {"code": code}))["run"]
     remotes = [await connect(environ=env, start=False) for _ in range(count)]
     began, events = time.perf_counter(), 0
 
-    async def follow(one: Remote) -> None:
+    async def follow(one: RemoteOperations) -> None:
         nonlocal events
         async for _ in one.stream("runs.stream", {"run": run}):
             events += 1

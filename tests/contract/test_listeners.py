@@ -13,7 +13,7 @@ from unittest import mock
 from tests.contract import witness
 
 from casemate import Fault, Sandbox, sync
-from casemate.model.plan import CellSocket
+from casemate.model.plan import ListeningSocket
 from casemate.walls.native.running import RunningCell
 from casemate.walls.wall import Stream
 
@@ -55,7 +55,7 @@ def answer(descriptor: int) -> bytes:
 async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None]:
     async with Sandbox(audit=audit) as sandbox:
         await sandbox.run("pass")  # proves the wall
-        plan = replace(await sandbox.explain(CLIENT), listeners=(CellSocket("tcp", *ADDRESS),))
+        plan = replace(await sandbox.explain(CLIENT), listeners=(ListeningSocket("tcp", *ADDRESS),))
         kept = Kept()
         cell = sandbox._parts.wall.start(plan, kept)  # a door's way in; no public name of this version leads here
         (descriptor,) = await asyncio.wrap_future(cell.listeners())
@@ -101,7 +101,7 @@ def test_a_door_that_cannot_be_opened_is_no_network_and_the_result_says_so(tmp_p
 
 
 async def listened_again(audit: Path) -> bytes:
-    where = CellSocket("tcp", "198.18.0.9", 8000)
+    where = ListeningSocket("tcp", "198.18.0.9", 8000)
     program = """
 import socket, sys
 kept = [socket.create_connection(("198.18.0.9", 8000), 20)]

@@ -16,14 +16,14 @@ from tests.packages.index import JSON, Index, sdist, wheel
 from casemate.packages.gateway import Gateway
 from casemate.packages.indexes import Indexes
 from casemate.packages.indexes import index as index_at
-from casemate.packages.pages import Link
-from casemate.packages.store import Store
+from casemate.packages.pages import PageLink
+from casemate.packages.store import PackageStore
 from casemate.packages.upstream import Unfetched, Upstream
 
 
 @contextlib.asynccontextmanager
 async def serving(index: Index, folder: Path) -> AsyncIterator[tuple[Gateway, int]]:
-    store = Store(folder / "files")
+    store = PackageStore(folder / "files")
     upstream = Upstream(Indexes((index_at(index.url),)), store, 1 << 20)
     gateway = Gateway(upstream, store)
     listening = socket.create_server(("127.0.0.1", 0))
@@ -147,10 +147,10 @@ LINKS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("why", "where"), LINKS)
 async def test_a_page_cannot_send_the_host_to_its_own_network(tmp_path: Path, why: str, where: dict[str, str]) -> None:
-    upstream = Upstream(Indexes((index_at(where["index"]),), proxy=NOWHERE), Store(tmp_path), 1 << 20)
+    upstream = Upstream(Indexes((index_at(where["index"]),), proxy=NOWHERE), PackageStore(tmp_path), 1 << 20)
     try:
         with pytest.raises(Unfetched, match=why):
-            await upstream.file(Link("x.whl", where["url"]))
+            await upstream.file(PageLink("x.whl", where["url"]))
     finally:
         await upstream.close()
 
@@ -162,10 +162,10 @@ async def test_a_page_cannot_send_the_host_to_its_own_network(tmp_path: Path, wh
 async def test_a_public_page_leads_to_no_private_host_whatever_other_indexes_are(tmp_path: Path, address: str) -> None:
     places = index_at("http://127.0.0.1:1/simple/"), index_at("https://93.184.215.14/simple/")
     indexes = Indexes(places, proxy=NOWHERE)
-    upstream = Upstream(indexes, Store(tmp_path), 1 << 20)
-    link = Link("a-1.0-py3-none-any.whl", f"https://{address}/a-1.0-py3-none-any.whl",
+    upstream = Upstream(indexes, PackageStore(tmp_path), 1 << 20)
+    link = PageLink("a-1.0-py3-none-any.whl", f"https://{address}/a-1.0-py3-none-any.whl",
                 page="https://93.184.215.14/simple/a/")  # fmt: skip
-    plain = Link(link.filename, "http://127.0.0.1:1/a-1.0-py3-none-any.whl", page=link.page)
+    plain = PageLink(link.filename, "http://127.0.0.1:1/a-1.0-py3-none-any.whl", page=link.page)
     try:
         with pytest.raises(Unfetched, match="no public host"):
             await upstream.file(link)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import casemate
-from casemate.remote.client import Remote, connect
+from casemate.remote.client import RemoteOperations, connect
 from casemate.remote.places import Places, places_of, read_running
 
 PATIENCE = 60.0  # seconds until something that must happen is taken as not happening, also on a busy machine
@@ -90,7 +90,7 @@ class Daemon:
         self.send(signal.SIGKILL)
         self.ended()
 
-    async def connect(self, **given: Any) -> Remote:
+    async def connect(self, **given: Any) -> RemoteOperations:
         return await connect(environ=self.env, start=False, **given)
 
     def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ import pytest
 from casemate import Sandbox, errors
 from casemate.errors import CasemateError, ExecutionFailed
 from casemate.model.operation import Audience, Principal
-from casemate.remote.blocking import Blocking
+from casemate.remote.blocking import BlockingHttp
 from casemate.remote.client import connect
 from casemate.surfaces.http.app import HttpApplication
 from casemate.surfaces.http.identity import Admitted, Listener, hosts_of
@@ -50,7 +50,7 @@ async def test_what_a_service_raises_is_raised_by_its_clients_with_all_that_it_n
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.until_ended())
         remote = await connect(f"http://127.0.0.1:{port}", "token")
-        blocking = Blocking(remote.address, remote.headers)
+        blocking = BlockingHttp(remote.address, remote.headers)
 
         async def asked() -> Any:
             return await remote("runs.list")

@@ -14,7 +14,7 @@ from tests.service.daemon import PATIENCE, Daemon, http, unix
 from casemate.errors import CasemateError, Fault, QueueFull, SandboxClosed
 from casemate.operations.catalogue import catalogue
 from casemate.operations.documents import error_document
-from casemate.remote.sse import Reader
+from casemate.remote.sse import EventReader
 from casemate.surfaces.http.entry import retry_after, status_of
 from casemate.surfaces.http.exchange import MOST_BODY, json_pieces
 
@@ -161,7 +161,7 @@ def test_a_stream_is_taken_up_again_where_it_was_left(shared: Daemon) -> None:
                 raw += piece
         head, _, rest = raw.partition(b"\r\n\r\n")
         assert b"text/event-stream" in head
-        return [event for event in Reader().feed(_unchunked(rest)) if event.name != "message"]
+        return [event for event in EventReader().feed(_unchunked(rest)) if event.name != "message"]
 
     whole = stream()
     assert [event.name for event in whole] == ["event"] * (len(whole) - 1) + ["end"]

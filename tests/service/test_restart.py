@@ -12,8 +12,8 @@ import pytest
 from tests.service.daemon import Daemon, serving, until
 
 from casemate.errors import NotFound, SandboxClosed, Unavailable
-from casemate.remote.client import Remote
-from casemate.remote.sse import Reader
+from casemate.remote.client import RemoteOperations
+from casemate.remote.sse import EventReader
 
 SLOW = "import time\nprint('begun', flush=True)\ntime.sleep(60)"
 ENDS = ("drained", "killed")
@@ -23,12 +23,12 @@ def end(daemon: Daemon, how: str) -> None:
     daemon.kill() if how == "killed" else daemon.stop()
 
 
-async def until_writes(remote: Remote, run: str, text: str = "begun") -> None:
+async def until_writes(remote: RemoteOperations, run: str, text: str = "begun") -> None:
     while text not in (await remote("runs.read", {"run": run}))["text"]:
         await asyncio.sleep(0.02)
 
 
-async def asking(remote: Remote, command: str = "echo hello", **given: Any) -> dict[str, Any]:
+async def asking(remote: RemoteOperations, command: str = "echo hello", **given: Any) -> dict[str, Any]:
     """The state of a step that waits for a command to be allowed."""
     arguments = {"code": f"!{command}", "session": "new", "wait": 30.0, **given}
     state: dict[str, Any] = await remote("runs.start", arguments)
@@ -311,7 +311,7 @@ async def test_whoever_is_told_that_it_is_gone_is_told_what_to_do(env: dict[str,
 def test_events_are_read_from_bytes_however_they_are_cut() -> None:
     data = b'id: 7\nevent: event\ndata: {"a": 1}\n\n: \n\nevent: end\ndata: {}\n\n'
     for cut in range(len(data)):
-        reader = Reader()
+        reader = EventReader()
         found = [*reader.feed(data[:cut]), *reader.feed(data[cut:])]
         assert [(one.name, one.id, one.data) for one in found] == [("event", "7", {"a": 1}), ("end", "", {})]
 

@@ -16,7 +16,7 @@ from tests.service.test_shares import KINDS, called, of_tool
 
 from casemate.errors import Denied, InvalidArgument, Unavailable
 from casemate.model.operation import Audience, Principal
-from casemate.remote.client import Remote, connect
+from casemate.remote.client import RemoteOperations, connect
 from casemate.surfaces.http.identity import Admitted, Refused
 from casemate.surfaces.http.tokens import Tokens
 
@@ -33,7 +33,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @contextlib.asynccontextmanager
-async def clients(service: Service, name: str, **given: Any) -> AsyncGenerator[tuple[str, Remote, Remote]]:
+async def clients(
+    service: Service, name: str, **given: Any
+) -> AsyncGenerator[tuple[str, RemoteOperations, RemoteOperations]]:
     """A token, a client that comes with it, and one of the user's own. Nobody else is being answered then: what an
     earlier test has left, the service notices a little later."""
     daemon, port = service
@@ -140,7 +142,7 @@ async def test_what_happens_is_no_longer_told_to_an_operator_whose_token_is_remo
                     pass
 
 
-async def until_asked(user: Remote, count: int) -> None:
+async def until_asked(user: RemoteOperations, count: int) -> None:
     while (await user.health())["activity"]["requests"] < count:
         await asyncio.sleep(0.01)
 

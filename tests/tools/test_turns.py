@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from casemate.tools.calls import Turns
+from casemate.tools.calls import CallTurns
 
 _SECONDS = 60
 
 
 async def _others_step_is_done(waiting: threading.Event, *, is_taken_back: bool) -> list[str]:
     """What another cell's step gives while a hundred of one cell have not come to an end."""
-    greedy, other = Turns(), Turns()
+    greedy, other = CallTurns(), CallTurns()
     steps = [asyncio.ensure_future(greedy.take(True, waiting.wait, _SECONDS)) for _ in range(100)]
     for step in steps:
         await asyncio.sleep(0)
@@ -34,7 +34,7 @@ def test_a_cell_that_takes_its_slow_steps_back_keeps_one_thread_busy() -> None:
 
 def test_one_request_of_a_cell_begins_in_each_turn_of_the_loop() -> None:
     async def begun_in_one_turn() -> list[int]:
-        turns, count, seen = Turns(), 0, []
+        turns, count, seen = CallTurns(), 0, []
 
         async def ask() -> None:
             nonlocal count

@@ -23,7 +23,7 @@ from casemate.tools.modules.generate import python_docstring, script_comment, vi
 from casemate.tools.schemas.schema import infer_schema
 from casemate.tools.schemas.types import OWN_NAMES, class_name, module_names, package_names, unique_names
 from casemate.tools.schemas.validation import Validator
-from casemate.tools.shell import BadWords, Command, answer_text, arguments_of, command_of
+from casemate.tools.shell import BadWords, ToolCommand, answer_text, arguments_of, command_of
 from casemate.tools.tool import Hints, Tool
 
 ANY_JSON = st.recursive(
@@ -166,15 +166,15 @@ def test_words_that_say_no_arguments_are_refused(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        (["list"], Command("list")),
-        (["search", "a", "b"], Command("search", "a b")),
-        (["describe", "s.t"], Command("describe", "s.t")),
-        (["s.t", "a=1"], Command("call", "s.t", ("a=1",))),
-        ([], Command("help")),
-        (["--help"], Command("help")),
+        (["list"], ToolCommand("list")),
+        (["search", "a", "b"], ToolCommand("search", "a b")),
+        (["describe", "s.t"], ToolCommand("describe", "s.t")),
+        (["s.t", "a=1"], ToolCommand("call", "s.t", ("a=1",))),
+        ([], ToolCommand("help")),
+        (["--help"], ToolCommand("help")),
     ],
 )
-def test_words_become_a_command(words: list[str], command: Command) -> None:
+def test_words_become_a_command(words: list[str], command: ToolCommand) -> None:
     assert command_of(words) == command
 
 

@@ -30,7 +30,7 @@ from tests.warm.ready import (
 
 import casemate
 from casemate import Execution, Sandbox, sync
-from casemate.model.plan import CellSocket
+from casemate.model.plan import ListeningSocket
 from casemate.walls.native import pool
 
 SOURCE = str(Path(casemate.__file__).parents[1])
@@ -212,7 +212,7 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None, str]:
         async with asyncio.timeout(PATIENCE):
             while not sandbox._parts.wall.warmth().is_settled:
                 await asyncio.sleep(0.01)
-        plan = replace(await sandbox.explain(CLIENT), listeners=(CellSocket("tcp", *ADDRESS),))
+        plan = replace(await sandbox.explain(CLIENT), listeners=(ListeningSocket("tcp", *ADDRESS),))
         kept = Kept()
         cell = sandbox._parts.wall.start(plan, kept)
         (descriptor,) = await asyncio.wrap_future(cell.listeners())

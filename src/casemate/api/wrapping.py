@@ -30,11 +30,11 @@ from casemate.model.plan import HOME, NO_SECRETS, Bind, Entry, MountPoint, Plan,
 from casemate.policy.patterns import is_pattern
 from casemate.walls.registry import open_wall
 from casemate.walls.wall import Cell, Standard
-from casemate.workspace.guarding import HIDDEN, Guard, Guarded, Watched, seen_through_layers
+from casemate.workspace.guarding import HIDDEN, Guard, GuardedPaths, Watched, seen_through_layers
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
-    from casemate.execution.admit import Admitted
+    from casemate.execution.admit import AdmittedRequest
     from casemate.model.execution import Execution
 
 _OF_THE_CELL = ("/proc", "/sys", "/dev", "/etc", "/program", "/run")  # nothing of the host's can be put there
@@ -42,7 +42,7 @@ _ROOTS = ("/tmp", "/var/tmp", "/home", "/opt", "/var", "/home/user")  # nor at t
 
 
 @dataclass(frozen=True)
-class Asked:
+class WrapRequest:
     """A command as asked for: ``command`` and its ``arguments``; ``policy``: a file or mapping, the most that there is;
     ``workspace``: the folder that it works in, None for the policy's or ``cwd``, where the caller is; ``mode``: direct
     unless given; ``shown``: files and folders that it may read besides, ``copied``: folders
@@ -71,7 +71,7 @@ class Asked:
 class Wrapping:
     """One command, ready to be started. Raises ``InvalidArgument`` for what was asked wrongly, and starts nothing."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: WrapRequest) -> None:
         network: Literal["none"] | None = None if asked.policy is not None or asked.allowed_domains else "none"
         bound = bounded(
             asked.policy, network=network, allowed_domains=asked.allowed_domains, allow_local=(), limits=asked.limits,
@@ -103,7 +103,7 @@ class Wrapping:
             seen=tuple(path for path in named if not is_pattern(path)),
         )
         self._named = named
-        self._found = Guarded()
+        self._found = GuardedPaths()
         self._held: Secrets | None = None
         self._watched = Watched()
 
@@ -157,14 +157,14 @@ class Wrapping:
             await finishing(self._approvals.close)
         self._log.close()
 
-    def _made(self, secrets: Secrets) -> tuple[wrapped.Wrapped, Admitted]:
+    def _made(self, secrets: Secrets) -> tuple[wrapped.Wrapped, AdmittedRequest]:
         asked = self._asked
         command = commands.find(asked.command, asked.environ.get("PATH", ""), Path(asked.cwd), self.folder)
         self._check_denied(command.entries)
         self._found = self._guard.find(self.folder)
         if self.mode == "overlay":
             hidden, kept = (seen_through_layers(self.folder, one) for one in (self._found.hidden, self._found.kept))
-            self._found = Guarded(hidden, kept)
+            self._found = GuardedPaths(hidden, kept)
         if self.read_only:
             self._found = replace(self._found, kept=("",))
         shown = tuple(self._shown(command.shown))

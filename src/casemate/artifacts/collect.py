@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from casemate.artifacts.content import Slice, Store, media_type_of
+from casemate.artifacts.content import ContentStore, Slice, media_type_of
 from casemate.files.beneath import CHUNK
-from casemate.files.bounds import Bounds, Skipped
+from casemate.files.bounds import Skipped, TreeBounds
 from casemate.files.names import display_path, path_problem, text_of
 from casemate.files.walk import Entry, is_whiteout, kind_of, open_file, open_folder, walk
 from casemate.model.execution import Artifact
@@ -33,7 +33,7 @@ _NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedFiles:
     """``files`` in order of names; ``skipped``: what was left behind; ``complete``: no bound and no failure cut it."""
 
     files: tuple[Artifact, ...]
@@ -46,13 +46,13 @@ def collect(
     *,
     under: tuple[str, ...] = (),
     given: Mapping[str, str] = _NOTHING,
-    bounds: Bounds | None = None,
+    bounds: TreeBounds | None = None,
     unlock: bool = True,
     folder: str | os.PathLike[str] | None = None,
     seen: SeenFiles | None = None,
     redaction: Redaction | None = None,
     hidden: Callable[[str], bool] = lambda _: False,
-) -> Collected:
+) -> CollectedFiles:
     """The regular files beneath ``under`` in the tree ``root``, a descriptor; names are relative to ``root``.
 
     ``given``: SHA-256 of input files by name, which are no artifacts as long as they are unchanged.
@@ -62,7 +62,7 @@ def collect(
     is withheld. ``hidden``: names that are passed over. Nothing is raised for what the tree holds: what cannot be
     handed out is in ``skipped``.
     """
-    collector = _Collector(bounds or Bounds(), given, Store(folder), unlock, seen, redaction, hidden)
+    collector = _Collector(bounds or TreeBounds(), given, ContentStore(folder), unlock, seen, redaction, hidden)
     if seen is not None:
         seen.begin()
     path = tuple(os.fsencode(name) for name in under)
@@ -74,7 +74,7 @@ def collect(
             os.close(top)
     if seen is not None:
         seen.forget_unmet()
-    return Collected(tuple(collector.files), collector.skipped.as_tuple(), collector.skipped.complete)
+    return CollectedFiles(tuple(collector.files), collector.skipped.as_tuple(), collector.skipped.complete)
 
 
 def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped, unlock: bool) -> int | None:
@@ -102,9 +102,9 @@ class _Collector:
 
     def __init__(
         self,
-        bounds: Bounds,
+        bounds: TreeBounds,
         given: Mapping[str, str],
-        store: Store,
+        store: ContentStore,
         unlock: bool,
         seen: SeenFiles | None,
         redaction: Redaction | None,

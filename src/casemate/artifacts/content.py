@@ -72,7 +72,7 @@ def media_type_of(name: str) -> str:
     return _TYPES.get(extension.removeprefix("."), "application/octet-stream")
 
 
-class Store:
+class ContentStore:
     """Bytes that are appended and read by position: up to ``in_memory`` of them there, more in an unlinked file.
 
     ``folder``: where that file is made (None: the system's place for temporary files).
@@ -140,7 +140,7 @@ class Store:
 class Slice:
     """Part of a store; keeps the store alive. Implements :class:`casemate.model.execution.Content`."""
 
-    store: Store
+    store: ContentStore
     offset: int
     length: int
 
@@ -179,7 +179,7 @@ class Spool:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self._store = Store(folder, in_memory=0)
+        self._store = ContentStore(folder, in_memory=0)
         self._hash = hashlib.sha256()
 
     @property

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from casemate.policy.hosts import HostRules
 
 
-class Bounds(NamedTuple):
+class SandboxBounds(NamedTuple):
     """The most that any run of a sandbox may have. ``hosts``: what it may reach; None where there is no door."""
 
     limits: Limits
     hosts: HostRules | None
 
 
-class Admitted(NamedTuple):
+class AdmittedRequest(NamedTuple):
     """A request that may run: with the limits in force, and its ``deadline`` in seconds from the cell's start.
 
     ``through``: what a door lets through without asking; None where there is none. ``opens``: it opens with the cell.
@@ -33,7 +33,7 @@ class Admitted(NamedTuple):
     opens: bool = False
 
 
-def admit(request: Request, bounds: Bounds, *, can_ask: bool) -> Admitted:
+def admit(request: Request, bounds: SandboxBounds, *, can_ask: bool) -> AdmittedRequest:
     """Narrow the operator's ``bounds`` by what the request asks for; a request never widens them. ``can_ask``: somebody
     may be asked for a host that no rule covers.
 
@@ -44,6 +44,6 @@ def admit(request: Request, bounds: Bounds, *, can_ask: bool) -> Admitted:
     if bounds.hosts is None:
         if request.allowed_domains:
             raise InvalidArgument("allowed_domains", "this sandbox has network='none', which lets nothing through")
-        return Admitted(request, limits, deadline)
+        return AdmittedRequest(request, limits, deadline)
     hosts = narrow_hosts(bounds.hosts, request.allowed_domains, can_ask=can_ask)
-    return Admitted(request, limits, deadline, hosts, can_ask or hosts.everything or bool(hosts.allowed))
+    return AdmittedRequest(request, limits, deadline, hosts, can_ask or hosts.everything or bool(hosts.allowed))

@@ -13,7 +13,7 @@ from casemate.model.limits import format_size
 if TYPE_CHECKING:
     from casemate.model.execution import ProgramError
     from casemate.model.limits import Limits
-    from casemate.walls.wall import Ending
+    from casemate.walls.wall import CellEnding
 
 # Signals by which runtimes end themselves when memory is refused: V8 traps or aborts, C code aborts or faults.
 _SELF_ENDED = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL}
@@ -27,7 +27,7 @@ _WHY_ENDED = {
 _CPU_SLACK = 0.9  # the kernel counts cpu time for RLIMIT_CPU in ticks
 
 
-class Verdict(NamedTuple):
+class EndDiagnosis(NamedTuple):
     """``exit_code`` is None where casemate, or a limit, ended the program."""
 
     status: Status
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
 class Evidence(NamedTuple):
     """Everything a verdict rests on."""
 
-    ending: Ending
+    ending: CellEnding
     limits: Limits
     deadline: float
     output_bytes: int
@@ -46,7 +46,7 @@ class Evidence(NamedTuple):
     errno: int | None
 
 
-def diagnose(evidence: Evidence) -> Verdict:
+def diagnose(evidence: Evidence) -> EndDiagnosis:
     """The verdict on an execution."""
     ending = evidence.ending
     if ending.reason is not None:
@@ -54,12 +54,12 @@ def diagnose(evidence: Evidence) -> Verdict:
     if evidence.output_bytes > evidence.limits.full_output:
         return _ended_by_casemate("output", evidence)
     if ending.oom:
-        return Verdict("out_of_memory", None, _memory(evidence))
+        return EndDiagnosis("out_of_memory", None, _memory(evidence))
     if ending.wait_status is None:
-        return Verdict("killed", None, Cause("killed", "The cell was killed from outside.", retryable=True))
+        return EndDiagnosis("killed", None, Cause("killed", "The cell was killed from outside.", retryable=True))
     code = _exit_code(ending.wait_status)
     if code == 0:
-        return Verdict("ok", 0, None)
+        return EndDiagnosis("ok", 0, None)
     return _ended_by_itself(code, evidence)
 
 
@@ -69,7 +69,7 @@ def _exit_code(wait_status: int) -> int:
     return os.WEXITSTATUS(wait_status)
 
 
-def _ended_by_casemate(reason: str, evidence: Evidence) -> Verdict:
+def _ended_by_casemate(reason: str, evidence: Evidence) -> EndDiagnosis:
     limits = evidence.limits
     match reason:
         case "timeout":
@@ -77,31 +77,33 @@ def _ended_by_casemate(reason: str, evidence: Evidence) -> Verdict:
             remedy = f"Give a longer timeout, up to the {limits.wall:g} s of limits.wall, or do less at once."
             if evidence.deadline >= limits.wall:
                 remedy = "Do less at once. A longer timeout needs limits.wall to be raised, which is that time limit."
-            return Verdict("timeout", None, Cause("timeout", message, remedy))
+            return EndDiagnosis("timeout", None, Cause("timeout", message, remedy))
         case "memory":
-            return Verdict("out_of_memory", None, _memory(evidence))
+            return EndDiagnosis("out_of_memory", None, _memory(evidence))
         case "cpu":
-            return Verdict("killed", None, _cpu(evidence))
+            return EndDiagnosis("killed", None, _cpu(evidence))
         case "output":
             message = (
                 f"It wrote {format_size(evidence.output_bytes)}; "
                 f"limits.full_output is {format_size(limits.full_output)}."
             )
-            return Verdict("killed", None, Cause("output_limit", message, "Write less, or into a file, or raise it."))
+            return EndDiagnosis(
+                "killed", None, Cause("output_limit", message, "Write less, or into a file, or raise it.")
+            )
         case "cancelled":
-            return Verdict("cancelled", None, Cause("cancelled", "The caller cancelled it.", retryable=True))
+            return EndDiagnosis("cancelled", None, Cause("cancelled", "The caller cancelled it.", retryable=True))
     message = f"Casemate ended it: {_WHY_ENDED.get(reason, reason)}."
-    return Verdict("killed", None, Cause("killed", message, retryable=True))
+    return EndDiagnosis("killed", None, Cause("killed", message, retryable=True))
 
 
-def _ended_by_itself(code: int, evidence: Evidence) -> Verdict:
+def _ended_by_itself(code: int, evidence: Evidence) -> EndDiagnosis:
     signalled = os.WIFSIGNALED(evidence.ending.wait_status or 0)
     number = code - 128 if signalled else 0
     if number == signal.SIGXCPU or (number == signal.SIGKILL and _cpu_is_used_up(evidence)):
-        return Verdict("killed", None, _cpu(evidence))
+        return EndDiagnosis("killed", None, _cpu(evidence))
     if _wanted_memory(code, evidence):
-        return Verdict("out_of_memory", code, _memory(evidence))
-    return Verdict("failed", code, _met_limit(evidence))
+        return EndDiagnosis("out_of_memory", code, _memory(evidence))
+    return EndDiagnosis("failed", code, _met_limit(evidence))
 
 
 def _cpu_is_used_up(evidence: Evidence) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from casemate.artifacts.collect import Collected as Files
+from casemate.artifacts.collect import CollectedFiles as Files
 from casemate.artifacts.collect import collect as collect_files
 from casemate.artifacts.export import export
-from casemate.files.bounds import Bounds
+from casemate.files.bounds import TreeBounds
 from casemate.files.walk import open_folder
 from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.workspace.apply import WRITTEN_BACK, apply
@@ -41,9 +41,9 @@ def gather(finished: Finished, house: House) -> tuple[Files, tuple[SkippedFile, 
     return files, skipped
 
 
-def bounds_of(limits: Limits) -> Bounds:
+def bounds_of(limits: Limits) -> TreeBounds:
     """How much is collected of what a cell with ``limits`` left."""
-    return Bounds(file_bytes=limits.disk, total_bytes=limits.disk)
+    return TreeBounds(file_bytes=limits.disk, total_bytes=limits.disk)
 
 
 def _of_private(finished: Finished) -> Files:
@@ -138,7 +138,7 @@ def _digest(content: bytes | Path) -> str:
         return ""  # it is gone meanwhile; then the copy counts as the run's own
 
 
-def _bounds(finished: Finished) -> Bounds:
+def _bounds(finished: Finished) -> TreeBounds:
     return bounds_of(finished.plan.limits)
 
 

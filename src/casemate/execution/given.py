@@ -14,13 +14,13 @@ from casemate.model.plan import WORKSPACE
 
 if TYPE_CHECKING:
     from casemate.model.plan import Request
-    from casemate.vault.store import SecretStore
+    from casemate.vault.store import VaultStore
 
 _DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number
 _MAX_NAMESPACE = 200  # characters
 
 
-def opened_store(vault: object, environ: Mapping[str, str]) -> SecretStore:
+def opened_store(vault: object, environ: Mapping[str, str]) -> VaultStore:
     """Where secrets are kept. Raises ``InvalidArgument`` and ``VaultUnavailable``."""
     from casemate.vault.vault import store_for
 

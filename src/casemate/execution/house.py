@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from casemate.execution.admit import Admitted, Bounds, admit
+from casemate.execution.admit import AdmittedRequest, SandboxBounds, admit
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
@@ -78,10 +78,10 @@ class House:
     finished: Callable[[Execution], None] = lambda _: None
     guard: Guard | None = None
 
-    def admit(self, request: Request, *, stream: bool) -> Admitted:
+    def admit(self, request: Request, *, stream: bool) -> AdmittedRequest:
         """Whether ``request`` may run, and within which bounds. ``stream``: its events are followed, so that whoever
         does that can be asked. Raises ``InvalidArgument``."""
-        return admit(request, Bounds(self.limits, self.hosts), can_ask=self.may_ask(stream=stream))
+        return admit(request, SandboxBounds(self.limits, self.hosts), can_ask=self.may_ask(stream=stream))
 
     def may_ask(self, *, stream: bool) -> bool:
         """Whether somebody may be asked for a host that no rule covers."""

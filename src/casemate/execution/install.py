@@ -27,12 +27,12 @@ from casemate.execution.record import recording
 from casemate.execution.request import make_request
 from casemate.execution.run import Finished, end_first
 from casemate.execution.seal import seal
-from casemate.files.bounds import Bounds
+from casemate.files.bounds import TreeBounds
 from casemate.files.protected import Protection
 from casemate.files.walk import open_folder
 from casemate.model.approval import ApprovalVerdict, Question
 from casemate.model.overview import Installed, InstalledPackage, InstallTerms
-from casemate.model.plan import PROXY_ADDRESS, CellSocket
+from casemate.model.plan import PROXY_ADDRESS, ListeningSocket
 from casemate.packages.gateway import Gateway
 from casemate.packages.names import Requirement
 from casemate.workspace.apply import apply
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from casemate.walls.wall import Cell
 
 _PORT = 80
-_BOUNDS = Bounds(files=100_000, file_bytes=1 << 30, total_bytes=4 << 30, depth=64, entries=200_000, reports=20)
+_BOUNDS = TreeBounds(files=100_000, file_bytes=1 << 30, total_bytes=4 << 30, depth=64, entries=200_000, reports=20)
 _MOST_REASON = 1000  # characters
 _MOST_OUTPUT = 20_000  # characters of what the installer printed, from its end
 
@@ -111,7 +111,9 @@ def _make_plan(order: Order, house: House, session: str | None) -> tuple[Request
     request = replace(request, session=session)
     alone = replace(house, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=tuple)
     plan = make_plan(alone.admit(request, stream=False), alone, None)
-    return request, replace(plan, entries=(*plan.entries, *shown), listeners=(CellSocket("tcp", PROXY_ADDRESS, _PORT),))
+    return request, replace(
+        plan, entries=(*plan.entries, *shown), listeners=(ListeningSocket("tcp", PROXY_ADDRESS, _PORT),)
+    )
 
 
 async def _run(plan: Plan, house: House, gateway: Gateway) -> Finished:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from casemate.errors import CasemateError
 from casemate.execution.interception import CellInterception, Interceptions
-from casemate.model.plan import NETWORK_SOCKETS, CellSocket
+from casemate.model.plan import NETWORK_SOCKETS, ListeningSocket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.egress.proxy import CellProxy, EgressProxy
     from casemate.egress.terms import EgressTerms, HostService, Rewrite
-    from casemate.execution.admit import Admitted
+    from casemate.execution.admit import AdmittedRequest
     from casemate.execution.house import Log
     from casemate.model.approval import ApprovalVerdict
     from casemate.model.execution import Crossing
@@ -53,7 +53,7 @@ class ListeningCell(Protocol):
         """Descriptors of those that it began with."""
         ...
 
-    def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[ListeningSocket]) -> Future[list[int]]:
         """More of them."""
         ...
 
@@ -79,7 +79,7 @@ class SandboxNetwork:
 
     def cell_network(
         self,
-        admitted: Admitted,
+        admitted: AdmittedRequest,
         intercepted: CellInterception | None,
         cell: ListeningCell,
         note: Note,
@@ -89,7 +89,7 @@ class SandboxNetwork:
         plan was made with."""
         return CellNetwork(self, admitted, intercepted, cell, note, offers)
 
-    def rewrite(self, admitted: Admitted) -> Rewrite | None:
+    def rewrite(self, admitted: AdmittedRequest) -> Rewrite | None:
         """What puts in the secrets that the program has not; None where it has all of its own."""
         placeholders = admitted.request.secrets.placeholders
         if not placeholders:
@@ -98,7 +98,7 @@ class SandboxNetwork:
 
         return Injection(placeholders)
 
-    def intercepted(self, admitted: Admitted) -> CellInterception | None:
+    def intercepted(self, admitted: AdmittedRequest) -> CellInterception | None:
         """Whose TLS is intercepted for what was admitted. Call it once for each cell, for its plan and its network: the
         next answer may have another authority. Raises ``Unavailable``, ``InvalidArgument``."""
         if admitted.through is None:
@@ -130,7 +130,7 @@ class CellNetwork:
     def __init__(
         self,
         network: SandboxNetwork,
-        admitted: Admitted,
+        admitted: AdmittedRequest,
         intercepted: CellInterception | None,
         cell: ListeningCell,
         note: Note,
@@ -280,7 +280,7 @@ class _Tcp(NamedTuple):
     cell: ListeningCell
 
     def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
-        return self.cell.listen([CellSocket("tcp", *place) for place in addresses])
+        return self.cell.listen([ListeningSocket("tcp", *place) for place in addresses])
 
 
 def _ordinal(number: int) -> str:

@@ -13,7 +13,7 @@ from casemate.model.overview import RuntimeInfo, Stats, Totals
 if TYPE_CHECKING:
     from casemate.execution.house import House
     from casemate.execution.tally import Tally
-    from casemate.languages.installed import Installed
+    from casemate.languages.installed import LanguageInstallation
     from casemate.model.isolation import Proof
     from casemate.walls.wall import Wall
 
@@ -31,7 +31,9 @@ async def runtimes(house: House) -> list[RuntimeInfo]:
     return [_told(one, one.missing, one.remedy, report.wall, report.proofs) for one in installed]
 
 
-def _told(one: Installed, problem: str, remedy: str, wall: str = "", proofs: tuple[Proof, ...] = ()) -> RuntimeInfo:
+def _told(
+    one: LanguageInstallation, problem: str, remedy: str, wall: str = "", proofs: tuple[Proof, ...] = ()
+) -> RuntimeInfo:
     known = one.language, not problem, one.version, one.path, one.source
     return RuntimeInfo(*known, problem, remedy if problem else "", wall, proofs)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Request
-    from casemate.walls.wall import Ending, SessionCell
+    from casemate.walls.wall import CellEnding, SessionCell
 
 
 async def execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:
@@ -79,7 +79,7 @@ _SIBLINGS = (
 )
 
 
-def report_for(plan: Plan, house: House, report: IsolationReport, ending: Ending | SessionCell) -> IsolationReport:
+def report_for(plan: Plan, house: House, report: IsolationReport, ending: CellEnding | SessionCell) -> IsolationReport:
     """The wall's report with what this plan, this sandbox and this cell add to it."""
     notes = (*report.notes, *house.approvals().notes)
     if plan.workspace.kind == "direct":

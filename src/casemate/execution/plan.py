@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, merged_env
-from casemate.languages.waiting import Asked
+from casemate.languages.waiting import RequestedProgram
 from casemate.model.plan import (
     GUEST,
     HOME,
@@ -26,7 +26,7 @@ from casemate.model.plan import (
 )
 
 if TYPE_CHECKING:
-    from casemate.execution.admit import Admitted
+    from casemate.execution.admit import AdmittedRequest
     from casemate.execution.house import House
     from casemate.execution.interception import CellInterception
     from casemate.model.limits import Limits
@@ -49,7 +49,7 @@ _BASE_ENV = {
 
 
 def plan(
-    admitted: Admitted,
+    admitted: AdmittedRequest,
     house: House,
     intercepted: CellInterception | None,
     *,
@@ -96,7 +96,7 @@ def plan(
         session=session,
         reserve=runtime.reserve,
         waiting=runtime.waiting(
-            Asked(
+            RequestedProgram(
                 launch=launch,
                 program_name=request.program_name,
                 arguments=request.arguments,
@@ -115,14 +115,14 @@ def plan(
     )
 
 
-def network_of(admitted: Admitted) -> Network:
+def network_of(admitted: AdmittedRequest) -> Network:
     """What the cell's door lets through, in a word."""
     if admitted.through is None or not admitted.opens:
         return "none"
     return "public" if admitted.through.everything else "listed"
 
 
-def listed_hosts(admitted: Admitted) -> tuple[str, ...]:
+def listed_hosts(admitted: AdmittedRequest) -> tuple[str, ...]:
     """The hosts that the cell's door lets through without asking."""
     return tuple(map(str, admitted.through.allowed)) if admitted.through else ()
 

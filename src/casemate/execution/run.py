@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Crossing
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
-    from casemate.walls.wall import Cell, Ending, Sink
+    from casemate.walls.wall import Cell, CellEnding, Sink
 
 _END_TIMEOUT = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
 
@@ -31,7 +31,7 @@ class Finished(NamedTuple):
     """
 
     plan: Plan
-    ending: Ending
+    ending: CellEnding
     capture: Capture
     before: dict[str, str]
     crossings: tuple[Crossing, ...]
@@ -96,6 +96,6 @@ async def end_first(cell: Cell) -> None:
     os.close(ending.tree_fd)
 
 
-def _close_tree(waiting: asyncio.Future[Ending]) -> None:
+def _close_tree(waiting: asyncio.Future[CellEnding]) -> None:
     if not waiting.cancelled() and waiting.exception() is None:
         os.close(waiting.result().tree_fd)

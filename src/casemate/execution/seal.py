@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from casemate.execution.diagnose import Evidence, Verdict, diagnose
+from casemate.execution.diagnose import EndDiagnosis, Evidence, diagnose
 from casemate.execution.redact import redacted_crossings
 from casemate.model.execution import Execution, SkippedFile, Usage
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Artifact
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Request
-    from casemate.walls.wall import Ending
+    from casemate.walls.wall import CellEnding
 
 
 class Sealed(NamedTuple):
@@ -49,8 +49,8 @@ def seal(collected: Collected, request: Request, report: IsolationReport) -> Sea
 def execution_of(
     request: Request,
     capture: Capture,
-    ending: Ending,
-    verdict: Verdict,
+    ending: CellEnding,
+    verdict: EndDiagnosis,
     report: IsolationReport,
     artifacts: tuple[Artifact, ...],
     skipped: tuple[SkippedFile, ...],

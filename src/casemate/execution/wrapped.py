@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from casemate.execution.admit import Admitted
+from casemate.execution.admit import AdmittedRequest
 from casemate.execution.collect import Collected, collect
 from casemate.execution.house import House
 from casemate.execution.interception import CellInterception
@@ -45,7 +45,7 @@ class Wrapped:
     heap: bool
 
 
-def plan_of(wrapped: Wrapped, admitted: Admitted, house: House, intercepted: CellInterception | None) -> Plan:
+def plan_of(wrapped: Wrapped, admitted: AdmittedRequest, house: House, intercepted: CellInterception | None) -> Plan:
     """Decide everything about the cell. ``intercepted``: what its door is told, too."""
     request, limits = wrapped.request, admitted.limits
     trust, entries = trusting(intercepted, house)
@@ -82,7 +82,7 @@ def plan_of(wrapped: Wrapped, admitted: Admitted, house: House, intercepted: Cel
     )
 
 
-def admitted(wrapped: Wrapped, house: House, longest: float | None) -> Admitted:
+def admitted(wrapped: Wrapped, house: House, longest: float | None) -> AdmittedRequest:
     """Whether it may run, and within which bounds. ``longest``: seconds that an operator allows; None is no bound.
 
     Raises ``InvalidArgument``.
@@ -94,7 +94,7 @@ def admitted(wrapped: Wrapped, house: House, longest: float | None) -> Admitted:
 
 async def execute(
     wrapped: Wrapped,
-    within: Admitted,
+    within: AdmittedRequest,
     house: House,
     standard: Standard,
     started: Callable[[Cell], None],

@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import CHUNK, Attributes, Hashed, enter_folder, open_beneath, write_file
-from casemate.files.bounds import Bounds, Skipped
+from casemate.files.bounds import Skipped, TreeBounds
 from casemate.files.heads import Heads
 from casemate.files.names import LONGEST_NAME, LONGEST_PATH, display_path, path_problem
 from casemate.files.walk import Entry, kind_of, open_file, walk
@@ -26,7 +26,7 @@ from casemate.model.execution import SkippedFile
 
 _MIB = 2**20
 # Of one archive; with its heads it stays below what may be uploaded.
-BOUNDS = Bounds(files=10_000, file_bytes=224 * _MIB, total_bytes=224 * _MIB, depth=64, entries=50_000, reports=100)
+BOUNDS = TreeBounds(files=10_000, file_bytes=224 * _MIB, total_bytes=224 * _MIB, depth=64, entries=50_000, reports=100)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 Path = tuple[bytes, ...]
@@ -57,7 +57,7 @@ class _Count:
 
     tell: Tell
     named: Callable[[str], str] = str
-    bounds: Bounds = BOUNDS
+    bounds: TreeBounds = BOUNDS
     files: int = 0
     folders: int = 0
     bytes: int = 0

@@ -10,7 +10,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class TreeBounds:
     """``files`` handed out at most, ``file_bytes`` of each and ``total_bytes`` of all; folders nested up to
     ``depth``; ``entries`` of any kind looked at; ``reports``: refusals listed one by one.
     """

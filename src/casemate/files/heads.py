@@ -84,9 +84,9 @@ class Heads:
 
 
 def _told_of_each(heads: Heads) -> type[tarfile.TarInfo]:
-    class Member(tarfile.TarInfo):
+    class ArchiveMember(tarfile.TarInfo):
         @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> ArchiveMember:
             try:
                 info = super().frombuf(buf, encoding, errors)
             except tarfile.HeaderError as error:
@@ -96,7 +96,7 @@ def _told_of_each(heads: Heads) -> type[tarfile.TarInfo]:
             heads.expect(info.type)
             return info
 
-    return Member
+    return ArchiveMember
 
 
 def _records(data: bytes) -> Records:

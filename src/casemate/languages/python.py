@@ -14,11 +14,11 @@ from casemate.errors import CasemateError
 from casemate.languages import interpreters
 from casemate.languages.places import entries_for, is_inside, is_system
 from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, Environment
-from casemate.languages.waiting import Asked, json_order, read_at_start, too_special
+from casemate.languages.waiting import RequestedProgram, json_order, read_at_start, too_special
 from casemate.model.plan import GUEST, HOME, MODULES, PROGRAM, Bind, Entry, Launch, ReadyStart
 
 if TYPE_CHECKING:
-    from casemate.languages.installed import Installed
+    from casemate.languages.installed import LanguageInstallation
     from casemate.languages.interpreters import Interpreter
 
 _HOOK = f"{GUEST}/python"
@@ -60,7 +60,7 @@ class PythonRuntime:
         """See :class:`casemate.languages.runtime.Runtime`."""
         return launch_of(_found(environment), program_name, arguments)
 
-    def waiting(self, asked: Asked) -> ReadyStart | str:
+    def waiting(self, asked: RequestedProgram) -> ReadyStart | str:
         """See :class:`casemate.languages.runtime.Runtime`: a program is forked from the zygote of its environment."""
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START) or _unfit(asked)
         if why:
@@ -85,19 +85,21 @@ class PythonRuntime:
             fuller_cost=_COST_PRELOADED,
         )
 
-    def installed(self, environment: Environment = None) -> Installed:
+    def installed(self, environment: Environment = None) -> LanguageInstallation:
         """The interpreter that casemate runs on, or that of an environment."""
-        from casemate.languages.installed import Installed
+        from casemate.languages.installed import LanguageInstallation
 
         try:
             found = _found(environment)
         except CasemateError as error:
-            return Installed(self.language, missing=error.message, remedy="python3 -m venv ~/casemate-python")
+            return LanguageInstallation(
+                self.language, missing=error.message, remedy="python3 -m venv ~/casemate-python"
+            )
         source = "casemate's own interpreter" if environment is None else "the sandbox's environment"
-        return Installed(self.language, version=found.version, path=str(found.executable), source=source)
+        return LanguageInstallation(self.language, version=found.version, path=str(found.executable), source=source)
 
 
-def _unfit(asked: Asked) -> str:
+def _unfit(asked: RequestedProgram) -> str:
     """Why its environment has no zygote; empty when it has."""
     release = tuple(int(part) for part in asked.launch.version.split(".")[:2])
     if release < _OLDEST_ZYGOTE:
@@ -110,7 +112,7 @@ def _unfit(asked: Asked) -> str:
     return ""
 
 
-def _preload(asked: Asked) -> tuple[str, ...]:
+def _preload(asked: RequestedProgram) -> tuple[str, ...]:
     """The modules that the program will find loaded: those of the sandbox when it may want any of them, else none.
 
     A wrong guess costs time and nothing else: a cell with them takes several times as long to make, and a program
@@ -127,7 +129,7 @@ def _preload(asked: Asked) -> tuple[str, ...]:
     return names if named else ()
 
 
-def _wanted(asked: Asked) -> tuple[str, ...]:
+def _wanted(asked: RequestedProgram) -> tuple[str, ...]:
     return PRELOADED if asked.preload is None else asked.preload
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from casemate.model.plan import PROGRAMS, Launch, ReadyStart
 
 if TYPE_CHECKING:
-    from casemate.languages.installed import Installed
-    from casemate.languages.waiting import Asked
+    from casemate.languages.installed import LanguageInstallation
+    from casemate.languages.waiting import RequestedProgram
 
 # Bound in every cell as they are on the host.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -73,11 +73,11 @@ class Runtime(Protocol):
         """
         ...
 
-    def waiting(self, asked: Asked) -> ReadyStart | str:
+    def waiting(self, asked: RequestedProgram) -> ReadyStart | str:
         """How a process of this language waits for such a program, or why it could not be begun in one."""
         ...
 
-    def installed(self, environment: Environment = None) -> Installed:
+    def installed(self, environment: Environment = None) -> LanguageInstallation:
         """What there is, found out without starting it each time. Raises nothing."""
         ...
 

@@ -10,10 +10,10 @@ import shutil
 from pathlib import Path
 
 from casemate.errors import RuntimeMissing
-from casemate.languages.installed import Installed
+from casemate.languages.installed import LanguageInstallation
 from casemate.languages.places import entries_for, hops
 from casemate.languages.runtime import SYSTEM_PATH, Environment
-from casemate.languages.waiting import Asked, bounded, read_at_start, too_special
+from casemate.languages.waiting import RequestedProgram, bounded, read_at_start, too_special
 from casemate.model.plan import GUEST, PROGRAM, Launch, ReadyStart
 
 _REMEDY = "apt-get install bash"
@@ -57,7 +57,7 @@ class ShellRuntime:
             argv=(str(shell), f"{PROGRAM}/{program_name}", *arguments),
         )
 
-    def waiting(self, asked: Asked) -> ReadyStart | str:
+    def waiting(self, asked: RequestedProgram) -> ReadyStart | str:
         """See :class:`casemate.languages.runtime.Runtime`: bash reads ``BASH_ENV`` before it opens its program."""
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
@@ -74,15 +74,15 @@ class ShellRuntime:
         env = {**asked.base_env, "BASH_ENV": _WAIT}
         return ReadyStart((program, *rest), env, order, asked.most, _COST)
 
-    def installed(self, environment: Environment = None) -> Installed:  # noqa: ARG002 - only Python has any
+    def installed(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
         """The shell that is used."""
         shell = _find()
         if shell is None:
-            return Installed(self.language, missing="neither bash nor sh was found", remedy=_REMEDY)
-        return Installed(self.language, version=_version(shell), path=str(shell), source="the system's")
+            return LanguageInstallation(self.language, missing="neither bash nor sh was found", remedy=_REMEDY)
+        return LanguageInstallation(self.language, version=_version(shell), path=str(shell), source="the system's")
 
 
-def _exports(asked: Asked) -> bytes:
+def _exports(asked: RequestedProgram) -> bytes:
     """What of the program's environment is not that of the process that waits, as shell text."""
     changed = (item for item in asked.env.items() if asked.base_env.get(item[0]) != item[1])
     return os.fsencode("".join(f"export {name}={shlex.quote(value)}\n" for name, value in changed))

@@ -22,7 +22,7 @@ _AT_START = re.compile(r"LD_|MALLOC_|GLIBC_|GCONV_|LC_|LANG\Z|LANGUAGE\Z|LOCPATH
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedProgram:
     """A program that is to be begun.
 
     ``launch``: how it would be executed, and ``env`` its whole environment, then; ``given_env``: what of that the
@@ -46,7 +46,7 @@ class Asked:
     session: bool = False
 
 
-def too_special(asked: Asked, default_name: str) -> str:
+def too_special(asked: RequestedProgram, default_name: str) -> str:
     """Why no program of any language could begin so; empty when it may."""
     if asked.program_name != default_name:
         return f"its program has a name of its own, {asked.program_name}"
@@ -57,7 +57,7 @@ def too_special(asked: Asked, default_name: str) -> str:
     return ""
 
 
-def read_at_start(asked: Asked, more: re.Pattern[str]) -> str:
+def read_at_start(asked: RequestedProgram, more: re.Pattern[str]) -> str:
     """Why the variables that were given need a new process; empty when they do not. ``more``: what it reads besides."""
     for name in asked.given_env:
         if _AT_START.match(name) or more.match(name):

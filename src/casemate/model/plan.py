@@ -147,7 +147,7 @@ class Symlink:
 
 
 @dataclass(frozen=True, slots=True)
-class TextFile:
+class SynthesizedFile:
     """A small synthesised file at ``target``."""
 
     target: str
@@ -162,12 +162,12 @@ class MountPoint:
     folder: bool
 
 
-Entry = Bind | Symlink | TextFile | MountPoint
+Entry = Bind | Symlink | SynthesizedFile | MountPoint
 
 Network = Literal["none", "listed", "public"]  # which hosts a cell may reach, from the narrowest
 
 
-class CellSocket(NamedTuple):
+class ListeningSocket(NamedTuple):
     """A socket that the host has in a cell's network."""
 
     kind: Literal["tcp", "udp"]
@@ -176,8 +176,8 @@ class CellSocket(NamedTuple):
 
 
 NETWORK_SOCKETS = (
-    CellSocket("udp", PROXY_ADDRESS, 53),
-    CellSocket("tcp", PROXY_ADDRESS, 3128),
+    ListeningSocket("udp", PROXY_ADDRESS, 53),
+    ListeningSocket("tcp", PROXY_ADDRESS, 3128),
 )  # a cell's resolver and its proxy
 
 
@@ -265,7 +265,7 @@ class Plan:
     reserve: int = 0
     network: Network = "none"
     allowed_domains: tuple[str, ...] = ()
-    listeners: tuple[CellSocket, ...] = ()
+    listeners: tuple[ListeningSocket, ...] = ()
     layers: tuple[str, ...] = LAYERS
     waiting: ReadyStart | str = "nothing is kept ready for it"
     session: bool = False

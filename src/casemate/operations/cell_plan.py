@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
 from casemate.model.limits import Limits
-from casemate.model.plan import Bind, MountPoint, Network, Plan, Shown, Symlink, TextFile
+from casemate.model.plan import Bind, MountPoint, Network, Plan, Shown, Symlink, SynthesizedFile
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class CellPlan:
     id: str
     wall: str
     language: str
-    entries: tuple[Bind | Symlink | TextFile | MountPoint, ...]
+    entries: tuple[Bind | Symlink | SynthesizedFile | MountPoint, ...]
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str

@@ -226,7 +226,7 @@ def _value(name: str, told: Mapping[str, Any]) -> str | float | Execution:
         case "retry_after":
             return _seconds(told.get(name))
         case "execution":
-            return execution_of(told[name], _Elsewhere)
+            return execution_of(told[name], _UnsentContent)
         case "problem":
             return str(told.get(name, told.get("message", "")))
     return str(told.get(name, "argument" if name == "argument" else ""))
@@ -237,7 +237,7 @@ def _seconds(told: object) -> float:
     return float(told) if is_one else 1.0  # type: ignore[arg-type]
 
 
-class _Elsewhere:
+class _UnsentContent:
     """The content of a file that was not sent along. Implements :class:`casemate.model.execution.Content`."""
 
     def __init__(self, run: str, name: str) -> None:

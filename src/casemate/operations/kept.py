@@ -113,7 +113,7 @@ class StoredFile:
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class StoredRun:
     """A run. ``head``: what is known of it without its execution; ``going``: what goes on, until it is over;
     ``asked``: the ids of what it asked for; ``news``: set, and replaced, when there is more."""
 
@@ -151,8 +151,8 @@ class KeptRuns:
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
-        self._runs: dict[str, Kept] = {}
-        self._going: dict[str, Kept] = {}  # those of them that are not over
+        self._runs: dict[str, StoredRun] = {}
+        self._going: dict[str, StoredRun] = {}  # those of them that are not over
         self._unwanted: list[str] = []  # runs that nobody can reach any more, still in the store
         self._retention = Retention()
         self._loaded: dict[str, Execution] = {}
@@ -165,10 +165,12 @@ class KeptRuns:
                 lost = error_document(SandboxClosed(_INTERRUPTED))
                 head |= {"is_done": True, "error": lost, "ended": time.time()}
                 await asyncio.to_thread(self._store.end, head["run"], head, None)
-            kept = self._runs[head["run"]] = Kept(head, None)
+            kept = self._runs[head["run"]] = StoredRun(head, None)
             await self._over(kept)
 
-    async def add(self, begin: Callable[[], Run], principal: Principal, session: str | None, language: str) -> Kept:
+    async def add(
+        self, begin: Callable[[], Run], principal: Principal, session: str | None, language: str
+    ) -> StoredRun:
         """Begin a run of ``principal``'s, and follow it. Raises ``Unavailable`` where too many go on, and as ``begin``
         does."""
         self.check_open()
@@ -183,7 +185,7 @@ class KeptRuns:
             "language": language, "started": time.time(), "ended": None, "is_done": False,
             "outcome": None, "error": None, "bytes": 0,
         }  # fmt: skip
-        kept = self._going[going.id] = Kept(head, None, going)
+        kept = self._going[going.id] = StoredRun(head, None, going)
         kept.follower = asyncio.ensure_future(self._follow(kept, going))  # noqa: TID251 - ended by `close`
         try:
             for _ in range(_UNTIL_SENT):
@@ -196,7 +198,7 @@ class KeptRuns:
             raise
         return kept
 
-    def _keep_events(self, kept: Kept, going: Run) -> EventLog:
+    def _keep_events(self, kept: StoredRun, going: Run) -> EventLog:
         """Keep its event log in the store, unless it is there: from then on it is found. Raises ``OSError``."""
         if kept.log is None:
             folder = self._store.begin(kept.run, kept.head)
@@ -209,7 +211,7 @@ class KeptRuns:
             self._runs[kept.run] = kept
         return kept.log
 
-    def find(self, run: str, principal: Principal) -> Kept:
+    def find(self, run: str, principal: Principal) -> StoredRun:
         """The run with this handle, or the only one whose handle begins so. Raises ``NotFound``, also for another's,
         and ``InvalidArgument`` for the beginning of several."""
         kept = self._runs.get(run)
@@ -220,15 +222,15 @@ class KeptRuns:
             kept = self._runs[found]
         return kept
 
-    def of(self, principal: Principal) -> Iterator[Kept]:
+    def of(self, principal: Principal) -> Iterator[StoredRun]:
         """Those that ``principal`` may see, the oldest first."""
         return (kept for kept in list(self._runs.values()) if principal.may_see(kept.owner))
 
-    def going(self) -> list[Kept]:
+    def going(self) -> list[StoredRun]:
         """Those that are not over, in whoever's name."""
         return list(self._going.values())
 
-    async def log_of(self, kept: Kept) -> EventLog:
+    async def log_of(self, kept: StoredRun) -> EventLog:
         """Its events. Raises ``NotFound`` where they are gone."""
         if kept.log is None:
             path, is_step = self._store.folder(kept.run) / _EVENTS, kept.head["session"] is not None
@@ -238,7 +240,7 @@ class KeptRuns:
                 raise NotFound("run", f"the events of run {kept.run!r} are no longer kept") from None
         return kept.log
 
-    async def execution(self, kept: Kept) -> Execution | None:
+    async def execution(self, kept: StoredRun) -> Execution | None:
         """Its outcome, once it is over; None where it has none."""
         if not kept.is_done or kept.head["error"] is not None:
             return None
@@ -273,7 +275,7 @@ class KeptRuns:
             self._loaded.pop(next(iter(self._loaded)))
         return execution
 
-    async def _follow(self, kept: Kept, going: Run) -> None:
+    async def _follow(self, kept: StoredRun, going: Run) -> None:
         """Until it is over, and kept as that."""
         execution: Execution | None = None
         error: CasemateError | None = None
@@ -306,7 +308,7 @@ class KeptRuns:
             kept.tell()
             await self._over(kept)
 
-    async def _end(self, kept: Kept, execution: Execution | None, error: CasemateError | None) -> None:
+    async def _end(self, kept: StoredRun, execution: Execution | None, error: CasemateError | None) -> None:
         if execution is not None:
             try:
                 is_small = not execution.artifacts and not execution.full_output and _length(execution) <= _SMALL
@@ -343,7 +345,7 @@ class KeptRuns:
             full_output=held[-1] if execution.full_output else None,
         )
 
-    async def _over(self, kept: Kept) -> None:
+    async def _over(self, kept: StoredRun) -> None:
         """It is over: keep no more than is promised, of this caller and of all."""
         if kept.run not in self._runs:
             return

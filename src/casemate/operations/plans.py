@@ -18,7 +18,7 @@ from casemate.operations.runs import RunOperations, RunState
 
 if TYPE_CHECKING:
     from casemate.api.call_plan import Listed, PlannedCall, Trial
-    from casemate.operations.kept import Kept
+    from casemate.operations.kept import StoredRun
     from casemate.operations.shared import Shared
     from casemate.sessions.run import Run
 
@@ -52,7 +52,7 @@ class _Held:
     listed: Callable[[], Listed | None]
     size: int
     files: contextlib.ExitStack
-    trying: Kept | None
+    trying: StoredRun | None
     until: float = 0.0
     users: int = 0
     is_gone: bool = False
@@ -161,7 +161,7 @@ class PlanOperations:
         for one in gone:
             self._held.pop(one).forget()
 
-    def _used_by(self, held: _Held, run: Kept) -> None:
+    def _used_by(self, held: _Held, run: StoredRun) -> None:
         """Hold its files until ``run`` is over."""
         assert run.follower is not None
         needed = contextlib.ExitStack()

@@ -187,11 +187,11 @@ class ToolOperations(Group):
         ``name``: what programs call it. ``definition``: command, args and env, or url and headers; it gets none of the
         user's variables, secrets and files.
         """
-        from casemate.tools.calls import Refused, check_registration
+        from casemate.tools.calls import CallRefused, check_registration
 
         try:
             shown = await asyncio.to_thread(check_registration, name, definition)
-        except Refused as refused:
+        except CallRefused as refused:
             raise Denied(f"the server {name!r} cannot be added: {refused}") from None
         slot = self._slots.setdefault(principal.payer, asyncio.Semaphore(_MOST_ASKED_AT_ONCE))
         async with slot:

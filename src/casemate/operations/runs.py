@@ -17,7 +17,7 @@ from casemate.model.execution import Status as Ending
 from casemate.model.operation import Audience, Most, Principal, called_by, operation
 from casemate.model.options import complete, defaults_of, takes_options
 from casemate.operations.documents import Document, document, error_document, error_from, known
-from casemate.operations.kept import Kept
+from casemate.operations.kept import StoredRun
 from casemate.operations.lookup import FilterKey, Filters, apply_filters
 from casemate.operations.sessions import Group
 
@@ -159,7 +159,7 @@ class RunOperations(Group):
         opening: Callable[..., Awaitable[SessionState]],
         files: Mapping[str, Content],
         principal: Principal,
-    ) -> Kept:
+    ) -> StoredRun:
         if session != "new":
             await self._sessions.give(session, files, principal)
             return await self._in_session(code, session, step, principal)
@@ -170,7 +170,7 @@ class RunOperations(Group):
             await self._sessions.close(opened.session, principal=principal)
             raise
 
-    async def _alone(self, code: str, language: str, options: dict[str, Any], principal: Principal) -> Kept:
+    async def _alone(self, code: str, language: str, options: dict[str, Any], principal: Principal) -> StoredRun:
         sandbox, limits = self._shared.sandbox, self._shared.limits_for(principal, options["limits"])
         secrets = await sandbox.vault.resolve_async(options["secrets"])
         options |= {"language": language, "secrets": secrets, "limits": limits}
@@ -180,7 +180,7 @@ class RunOperations(Group):
 
         return await self._kept.add(begin, principal, None, language)
 
-    async def _in_session(self, code: str, session: str, step: dict[str, Any], principal: Principal) -> Kept:
+    async def _in_session(self, code: str, session: str, step: dict[str, Any], principal: Principal) -> StoredRun:
         found = self._sessions.find(session, principal)
         kept = await self._kept.add(
             lambda: found.session.start(code, **step), principal, found.session.id, found.session.language
@@ -218,7 +218,7 @@ class RunOperations(Group):
             raise error_from(kept.head["error"] or error_document(Fault("the outcome is no longer kept")))
         return execution
 
-    async def _waited(self, kept: Kept, seconds: float, told: Sequence[str]) -> RunState:
+    async def _waited(self, kept: StoredRun, seconds: float, told: Sequence[str]) -> RunState:
         if seconds > 0:
             try:
                 async with asyncio.timeout(seconds):
@@ -277,7 +277,7 @@ class RunOperations(Group):
         await self._ended(kept)
         return await self._state(kept)
 
-    async def _ended(self, kept: Kept) -> None:
+    async def _ended(self, kept: StoredRun) -> None:
         if kept.going is not None:
             await kept.going.cancel()
         while not kept.is_done:
@@ -294,7 +294,7 @@ class RunOperations(Group):
         states = [await self._state(kept, brief=True) for kept in self._kept.of(principal)]
         return apply_filters(states, filters, _KEYS, self._shared.sandbox.namespace)
 
-    async def _state(self, kept: Kept, *, brief: bool = False) -> RunState:
+    async def _state(self, kept: StoredRun, *, brief: bool = False) -> RunState:
         status = self._status(kept)
         execution = await self._kept.execution(kept) if status == "done" and not brief else None
         head = kept.head
@@ -309,14 +309,14 @@ class RunOperations(Group):
             error=Failure(**known(Failure, head["error"])) if head["error"] else None,
         )  # fmt: skip
 
-    def _status(self, kept: Kept) -> Status:
+    def _status(self, kept: StoredRun) -> Status:
         if kept.is_done:
             return "done"
         if self._asked_by(kept):
             return "waiting"
         return "running" if kept.going is None or kept.going.has_begun else "queued"
 
-    def _asked_by(self, kept: Kept) -> tuple[Waiting, ...]:
+    def _asked_by(self, kept: StoredRun) -> tuple[Waiting, ...]:
         """What it waits for now."""
         if not kept.asked or kept.is_done:
             return ()

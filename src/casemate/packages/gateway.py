@@ -31,8 +31,8 @@ import h11
 from casemate.model.plan import PROXY_ADDRESS
 from casemate.packages.indexes import registry_for
 from casemate.packages.names import node_name, project
-from casemate.packages.pages import HTML_TYPE, JSON_TYPE, Link, write
-from casemate.packages.store import Store
+from casemate.packages.pages import HTML_TYPE, JSON_TYPE, PageLink, write
+from casemate.packages.store import PackageStore
 from casemate.packages.upstream import Unfetched, Upstream
 
 _MOST_PROJECTS = 5000  # that one installation may ask for: each is a question to the operator's index
@@ -60,14 +60,14 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GatewayAnswer:
     """``sha256``: of the file in the store that is the body, when there is no ``body``."""
 
     status: int
     media_type: str = "text/plain"
     body: bytes = b""
     sha256: str = ""
-    link: Link | None = None
+    link: PageLink | None = None
 
 
 @dataclass(slots=True)
@@ -79,13 +79,13 @@ class Gateway:
     """
 
     upstream: Upstream
-    store: Store
+    store: PackageStore
     sources: bool = False
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     served: dict[str, Served] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    _pages: dict[str, asyncio.Task[list[Link] | None]] = field(default_factory=dict)
-    _files: dict[str, Link] = field(default_factory=dict)  # by their path here
+    _pages: dict[str, asyncio.Task[list[PageLink] | None]] = field(default_factory=dict)
+    _files: dict[str, PageLink] = field(default_factory=dict)  # by their path here
     _fetching: dict[str, asyncio.Lock] = field(default_factory=dict)
     _known: dict[str, str] = field(default_factory=dict)  # the hash of what has a file's name
 
@@ -132,26 +132,26 @@ class Gateway:
                 return
             talk.start_next_cycle()
 
-    async def _answer(self, request: h11.Request) -> Answer:
+    async def _answer(self, request: h11.Request) -> GatewayAnswer:
         path = request.target.decode("latin-1")
         if request.method not in (b"GET", b"HEAD"):
-            return Answer(405, body=b"only GET and HEAD\n")
+            return GatewayAnswer(405, body=b"only GET and HEAD\n")
         try:
             return await self._answer_path(path, request)
         except Unfetched as error:
             self._tell(str(error))
-            return Answer(502, body=f"{error}\n".encode())
+            return GatewayAnswer(502, body=f"{error}\n".encode())
 
-    async def _answer_path(self, path: str, request: h11.Request) -> Answer:
+    async def _answer_path(self, path: str, request: h11.Request) -> GatewayAnswer:
         """What is at ``path``. Raises :class:`Unfetched`."""
         if path.startswith("/simple/"):
             as_json = any(name == b"accept" and JSON_TYPE.encode() in value for name, value in request.headers)
             return await self._page(path.removeprefix("/simple/").removesuffix("/"), as_json=as_json)
         return await self._file(path)
 
-    async def _page(self, name: str, *, as_json: bool) -> Answer:
+    async def _page(self, name: str, *, as_json: bool) -> GatewayAnswer:
         if project(name) is None:
-            return Answer(404, body=b"no name of a project\n")
+            return GatewayAnswer(404, body=b"no name of a project\n")
         if name not in self._pages:
             if len(self._pages) >= _MOST_PROJECTS:
                 raise Unfetched(f"one installation may ask for {_MOST_PROJECTS} projects, and no more")
@@ -159,7 +159,7 @@ class Gateway:
             self._pages[name] = asyncio.ensure_future(self.upstream.page(name))  # noqa: TID251
         links = await asyncio.shield(self._pages[name])
         if links is None:
-            return Answer(404, body=b"the index does not know it\n")
+            return GatewayAnswer(404, body=b"the index does not know it\n")
         if len(self._files) + len(links) > _MOST_LINKS:
             raise Unfetched(f"the pages that were asked for list more than {_MOST_LINKS} files, which is the most")
         offered = []
@@ -168,9 +168,9 @@ class Gateway:
                 path = f"/files/{name}/{number}/{link.filename}"
                 self._files[path] = link
                 offered.append((link, path))
-        return Answer(200, JSON_TYPE if as_json else HTML_TYPE, write(name, offered, as_json=as_json))
+        return GatewayAnswer(200, JSON_TYPE if as_json else HTML_TYPE, write(name, offered, as_json=as_json))
 
-    def _choose_files(self, name: str, links: list[Link]) -> list[Link]:
+    def _choose_files(self, name: str, links: list[PageLink]) -> list[PageLink]:
         """Those that may come; where a page does not say what a file's hash is, that is seen when it is fetched."""
         if not self.hashes:
             return links
@@ -187,30 +187,30 @@ class Gateway:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    async def _file(self, path: str) -> Answer:
+    async def _file(self, path: str) -> GatewayAnswer:
         link = self._files.get(path)
         if link is not None:
             return await self._answer_with_file(path, link)
         link = self._files.get(path.removesuffix(_METADATA)) if path.endswith(_METADATA) else None
         if link is None or link.metadata is None:
-            return Answer(404, body=b"no page has linked to it\n")
+            return GatewayAnswer(404, body=b"no page has linked to it\n")
         return await self._answer_with_file(path, link, _METADATA, link.metadata)
 
-    async def _answer_with_file(self, path: str, link: Link, suffix: str = "", sha256: str = "") -> Answer:
+    async def _answer_with_file(self, path: str, link: PageLink, suffix: str = "", sha256: str = "") -> GatewayAnswer:
         async with self._fetching.setdefault(path, asyncio.Lock()):
             digest = await self.upstream.file(link, suffix, sha256)
         if not suffix and self.hashes and digest not in self.hashes[path.split("/")[2]]:
             raise Unfetched(f"{link.filename} has none of the hashes that were given for it")
         if not suffix and self._known.setdefault(link.filename, digest) != digest:
             raise Unfetched(f"there are two files of the name {link.filename}: which of them is meant cannot be known")
-        return Answer(200, "application/octet-stream", sha256=digest, link=None if suffix else link)
+        return GatewayAnswer(200, "application/octet-stream", sha256=digest, link=None if suffix else link)
 
     async def _give(
-        self, talk: h11.Connection, writer: asyncio.StreamWriter, request: h11.Request, answer: Answer
+        self, talk: h11.Connection, writer: asyncio.StreamWriter, request: h11.Request, answer: GatewayAnswer
     ) -> None:
         file = await asyncio.to_thread(self.store.open, answer.sha256) if answer.sha256 else None
         if answer.sha256 and file is None:
-            answer = Answer(502, body=b"it is gone from the cache\n")
+            answer = GatewayAnswer(502, body=b"it is gone from the cache\n")
         size = file.seek(0, 2) if file else len(answer.body)
         headers = [("Content-Type", answer.media_type), ("Content-Length", str(size))]
         writer.write(talk.send(h11.Response(status_code=answer.status, headers=headers)) or _END)
@@ -230,7 +230,7 @@ class Gateway:
             if file:
                 file.close()
 
-    def _note(self, link: Link, sha256: str, size: int) -> None:
+    def _note(self, link: PageLink, sha256: str, size: int) -> None:
         """It went into the cell, whole."""
         self.served[link.filename] = Served(link.filename, link.url, sha256, size)
 
@@ -279,17 +279,17 @@ class Registry(Gateway):
     _written: dict[str, bytes] = field(default_factory=dict)
     _whose: dict[str, _Whose] = field(default_factory=dict)  # by the address of the file
 
-    async def _answer_path(self, path: str, request: h11.Request) -> Answer:  # noqa: ARG002 - npm takes what it gets
+    async def _answer_path(self, path: str, request: h11.Request) -> GatewayAnswer:  # noqa: ARG002 - npm takes what it gets
         if path in self._files:
             return await self._answer_with_file(path, self._files[path])
         name = node_name(unquote(path.removeprefix("/")))
         if name is None:
-            return Answer(404, body=b"no name of a package, and no file that a page has named\n")
+            return GatewayAnswer(404, body=b"no name of a package, and no file that a page has named\n")
         async with self._documents.setdefault(name, asyncio.Lock()):
             if name not in self._written:
                 self._written[name] = await self._document(name)
         body = self._written[name]
-        return Answer(200, _TYPE, body) if body else Answer(404, "application/json", b"{}")
+        return GatewayAnswer(200, _TYPE, body) if body else GatewayAnswer(404, "application/json", b"{}")
 
     async def _document(self, name: str) -> bytes:
         """The page of a package, as it is served here; empty where there is none."""
@@ -323,7 +323,7 @@ class Registry(Gateway):
         tags = {tag: number for tag, number in page.get("dist-tags", {}).items() if number in versions}
         return json.dumps({"name": name, "dist-tags": tags, "versions": versions}).encode()
 
-    def _note(self, link: Link, sha256: str, size: int) -> None:
+    def _note(self, link: PageLink, sha256: str, size: int) -> None:
         whose = self._whose[link.url]
         served = Served(link.filename, link.url, sha256, size, whose.name, whose.version, whose.bundles)
         self.served[f"{whose.name}@{whose.version}"] = served
@@ -333,14 +333,14 @@ def _has_script(scripts: object) -> bool:
     return isinstance(scripts, dict) and any(name in scripts for name in _INSTALL_SCRIPTS)
 
 
-def _link_in(said: Mapping[str, Any], address: str) -> Link | None:
+def _link_in(said: Mapping[str, Any], address: str) -> PageLink | None:
     """The file of a version; None where it has none that can be checked."""
     dist = said["dist"]
     url = urljoin(address, str(dist["tarball"]))
     algorithm, digest = _strongest(dist)
     if urlsplit(url).scheme not in ("http", "https") or not digest:
         return None
-    return Link(
+    return PageLink(
         unquote(urlsplit(url).path.rpartition("/")[2])[:250], url, algorithm=algorithm, digest=digest, page=address
     )
 

@@ -27,7 +27,7 @@ class BadPage(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PageLink:
     """A file that a page links to. ``sha256``: "" where the page does not say it; ``size`` in bytes, None likewise;
     ``yanked``: why, True without a reason; ``metadata``: the SHA-256 of what is at its address with ``.metadata``, ""
     where that is there and has none said, None where there is nothing. ``page``: the address of the page; ``digest``:
@@ -55,7 +55,7 @@ class Link:
         return self.filename.endswith((".tar.gz", ".zip"))
 
 
-def read(body: bytes, media_type: str, url: str) -> list[Link]:
+def read(body: bytes, media_type: str, url: str) -> list[PageLink]:
     """The links of the page at ``url``; those that cannot be used are left out. Raises :class:`BadPage`."""
     try:
         found = _of_json(body, url) if "json" in media_type else _of_html(body, url)
@@ -66,7 +66,7 @@ def read(body: bytes, media_type: str, url: str) -> list[Link]:
     return [link for link in found if _FILENAME.fullmatch(link.filename) and _is_address(link.url)]
 
 
-def write(name: str, links: Iterable[tuple[Link, str]], *, as_json: bool) -> bytes:
+def write(name: str, links: Iterable[tuple[PageLink, str]], *, as_json: bool) -> bytes:
     """A page of ``links``, each with its path at the gateway."""
     return _json_of(name, links) if as_json else _html_of(name, links)
 
@@ -84,16 +84,16 @@ def _check_number(files: int) -> None:
         raise BadPage(f"the page lists more than {_MOST_FILES} files")
 
 
-def _of_json(body: bytes, url: str) -> list[Link]:
+def _of_json(body: bytes, url: str) -> list[PageLink]:
     files = json.loads(body)["files"]
     _check_number(len(files))
     return [_link_of(file, url) for file in files]
 
 
-def _link_of(file: dict[str, Any], url: str) -> Link:
+def _link_of(file: dict[str, Any], url: str) -> PageLink:
     size, yanked, python = file.get("size"), file.get("yanked", False), file.get("requires-python")
     metadata = file.get("core-metadata", file.get("dist-info-metadata", False))
-    return Link(
+    return PageLink(
         filename=str(file["filename"]),
         url=urldefrag(urljoin(url, str(file["url"]))).url,
         sha256=_sha256_in(file.get("hashes")),
@@ -126,19 +126,19 @@ class _Anchors(HTMLParser):
             _check_number(len(self.found))
 
 
-def _of_html(body: bytes, url: str) -> list[Link]:
+def _of_html(body: bytes, url: str) -> list[PageLink]:
     parser = _Anchors()
     parser.feed(body.decode("utf-8", "replace"))
     base = urljoin(url, parser.base)
     return [_link_at(anchor, base, url) for anchor in parser.found if anchor.get("href")]
 
 
-def _link_at(anchor: dict[str, str | None], base: str, url: str) -> Link:
+def _link_at(anchor: dict[str, str | None], base: str, url: str) -> PageLink:
     address, fragment = urldefrag(urljoin(base, anchor["href"] or ""))
     algorithm, _, digest = fragment.partition("=")
     said = next((anchor[key] for key in ("data-core-metadata", "data-dist-info-metadata") if key in anchor), None)
     metadata = None if said is None else _sha256_in(dict([said.partition("=")[::2]]))
-    return Link(
+    return PageLink(
         filename=unquote(urlsplit(address).path.rpartition("/")[2]),
         url=address,
         sha256=_sha256_in({algorithm: digest}),
@@ -149,7 +149,7 @@ def _link_at(anchor: dict[str, str | None], base: str, url: str) -> Link:
     )
 
 
-def _json_of(name: str, links: Iterable[tuple[Link, str]]) -> bytes:
+def _json_of(name: str, links: Iterable[tuple[PageLink, str]]) -> bytes:
     files = []
     for link, path in links:
         file: dict[str, Any] = {"filename": link.filename, "url": path, "yanked": link.yanked}
@@ -164,7 +164,7 @@ def _json_of(name: str, links: Iterable[tuple[Link, str]]) -> bytes:
     return json.dumps({"meta": {"api-version": "1.0"}, "name": name, "files": files}).encode()
 
 
-def _html_of(name: str, links: Iterable[tuple[Link, str]]) -> bytes:
+def _html_of(name: str, links: Iterable[tuple[PageLink, str]]) -> bytes:
     quoted: Callable[[object], str] = lambda text: html.escape(str(text), quote=True)  # noqa: E731
     lines = [f"<!DOCTYPE html><html><head><title>{quoted(name)}</title></head><body>"]
     for link, path in links:

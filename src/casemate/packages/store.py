@@ -15,7 +15,7 @@ _CHUNK = 1 << 18
 _COMING = ".coming-"
 
 
-class Store:
+class PackageStore:
     """In ``folder``, which is this user's alone. Several processes may use it: files appear whole or not at all."""
 
     def __init__(self, folder: Path) -> None:
@@ -38,10 +38,10 @@ class Store:
             os.utime(path)  # it was used now
         return file
 
-    def begin(self, algorithm: str = "sha256") -> Incoming:
+    def begin(self, algorithm: str = "sha256") -> IncomingFile:
         """A file that is to come; ``algorithm``: what else it is hashed by. Raises ``OSError``."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Incoming(self._folder, algorithm)
+        return IncomingFile(self._folder, algorithm)
 
     def find_sha256(self, algorithm: str, digest: str) -> str:
         """The SHA-256 of the file that had this other hash when it came; empty where none did."""
@@ -64,7 +64,7 @@ class Store:
                     os.unlink(path)
 
 
-class Incoming:
+class IncomingFile:
     """A file on its way into the store; hashed as it comes."""
 
     def __init__(self, folder: Path, algorithm: str = "sha256") -> None:

@@ -17,8 +17,8 @@ from urllib.parse import urljoin, urlsplit
 
 from casemate.errors import Unavailable
 from casemate.packages.indexes import Index, Indexes
-from casemate.packages.pages import ACCEPT, BadPage, Link, read
-from casemate.packages.store import Incoming, Store
+from casemate.packages.pages import ACCEPT, BadPage, PageLink, read
+from casemate.packages.store import IncomingFile, PackageStore
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,7 +41,7 @@ class Unfetched(Exception):
 class Upstream:
     """Requests to ``indexes``; what is fetched is kept in ``store``. Used in one event loop, and closed there."""
 
-    def __init__(self, indexes: Indexes, store: Store, most_bytes: int) -> None:
+    def __init__(self, indexes: Indexes, store: PackageStore, most_bytes: int) -> None:
         """``most_bytes``: of one file."""
         self._indexes = indexes.indexes
         self._store = store
@@ -57,7 +57,7 @@ class Upstream:
         """Where it asks."""
         return self._indexes
 
-    async def page(self, project: str) -> list[Link] | None:
+    async def page(self, project: str) -> list[PageLink] | None:
         """The links of the first index that knows ``project``; None where none does. Raises :class:`Unfetched`."""
         async with self._pages:
             for index in self._indexes:
@@ -66,7 +66,7 @@ class Upstream:
                     return found
         return None
 
-    async def file(self, link: Link, suffix: str = "", sha256: str = "") -> str:
+    async def file(self, link: PageLink, suffix: str = "", sha256: str = "") -> str:
         """Have the file that ``link`` leads to in the store: its SHA-256, which is the one that the page says, where it
         says one. With a ``suffix``, what is beside it (PEP 658), whose hash is ``sha256``.
 
@@ -103,7 +103,7 @@ class Upstream:
         finally:
             incoming.drop()
 
-    def _find_kept(self, link: Link) -> str:
+    def _find_kept(self, link: PageLink) -> str:
         """The SHA-256 of the file, where it has come before."""
         sha256 = self._store.find_sha256(link.algorithm, link.digest)
         file = self._store.open(sha256) if _SHA256.fullmatch(sha256) else None
@@ -118,7 +118,7 @@ class Upstream:
         await self._client.aclose()
         await asyncio.to_thread(self._store.tidy)
 
-    async def _page(self, index: Index, url: str) -> list[Link] | None:
+    async def _page(self, index: Index, url: str) -> list[PageLink] | None:
         found = await self.document(index, url, ACCEPT)
         if found is None:
             return None
@@ -142,7 +142,7 @@ class Upstream:
                     raise Unfetched(f"a page of {_host(index.url)} has more than {_MOST_PAGE >> 20} MiB")
             return bytes(body), answer.headers.get("content-type", ""), address
 
-    async def _receive(self, url: str, page: str, incoming: Incoming) -> None:
+    async def _receive(self, url: str, page: str, incoming: IncomingFile) -> None:
         async with self._got(url, "*/*", page) as (answer, address):
             self._check(answer, address)
             async for piece in answer.aiter_raw():

@@ -21,7 +21,7 @@ from casemate.remote.http import MOST_BODY, lost
 _WITHIN = 60.0  # seconds for each step of a request
 
 
-class _Local(http.client.HTTPConnection):
+class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, address: Address) -> None:
         super().__init__("localhost", timeout=_WITHIN)
         self._address = address
@@ -31,7 +31,7 @@ class _Local(http.client.HTTPConnection):
 
 
 @dataclass(frozen=True, slots=True)
-class Blocking:
+class BlockingHttp:
     """A connection for each request, from any thread. ``headers`` say who asks."""
 
     address: Address
@@ -75,7 +75,7 @@ class Blocking:
     def _connection(self) -> http.client.HTTPConnection:
         address = self.address
         if address.folder is not None:
-            return _Local(address)
+            return _UnixConnection(address)
         kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
         return kind(address.host, address.port, timeout=_WITHIN)
 
@@ -107,9 +107,9 @@ class Blocking:
 @dataclass(frozen=True, slots=True)
 class RemoteContent:
     """Bytes that the service keeps, fetched when they are wanted. Implements
-    :class:`casemate.model.execution.Content`; blocks, and raises as :class:`Blocking`."""
+    :class:`casemate.model.execution.Content`; blocks, and raises as :class:`BlockingHttp`."""
 
-    blocking: Blocking
+    blocking: BlockingHttp
     parts: tuple[str, ...]
 
     def read_bytes(self) -> bytes:

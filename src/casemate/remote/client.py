@@ -17,9 +17,9 @@ from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.operations.documents import error_from
 from casemate.remote.address import Address, address_of
 from casemate.remote.fingerprints import different, fingerprints
-from casemate.remote.http import MOST_BODY, Answer, Http
+from casemate.remote.http import MOST_BODY, Http, HttpAnswer
 from casemate.remote.places import places_of
-from casemate.remote.sse import Reader
+from casemate.remote.sse import EventReader
 from casemate.remote.starting import found, started
 from casemate.version import __version__
 
@@ -30,7 +30,7 @@ _RESUMABLE = frozenset({"runs.stream"})  # leaving these changes nothing
 _RESUMES = 5  # times that a stream is taken up again without an event between
 
 
-class Remote:
+class RemoteOperations:
     """What ``connect`` gives: ``await remote(operation, arguments)`` and ``remote.stream(operation, arguments)``.
 
     From one event loop. Raises what the service says, as the same classes, and ``Unavailable`` where it is gone.
@@ -40,12 +40,12 @@ class Remote:
         self.address = address
         self.headers = headers
         self._http = Http(address, headers)
-        self._again: Callable[[], Awaitable[Remote]] | None = None
+        self._again: Callable[[], Awaitable[RemoteOperations]] | None = None
 
     def __repr__(self) -> str:
         return f"<Remote {self.address}>"
 
-    def on_end(self, again: Callable[[], Awaitable[Remote]]) -> None:
+    def on_end(self, again: Callable[[], Awaitable[RemoteOperations]]) -> None:
         """``again`` gives another connection when the service has ended, such as by itself, having been idle."""
         self._again = again
 
@@ -75,7 +75,7 @@ class Remote:
                 if operation not in _RESUMABLE or failures > _RESUMES:
                     raise lost.error from None
 
-    async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+    async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> HttpAnswer:
         """One request; its answer, whatever its status. Raises ``Unavailable`` where nobody answers."""
         for is_last in (self._again is None, True):
             try:
@@ -106,7 +106,7 @@ class Remote:
         head, reached = None, 0
         async with contextlib.aclosing(self._http.stream("GET", "/v1/archives/" + quote(handle))) as parts:
             async for part in parts:
-                if isinstance(part, Answer):
+                if isinstance(part, HttpAnswer):
                     head = part
                 elif head is not None and head.status != 200:
                     raise _error(_parsed(part), head.status)
@@ -136,11 +136,11 @@ class Remote:
     async def _events(self, path: str, body: bytes, cursor: int) -> AsyncGenerator[Any]:
         resumed = {"last-event-id": str(cursor)} if cursor else {}
         headers = {**_JSON, "accept": "text/event-stream", **resumed}
-        reader, head = Reader(), None
+        reader, head = EventReader(), None
         try:
             async with contextlib.aclosing(self._http.stream("POST", path, body, **headers)) as parts:
                 async for part in parts:
-                    if isinstance(part, Answer):
+                    if isinstance(part, HttpAnswer):
                         head = part
                         if head.status == 200:
                             continue
@@ -173,7 +173,7 @@ async def connect(
     insecure: bool = False,
     runs: bool = False,
     environ: Mapping[str, str] | None = None,
-) -> Remote:
+) -> RemoteOperations:
     """A connection to the service at ``url``, or to the user's own, which is started unless it runs or ``start`` is
     False.
 
@@ -191,7 +191,7 @@ async def connect(
         address = address_of(url, insecure=insecure)
         if address.folder is None and token is None:
             raise InvalidArgument("token", f"{address} wants one (casemate service token add)")
-        remote = Remote(address, headers)
+        remote = RemoteOperations(address, headers)
         await _checked(remote)
         return remote
     remote = await _own(headers, variables, start=start, runs=runs)
@@ -200,12 +200,12 @@ async def connect(
     return remote
 
 
-async def attached(environ: Mapping[str, str]) -> Remote:
+async def attached(environ: Mapping[str, str]) -> RemoteOperations:
     """A connection to the user's service that runs, of whatever version. Raises ``Unavailable`` where none does."""
     address = found(places_of(environ))
     if address is None:
         raise _none_runs()
-    return Remote(address, _headers(None, None, None))
+    return RemoteOperations(address, _headers(None, None, None))
 
 
 def path_of(operation: str) -> str:
@@ -213,13 +213,15 @@ def path_of(operation: str) -> str:
     return "/v1/" + quote(operation.replace(".", "/"))
 
 
-async def _own(headers: Mapping[str, str], environ: Mapping[str, str], *, start: bool, runs: bool = False) -> Remote:
+async def _own(
+    headers: Mapping[str, str], environ: Mapping[str, str], *, start: bool, runs: bool = False
+) -> RemoteOperations:
     places = places_of(environ)
     for attempt in (1, 2, 3):
         address = await started(places, environ) if start else found(places)
         if address is None:
             raise _none_runs()
-        remote = Remote(address, headers)
+        remote = RemoteOperations(address, headers)
         why = await _unfit(remote, environ)
         if not why and start and runs and attempt == 1 and await _is_anothers(remote) and await _ended(remote):
             continue
@@ -235,12 +237,12 @@ async def _own(headers: Mapping[str, str], environ: Mapping[str, str], *, start:
     raise AssertionError("a service fits, or it does not")
 
 
-async def _is_anothers(remote: Remote) -> bool:
+async def _is_anothers(remote: RemoteOperations) -> bool:
     """Whether the service that runs is of another installation, which may have other packages."""
     return (await remote.health()).get("installation") not in (None, sys.prefix)
 
 
-async def _unfit(remote: Remote, environ: Mapping[str, str]) -> str:
+async def _unfit(remote: RemoteOperations, environ: Mapping[str, str]) -> str:
     """Why the service that runs is not the one that this process would start; empty where it is."""
     try:
         said = await remote.health()
@@ -255,7 +257,7 @@ async def _unfit(remote: Remote, environ: Mapping[str, str]) -> str:
     return ""
 
 
-async def _checked(remote: Remote) -> None:
+async def _checked(remote: RemoteOperations) -> None:
     said = await remote.health()
     if said.get("version") not in (None, __version__):
         await remote.close()
@@ -265,13 +267,13 @@ async def _checked(remote: Remote) -> None:
         )
 
 
-async def _ended(remote: Remote) -> bool:
+async def _ended(remote: RemoteOperations) -> bool:
     """Have a service end in which nothing lives; whether it has."""
     answer = await remote.request("POST", "/v1/service/stop", b'{"if_idle": true}', **_JSON)
     return answer.status == 200 and await _gone(remote)
 
 
-async def _gone(remote: Remote) -> bool:
+async def _gone(remote: RemoteOperations) -> bool:
     """Wait until nobody answers any more; whether that is so. Its connections are closed."""
     await remote.close()
     deadline = time.monotonic() + _ENDS_WITHIN
@@ -314,20 +316,20 @@ def _error(document: Any, status: int) -> CasemateError:
     return error_from(told)
 
 
-def _is_ending(answer: Answer) -> bool:
+def _is_ending(answer: HttpAnswer) -> bool:
     """Whether a service says that it takes nothing any more, and has begun nothing of what was asked."""
     told = (_document(answer) or {}).get("error") if answer.status == 503 else None
     return isinstance(told, dict) and told.get("reason") == "ending"
 
 
-def _value(answer: Answer) -> Any:
+def _value(answer: HttpAnswer) -> Any:
     document = _document(answer)
     if answer.status != 200:
         raise _error(document, answer.status)
     return document
 
 
-def _document(answer: Answer) -> Any:
+def _document(answer: HttpAnswer) -> Any:
     return _parsed(answer.body)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.execution.request import code_of, stdin_of
-from casemate.model.plan import CellSocket, Plan, ReadyStart, Secrets, Workspace
+from casemate.model.plan import ListeningSocket, Plan, ReadyStart, Secrets, Workspace
 from casemate.operations.cell_plan import CellPlan, CellWait
 from casemate.remote.revived import revived
 from casemate.sessions.inspection import MASK
@@ -31,7 +31,7 @@ def plan_from(
             **as_they_are,
             "workspace": Workspace(**_named(cell.workspace)),
             "deadline": math.inf if cell.deadline is None else cell.deadline,
-            "listeners": tuple(CellSocket(**_named(one)) for one in cell.listeners),
+            "listeners": tuple(ListeningSocket(**_named(one)) for one in cell.listeners),
             "waiting": _waiting(cell.waiting),
             "secrets": Secrets(dict.fromkeys(cell.secrets, MASK)),
             "code": code_of(code),

@@ -11,8 +11,8 @@ from casemate.api.options import RunOptions, SessionOptions
 from casemate.model.foreign import no_attribute
 from casemate.model.limits import Limits
 from casemate.model.options import complete, takes_options
-from casemate.remote.blocking import Blocking
-from casemate.remote.client import Remote, connect
+from casemate.remote.blocking import BlockingHttp
+from casemate.remote.client import RemoteOperations, connect
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
 from casemate.remote.given import limits_of, plain, uploaded, uploaded_blocking
 from casemate.remote.revived import revived, type_named
@@ -35,9 +35,9 @@ class ConnectedSandbox:
     Closing it closes the connection: sessions and runs that were begun go on, and ``async with`` of a session ends it.
     """
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: RemoteOperations) -> None:
         self.invoke = remote
-        ways = Ways(remote, Blocking(remote.address, remote.headers))
+        ways = Ways(remote, BlockingHttp(remote.address, remote.headers))
         self._ways = ways
         self.sessions, self.approvals, self.tools = Sessions(ways), Approvals(ways), Tools(ways)
         self.vault, self.packages, self.artifacts = Vault(ways), Packages(ways), Artifacts(ways)

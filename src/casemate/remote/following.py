@@ -16,11 +16,11 @@ from casemate.model.call_options import DecisionOptions
 from casemate.model.events import Done, Event, request_of
 from casemate.model.options import complete, takes_options
 from casemate.operations.documents import error_from, event_of, execution_of
-from casemate.remote.blocking import Blocking, RemoteContent
+from casemate.remote.blocking import BlockingHttp, RemoteContent
 
 if TYPE_CHECKING:
     from casemate.model.execution import Execution
-    from casemate.remote.client import Remote
+    from casemate.remote.client import RemoteOperations
 
 _EACH = 45.0  # seconds of one request that waits
 _ENDS_WITHIN = 30.0  # seconds that a service has to end a run nobody waits for
@@ -30,8 +30,8 @@ _ENDS_WITHIN = 30.0  # seconds that a service has to end a run nobody waits for
 class Ways:
     """To one service: ``remote`` for what is awaited, ``blocking`` for what is not."""
 
-    remote: Remote
-    blocking: Blocking
+    remote: RemoteOperations
+    blocking: BlockingHttp
 
     async def call(self, operation: str, **arguments: Any) -> Any:
         """The result of an operation; None is what nobody gave. Raises what the service says."""

@@ -15,8 +15,8 @@ from casemate.errors import InvalidArgument
 if TYPE_CHECKING:
     from casemate.execution.request import Content
     from casemate.model.limits import Limits
-    from casemate.remote.blocking import Blocking
-    from casemate.remote.client import Remote
+    from casemate.remote.blocking import BlockingHttp
+    from casemate.remote.client import RemoteOperations
 
 _INLINE = 128 * 1024  # bytes of a file that travel with the arguments; larger ones are uploaded
 _INLINE_ALL = 1024 * 1024  # of all files together
@@ -55,7 +55,7 @@ def plain(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value != [] or name == "allowed_domains"}
 
 
-async def uploaded(remote: Remote, files: Mapping[str, Content] | None) -> dict[str, Any] | None:
+async def uploaded(remote: RemoteOperations, files: Mapping[str, Content] | None) -> dict[str, Any] | None:
     """Files as the service takes them: small ones as they are, others sent ahead. Raises ``InvalidArgument``."""
     if files is None:
         return None
@@ -66,7 +66,7 @@ async def uploaded(remote: Remote, files: Mapping[str, Content] | None) -> dict[
     return told
 
 
-def uploaded_blocking(blocking: Blocking, files: Mapping[str, Content] | None) -> dict[str, Any] | None:
+def uploaded_blocking(blocking: BlockingHttp, files: Mapping[str, Content] | None) -> dict[str, Any] | None:
     """The same for methods that are not awaited: blocks. Raises as that does."""
     if files is None:
         return None

@@ -23,7 +23,7 @@ MOST_BODY = 256 * 2**20  # bytes of one answer
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """``headers``: by their names in lower case."""
 
     status: int
@@ -32,7 +32,7 @@ class Answer:
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
+class _HttpConnection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     http: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
@@ -60,9 +60,9 @@ class Http:
     def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
         self.address = address
         self.headers = {"host": address.host_header, **headers}
-        self._kept: list[_Connection] = []
+        self._kept: list[_HttpConnection] = []
 
-    async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+    async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> HttpAnswer:
         """One request and its whole answer. Cancelling it closes its connection, which the service notices.
 
         Raises ``ConnectionError`` where nobody listens, and ``Unavailable`` where the connection is lost, or whoever
@@ -70,15 +70,17 @@ class Http:
         """
         async with self._exchange(method, path, body, headers) as (connection, answer):
             parts = [part async for part in self._parts(connection)]
-        return Answer(answer.status_code, _plain(answer), b"".join(parts))
+        return HttpAnswer(answer.status_code, _plain(answer), b"".join(parts))
 
-    async def stream(self, method: str, path: str, body: bytes = b"", **headers: str) -> AsyncGenerator[Answer | bytes]:
+    async def stream(
+        self, method: str, path: str, body: bytes = b"", **headers: str
+    ) -> AsyncGenerator[HttpAnswer | bytes]:
         """The answer's head (without a body), then its body piece by piece. Leaving early closes the connection.
 
         Raises as :meth:`request`.
         """
         async with self._exchange(method, path, body, headers) as (connection, answer):
-            yield Answer(answer.status_code, _plain(answer), b"")
+            yield HttpAnswer(answer.status_code, _plain(answer), b"")
             async with contextlib.aclosing(self._parts(connection, most=None)) as parts:
                 async for part in parts:
                     yield part
@@ -92,7 +94,7 @@ class Http:
     @contextlib.asynccontextmanager
     async def _exchange(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
-    ) -> AsyncGenerator[tuple[_Connection, h11.Response]]:
+    ) -> AsyncGenerator[tuple[_HttpConnection, h11.Response]]:
         connection = self._take() or await self._connect()
         is_whole = False
         try:
@@ -113,7 +115,7 @@ class Http:
             else:
                 await _end(connection)
 
-    async def _parts(self, connection: _Connection, most: int | None = MOST_BODY) -> AsyncGenerator[bytes]:
+    async def _parts(self, connection: _HttpConnection, most: int | None = MOST_BODY) -> AsyncGenerator[bytes]:
         seen = 0
         while not isinstance(event := await connection.next_event(), h11.EndOfMessage):
             if not isinstance(event, h11.Data):
@@ -123,7 +125,7 @@ class Http:
                 raise Unavailable(f"the answer of {self.address} is larger than {most} bytes")
             yield bytes(event.data)
 
-    def _take(self) -> _Connection | None:
+    def _take(self) -> _HttpConnection | None:
         while self._kept:
             connection = self._kept.pop()
             if connection.is_usable:
@@ -131,14 +133,14 @@ class Http:
             connection.writer.close()
         return None
 
-    def _keep(self, connection: _Connection) -> None:
+    def _keep(self, connection: _HttpConnection) -> None:
         connection.http.start_next_cycle()
         connection.used = time.monotonic()
         self._kept.append(connection)
         if len(self._kept) > _KEPT:
             self._kept.pop(0).writer.close()
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self) -> _HttpConnection:
         address = self.address
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
@@ -154,7 +156,7 @@ class Http:
             raise ConnectionError(f"{address} does not accept a connection") from None
         except ssl.SSLCertVerificationError as error:
             raise lost(address, error) from None
-        return _Connection(reader, writer)
+        return _HttpConnection(reader, writer)
 
 
 def lost(address: Address, error: Exception) -> Unavailable:
@@ -175,7 +177,7 @@ def _plain(answer: h11.Response) -> dict[str, str]:
     return {name.decode("ascii"): value.decode("latin-1") for name, value in answer.headers}
 
 
-async def _end(connection: _Connection) -> None:
+async def _end(connection: _HttpConnection) -> None:
     connection.writer.close()
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(1):

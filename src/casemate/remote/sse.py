@@ -29,7 +29,7 @@ def framed(name: str, data: Any, id: str = "") -> bytes:  # noqa: A002 - the fie
     return "\n".join([*lines, f"event: {name}", f"data: {text}", "", ""]).encode("ascii")
 
 
-class Reader:
+class EventReader:
     """Bytes in, events out. Raises ``Unavailable`` for an event without end."""
 
     def __init__(self) -> None:

@@ -25,13 +25,13 @@ from casemate.sessions.step_files import StepFileCollector
 from casemate.workspace.upper import covers, marks_here
 
 if TYPE_CHECKING:
-    from casemate.execution.admit import Admitted
+    from casemate.execution.admit import AdmittedRequest
     from casemate.execution.house import House
     from casemate.execution.interception import CellInterception
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
-    from casemate.walls.wall import Ending, SessionCell
+    from casemate.walls.wall import CellEnding, SessionCell
 
 _MISSED = "the cell that was ready had ended"
 _NO_DEADLINE = float("inf")  # steps have deadlines, the cell has none
@@ -49,7 +49,7 @@ class SessionCells:
     """Starts an interpreter when one is needed, and goes on with its files when it has ended. ``names``: what the user
     has bound in it."""
 
-    def __init__(self, admitted: Admitted, house: House, redaction: Redaction | None = None) -> None:
+    def __init__(self, admitted: AdmittedRequest, house: House, redaction: Redaction | None = None) -> None:
         self.names = BoundNames()
         self._admitted = admitted
         self._house = house
@@ -162,7 +162,7 @@ class SessionCells:
         plan = make_plan(self._admitted, self._house, intercepted, session=True, hidden=hidden)
         return replace(plan, deadline=_NO_DEADLINE, id=os.urandom(16).hex())
 
-    def ending_of(self, interpreter: InterpreterCell) -> Ending:
+    def ending_of(self, interpreter: InterpreterCell) -> CellEnding:
         """How a cell has ended. Raises what kept its interpreter from being there."""
         try:
             ending = interpreter.ended.result()
@@ -213,7 +213,7 @@ class SessionCells:
         if self._current is not None:
             self._current.abandon()
 
-    async def collect_files(self, interpreter: InterpreterCell, ending: Ending | None) -> StepFiles:
+    async def collect_files(self, interpreter: InterpreterCell, ending: CellEnding | None) -> StepFiles:
         """What a step left in the workspace; and once, that the files of the steps before are lost."""
         try:
             files = await self._collect_files(interpreter, ending)
@@ -225,7 +225,7 @@ class SessionCells:
             self._end_note, files = None, replace(files, skipped=(note, *files.skipped))
         return files
 
-    async def _collect_files(self, interpreter: InterpreterCell, ending: Ending | None) -> StepFiles:
+    async def _collect_files(self, interpreter: InterpreterCell, ending: CellEnding | None) -> StepFiles:
         """A cell that goes on is paused meanwhile, where there is anything."""
         assert self._collector is not None
         if self._upper < 0 and not self._is_closed and interpreter.plan.workspace.kind == "overlay":

@@ -13,7 +13,7 @@ from casemate.execution.guarding import Watch
 from casemate.execution.network import CellNetwork
 from casemate.sessions.inbox import Inbox, RunningStep
 from casemate.sessions.interpreters import StepRequest
-from casemate.walls.wall import CellMissed, Ending
+from casemate.walls.wall import CellEnding, CellMissed
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from casemate.model.limits import Limits
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
-    from casemate.sessions.interpreters import Interpreter
+    from casemate.sessions.interpreters import SessionProgram
     from casemate.sessions.protocol import Reply
     from casemate.walls.wall import Reason, SessionCell, StepUsage, Wall
 
@@ -36,7 +36,7 @@ _END_WITHIN = 10.0  # seconds; a killed cell is dead in milliseconds, so more me
 class InterpreterCell:
     """A running interpreter. ``ended`` is done when its cell is dead."""
 
-    def __init__(self, wall: Wall, plan: Plan, protocol: Interpreter, redaction: Redaction | None = None) -> None:
+    def __init__(self, wall: Wall, plan: Plan, protocol: SessionProgram, redaction: Redaction | None = None) -> None:
         """Starts it. Raises ``CasemateError``."""
         self.plan = plan
         self.report: IsolationReport
@@ -52,7 +52,7 @@ class InterpreterCell:
             raise
         self.watch.begin(self.cell.kill)
         self._inbox.cell = self.cell
-        self.ended: asyncio.Future[Ending] = asyncio.ensure_future(self.cell.wait())  # noqa: TID251 - ended by `end`
+        self.ended: asyncio.Future[CellEnding] = asyncio.ensure_future(self.cell.wait())  # noqa: TID251 - ended by `end`
         self._folders = asyncio.ensure_future(self.cell.open_folders())  # noqa: TID251 - done at the latest when the cell ends
         self._folders.add_done_callback(_ignore_exception)
         self.ended.add_done_callback(_ignore_exception)
@@ -224,7 +224,7 @@ class InterpreterCell:
                     future.cancel()
             elif not future.cancelled() and future.exception() is None:
                 result = future.result()
-                for fd in (result.tree_fd,) if isinstance(result, Ending) else result:
+                for fd in (result.tree_fd,) if isinstance(result, CellEnding) else result:
                     os.close(fd)
 
     async def _request(self, request: bytes, seconds: float = 0.0) -> Reply | None:

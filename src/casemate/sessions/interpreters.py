@@ -28,7 +28,7 @@ class StepRequest:
         return f"{STEPS}/out.{self.number}", f"{STEPS}/err.{self.number}"
 
 
-class Interpreter(Protocol):
+class SessionProgram(Protocol):
     """``program`` is what the cell runs, ``repeat`` the seconds after which it is interrupted once more; the others are
     requests as bytes."""
 
@@ -122,7 +122,7 @@ from _casemate import session
 sys.path.insert(0, workspace)
 session.main()
 """
-INTERPRETERS: dict[str, Interpreter] = {
+INTERPRETERS: dict[str, SessionProgram] = {
     "python": JsonInterpreter(_PYTHON),
     "node": JsonInterpreter(f"require('{GUEST}/node_session.cjs')\n".encode()),
     "shell": ShellInterpreter(),

@@ -8,14 +8,14 @@ from typing import Literal
 
 from casemate.execution import seal
 from casemate.execution.capture import Capture
-from casemate.execution.diagnose import Evidence, Verdict, diagnose
+from casemate.execution.diagnose import EndDiagnosis, Evidence, diagnose
 from casemate.model import approval
 from casemate.model.execution import Artifact, Cause, Execution, SkippedFile
 from casemate.model.isolation import IsolationReport
 from casemate.model.limits import Limits
 from casemate.model.plan import Request
 from casemate.sessions.protocol import StepDone
-from casemate.walls.wall import Ending, StepUsage
+from casemate.walls.wall import CellEnding, StepUsage
 
 _CLOSED = Cause("cancelled", "Its session was closed.")
 _INTERRUPTED = Cause("cancelled", "It was interrupted.", retryable=True)
@@ -93,17 +93,17 @@ class StepEnd:
     interrupted: bool
     done: StepDone | None = None
     usage: StepUsage | None = None
-    ending: Ending | None = None
-    denied: Verdict | None = None
+    ending: CellEnding | None = None
+    denied: EndDiagnosis | None = None
 
 
 def denied_end(deadline: float, why: approval.ApprovalVerdict, *, interrupted: bool, closed: bool) -> StepEnd:
     """A step that was not allowed to begin, or taken back while that was asked."""
     message = f"The step was not run: {why.reason or 'it was denied'} (decided by: {why.by})."
     cause = Cause("denied", message, "Do without it, or have it allowed by whoever answers approvals.")
-    verdict = Verdict("denied", None, cause)
+    verdict = EndDiagnosis("denied", None, cause)
     if interrupted or closed:
-        verdict = Verdict("cancelled", None, _INTERRUPTED if interrupted else _CLOSED)
+        verdict = EndDiagnosis("cancelled", None, _INTERRUPTED if interrupted else _CLOSED)
     usage = StepUsage(0.0, 0, 0, 0, 0, 0, 0, interrupted=False)
     return StepEnd(0.0, deadline, False, StepDone(0, (), ()), usage, denied=verdict)
 
@@ -127,12 +127,12 @@ def outcome_of(
     return replace(execution, state=state.word, lost_names=state.lost)
 
 
-def _ending_of_step(end: StepEnd) -> Ending:
+def _ending_of_step(end: StepEnd) -> CellEnding:
     """A step that is over in a cell that goes on, in the terms of a cell that has ended."""
     assert end.done is not None
     assert end.usage is not None
     usage = end.usage
-    return Ending(
+    return CellEnding(
         wait_status=end.done.exit << 8,
         reason="timeout" if usage.interrupted and not end.interrupted else None,
         seconds=end.seconds,
@@ -146,18 +146,18 @@ def _ending_of_step(end: StepEnd) -> Ending:
     )
 
 
-def _verdict(end: StepEnd, verdict: Verdict) -> Verdict:
+def _verdict(end: StepEnd, verdict: EndDiagnosis) -> EndDiagnosis:
     """A step is no program: what ends well in a dead cell has ended its interpreter; and it may be interrupted."""
     if end.interrupted and (end.ending is None or end.ending.reason in ("timeout", "cancelled")):
-        return Verdict("cancelled", None, _INTERRUPTED)
+        return EndDiagnosis("cancelled", None, _INTERRUPTED)
     if end.ending is not None and end.ending.reason == "closed":
-        return Verdict("cancelled", None, _CLOSED)
+        return EndDiagnosis("cancelled", None, _CLOSED)
     if end.ending is not None and end.ending.reason is None and verdict.cause is None:
         return _ended_itself(verdict)
     return verdict
 
 
-def _ended_itself(verdict: Verdict) -> Verdict:
+def _ended_itself(verdict: EndDiagnosis) -> EndDiagnosis:
     code = verdict.exit_code
     if code is not None and code > 128:
         how, remedy = (

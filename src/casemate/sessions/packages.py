@@ -41,7 +41,7 @@ from casemate.packages.package_sets import (
     modules,
     projects,
 )
-from casemate.packages.store import Store, default_folder
+from casemate.packages.store import PackageStore, default_folder
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
@@ -348,7 +348,7 @@ class Packages:
         async with self._turns.setdefault(key, asyncio.Lock()):
             package_set = await self._package_set(*key)
             installer, indexes = await self._installer(package_set)
-            store = Store(default_folder(self._env) / "files")
+            store = PackageStore(default_folder(self._env) / "files")
             upstream = Upstream(indexes, store, _MOST_FILE)
             kind = partial(Gateway, hashes=hashes_of(wanted)) if language == "python" else Registry
             try:

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from casemate.artifacts.collect import Collected, collect
+from casemate.artifacts.collect import CollectedFiles, collect
 from casemate.artifacts.export import export
 from casemate.execution.gather import bounds_of, digests_of, hidden_from, opened_folder, output_before
 from casemate.files.walk import SeenFiles, open_folder
@@ -115,7 +115,7 @@ class StepFileCollector:
                 marks=marks_here(),
             ).skipped
 
-    def _export(self, files: Collected) -> tuple[SkippedFile, ...]:
+    def _export(self, files: CollectedFiles) -> tuple[SkippedFile, ...]:
         if not self.house.output_dir or not files.files:
             return ()
         return export(files.files, self.house.output_dir, under=(OUTPUT_NAME,)).skipped

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from casemate.errors import InvalidArgument
-from casemate.execution.admit import Admitted
+from casemate.execution.admit import AdmittedRequest
 from casemate.execution.request import check_timeout, code_of, metadata_of, stdin_of
 from casemate.model.plan import Request
 
@@ -28,7 +28,7 @@ class SessionTerms:
     """
 
     name: str | None
-    admitted: Admitted
+    admitted: AdmittedRequest
     cwd: str | None
     restore_cwd: bool
     idle_timeout: float | None

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.files.lines import Crowded, LineBudget, LineClient, LineShare, line_of, read_line, while_there
 from casemate.tools import shell
-from casemate.tools.calls import SMALL, Asker, Calls, Foreseen, Note, Refused, Turns, is_large, kind_of
-from casemate.tools.connections.answers import Progress
+from casemate.tools.calls import SMALL, Asker, CallRefused, Calls, CallTurns, Foreseen, Note, is_large, kind_of
+from casemate.tools.connections.answers import CallProgress
 from casemate.tools.requests import (
-    Call,
     Describe,
     Detail,
     ListTools,
@@ -31,6 +30,7 @@ from casemate.tools.requests import (
     Search,
     ShellCall,
     Source,
+    ToolCall,
     read_request,
 )
 from casemate.tools.shell import BadWords
@@ -45,7 +45,7 @@ _PAUSE = 0.1  # seconds between two lines: as often as people can read them
 @asynccontextmanager
 async def send_progress(
     client: LineClient, redacted: Callable[[Any], Awaitable[Any]]
-) -> AsyncIterator[Callable[[Progress], None]]:
+) -> AsyncIterator[Callable[[CallProgress], None]]:
     """What hears of progress, in any thread, and never blocks. ``client`` is sent ``{"progress": n, "total": m or null,
     "message": "..."}`` at once, then at most every tenth of a second; what it did not hear before is dropped for what
     came later, and the last is always sent. Where the client is gone, nobody is told."""
@@ -68,11 +68,11 @@ class _Latest:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._said: Progress | None = None
+        self._said: CallProgress | None = None
         self._wake = asyncio.Event()
         self.over = asyncio.Event()
 
-    def hear(self, progress: Progress) -> None:
+    def hear(self, progress: CallProgress) -> None:
         """The server says this. In any thread."""
         with self._lock:
             is_known, self._said = self._said is not None, progress
@@ -85,7 +85,7 @@ class _Latest:
         self.over.set()
         self._wake.set()
 
-    async def take_latest(self) -> Progress | None:
+    async def take_latest(self) -> CallProgress | None:
         """The latest, when there is one; None at the end."""
         await self._wake.wait()
         if not self.over.is_set():
@@ -142,7 +142,7 @@ class ToolService:
     whose: Callable[[], Asker | None]
     name: str = NAME
     port: int = PORT
-    turns: Turns = field(default_factory=Turns)
+    turns: CallTurns = field(default_factory=CallTurns)
     room: LineBudget = field(default_factory=lambda: LineBudget(_MOST_ASKED))
     unsent: list[int] = field(default_factory=list)  # bytes of each answer that is not read to its end
 
@@ -155,7 +155,7 @@ class ToolService:
             try:
                 await self._serve(client, share)
             except Crowded as crowded:
-                await client.send(line_of(Refused("limit", str(crowded)).answer))
+                await client.send(line_of(CallRefused("limit", str(crowded)).answer))
 
     async def _serve(self, client: LineClient, share: LineShare) -> None:
         while True:
@@ -166,7 +166,7 @@ class ToolService:
                 await self.turns.begin()
                 goes_on = await while_there(client, self._handle(line, client))
             except InvalidArgument as error:
-                await client.send(line_of(Refused("invalid", str(error)).answer))
+                await client.send(line_of(CallRefused("invalid", str(error)).answer))
                 return
             if not goes_on:
                 return
@@ -181,7 +181,7 @@ class ToolService:
         """Send it as fast as it is read; something short in its place where the cell lets too much wait already."""
         data = answer.data
         if self.unsent and sum(self.unsent) + len(data) > _MOST_UNSENT:
-            made = Refused("limit", f"answers of more than {_MOST_UNSENT >> 20} MiB wait to be read").answer
+            made = CallRefused("limit", f"answers of more than {_MOST_UNSENT >> 20} MiB wait to be read").answer
             data = shell.text_of(made).encode() if answer.is_text else line_of(made)
         self.unsent.append(len(data))
         try:
@@ -194,12 +194,12 @@ class ToolService:
         asker = self.whose()
         try:
             if asker is None:
-                raise Refused("denied", "nothing runs in this cell now, so nothing is done for it")
+                raise CallRefused("denied", "nothing runs in this cell now, so nothing is done for it")
             made = await self._dispatch(request, asker, client)
-        except Refused as refused:
+        except CallRefused as refused:
             made = refused.answer
         except CasemateError as error:
-            made = Refused(kind_of(error), error.message).answer
+            made = CallRefused(kind_of(error), error.message).answer
         if asker is not None and not made["ok"]:
             made = await self._redact(asker, made)
         if isinstance(request, ShellCall):
@@ -213,10 +213,10 @@ class ToolService:
         broker, tools = self.broker, self.broker.tools
         calls = Calls(tools, asker, broker.note, self.turns, broker.foreseen)
         match request:
-            case Call(progress=True):
+            case ToolCall(progress=True):
                 async with send_progress(client, partial(self._redact, asker)) as hear:
                     return await calls.call(request, hear)
-            case Call():
+            case ToolCall():
                 return await calls.call(request)
             case Read():
                 return await calls.read(request)
@@ -232,7 +232,7 @@ class ToolService:
                 return await self._run_command(request, calls)
             case Source():
                 if (found := await tools.module(request.module, aside=self._run_aside)) is None:
-                    raise Refused("unknown", await tools.explain_missing(request.module))
+                    raise CallRefused("unknown", await tools.explain_missing(request.module))
                 return {"ok": True, "source": found[0], "package": found[1]}
 
     async def _search(self, query: str, detail: Detail, asker: Asker) -> dict[str, Any]:
@@ -250,7 +250,7 @@ class ToolService:
             if isinstance(wanted, Search):
                 return await self._search(wanted.query, wanted.detail, calls.asker)
         except BadWords as error:
-            raise Refused("invalid", str(error)) from None
+            raise CallRefused("invalid", str(error)) from None
         if isinstance(wanted, str):
             return {"ok": True, "text": wanted}
         return await calls.call(wanted)

@@ -21,14 +21,14 @@ from casemate.policy.canonical import MOST_BYTES, canonical, parse
 from casemate.tools.connections.connection import CHANGED
 from casemate.tools.connections.loop_work import result_of
 from casemate.tools.connections.reports import shorten
-from casemate.tools.requests import Call, Read, Register
+from casemate.tools.requests import Read, Register, ToolCall
 
 if TYPE_CHECKING:
-    from casemate.tools.connections.answers import Elicitation, Elicited, Progress
+    from casemate.tools.connections.answers import CallProgress, Elicitation, Elicited
     from casemate.tools.tool import Tool
     from casemate.tools.tools import Known, Tools
 
-    Hear = Callable[[Progress], None]
+    Hear = Callable[[CallProgress], None]
 
 SMALL = 1 << 14  # bytes; more is gone through in another thread than that of the connections, which all cells share
 _READ = "resources/read"  # as a tool's name: what rules and people are told of reading a resource
@@ -64,7 +64,7 @@ class Asker(Protocol):
         """Have ``job``, which raises nothing, done in another thread: a little later, and before that run is over."""
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """A request that is not done; the code that asked is told ``kind`` and the message."""
 
     def __init__(self, kind: Refusal, message: str, content: list[Any] | None = None) -> None:
@@ -96,11 +96,11 @@ class Foreseen:
             return tuple(self._calls)
 
     def add(self, question: Question) -> None:
-        """One more. Raises :class:`Refused` when there are too many to be shown to anybody."""
+        """One more. Raises :class:`CallRefused` when there are too many to be shown to anybody."""
         with self._lock:
             self._bytes += len(canonical(question.arguments))
             if len(self._calls) >= _MOST_FORESEEN or self._bytes > MOST_BYTES // 2:
-                raise Refused("limit", f"a plan has at most {_MOST_FORESEEN} calls, with half a MiB of arguments")
+                raise CallRefused("limit", f"a plan has at most {_MOST_FORESEEN} calls, with half a MiB of arguments")
             self._calls.append(question)
 
 
@@ -112,14 +112,15 @@ class Calls:
     tools: Tools
     asker: Asker
     note: Note
-    turns: Turns
+    turns: CallTurns
     foreseen: Foreseen | None = None
 
-    async def call(self, request: Call, hear: Hear | None = None) -> dict[str, Any]:
+    async def call(self, request: ToolCall, hear: Hear | None = None) -> dict[str, Any]:
         """One call, from its words to its answer. A tool that has changed since it was last described is asked about
-        anew, once. ``hear`` is told how far it is, in another thread. Raises :class:`Refused`, ``CasemateError``."""
+        anew, once. ``hear`` is told how far it is, in another thread. Raises :class:`CallRefused`,
+        ``CasemateError``."""
         if request.tool == _READ:
-            raise Refused("unknown", f"no tool can be named {_READ}: rules about that are about reading")
+            raise CallRefused("unknown", f"no tool can be named {_READ}: rules about that are about reading")
         known = await self._resolve(request.server, request.tool)
         try:
             return await self._call_known(request, known, hear)
@@ -128,7 +129,7 @@ class Calls:
                 raise
         return await self._call_known(request, await self._resolve(request.server, request.tool, is_new=True), hear)
 
-    async def _call_known(self, request: Call, known: Known, hear: Hear | None) -> dict[str, Any]:
+    async def _call_known(self, request: ToolCall, known: Known, hear: Hear | None) -> dict[str, Any]:
         is_slow = is_large(request.arguments) or not known.validator.is_quick(request.arguments)
         question = await self.turns.take(is_slow, _make_question, known, request.arguments)
         arguments, tool = question.arguments, known.tool
@@ -171,19 +172,19 @@ class Calls:
         try:
             return await self.tools.resolve_tool(server, tool, is_new=is_new, aside=partial(self.turns.take, True))
         except InvalidArgument as error:
-            raise Refused("unknown", error.message) from None
+            raise CallRefused("unknown", error.message) from None
 
     async def _decide(self, question: Question, is_slow: bool = False) -> bool:
-        """Whether it may be done now; False where it is only foreseen. Raises :class:`Refused`."""
+        """Whether it may be done now; False where it is only foreseen. Raises :class:`CallRefused`."""
         deciding = await self.turns.take(is_slow, partial(self.asker.decide, inline=not is_slow), question)
         verdict = await result_of(deciding)
         if verdict.by == "nobody" and self.foreseen is not None:
             if question.kind != "tool":  # who allows a list of calls allows nothing else
-                raise Refused("denied", "a plan is of calls of tools: it adds no servers")
+                raise CallRefused("denied", "a plan is of calls of tools: it adds no servers")
             await self.turns.take(is_slow, self.foreseen.add, question)
             return False
         if not verdict.allow:
-            raise Refused("denied", verdict.reason or "it was asked for and not approved")
+            raise CallRefused("denied", verdict.reason or "it was asked for and not approved")
         return True
 
     def _elicit(self, asked: Elicitation) -> Future[Elicited]:
@@ -220,7 +221,7 @@ class Calls:
         told = _content_for_cell(answer)
         made = await self.turns.take(is_large(told), self.asker.redact, told)
         if is_error:
-            raise Refused("tool", _text_of(made["content"]), made["content"])
+            raise CallRefused("tool", _text_of(made["content"]), made["content"])
         return {"ok": True, **made}
 
     def _record(self, server: str, tool: str, outcome: str, seconds: float) -> None:
@@ -243,15 +244,15 @@ def kind_of(error: CasemateError) -> Refusal:
 
 def check_registration(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
     """A definition that comes from a cell, as it is shown and would be used: nothing of the host's is filled in but the
-    folder, and what it starts is behind a wall. Raises :class:`Refused` and ``InvalidArgument``."""
+    folder, and what it starts is behind a wall. Raises :class:`CallRefused` and ``InvalidArgument``."""
     from casemate.tools.connections.definition import Program, has_placeholder, read_definition
 
     if "variables" in definition or has_placeholder(json.dumps(definition)):
-        raise Refused("invalid", "a server that is added from inside gets no variables or secrets of the host's")
+        raise CallRefused("invalid", "a server that is added from inside gets no variables or secrets of the host's")
     if "addresses" in definition:
-        raise Refused("invalid", "where a server that is added from inside may be is found out here")
+        raise CallRefused("invalid", "where a server that is added from inside may be is found out here")
     if {"policy", "settings", "read", "copy"} & definition.keys():
-        raise Refused("invalid", "a server that is added from inside cannot name files of the host's")
+        raise CallRefused("invalid", "a server that is added from inside cannot name files of the host's")
     read = read_definition(name, definition)
     if not isinstance(read.how, Program):
         return dict(definition)
@@ -270,11 +271,11 @@ def _inside(shown: Mapping[str, Any]) -> str:
 
 
 def _make_question(known: Known, given: Mapping[str, Any]) -> Question:
-    """What is asked about a call with arguments that are good, in their one form. Raises :class:`Refused`."""
+    """What is asked about a call with arguments that are good, in their one form. Raises :class:`CallRefused`."""
     tool = known.tool
     arguments: dict[str, Any] = parse(canonical(given))
     if errors := known.validator.errors(arguments):
-        raise Refused("invalid", f"{tool.server}.{tool.name}: " + "; ".join(errors))
+        raise CallRefused("invalid", f"{tool.server}.{tool.name}: " + "; ".join(errors))
     summary = _summary(tool, arguments)
     return Question("tool", summary, arguments, server=tool.server, tool=tool.name, schema=known.hash)
 
@@ -315,7 +316,7 @@ def is_large(value: Any) -> bool:
     return left <= 0
 
 
-class Turns:
+class CallTurns:
     """Of one cell at the threads that all cells share: what takes longer than others should wait is done there, one
     step of a cell after the other, however many connections it has and however soon it closes them. What is quick is
     done in the loop, a request of a cell in each of its turns."""

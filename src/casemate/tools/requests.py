@@ -20,7 +20,7 @@ _MOST_WORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """Call ``tool`` of ``server``. ``progress``: the caller wants to hear how far it is."""
 
     server: str
@@ -83,7 +83,7 @@ class Register:
     definition: dict[str, Any]
 
 
-Request = Call | ShellCall | Source | ListTools | Search | Describe | Read | Register
+Request = ToolCall | ShellCall | Source | ListTools | Search | Describe | Read | Register
 
 
 def read_request(line: bytes) -> Request:
@@ -93,7 +93,7 @@ def read_request(line: bytes) -> Request:
     match verb:
         case "call":
             keys = _Keys(given, "server", "tool", "arguments", "progress")
-            return Call(keys.text("server"), keys.text("tool"), keys.object("arguments"), keys.flag("progress"))
+            return ToolCall(keys.text("server"), keys.text("tool"), keys.object("arguments"), keys.flag("progress"))
         case "shell":
             return ShellCall(_Keys(given, "words").texts("words"))
         case "source":

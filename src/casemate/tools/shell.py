@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from casemate.tools.requests import Call, Search
+from casemate.tools.requests import Search, ToolCall
 from casemate.tools.schemas.schema import Unreadable, read
-from casemate.tools.schemas.types import Anything, Array, Choice, Exact, Reader, Record, Scalar, Table, Type
+from casemate.tools.schemas.types import Anything, Array, Choice, Exact, RecordType, Scalar, SchemaReader, Table, Type
 from casemate.tools.tool import Json, Tool
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class BadWords(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ToolCommand:
     """What the words ask for. ``about``: the tool's path or the words to search for; ``words``: those of arguments."""
 
     verb: Verb
@@ -44,24 +44,24 @@ class Command:
     words: tuple[str, ...] = ()
 
 
-def command_of(words: Sequence[str]) -> Command:
+def command_of(words: Sequence[str]) -> ToolCommand:
     """What ``words`` ask for. Raises :class:`BadWords`."""
     if len(words) > MOST_WORDS:
         raise BadWords(f"more than {MOST_WORDS} words")
     if not words or words[0] in ("help", "--help", "-h"):
-        return Command("help")
+        return ToolCommand("help")
     first, *rest = words
     if first == "list" and not rest:
-        return Command("list")
+        return ToolCommand("list")
     if first == "search":
-        return Command("search", " ".join(rest))
+        return ToolCommand("search", " ".join(rest))
     if first == "describe":
         if len(rest) != 1:
             raise BadWords("describe takes one SERVER.TOOL")
-        return Command("describe", rest[0])
+        return ToolCommand("describe", rest[0])
     if "." not in first:
         raise BadWords(f"{first!r} is no SERVER.TOOL and no command\n{USAGE}")
-    return Command("call", first, tuple(rest))
+    return ToolCommand("call", first, tuple(rest))
 
 
 def arguments_of(tool: Tool, words: Sequence[str]) -> dict[str, Json]:
@@ -115,7 +115,7 @@ def _read(name: str, text: str, kind: Type) -> Json:
             return _json(name, text, f"is {expected}, ")
         case Array(item=item):
             return _json(name, text) if text.lstrip().startswith("[") else [_read(name, text, item)]
-        case Record() | Table():
+        case RecordType() | Table():
             return _json(name, text, "is an object, ")
 
 
@@ -161,7 +161,7 @@ def _no_number(text: str) -> Json:
 def _fields(tool: Tool) -> dict[str, tuple[str, Type]]:
     """Key and type of each parameter, by key and by Python's name."""
     try:
-        record = Reader().parameters(read(tool.input_schema), "Params")
+        record = SchemaReader().parameters(read(tool.input_schema), "Params")
     except Unreadable:
         return {}
     named = {field.keyword: (field.key, field.type) for field in record.fields}
@@ -174,7 +174,7 @@ def answer_text(kind: str, text: str) -> str:
     return f"{kind}\n{shown}\n" if shown and not shown.endswith("\n") else f"{kind}\n{shown}"
 
 
-async def resolve_words(words: Sequence[str], tools: Tools, aside: Aside) -> Call | Search | str:
+async def resolve_words(words: Sequence[str], tools: Tools, aside: Aside) -> ToolCall | Search | str:
     """The call or search that ``words`` ask for, or the text that they do. ``aside`` does a step in another thread.
     Raises :class:`BadWords`, and as ``tools`` does."""
     command = command_of(words)
@@ -188,7 +188,7 @@ async def resolve_words(words: Sequence[str], tools: Tools, aside: Aside) -> Cal
         raise BadWords(f"there is no tool {command.about!r}; `tool list` names them")
     if command.verb == "describe":
         return await tools.describe(tool.server, tool.name, aside=aside)
-    return Call(tool.server, tool.name, await aside(arguments_of, tool, command.words))
+    return ToolCall(tool.server, tool.name, await aside(arguments_of, tool, command.words))
 
 
 def text_of(answer: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.foreign import suggest
-from casemate.tools.connections.answers import ABSENT, Answer, Elicit, Progress
+from casemate.tools.connections.answers import ABSENT, Answer, CallProgress, Elicit
 from casemate.tools.modules.catalogue import Catalogue, Detail
 from casemate.tools.schemas.schema import Unreadable, infer_schema
 from casemate.tools.schemas.types import module_names, package_names
@@ -54,7 +54,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search gave: ``text`` for a model, ``rows`` of the tools in it, and ``missing``, a line for each server
     that could not be reached."""
 
@@ -162,12 +162,14 @@ class Tools:
         """Whether there is anything to offer."""
         return bool(self.servers.definitions())
 
-    async def search_all(self, query: str, detail: Detail = "brief", *, aside: Aside = asyncio.to_thread) -> Found:
+    async def search_all(
+        self, query: str, detail: Detail = "brief", *, aside: Aside = asyncio.to_thread
+    ) -> SearchResult:
         """The tools that fit ``query`` best, and what could not be looked through."""
         catalogue, failed = await self._all()
         text, rows = await aside(catalogue.search, query, detail)
         why = [f"{server} cannot be reached, so its tools are not among these: {failed[server]}" for server in failed]
-        return Found(text, rows, "\n".join(why))
+        return SearchResult(text, rows, "\n".join(why))
 
     async def catalogue(self, server: str | None = None) -> Catalogue:
         """What is known of the tools of ``server``, or of all, which are started for that."""
@@ -196,7 +198,7 @@ class Tools:
         arguments: Mapping[str, Any],
         *,
         timeout: float | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
         elicit: Elicit | None = None,
     ) -> Future[Answer]:
         """A call of exactly the tool that is known, with arguments that were checked."""

@@ -21,7 +21,7 @@ Kept = str | Injected
 _NAMESPACE = re.compile(r"[a-z0-9]+\Z")
 
 
-class SecretStore(Protocol):
+class VaultStore(Protocol):
     """Keeps values by namespace and name. Called from any thread, and may block; raises ``CasemateError`` only.
 
     It never answers for another namespace than the one that it was asked for, whatever that is called.
@@ -108,7 +108,7 @@ class EnvironmentStore:
 class Layered:
     """One store over another: what is set is set in the upper one, and hides what is below."""
 
-    def __init__(self, upper: SecretStore, lower: SecretStore) -> None:
+    def __init__(self, upper: VaultStore, lower: VaultStore) -> None:
         self._upper, self._lower = upper, lower
 
     def get(self, namespace: str, name: str) -> Kept | None:

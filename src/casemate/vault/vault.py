@@ -14,14 +14,14 @@ from casemate.model.plan import NO_SECRETS, Placeholder, Secrets
 from casemate.policy.inject import Inject, Injected
 from casemate.vault.names import check_asked, check_injected, check_name, check_value
 from casemate.vault.placeholders import placeholder_for
-from casemate.vault.store import EnvironmentStore, Kept, Layered, MemoryStore, SecretStore
+from casemate.vault.store import EnvironmentStore, Kept, Layered, MemoryStore, VaultStore
 
 
 @dataclass(frozen=True, slots=True)
 class HostSecrets:
     """Not for programs, nor for callers: it hands out values. Its methods may block, and raise ``CasemateError``."""
 
-    store: SecretStore = field(repr=False)
+    store: VaultStore = field(repr=False)
     namespace: str
 
     def get(self, name: str) -> str | None:
@@ -41,7 +41,7 @@ class HostSecrets:
 _METHODS = ("get", "set", "delete", "names")
 
 
-def store_for(given: object, environ: Mapping[str, str]) -> SecretStore:
+def store_for(given: object, environ: Mapping[str, str]) -> VaultStore:
     """The store: None is one in memory over the host's environment, a path an encrypted file, else a store itself.
 
     Raises ``InvalidArgument`` and ``VaultUnavailable``.
@@ -62,7 +62,7 @@ def store_for(given: object, environ: Mapping[str, str]) -> SecretStore:
     raise InvalidArgument("vault", f"{type(given).__name__} is neither a path nor a store with {', '.join(_METHODS)}")
 
 
-def users_store(environ: Mapping[str, str]) -> SecretStore:
+def users_store(environ: Mapping[str, str]) -> VaultStore:
     """The user's own secrets, over those of the host's environment. Raises ``VaultUnavailable``."""
     from casemate.vault.encrypted_file import EncryptedFile
 
@@ -99,7 +99,7 @@ T = TypeVar("T")
 class Vault:
     """The secrets of one namespace. Values go in and are given to programs; nothing here hands one back."""
 
-    def __init__(self, store: SecretStore, namespace: str, note: Note) -> None:
+    def __init__(self, store: VaultStore, namespace: str, note: Note) -> None:
         """``note``: writes a row of the record."""
         self._store = store
         self._namespace = namespace

@@ -16,11 +16,11 @@ from casemate.errors import Fault
 if TYPE_CHECKING:
     from casemate.model.isolation import IsolationReport, Warmth
     from casemate.model.overview import InUse
-    from casemate.model.plan import CellSocket, Entry, Plan
+    from casemate.model.plan import Entry, ListeningSocket, Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class CellEnding:
     """How a cell ended, as seen from outside.
 
     ``wait_status``: of the program (as wait(2) gives it), None when it never reported;
@@ -143,11 +143,11 @@ class LivingCell(Protocol):
         """Descriptors of the plan's listeners, in its order, when they are made; the caller closes them. Cancelled when
         the cell ended before."""
 
-    def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[ListeningSocket]) -> Future[list[int]]:
         """Make more sockets in the cell's network: descriptors in that order, which the receiver closes. The future may
         hold an ``OSError``."""
 
-    async def wait(self) -> Ending:
+    async def wait(self) -> CellEnding:
         """Wait for the end; everything in the cell is dead then.
 
         Raises ``Unavailable``, ``InvalidArgument`` or ``Fault`` for a cell that could not be made, and ``CellMissed``

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from casemate.files.beneath import mount_of, open_beneath, status_of
-from casemate.files.bounds import Bounds, Skipped
+from casemate.files.bounds import Skipped, TreeBounds
 from casemate.files.names import display_path, path_problem
 from casemate.files.walk import identity, walk
 from casemate.workspace.protected import PROTECTED, Protection
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from casemate.files.walk import SeenFiles
     from casemate.model.execution import SkippedFile
 
-WRITTEN_BACK = Bounds(files=20_000, file_bytes=2**30, total_bytes=2**30, depth=64, entries=100_000, reports=1000)
+WRITTEN_BACK = TreeBounds(files=20_000, file_bytes=2**30, total_bytes=2**30, depth=64, entries=100_000, reports=1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def apply(
     folder: int,
     *,
     owner: Owner | None = None,
-    bounds: Bounds = WRITTEN_BACK,
+    bounds: TreeBounds = WRITTEN_BACK,
     protected: Protection = PROTECTED,
     seen: SeenFiles | None = None,
     unlock: bool = True,

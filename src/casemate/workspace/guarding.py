@@ -28,7 +28,7 @@ _LONGEST_TOLD = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class GuardedPaths:
     """Paths beneath a folder that are there: ``hidden`` from the cell, ``kept`` as they are. Empty is the folder."""
 
     hidden: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Guard:
         self._unwritable = compile_globs(map(_resolved, unwritable))
         self._protection = protection
 
-    def find(self, folder: Path) -> Guarded:
+    def find(self, folder: Path) -> GuardedPaths:
         """What of ``folder``, an absolute path without links in it, is meant. Links are not followed; the file that a
         hidden one leads to is hidden, where it lies in the folder.
 
@@ -113,9 +113,9 @@ class _Names:
             self._kept.add(path)
             self._check()
 
-    def found(self) -> Guarded:
+    def found(self) -> GuardedPaths:
         """All of it. Raises ``InvalidArgument`` where that does not fit."""
-        found = Guarded(_outermost(self.hidden), tuple(sorted(self._kept)))
+        found = GuardedPaths(_outermost(self.hidden), tuple(sorted(self._kept)))
         _check_fits((*found.hidden, *found.kept), self._folder)
         return found
 

@@ -26,7 +26,7 @@ _MOST_KEPT = 50_000  # folders, some 500 bytes each
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class FolderListing:
     """What a folder holds: ``folders``: the paths of those in it; ``named``: names among those that are looked for, and
     whether each is a link; ``entries``: how many names there are in all."""
 
@@ -41,7 +41,7 @@ class Listings:
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
-        self._known = _Known(frozenset(), {})
+        self._known = _KnownListings(frozenset(), {})
         self._mounts = -1  # a descriptor that tells when something is mounted, from the first large folder on
         self._lock = threading.Lock()
 
@@ -49,11 +49,11 @@ class Listings:
         """For one walk, whose every folder is as it is now."""
         return Walk(self._names, self)
 
-    def known(self) -> _Known:
+    def known(self) -> _KnownListings:
         """What is known of the folders as they are mounted now."""
         with self._lock:
             if self._have_mounts_changed():
-                self._known = _Known(_local_devices(), {})  # a walk that is under way keeps to the one before
+                self._known = _KnownListings(_local_devices(), {})  # a walk that is under way keeps to the one before
             return self._known
 
     def _have_mounts_changed(self) -> bool:
@@ -70,11 +70,11 @@ class Listings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownListings:
     """``local``: devices of which listings are kept; ``kept``: those, by path."""
 
     local: frozenset[int]
-    kept: dict[str, Listed]
+    kept: dict[str, FolderListing]
 
 
 class Walk:
@@ -83,10 +83,10 @@ class Walk:
     def __init__(self, names: frozenset[str], listings: Listings) -> None:
         self._names = names
         self._listings = listings
-        self._known: _Known | None = None
+        self._known: _KnownListings | None = None
         self._count = 0
 
-    def listed(self, path: str, most: int) -> Listed:
+    def listed(self, path: str, most: int) -> FolderListing:
         """What the folder at ``path`` holds, without what is in folders that are looked for; of more than ``most``
         entries one more than that. Raises ``OSError``."""
         self._count += 1
@@ -107,7 +107,7 @@ class Walk:
             kept[path] = listed
         return listed
 
-    def _list(self, path: str, stamp: tuple[int, ...], most: int) -> Listed:
+    def _list(self, path: str, stamp: tuple[int, ...], most: int) -> FolderListing:
         folders, named, entries = [], [], 0
         with os.scandir(path) as found:
             for entry in islice(found, most + 1):
@@ -116,7 +116,7 @@ class Walk:
                     named.append((entry.name, entry.is_symlink()))
                 elif entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
-        return Listed(stamp, tuple(folders), tuple(named), entries)
+        return FolderListing(stamp, tuple(folders), tuple(named), entries)
 
 
 def _local_devices() -> frozenset[int]:

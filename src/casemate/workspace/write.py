@@ -19,7 +19,7 @@ from casemate.workspace.remove import obstacle, remove
 from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere
 
 if TYPE_CHECKING:
-    from casemate.files.bounds import Bounds, Skipped
+    from casemate.files.bounds import Skipped, TreeBounds
     from casemate.files.walk import SeenFiles
     from casemate.workspace.protected import Protection
 
@@ -44,7 +44,7 @@ class Writer:
     def __init__(
         self,
         folder: int,
-        bounds: Bounds,
+        bounds: TreeBounds,
         protected: Protection,
         owner: Owner | None,
         skipped: Skipped,

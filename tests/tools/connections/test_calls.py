@@ -13,7 +13,7 @@ import pytest
 from tests.tools.connections.conftest import SECONDS, Made, said, until
 
 from casemate.errors import InvalidArgument, ToolUnavailable
-from casemate.tools.connections.answers import Elicitation, Elicited, Progress, ServerTools
+from casemate.tools.connections.answers import CallProgress, Elicitation, Elicited, ServerTools
 from casemate.tools.connections.servers import Servers
 
 Own = Callable[..., dict[str, Any]]
@@ -93,10 +93,10 @@ def test_a_large_answer_comes_whole_and_one_that_is_too_large_ends_the_server(go
 
 
 def test_progress_is_told_while_the_call_runs(good: Servers) -> None:
-    told: list[Progress] = []
+    told: list[CallProgress] = []
     good.call("own", "progress", {}, on_progress=told.append).result(SECONDS)
     until(lambda: len(told) == 3, "three reports")
-    assert min(told, key=lambda one: one.progress) == Progress(1, 3, "step\\x1b 1")
+    assert min(told, key=lambda one: one.progress) == CallProgress(1, 3, "step\\x1b 1")
 
 
 def test_a_call_that_is_cancelled_is_cancelled_at_the_server(good: Servers, marks: Path) -> None:

@@ -11,10 +11,10 @@ from casemate.tools.connections.connection import RestartBackoff
 from casemate.tools.connections.definition import (
     Expansion,
     Program,
-    Remote,
+    RemoteServer,
+    ServerWall,
     SignIn,
     Sources,
-    Wall,
     read_definition,
     read_servers,
 )
@@ -26,21 +26,30 @@ from casemate.tools.connections.streams import MessageBudget
     [
         ({"command": "npx", "args": ["-y", "x"]}, Program("npx", ("-y", "x"))),
         ({"type": "stdio", "command": "x", "env": {"A": "${B}"}, "cwd": "/w"}, Program("x", (), {"A": "${B}"}, "/w")),
-        ({"command": "x", "wall": True}, Program("x", wall=Wall())),
-        ({"command": "x", "read": ["r"], "copy": ["~/.npm"]}, Program("x", wall=Wall(read=("r",), copy=("~/.npm",)))),
-        ({"command": "x", "policy": "p.yaml"}, Program("x", wall=Wall(policy="p.yaml"))),
-        ({"command": "x", "wall": True, "settings": "s.json"}, Program("x", wall=Wall(settings="s.json"))),
-        ({"url": "https://a.test/mcp"}, Remote("https://a.test/mcp")),
-        ({"url": "https://a.test/s", "type": "sse"}, Remote("https://a.test/s", "sse")),
-        ({"url": "https://${HOST}/", "type": "streamable-http"}, Remote("https://${HOST}/")),
-        ({"url": "https://a.test", "headers": {"X-A": "b"}}, Remote("https://a.test", "http", {"X-A": "b"})),
-        ({"url": "https://a.test", "addresses": "public"}, Remote("https://a.test", addresses="public")),
-        ({"url": "https://a.test", "addresses": ["::1"]}, Remote("https://a.test", addresses=("::1",))),
-        ({"url": "https://a.test", "auth": "oauth"}, Remote("https://a.test", sign_in=SignIn("authorization_code"))),
-        ({"url": "https://a.test", "auth": {"type": "device"}}, Remote("https://a.test", sign_in=SignIn("device"))),
+        ({"command": "x", "wall": True}, Program("x", wall=ServerWall())),
+        (
+            {"command": "x", "read": ["r"], "copy": ["~/.npm"]},
+            Program("x", wall=ServerWall(read=("r",), copy=("~/.npm",))),
+        ),
+        ({"command": "x", "policy": "p.yaml"}, Program("x", wall=ServerWall(policy="p.yaml"))),
+        ({"command": "x", "wall": True, "settings": "s.json"}, Program("x", wall=ServerWall(settings="s.json"))),
+        ({"url": "https://a.test/mcp"}, RemoteServer("https://a.test/mcp")),
+        ({"url": "https://a.test/s", "type": "sse"}, RemoteServer("https://a.test/s", "sse")),
+        ({"url": "https://${HOST}/", "type": "streamable-http"}, RemoteServer("https://${HOST}/")),
+        ({"url": "https://a.test", "headers": {"X-A": "b"}}, RemoteServer("https://a.test", "http", {"X-A": "b"})),
+        ({"url": "https://a.test", "addresses": "public"}, RemoteServer("https://a.test", addresses="public")),
+        ({"url": "https://a.test", "addresses": ["::1"]}, RemoteServer("https://a.test", addresses=("::1",))),
+        (
+            {"url": "https://a.test", "auth": "oauth"},
+            RemoteServer("https://a.test", sign_in=SignIn("authorization_code")),
+        ),
+        (
+            {"url": "https://a.test", "auth": {"type": "device"}},
+            RemoteServer("https://a.test", sign_in=SignIn("device")),
+        ),
     ],
 )
-def test_a_definition_says_how_a_server_is_reached(given: dict[str, Any], how: Program | Remote) -> None:
+def test_a_definition_says_how_a_server_is_reached(given: dict[str, Any], how: Program | RemoteServer) -> None:
     assert read_definition("own", given).how == how
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.tools.connections.conftest import SECONDS, Made, said
 from tests.tools.connections.peers import everything, peers, script
 
-from casemate.tools.connections.answers import Progress
+from casemate.tools.connections.answers import CallProgress
 
 __all__ = ["peers"]
 
@@ -28,10 +28,10 @@ def used(connections: Made, definition: dict[str, Any]) -> None:
     assert [block["type"] for block in image.content] == ["text", "image", "text"]
     weather = servers.call("own", "get-structured-content", {"location": "New York"}).result(SECONDS)
     assert set(weather.structured) == {"temperature", "conditions", "humidity"}
-    told: list[Progress] = []
+    told: list[CallProgress] = []
     arguments = {"duration": 0.2, "steps": 2}
     servers.call("own", "trigger-long-running-operation", arguments, on_progress=told.append).result(SECONDS)
-    assert Progress(2, 2) in told
+    assert CallProgress(2, 2) in told
     links = servers.call("own", "get-resource-links", {"count": 2}).result(SECONDS).content
     uri = next(block["uri"] for block in links if block["type"] == "resource_link")
     assert servers.read("own", uri).result(SECONDS)[0]["uri"] == uri

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from casemate.artifacts.collect import Collected, collect
-from casemate.files.bounds import Bounds
+from casemate.artifacts.collect import CollectedFiles, collect
+from casemate.files.bounds import TreeBounds
 from casemate.files.walk import Entry, open_file
 from casemate.redaction.redaction import Redaction
 
@@ -32,8 +32,8 @@ def tree(tmp_path: Path) -> Path:
 
 
 def collected(
-    tree: Path, *, under: tuple[str, ...] = (), given: Mapping[str, str] = NOTHING, bounds: Bounds | None = None
-) -> Collected:
+    tree: Path, *, under: tuple[str, ...] = (), given: Mapping[str, str] = NOTHING, bounds: TreeBounds | None = None
+) -> CollectedFiles:
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return collect(root, under=under, given=given, bounds=bounds)
@@ -41,11 +41,11 @@ def collected(
         os.close(root)
 
 
-def contents(outcome: Collected) -> dict[str, bytes]:
+def contents(outcome: CollectedFiles) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in outcome.files}
 
 
-def reasons(outcome: Collected) -> dict[str, str]:
+def reasons(outcome: CollectedFiles) -> dict[str, str]:
     return {skipped.name: skipped.reason for skipped in outcome.skipped}
 
 
@@ -69,7 +69,7 @@ def test_only_the_named_folder_is_collected(tree: Path) -> None:
     (tree / "output" / "mine").write_bytes(b"1")
     (tree / "other").write_bytes(b"2")
     assert contents(collected(tree, under=("output",))) == {"output/mine": b"1"}
-    assert collected(tree, under=("missing",)) == Collected((), (), True)
+    assert collected(tree, under=("missing",)) == CollectedFiles((), (), True)
 
 
 def test_given_files_are_artifacts_only_when_they_were_changed(tree: Path) -> None:
@@ -156,13 +156,13 @@ def test_what_exceeds_the_sum_or_the_count_is_skipped_and_said(tree: Path) -> No
     """AR-04, AR-05."""
     for number in range(4):
         (tree / f"{number}").write_bytes(b"x" * 40)
-    outcome = collected(tree, bounds=Bounds(total_bytes=100))
+    outcome = collected(tree, bounds=TreeBounds(total_bytes=100))
     assert (len(outcome.files), outcome.complete) == (2, False)
     assert "together" in reasons(outcome)["2"]
-    outcome = collected(tree, bounds=Bounds(file_bytes=39))
+    outcome = collected(tree, bounds=TreeBounds(file_bytes=39))
     assert (len(outcome.files), outcome.complete) == (0, False)
     assert "larger than 39 bytes" in reasons(outcome)["0"]
-    outcome = collected(tree, bounds=Bounds(files=3))
+    outcome = collected(tree, bounds=TreeBounds(files=3))
     assert (len(outcome.files), outcome.complete) == (3, False)
     assert "more than 3 files" in reasons(outcome)["3"]
 
@@ -170,7 +170,7 @@ def test_what_exceeds_the_sum_or_the_count_is_skipped_and_said(tree: Path) -> No
 def test_a_file_is_bounded_by_what_is_read_and_not_by_the_size_it_claims() -> None:
     """AR-04: the kernel's own files claim to be empty."""
     root = os.open("/proc/sys/kernel/random", os.O_RDONLY | os.O_DIRECTORY)
-    outcome = collect(root, bounds=Bounds(file_bytes=10), unlock=False)
+    outcome = collect(root, bounds=TreeBounds(file_bytes=10), unlock=False)
     os.close(root)
     assert "it grew" in reasons(outcome)["boot_id"]
     assert "entropy_avail" in contents(outcome)
@@ -180,7 +180,7 @@ def test_a_hundred_thousand_files_are_looked_at_only_up_to_the_bound(tree: Path)
     """AR-05."""
     for number in range(5_000):
         (tree / f"{number:06}").touch()
-    outcome = collected(tree, bounds=Bounds(files=10, entries=1_000, reports=5))
+    outcome = collected(tree, bounds=TreeBounds(files=10, entries=1_000, reports=5))
     assert (len(outcome.files), outcome.complete) == (10, False)
     assert len(outcome.skipped) == 6
     assert outcome.skipped[-1].reason == "986 more are not listed"
@@ -332,8 +332,8 @@ def test_a_device_that_is_full_costs_the_file_and_not_the_outcome(tree: Path) ->
     assert not outcome.complete
 
 
-@pytest.mark.parametrize("bounds", [Bounds(file_bytes=100_000), Bounds(total_bytes=100_000)])
-def test_a_file_that_markers_make_larger_is_bounded_as_well(tree: Path, bounds: Bounds) -> None:
+@pytest.mark.parametrize("bounds", [TreeBounds(file_bytes=100_000), TreeBounds(total_bytes=100_000)])
+def test_a_file_that_markers_make_larger_is_bounded_as_well(tree: Path, bounds: TreeBounds) -> None:
     (tree / "much.txt").write_text("password" * 10_000)
     (tree / "some.txt").write_text("password" * 100)
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)

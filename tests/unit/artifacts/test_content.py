@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.artifacts.content import IN_MEMORY, Slice, Spool, Store, media_type_of
+from casemate.artifacts.content import IN_MEMORY, ContentStore, Slice, Spool, media_type_of
 
 
 def open_files() -> int:
@@ -22,7 +22,7 @@ def open_files() -> int:
 
 @given(st.lists(st.binary(max_size=30), max_size=20), st.integers(0, 100))
 def test_slices_give_back_what_was_stored_wherever_it_is_kept(parts: list[bytes], in_memory: int) -> None:
-    store = Store(in_memory=in_memory)
+    store = ContentStore(in_memory=in_memory)
     slices = []
     for part in parts:
         slices.append(Slice(store, store.size, len(part)))
@@ -33,7 +33,7 @@ def test_slices_give_back_what_was_stored_wherever_it_is_kept(parts: list[bytes]
 
 @pytest.mark.parametrize("in_memory", [0, 100])
 def test_what_is_cut_off_is_replaced_by_what_comes_next(in_memory: int) -> None:
-    store = Store(in_memory=in_memory)
+    store = ContentStore(in_memory=in_memory)
     store.append(b"keep")
     store.append(b"forget")
     store.cut(4)
@@ -44,7 +44,7 @@ def test_what_is_cut_off_is_replaced_by_what_comes_next(in_memory: int) -> None:
 def test_small_content_needs_no_file_and_large_content_one_without_a_name(tmp_path: Path) -> None:
     gc.collect()  # what earlier tests left
     before = open_files()
-    store = Store(tmp_path)
+    store = ContentStore(tmp_path)
     store.append(b"x" * IN_MEMORY)
     assert open_files() == before
     store.append(b"y")
@@ -56,7 +56,7 @@ def test_small_content_needs_no_file_and_large_content_one_without_a_name(tmp_pa
 def test_the_file_is_gone_with_the_last_slice() -> None:
     gc.collect()  # what earlier tests left
     before = open_files()
-    store = Store(in_memory=0)
+    store = ContentStore(in_memory=0)
     store.append(b"content")
     one, two = Slice(store, 0, 3), Slice(store, 3, 4)
     del store, one
@@ -68,7 +68,7 @@ def test_the_file_is_gone_with_the_last_slice() -> None:
 
 
 def test_saving_replaces_a_file_and_a_link_but_not_its_target(tmp_path: Path) -> None:
-    store = Store(in_memory=0)
+    store = ContentStore(in_memory=0)
     store.append(b"new")
     (tmp_path / "victim").write_bytes(b"victim")
     (tmp_path / "link").symlink_to("victim")
@@ -85,12 +85,12 @@ def test_saving_replaces_a_file_and_a_link_but_not_its_target(tmp_path: Path) ->
 def test_saving_to_a_folder_fails_and_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
-        Slice(Store(), 0, 0).save(tmp_path / "folder")
+        Slice(ContentStore(), 0, 0).save(tmp_path / "folder")
     assert [file.name for file in tmp_path.iterdir()] == ["folder"]
 
 
 def test_saving_to_a_device_writes_into_it(tmp_path: Path) -> None:
-    store = Store()
+    store = ContentStore()
     store.append(b"x")
     Slice(store, 0, 1).save("/dev/null")
     assert Path("/dev/null").is_char_device()

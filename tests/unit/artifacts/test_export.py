@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from casemate.artifacts.content import Slice, Store
+from casemate.artifacts.content import ContentStore, Slice
 from casemate.artifacts.export import export
 from casemate.model.execution import Artifact
 
 
 def artifact(name: str, data: bytes = b"data") -> Artifact:
-    store = Store()
+    store = ContentStore()
     store.append(data)
     return Artifact(name, len(data), hashlib.sha256(data).hexdigest(), "text/plain", Slice(store, 0, len(data)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from casemate import Limits
-from casemate.execution.admit import Bounds, admit
+from casemate.execution.admit import SandboxBounds, admit
 from casemate.execution.request import make_request
 from casemate.languages.catalogue import runtime_for
 from casemate.model.plan import Request
@@ -27,14 +27,17 @@ def test_the_deadline_is_the_shortest_of_all(
 ) -> None:
     limits = None if own is None else Limits(wall=own)
     assert (
-        admit(request(timeout, limits), Bounds(Limits(wall=operators), HostRules()), can_ask=False).deadline == deadline
+        admit(request(timeout, limits), SandboxBounds(Limits(wall=operators), HostRules()), can_ask=False).deadline
+        == deadline
     )
 
 
 def test_wider_limits_than_the_operators_change_nothing() -> None:
     operators = Limits(processes=8, memory="64MiB")
     assert (
-        admit(request(1, Limits(processes=999, memory="1GiB")), Bounds(operators, HostRules()), can_ask=False).limits
+        admit(
+            request(1, Limits(processes=999, memory="1GiB")), SandboxBounds(operators, HostRules()), can_ask=False
+        ).limits
         == operators
     )
 

@@ -9,27 +9,29 @@ from typing import Any
 import pytest
 
 from casemate import Limits, ProgramError
-from casemate.execution.diagnose import Evidence, Verdict, diagnose
-from casemate.walls.wall import Ending
+from casemate.execution.diagnose import EndDiagnosis, Evidence, diagnose
+from casemate.walls.wall import CellEnding
 
 MIB = 2**20
 
 
-def judged(number: int | None = None, error: str | None = None, limits: Limits | None = None, **ending: Any) -> Verdict:
+def judged(
+    number: int | None = None, error: str | None = None, limits: Limits | None = None, **ending: Any
+) -> EndDiagnosis:
     """The verdict on a program that ended well but for what is given."""
     facts: dict[str, Any] = {
         "wait_status": 0, "reason": None, "seconds": 1.5, "cpu_seconds": 0.5, "peak_memory": 10 * MIB, "tasks": 3,
         "oom": False, "space_left": 100 * MIB, "inodes_left": 1000, "tree_fd": -1,
     }  # fmt: skip
     failure = None if error is None else ProgramError(error.partition(":")[0], error.partition(":")[2], "")
-    return diagnose(Evidence(Ending(**{**facts, **ending}), limits or Limits(), 1.0, 5000, failure, number))
+    return diagnose(Evidence(CellEnding(**{**facts, **ending}), limits or Limits(), 1.0, 5000, failure, number))
 
 
 def exited(code: int) -> int:
     return code << 8
 
 
-def brief(verdict: Verdict) -> tuple[str, int | None, str | None]:
+def brief(verdict: EndDiagnosis) -> tuple[str, int | None, str | None]:
     return verdict.status, verdict.exit_code, verdict.cause.code if verdict.cause else None
 
 

@@ -14,7 +14,7 @@ import pytest
 from casemate.errors import InvalidArgument
 from casemate.files import archives
 from casemate.files.archives import Carried, Packer, unpack
-from casemate.files.bounds import Bounds
+from casemate.files.bounds import TreeBounds
 from casemate.files.heads import LATEST, Heads
 
 Member = tuple[tarfile.TarInfo, bytes]
@@ -272,7 +272,7 @@ def test_what_is_no_archive_is_told_and_ends(tmp_path: Path, spoil: Callable[[by
 def test_so_many_files_and_bytes_are_carried_and_the_rest_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = Bounds(files=3, file_bytes=100, total_bytes=150, depth=4, entries=20, reports=5)
+    few = TreeBounds(files=3, file_bytes=100, total_bytes=150, depth=4, entries=20, reports=5)
     monkeypatch.setattr(archives, "BOUNDS", few)
     defaults = archives._Count.__init__.__defaults__
     assert defaults is not None

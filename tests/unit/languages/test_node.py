@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from casemate.errors import RuntimeMissing
-from casemate.languages.node import Node, NodeRuntime, launch_of
+from casemate.languages.node import NodeInterpreter, NodeRuntime, launch_of
 from casemate.model.plan import Bind, Symlink
 
 PACKAGES = Symlink("/program/node_modules", "/packages/node/node_modules")  # where a program looks for packages
@@ -35,7 +35,7 @@ def runtime(*on_path: Path | str, packages: tuple[str, ...] = ()) -> NodeRuntime
 
 
 def test_a_node_is_started_with_the_hook_and_a_heap_that_fits_the_memory() -> None:
-    found = Node(Path("/usr/bin/node"), "20.1.0", (Path("/usr/bin/node"),))
+    found = NodeInterpreter(Path("/usr/bin/node"), "20.1.0", (Path("/usr/bin/node"),))
     planned = launch_of(found, "main.js", ("a",), 512 * MIB)
     assert planned.argv == (
         "/usr/bin/node",
@@ -47,7 +47,7 @@ def test_a_node_is_started_with_the_hook_and_a_heap_that_fits_the_memory() -> No
 
 
 def test_without_a_limit_the_heap_is_nodes_own_affair() -> None:
-    found = Node(Path("/usr/bin/node"), "20.1.0", (Path("/usr/bin/node"),))
+    found = NodeInterpreter(Path("/usr/bin/node"), "20.1.0", (Path("/usr/bin/node"),))
     assert launch_of(found, "main.js", (), None).argv[1] == "--require"
 
 
@@ -57,7 +57,7 @@ def test_without_a_limit_the_heap_is_nodes_own_affair() -> None:
 )
 @pytest.mark.parametrize("name", ["main.ts", "main.mts", "main.cts"])
 def test_typescript_needs_a_node_that_strips_types(version: str, runs: bool, name: str) -> None:
-    found = Node(Path("/usr/bin/node"), version, (Path("/usr/bin/node"),))
+    found = NodeInterpreter(Path("/usr/bin/node"), version, (Path("/usr/bin/node"),))
     if runs:
         assert launch_of(found, name, (), None).argv[-1] == f"/program/{name}"
         return

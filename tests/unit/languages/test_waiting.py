@@ -17,7 +17,7 @@ from casemate.languages.node import NodeRuntime
 from casemate.languages.python import PRELOADED, PythonRuntime
 from casemate.languages.runtime import THREAD_COUNTS
 from casemate.languages.shell import ShellRuntime
-from casemate.languages.waiting import Asked, bounded, json_order, read_at_start, too_special
+from casemate.languages.waiting import RequestedProgram, bounded, json_order, read_at_start, too_special
 from casemate.model.plan import Bind, Launch, ReadyStart
 
 NOTHING = re.compile(r"(?!)")
@@ -25,8 +25,8 @@ BASE = {"PATH": "/usr/bin:/bin", "HOME": "/home/user", "LANG": "C.UTF-8"}
 LAUNCH = Launch("python", "3.11.7", (Bind("/opt/env", "/opt/env"),), ("/opt/env/bin/python", "-P", "/program/main.py"))
 
 
-def asked(**changes: Any) -> Asked:
-    usual = Asked(LAUNCH, "main.py", (), b"print(1)", {}, BASE, {}, BASE, Limits(), Limits(), None, None)
+def asked(**changes: Any) -> RequestedProgram:
+    usual = RequestedProgram(LAUNCH, "main.py", (), b"print(1)", {}, BASE, {}, BASE, Limits(), Limits(), None, None)
     return replace(usual, **changes)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.packages.pages import BadPage, Link, read, write
+from casemate.packages.pages import BadPage, PageLink, read, write
 
 URL = "https://index.test/simple/alpha/"
 SHA = "a" * 64
@@ -27,7 +27,7 @@ def test_a_link_is_read_with_everything_that_is_said_of_it() -> None:
         **{"requires-python": ">=3", "core-metadata": {"sha256": SHA}},
     )
     (link,) = read(body, "application/vnd.pypi.simple.v1+json", URL)
-    assert link == Link("alpha-1.0-py3-none-any.whl", f"{URL}x.whl", SHA, 3, ">=3", "bad", SHA, URL)
+    assert link == PageLink("alpha-1.0-py3-none-any.whl", f"{URL}x.whl", SHA, 3, ">=3", "bad", SHA, URL)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x/y.whl", "javascript:x", "http://", "http://h:99999/x"])
@@ -58,15 +58,16 @@ def test_any_text_is_a_page_in_html_or_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize("link", [
-    Link("a-1.whl", f"{URL}files/a-1.whl", SHA, None, ">=3.9,<4", False, SHA), Link("a-1.whl", f"{URL}files/a-1.whl"),
-    Link("a-1.whl", f"{URL}files/a-1.whl", SHA, None, '"><script>', "'\"<>", ""),
-    Link("a-1.whl", f"{URL}files/a-1.whl", yanked=True),
+    PageLink("a-1.whl", f"{URL}files/a-1.whl", SHA, None, ">=3.9,<4", False, SHA),
+    PageLink("a-1.whl", f"{URL}files/a-1.whl"),
+    PageLink("a-1.whl", f"{URL}files/a-1.whl", SHA, None, '"><script>', "'\"<>", ""),
+    PageLink("a-1.whl", f"{URL}files/a-1.whl", yanked=True),
 ])  # fmt: skip
-def test_what_is_written_is_read_as_it_was(link: Link, as_json: bool) -> None:
+def test_what_is_written_is_read_as_it_was(link: PageLink, as_json: bool) -> None:
     body = write("a", [(link, "files/a-1.whl")], as_json=as_json)
     assert read(body, "application/json" if as_json else "text/html", URL) == [replace(link, page=URL)]
 
 
 def test_a_base_of_a_page_is_followed() -> None:
     body = b'<html><head><base href="https://files.test/x/"></head><a href="a-1.whl#sha256=' + SHA.encode() + b'">a</a>'
-    assert read(body, "text/html", URL) == [Link("a-1.whl", "https://files.test/x/a-1.whl", SHA, page=URL)]
+    assert read(body, "text/html", URL) == [PageLink("a-1.whl", "https://files.test/x/a-1.whl", SHA, page=URL)]

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from casemate.packages.store import Store
+from casemate.packages.store import PackageStore
 
 DATA = b"wheel" * 100_000
 SHA256 = hashlib.sha256(DATA).hexdigest()
 RECEIVES = """
 import sys
 from pathlib import Path
-from casemate.packages.store import Store
-incoming = Store(Path(sys.argv[1])).begin()
+from casemate.packages.store import PackageStore
+incoming = PackageStore(Path(sys.argv[1])).begin()
 incoming.write(bytes(1 << 20))
 print("begun", flush=True)
 sys.stdin.read()
@@ -47,12 +47,12 @@ def test_a_file_that_came_whole_is_there_by_its_hash_and_in_place_of_one_that_wa
     tmp_path: Path, has_unnamed: bool
 ) -> None:
     (tmp_path / SHA256).write_bytes(b"spoilt")
-    incoming = Store(tmp_path).begin()
+    incoming = PackageStore(tmp_path).begin()
     incoming.write(DATA)
     assert (os.listdir(tmp_path) == [SHA256]) is has_unnamed
     assert incoming.keep() == SHA256
     incoming.drop()
-    found = Store(tmp_path).open(SHA256)
+    found = PackageStore(tmp_path).open(SHA256)
     assert found is not None
     with found:
         assert found.read() == DATA
@@ -60,7 +60,7 @@ def test_a_file_that_came_whole_is_there_by_its_hash_and_in_place_of_one_that_wa
 
 
 def test_nothing_is_left_of_a_file_that_is_dropped(tmp_path: Path, has_unnamed: bool) -> None:
-    incoming = Store(tmp_path).begin()
+    incoming = PackageStore(tmp_path).begin()
     incoming.write(DATA)
     assert (os.listdir(tmp_path) == []) is has_unnamed
     incoming.drop()

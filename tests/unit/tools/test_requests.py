@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.tools.requests import Call, Describe, ListTools, Read, Register, Search, ShellCall, Source, read_request
+from casemate.tools.requests import (
+    Describe,
+    ListTools,
+    Read,
+    Register,
+    Search,
+    ShellCall,
+    Source,
+    ToolCall,
+    read_request,
+)
 
 
 def said(**given: Any) -> bytes:
@@ -18,8 +28,8 @@ def said(**given: Any) -> bytes:
 @pytest.mark.parametrize(
     ("line", "meant"),
     [
-        (said(do="call", server="s", tool="t", arguments={"a": [1]}), Call("s", "t", {"a": [1]})),
-        (said(do="call", server="s", tool="t", arguments={}, progress=True), Call("s", "t", {}, progress=True)),
+        (said(do="call", server="s", tool="t", arguments={"a": [1]}), ToolCall("s", "t", {"a": [1]})),
+        (said(do="call", server="s", tool="t", arguments={}, progress=True), ToolCall("s", "t", {}, progress=True)),
         (said(do="source", module="mcptools.s.t"), Source("mcptools.s.t")),
         (said(do="list"), ListTools()),
         (said(do="search", query="files", detail="full"), Search("files", "full")),

@@ -10,13 +10,13 @@ import pytest
 from casemate.errors import InvalidArgument
 from casemate.model.plan import Secrets
 from casemate.policy.inject import Inject
-from casemate.vault.store import EnvironmentStore, MemoryStore, SecretStore
+from casemate.vault.store import EnvironmentStore, MemoryStore, VaultStore
 from casemate.vault.vault import Vault, store_for
 
 VALUE = "hunter2hunter2"
 
 
-def vault(store: SecretStore, namespace: str = "default") -> Vault:
+def vault(store: VaultStore, namespace: str = "default") -> Vault:
     return Vault(store, namespace, lambda *_: None)
 
 
@@ -64,7 +64,7 @@ def test_a_value_that_no_variable_can_hold_is_refused_and_not_told(value: object
 @pytest.mark.parametrize("asks", ["b", "A", "a_b", "a/../a", "", "a ", "default"])
 def test_va_12_what_is_anothers_is_told_from_what_is_nobodys_by_nothing(kind: str, asks: str) -> None:
     environ = {"CASEMATE_SECRET_A_TOKEN": VALUE, "CASEMATE_SECRET_A_B_TOKEN": VALUE}
-    store: SecretStore = EnvironmentStore(environ) if kind == "environment" else MemoryStore()
+    store: VaultStore = EnvironmentStore(environ) if kind == "environment" else MemoryStore()
     if kind == "memory":
         asyncio.run(vault(store, "a").set("TOKEN", VALUE))
     assert vault(store, "a").resolve(["TOKEN"]).names == ("TOKEN",)
@@ -121,7 +121,7 @@ def test_a_secret_that_only_the_door_puts_in_is_a_placeholder_to_a_program(kind:
         "CASEMATE_SECRET_DEFAULT_TOKEN": VALUE,
         "CASEMATE_INJECT_DEFAULT_TOKEN": '{"hosts": ["api.example.org"], "header": "X-Api-Key", "format": "{}"}',
     }
-    stores: dict[str, SecretStore] = {
+    stores: dict[str, VaultStore] = {
         "memory": MemoryStore(), "layered": store_for(None, {}), "environment": EnvironmentStore(environ)
     }  # fmt: skip
     one = vault(stores[kind])

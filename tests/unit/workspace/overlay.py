@@ -17,7 +17,7 @@ import pytest
 _UNSHARE = ["unshare", "--mount", "--propagation", "private"]
 _PROGRAM = """
 import json, os, subprocess, sys
-from casemate.files.bounds import Bounds
+from casemate.files.bounds import TreeBounds
 from casemate.workspace.apply import WRITTEN_BACK, apply
 from casemate.workspace.upper import ROOTS, USERS
 
@@ -38,7 +38,7 @@ mount("-t", "overlay", "-o", f"{layers},{options['mount']}", "overlay", f"{base}
 subprocess.run(["sh", "-euc", script], cwd=f"{base}/merged", check=True, stdout=2)
 subprocess.run(["umount", f"{base}/merged"], check=True)
 upper = os.open(f"{base}/upper", os.O_RDONLY | os.O_DIRECTORY)
-bounds = Bounds(**options["bounds"]) if options["bounds"] else WRITTEN_BACK
+bounds = TreeBounds(**options["bounds"]) if options["bounds"] else WRITTEN_BACK
 owner = tuple(options["owner"]) if options["owner"] else None
 done = apply(upper, lower, bounds=bounds, owner=owner, marks=USERS if "userxattr" in options["mount"] else ROOTS)
 subprocess.run(["sh", "-euc", options["after"]], cwd=folder, check=True, stdout=2)

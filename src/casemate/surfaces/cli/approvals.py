@@ -17,7 +17,7 @@ from casemate.surfaces.cli.following import FOR_LATER, TOO_LATE, decided, gone
 from casemate.surfaces.cli.parameters import Name
 
 if TYPE_CHECKING:
-    from casemate.remote.client import Remote
+    from casemate.remote.client import RemoteOperations
 
 
 app = App(name="approvals", help="See what programs wait for, and answer it.")
@@ -133,7 +133,7 @@ def watch(*, asked: Asked = PLAIN) -> int:
     return 0
 
 
-async def _watched(remote: Remote) -> None:
+async def _watched(remote: RemoteOperations) -> None:
     from casemate.surfaces.cli.terminal import Terminal
 
     terminal = Terminal(asyncio.Lock())
@@ -161,7 +161,7 @@ def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) 
     if not requests:
         raise InvalidArgument("request_id", "name one or more; casemate approvals list has them")
 
-    async def answered(remote: Remote) -> list[dict[str, Any]]:
+    async def answered(remote: RemoteOperations) -> list[dict[str, Any]]:
         answers = []
         for request in requests:
             found = await remote("approvals.get", {"request": request})

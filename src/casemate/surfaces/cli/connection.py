@@ -16,11 +16,11 @@ from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.parameters import Output
 
 if TYPE_CHECKING:
-    from casemate.remote.client import Remote
+    from casemate.remote.client import RemoteOperations
 
 
 T = TypeVar("T")
-Work = Callable[["Remote"], Awaitable[T]]
+Work = Callable[["RemoteOperations"], Awaitable[T]]
 
 
 @Parameter(name="*")

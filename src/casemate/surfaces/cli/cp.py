@@ -27,7 +27,7 @@ from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.terminal import Progress
 
 if TYPE_CHECKING:
-    from casemate.remote.client import Remote
+    from casemate.remote.client import RemoteOperations
 
 
 _NOT_WHOLE = 1  # the exit code where a bound, or a failure, left something behind
@@ -64,7 +64,7 @@ def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
     if away is None and home is None:
         raise InvalidArgument("source", "neither names a session or run", remediation=_AWAY_IS)
 
-    async def copied(remote: Remote) -> dict[str, Any]:
+    async def copied(remote: RemoteOperations) -> dict[str, Any]:
         with Progress(shows=not asked.is_json) as progress:
             copying = _Copying(remote, progress)
             if away is None:
@@ -106,7 +106,7 @@ class _Place:
 class _Copying:
     """One copy, over one connection."""
 
-    def __init__(self, remote: Remote, progress: Progress) -> None:
+    def __init__(self, remote: RemoteOperations, progress: Progress) -> None:
         self._remote = remote
         self._progress = progress
 

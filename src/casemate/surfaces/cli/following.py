@@ -16,7 +16,7 @@ from casemate.surfaces.cli.terminal import Streams, is_picture
 
 if TYPE_CHECKING:
     from casemate.model.execution import Execution, ProgramError
-    from casemate.remote.client import Remote
+    from casemate.remote.client import RemoteOperations
     from casemate.surfaces.cli.terminal import Terminal
 
 
@@ -41,7 +41,7 @@ class _Elsewhere:
         self.read_bytes()
 
 
-async def follow(remote: Remote, run: str, *, cursor: int = 0, raw: bool = False, asks: bool = True) -> int:
+async def follow(remote: RemoteOperations, run: str, *, cursor: int = 0, raw: bool = False, asks: bool = True) -> int:
     """Print what a run writes from event ``cursor`` on until it is over; its exit code.
 
     ``asks``: what it wants to be allowed is asked here, where a person is at the terminal; else the command that
@@ -53,7 +53,7 @@ async def follow(remote: Remote, run: str, *, cursor: int = 0, raw: bool = False
         raise failed.exceptions[0] from None
 
 
-async def _followed(remote: Remote, run: str, cursor: int, *, raw: bool, asks: bool) -> int:
+async def _followed(remote: RemoteOperations, run: str, cursor: int, *, raw: bool, asks: bool) -> int:
     streams, screen = Streams(raw=raw), asyncio.Lock()
     async with contextlib.aclosing(_events(remote, run, cursor)) as events, asyncio.TaskGroup() as questions:
         async for event in events:
@@ -102,18 +102,18 @@ def _is_exit(error: ProgramError) -> bool:
     return error.name == "SystemExit" and error.value.lstrip("-").isdecimal()
 
 
-async def _is_step(remote: Remote, run: str) -> bool:
+async def _is_step(remote: RemoteOperations, run: str) -> bool:
     """Whether a run belongs to a session, whose interpreter does not print errors itself."""
     return (await remote("runs.get", {"run": run}))["session"] is not None
 
 
-async def _events(remote: Remote, run: str, cursor: int) -> AsyncGenerator[Event]:
+async def _events(remote: RemoteOperations, run: str, cursor: int) -> AsyncGenerator[Event]:
     async with contextlib.aclosing(remote.stream("runs.stream", {"run": run}, cursor=cursor)) as documents:
         async for document in documents:
             yield event_of(document, lambda _run, _name: _Elsewhere())
 
 
-async def _answered(remote: Remote, request: ApprovalRequest, screen: asyncio.Lock, *, asks: bool) -> None:
+async def _answered(remote: RemoteOperations, request: ApprovalRequest, screen: asyncio.Lock, *, asks: bool) -> None:
     """Have a request decided here, or say where it can be."""
     from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
 
@@ -123,7 +123,7 @@ async def _answered(remote: Remote, request: ApprovalRequest, screen: asyncio.Lo
     await decided_here(remote, request, Terminal(screen))
 
 
-async def decided_here(remote: Remote, request: ApprovalRequest, terminal: Terminal) -> None:
+async def decided_here(remote: RemoteOperations, request: ApprovalRequest, terminal: Terminal) -> None:
     """Ask the person at the terminal, and tell the service; the question is taken back when somebody else answers."""
     asking = asyncio.ensure_future(decided(remote, request, terminal))  # noqa: TID251 - awaited or cancelled here
     elsewhere = asyncio.ensure_future(_over(remote, request.id))  # noqa: TID251 - the same
@@ -137,7 +137,7 @@ async def decided_here(remote: Remote, request: ApprovalRequest, terminal: Termi
         await asyncio.wait([asking, elsewhere])
 
 
-async def decided(remote: Remote, request: ApprovalRequest, terminal: Terminal) -> None:
+async def decided(remote: RemoteOperations, request: ApprovalRequest, terminal: Terminal) -> None:
     """Ask the person at the terminal, and tell the service. Cancelling takes the question back."""
     if request.state == "withdrawn":
         say(f"{request.id}: {FOR_LATER}")
@@ -148,7 +148,7 @@ async def decided(remote: Remote, request: ApprovalRequest, terminal: Terminal) 
         say(f"{request.id}: {gone(allow=allow)}")
 
 
-async def _over(remote: Remote, request: str) -> None:
+async def _over(remote: RemoteOperations, request: str) -> None:
     """Wait until a request needs no answer any more."""
     async with contextlib.aclosing(remote.stream("approvals.events", {"told": [request]})) as events:
         async for event in events:

@@ -24,7 +24,7 @@ from casemate.surfaces.cli.inputs import env_of
 from casemate.surfaces.cli.parameters import NO_LIMITS, Flag, LimitOptions, Name
 
 if TYPE_CHECKING:
-    from casemate.remote.client import Remote
+    from casemate.remote.client import RemoteOperations
 
 
 sessions = App(name="sessions", help="Keep interpreters with their state, and look into them.")
@@ -313,7 +313,7 @@ def limits(
     if caller is not None and (not reset or narrowed):
         raise InvalidArgument("caller", "is for --reset alone: others narrow their limits themselves")
 
-    async def told(remote: Remote) -> dict[str, Any]:
+    async def told(remote: RemoteOperations) -> dict[str, Any]:
         in_force = await remote("reset_limits", {} if caller is None else {"caller": caller}) if reset else {}
         return dict(in_force if caller is not None else await remote("set_limits", {"limits": narrowed}))
 
@@ -354,7 +354,7 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked =
     """
     arguments = {"domain": domain, "port": port, "reason": reason}
 
-    async def answered(remote: Remote) -> dict[str, Any]:
+    async def answered(remote: RemoteOperations) -> dict[str, Any]:
         asking = asyncio.ensure_future(remote("egress.request", arguments))  # noqa: TID251 - ended here in every case
         try:
             if not (await asyncio.wait([asking], timeout=_PATIENCE))[0]:
@@ -467,7 +467,7 @@ def verify(file: Name, sha256: Name, /, *, asked: Asked = PLAIN) -> int:
     return 0 if matches else _DIFFERS
 
 
-async def _saved(remote: Remote, run: str, found: list[dict[str, Any]], folder: Path) -> None:
+async def _saved(remote: RemoteOperations, run: str, found: list[dict[str, Any]], folder: Path) -> None:
     for artifact in found:
         relative = Path(artifact["name"])
         if relative.is_absolute() or ".." in relative.parts:

@@ -17,7 +17,7 @@ from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import NO_LIMITS, Flag, LimitOptions, Name, Output
 
 if TYPE_CHECKING:
-    from casemate.remote.client import Remote
+    from casemate.remote.client import RemoteOperations
 
 
 Format = Literal["text", "json"]
@@ -264,7 +264,7 @@ def execute(
     }  # fmt: skip
     given = {name: value for name, value in arguments.items() if value not in (None, [], {})}
 
-    async def begun(remote: Remote) -> int:
+    async def begun(remote: RemoteOperations) -> int:
         state = await remote("runs.start", given)
         if session == "new":
             say(f"session {state['session']}")
@@ -282,7 +282,7 @@ def execute(
         raise InvalidArgument(names[error.argument], error.problem, remediation=error.remediation) from None
 
 
-async def _until_over(remote: Remote, run: str, asked: Asked, *, raw: bool) -> int:
+async def _until_over(remote: RemoteOperations, run: str, asked: Asked, *, raw: bool) -> int:
     from casemate.surfaces.cli.following import follow
 
     try:
@@ -363,7 +363,7 @@ def logs(
     return served(lambda remote: _logged(remote, run, follows=follow, raw=raw), asked)
 
 
-async def _logged(remote: Remote, run: str, *, follows: bool, raw: bool) -> int:
+async def _logged(remote: RemoteOperations, run: str, *, follows: bool, raw: bool) -> int:
     from casemate.model.events import Output
     from casemate.surfaces.cli.terminal import Streams
 
@@ -396,7 +396,7 @@ def attach(run: Name, /, *, raw: Flag = False, asked: Asked = PLAIN) -> int:
 
     from casemate.surfaces.cli.following import follow
 
-    async def attached(remote: Remote) -> int:
+    async def attached(remote: RemoteOperations) -> int:
         try:
             if not asked.is_json:
                 return await follow(remote, run, raw=raw)
@@ -417,7 +417,7 @@ def wait(run: Name, /, *, asked: Asked = PLAIN) -> int:
         Its handle.
     """
 
-    async def waited(remote: Remote) -> int:
+    async def waited(remote: RemoteOperations) -> int:
         return _outcome(await _over(remote, run), asked)
 
     return served(waited, asked)
@@ -434,7 +434,7 @@ def kill(*runs: Name, asked: Asked = PLAIN) -> int:
     if not runs:
         raise InvalidArgument("run", "name one or more")
 
-    async def killed(remote: Remote) -> int:
+    async def killed(remote: RemoteOperations) -> int:
         states = [await remote("runs.cancel", {"run": run}) for run in runs]
         if asked.is_json:
             print_json(states)
@@ -445,7 +445,7 @@ def kill(*runs: Name, asked: Asked = PLAIN) -> int:
     return served(killed, asked)
 
 
-async def _over(remote: Remote, run: str) -> dict[str, Any]:
+async def _over(remote: RemoteOperations, run: str) -> dict[str, Any]:
     """The state of a run, when it is over."""
     state: dict[str, Any] = await remote("runs.get", {"run": run})
     while state["status"] != "done":

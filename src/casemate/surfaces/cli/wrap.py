@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from casemate.api.wrapping import Asked, Wrapping
+from casemate.api.wrapping import Wrapping, WrapRequest
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.execution.redact import redaction_of
 from casemate.model.execution import Execution
@@ -73,13 +73,13 @@ def wrap_command(options: WrapOptions) -> int:
     return asyncio.run(_Run(wrapping, options).run())
 
 
-def _asked(options: WrapOptions) -> Asked:
+def _asked(options: WrapOptions) -> WrapRequest:
     from casemate.api.policy_options import policy_from
 
     policy = policy_from(options.policy)
     for warning in policy.warnings:
         say(warning)
-    return Asked(
+    return WrapRequest(
         command=options.command,
         arguments=options.arguments,
         policy=None if options.policy is None else policy,

@@ -41,7 +41,7 @@ class ServerTools:
     instructions: str = ""
 
 
-class Listing:
+class ToolListing:
     """Takes the pages of one list of tools, in order."""
 
     def __init__(self, server: str) -> None:
@@ -232,7 +232,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CallProgress:
     """How far a call is: ``progress`` of ``total``, in units of the server's own; None is unknown."""
 
     progress: float
@@ -263,15 +263,15 @@ class Elicited:
 Elicit = Callable[[Elicitation], "Future[Elicited]"]
 
 
-class Malformed(Exception):
+class MalformedAnswer(Exception):
     """A server's answer is none; the message says why."""
 
 
 def answer_of(raw: Mapping[str, Any]) -> Answer:
-    """The result of ``tools/call``. Raises ``Malformed`` for what is none, and beyond 64 MiB."""
+    """The result of ``tools/call``. Raises ``MalformedAnswer`` for what is none, and beyond 64 MiB."""
     content = raw.get("content", [])
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise Malformed("its content is no list of content blocks")
+        raise MalformedAnswer("its content is no list of content blocks")
     structured = raw.get("structuredContent", ABSENT)
     is_error = raw.get("isError", False)
     check_json([content, None if structured is ABSENT else structured])
@@ -279,13 +279,13 @@ def answer_of(raw: Mapping[str, Any]) -> Answer:
 
 
 def check_json(value: Json) -> None:
-    """Raises ``Malformed`` for numbers that JSON does not know, and beyond 64 MiB."""
+    """Raises ``MalformedAnswer`` for numbers that JSON does not know, and beyond 64 MiB."""
     try:
         size = len(json.dumps(value, allow_nan=False, check_circular=False))
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"it is not JSON: {error}") from None
+        raise MalformedAnswer(f"it is not JSON: {error}") from None
     if size > MOST_ANSWER:
-        raise Malformed(f"it has more than {MOST_ANSWER >> 20} MiB")
+        raise MalformedAnswer(f"it has more than {MOST_ANSWER >> 20} MiB")
 
 
 def failure(text: str) -> Answer:

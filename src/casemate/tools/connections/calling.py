@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.tools.connections.answers import (
     Answer,
+    CallProgress,
     Elicit,
     Elicited,
-    Malformed,
-    Progress,
+    MalformedAnswer,
     answer_of,
     elicitation_of,
     elicited_content,
@@ -47,7 +47,7 @@ class Calling:
     tool: str
     arguments: Mapping[str, Any]
     timeout: float
-    on_progress: Callable[[Progress], None] | None = None
+    on_progress: Callable[[CallProgress], None] | None = None
     elicit: Elicit | None = None
     scope: anyio.CancelScope | None = None
     redaction: Redaction | None = field(default=None, repr=False)
@@ -85,7 +85,7 @@ class Calling:
         """The server says how far it is."""
         if self.on_progress is not None and math.isfinite(progress):
             of = total if total is not None and math.isfinite(total) else None
-            self.on_progress(Progress(progress, of, clean_text(message or "", self.redaction)))
+            self.on_progress(CallProgress(progress, of, clean_text(message or "", self.redaction)))
 
     async def ask(self, server: str, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Ask the user what the server wants to know. Whatever goes wrong cancels the question, not the call."""
@@ -120,7 +120,7 @@ def raw_result() -> type[RootModel[dict[str, Any]]]:
 
 
 async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
-    """Have the tool called, in as many rounds as the server asks questions. Raises ``MCPError`` and ``Malformed``."""
+    """Call the tool, in as many rounds as the server asks questions. Raises ``MCPError``, ``MalformedAnswer``."""
     from mcp import types
     from pydantic import ValidationError
 
@@ -140,7 +140,7 @@ async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
                 return answer_of(raw)
             wanted = types.InputRequiredResult.model_validate(raw, by_name=False)
         except ValidationError as error:
-            raise Malformed(f"it is no result of tools/call: {error.errors()[0]['msg']}") from None
+            raise MalformedAnswer(f"it is no result of tools/call: {error.errors()[0]['msg']}") from None
         state = wanted.request_state
         if wanted.input_requests:
             responses, pause = await _answer_questions(wanted.input_requests, server, calling), _FIRST_PAUSE
@@ -148,7 +148,7 @@ async def call(session: ClientSession, server: str, calling: Calling) -> Answer:
             responses = None
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-    raise Malformed(f"it asks for more and more: {_MOST_ROUNDS} rounds")
+    raise MalformedAnswer(f"it asks for more and more: {_MOST_ROUNDS} rounds")
 
 
 async def _answer_questions(requests: Mapping[str, Any], server: str, calling: Calling) -> dict[str, Any]:
@@ -158,6 +158,6 @@ async def _answer_questions(requests: Mapping[str, Any], server: str, calling: C
     responses: dict[str, Any] = {}
     for key, request in requests.items():
         if not isinstance(request, types.ElicitRequest):
-            raise Malformed(f"it asks for {visible(str(request.method))}, which is not offered")
+            raise MalformedAnswer(f"it asks for {visible(str(request.method))}, which is not offered")
         responses[key] = await calling.ask(server, request.params)
     return responses

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.tools.connections.answers import Answer, Listing, Malformed, ServerTools, answer_of, failure
+from casemate.tools.connections.answers import Answer, MalformedAnswer, ServerTools, ToolListing, answer_of, failure
 from casemate.tools.connections.calling import Calling, call, raw_result
 from casemate.tools.connections.context import Surroundings
-from casemate.tools.connections.definition import Definition, Remote
+from casemate.tools.connections.definition import RemoteServer, ServerDefinition
 from casemate.tools.connections.reports import OutputTail, Reports, clean_text, redact_answer
 from casemate.tools.connections.streams import HTTP_STATUS, MessageFilter
 from casemate.tools.connections.transport import ResolvedDefinition, resolve_definition, transport
@@ -95,7 +95,7 @@ class Life:
 class Connection:
     """To one server. All of it in one event loop; ``run`` must be running for anything else to come to an end."""
 
-    def __init__(self, definition: Definition, surroundings: Surroundings) -> None:
+    def __init__(self, definition: ServerDefinition, surroundings: Surroundings) -> None:
         self.definition = definition
         self.tools: ServerTools | None = None  # as it was last read
         self._surroundings = surroundings
@@ -306,7 +306,7 @@ class Connection:
                 life.was_of_use = True
                 self._backoff.note_success()
                 return redact_answer(answer, life.redaction)
-        except Malformed as error:
+        except MalformedAnswer as error:
             raise self._reports.unavailable(
                 f"its answer is not MCP's: {error}", "answer", None, life.redaction
             ) from None
@@ -328,7 +328,7 @@ class Connection:
             contents = answer_of({"content": raw.root.get("contents")}).content
         except TimeoutError:
             raise self._reports.unavailable(f"the resource did not come within {timeout:g} s", "timeout") from None
-        except (ValidationError, Malformed) as error:
+        except (ValidationError, MalformedAnswer) as error:
             raise self._reports.unavailable(
                 f"its answer is not MCP's: {error}", "answer", None, life.redaction
             ) from None
@@ -360,7 +360,7 @@ class Connection:
         if life.over.is_set():
             raise self._reports.unavailable(f"it ended {while_what}", "died", life.words, life.redaction)
         # The SDK uses the same code for the end of a remote server's stream, without which there is no answer.
-        is_cut_off = error.code == CONNECTION_CLOSED and isinstance(self.definition.how, Remote)
+        is_cut_off = error.code == CONNECTION_CLOSED and isinstance(self.definition.how, RemoteServer)
         if status is not None or error.code == PARSE_ERROR or is_cut_off:
             raise self._reports.unavailable(f"{error.message} {while_what}", "answer", life.words, life.redaction)
         life.was_of_use = True
@@ -373,7 +373,7 @@ class Connection:
 
         session = life.client.session
         async with self._reading:
-            listing, kept = Listing(self._name), set()
+            listing, kept = ToolListing(self._name), set()
             life.messages.judge = listing.page
             cursor: str | None = None
             try:

@@ -115,7 +115,7 @@ _AUTH_KEYS = ("type", "client_id", "client_secret", "scope", "issuer", "redirect
 
 
 @dataclass(frozen=True, slots=True)
-class Wall:
+class ServerWall:
     """The server's program runs behind a wall of its own. ``policy``: a policy file; ``settings``: one with srt's keys;
     at most one of the two. ``read``: files and folders that it can read besides; ``copy``: folders of which it gets a
     copy to write in."""
@@ -135,7 +135,7 @@ class Program:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str = ""
-    wall: Wall | None = None
+    wall: ServerWall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class SignIn:
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteServer:
     """A server that is somewhere else. ``transport``: "http" is streamable HTTP, "sse" the one before it;
     ``addresses``: where alone it may be, whatever its name leads to: these, or any that is public; None is anywhere."""
 
@@ -169,12 +169,12 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class ServerDefinition:
     """A server under the name that the user gave it. ``variables``: those of the host that placeholders may name;
     ``timeout``, ``connect_timeout``: seconds for a call, and to be connected and listed."""
 
     name: str
-    how: Program | Remote
+    how: Program | RemoteServer
     variables: tuple[str, ...] = ()
     timeout: float = _CALL_SECONDS
     connect_timeout: float = _CONNECT_SECONDS
@@ -188,7 +188,7 @@ def check_server_name(name: object) -> str:
     return name
 
 
-def read_servers(given: object) -> dict[str, Definition]:
+def read_servers(given: object) -> dict[str, ServerDefinition]:
     """The definitions in a whole configuration, ``{"mcpServers": {name: definition}}``, in their order.
 
     Raises ``InvalidArgument`` naming the server and the key.
@@ -200,7 +200,7 @@ def read_servers(given: object) -> dict[str, Definition]:
     return {check_server_name(name): read_definition(name, definition) for name, definition in servers.items()}
 
 
-def read_definition(name: object, given: object) -> Definition:
+def read_definition(name: object, given: object) -> ServerDefinition:
     """One server's definition.
 
     Raises ``InvalidArgument`` naming the key for one that is unknown, missing or of the wrong type, and for credentials
@@ -218,7 +218,7 @@ def read_definition(name: object, given: object) -> Definition:
     for variable in variables:
         if not _VARIABLE.match(variable):
             raise InvalidArgument(f"{server}.variables", f"{variable[:100]!r} is no name of a variable")
-    return Definition(
+    return ServerDefinition(
         name=server,
         how=_program(keys, server) if "command" in keys else _remote(keys, server),
         variables=variables,
@@ -250,7 +250,7 @@ def _program(keys: Mapping[str, Any], server: str) -> Program:
     return Program(command, args, env, cwd, wall)
 
 
-def _wall(keys: Mapping[str, Any], server: str) -> Wall | None:
+def _wall(keys: Mapping[str, Any], server: str) -> ServerWall | None:
     wall = keys.get("wall", bool(_OF_WALLS & keys.keys()))
     if not isinstance(wall, bool):
         raise InvalidArgument(f"{server}.wall", f"{wall!r} is neither true nor false; name a file of rules in 'policy'")
@@ -261,10 +261,10 @@ def _wall(keys: Mapping[str, Any], server: str) -> Wall | None:
         raise InvalidArgument(f"{server}.wall", "is false, but there is a policy for one, or 'read' or 'copy'")
     if policy and settings:
         raise InvalidArgument(f"{server}.settings", "there is a 'policy' too; give one of the two")
-    return Wall(policy, settings, read, copy) if wall else None
+    return ServerWall(policy, settings, read, copy) if wall else None
 
 
-def _remote(keys: Mapping[str, Any], server: str) -> Remote:
+def _remote(keys: Mapping[str, Any], server: str) -> RemoteServer:
     kind = keys.get("type", "http")
     if kind not in _REMOTE_TYPES:
         raise InvalidArgument(f"{server}.type", f"{kind!r} is not known; choose one of {', '.join(_REMOTE_TYPES)}")
@@ -279,7 +279,7 @@ def _remote(keys: Mapping[str, Any], server: str) -> Remote:
     if sign_in and any(header.lower() == "authorization" for header in headers):
         raise InvalidArgument(f"{server}.headers", "Authorization is what 'auth' will set; give one of the two")
     addresses = _addresses(keys.get("addresses"), f"{server}.addresses")
-    return Remote(url, cast(Literal["http", "sse"], _REMOTE_TYPES[kind]), headers, sign_in, addresses)
+    return RemoteServer(url, cast(Literal["http", "sse"], _REMOTE_TYPES[kind]), headers, sign_in, addresses)
 
 
 def _addresses(given: object, argument: str) -> tuple[str, ...] | Literal["public"] | None:

@@ -44,7 +44,7 @@ def secret_name(server: str) -> str:
     return f"OAUTH_{re.sub('[^A-Z0-9]', '_', server.upper())}_{digest.upper()}"
 
 
-class Tokens:
+class OAuthTokens:
     """What is kept for ``server`` at ``url``; in memory alone where the vault keeps nothing (``is_kept``).
 
     It is the SDK's ``TokenStorage``, and remembers besides when a token expires and what was found out about who gave
@@ -226,7 +226,7 @@ async def signed_in(
     ``waiting``: a block in which a person is waited for; ``addresses`` as of ``Remote``. Raises ``VaultUnavailable``,
     and ``ToolUnavailable`` where the port to come back to cannot be had.
     """
-    tokens = Tokens(surroundings.secrets, server, url, sign_in.client_id)
+    tokens = OAuthTokens(surroundings.secrets, server, url, sign_in.client_id)
     await tokens.load()
     show = _Showing(server, surroundings, waiting)
     if sign_in.grant == "client_credentials":
@@ -266,7 +266,7 @@ class _Showing:
         return ToolUnavailable(self._server, why, reason="sign-in")
 
 
-def _port(server: str, sign_in: SignIn, tokens: Tokens) -> Loopback:
+def _port(server: str, sign_in: SignIn, tokens: OAuthTokens) -> Loopback:
     """The port that the client was registered with, where it is free: some servers accept no other."""
     try:
         return Loopback(sign_in.redirect_port) if sign_in.redirect_port else Loopback(tokens.redirect_port, 0)
@@ -286,10 +286,10 @@ def _asks_for(sign_in: SignIn, grant: str, redirect: str | None) -> OAuthClientM
     )
 
 
-class _Kept(OAuthClientProvider):
+class _TokenProvider(OAuthClientProvider):
     """The SDK's provider, with what `Tokens` remembers besides: so a token that has expired since is renewed first."""
 
-    tokens: Tokens
+    tokens: OAuthTokens
     sign_in: SignIn
 
     async def _initialize(self) -> None:
@@ -337,10 +337,10 @@ def _make_client_information(sign_in: SignIn, metadata: OAuthClientMetadata) -> 
     )
 
 
-class _Browser(_Kept):
+class _Browser(_TokenProvider):
     """Authorization code with PKCE."""
 
-    def __init__(self, url: str, tokens: Tokens, sign_in: SignIn, showing: _Showing, loopback: Loopback) -> None:
+    def __init__(self, url: str, tokens: OAuthTokens, sign_in: SignIn, showing: _Showing, loopback: Loopback) -> None:
         metadata = _asks_for(sign_in, "authorization_code", loopback.url)
         super().__init__(
             url, metadata, cast(Any, tokens), self._begin, self._come_back, sign_in.client_metadata_url or None
@@ -379,11 +379,11 @@ class _Browser(_Kept):
         await self._keep(self._loopback.port)
 
 
-class _Device(_Kept):
+class _Device(_TokenProvider):
     """A code that the user enters elsewhere."""
 
     def __init__(
-        self, url: str, tokens: Tokens, sign_in: SignIn, showing: _Showing, client: httpx2.AsyncClient
+        self, url: str, tokens: OAuthTokens, sign_in: SignIn, showing: _Showing, client: httpx2.AsyncClient
     ) -> None:
         super().__init__(url, _asks_for(sign_in, DEVICE_GRANT, None), cast(Any, tokens))
         self.tokens, self.sign_in = tokens, sign_in
@@ -416,7 +416,7 @@ class _Device(_Kept):
 class _Credentials(ClientCredentialsOAuthProvider):
     """The client's own credentials, for where nobody is."""
 
-    def __init__(self, url: str, tokens: Tokens, sign_in: SignIn) -> None:
+    def __init__(self, url: str, tokens: OAuthTokens, sign_in: SignIn) -> None:
         super().__init__(
             url, cast(Any, tokens), sign_in.client_id, sign_in.client_secret, scope=sign_in.scope or None,
             issuer=sign_in.issuer,

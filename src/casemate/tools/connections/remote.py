@@ -18,7 +18,7 @@ from typing import Any, Literal
 import httpx2
 
 from casemate.errors import InvalidArgument
-from casemate.tools.connections.definition import Remote
+from casemate.tools.connections.definition import RemoteServer
 from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.stdio import MOST_MESSAGE
 from casemate.tools.connections.streams import HTTP_STATUS, Streams
@@ -92,9 +92,9 @@ _OF_BODY = {"content-length", "content-type", "transfer-encoding"}
 _HEARD = 1.0  # seconds for a server to say that it streams; some say so only with the first event, perhaps hours later
 
 
-class Bounded(httpx2.AsyncBaseTransport):
+class BoundedTransport(httpx2.AsyncBaseTransport):
     """Answers of at most 64 MiB each, not compressed, from where this server may lead. ``url``: the server's own;
-    ``words`` hears which requests were refused; ``addresses``: where the server alone may be, as of ``Remote``."""
+    ``words`` hears which requests were refused; ``addresses``: where the server alone may be (``RemoteServer``)."""
 
     def __init__(
         self, url: str, words: OutputTail | None = None, addresses: tuple[str, ...] | Literal["public"] | None = None
@@ -295,14 +295,15 @@ def http_client(
     """A client for one server, which nothing in the environment configures: no proxies, no netrc."""
     timeout = httpx2.Timeout(_SECONDS, read=None)
     return Listening(
-        headers=dict(headers), auth=auth, timeout=timeout, transport=Bounded(url, words, addresses), trust_env=False,
+        headers=dict(headers), auth=auth, timeout=timeout, trust_env=False,
+        transport=BoundedTransport(url, words, addresses),
         follow_redirects=False,
     )  # fmt: skip
 
 
 @asynccontextmanager
 async def remote(
-    server: Remote, url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, words: OutputTail
+    server: RemoteServer, url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, words: OutputTail
 ) -> AsyncGenerator[Streams]:
     """The server as a transport of the MCP SDK. ``url`` and ``headers`` are the definition's, filled in."""
     if server.transport == "sse":

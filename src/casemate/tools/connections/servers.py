@@ -15,11 +15,11 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed
-from casemate.tools.connections.answers import Answer, Elicit, Progress, ServerTools
+from casemate.tools.connections.answers import Answer, CallProgress, Elicit, ServerTools
 from casemate.tools.connections.calling import Calling
 from casemate.tools.connections.connection import Connection
 from casemate.tools.connections.context import SecretStore, SignInPrompt, Surroundings
-from casemate.tools.connections.definition import Definition, check_server_name, read_definition
+from casemate.tools.connections.definition import ServerDefinition, check_server_name, read_definition
 from casemate.tools.connections.loop_work import LoopWork, Work
 
 _THREAD = "casemate-tools"
@@ -59,10 +59,10 @@ class Servers:
         self._is_closed = False
         self._process = os.getpid()
 
-    def add(self, name: str, definition: Mapping[str, Any] | Definition) -> Definition:
+    def add(self, name: str, definition: Mapping[str, Any] | ServerDefinition) -> ServerDefinition:
         """Add a server; nothing is started. Raises ``InvalidArgument`` for a definition that is none, and for a name
         that is taken."""
-        read = definition if isinstance(definition, Definition) else read_definition(name, definition)
+        read = definition if isinstance(definition, ServerDefinition) else read_definition(name, definition)
         if read.name != check_server_name(name):
             raise InvalidArgument("server", f"the definition is of {read.name!r}, not of {name!r}")
         with self._lock:
@@ -86,7 +86,7 @@ class Servers:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(connection.stop)
 
-    def definitions(self) -> tuple[Definition, ...]:
+    def definitions(self) -> tuple[ServerDefinition, ...]:
         """The definitions, in the order in which they were added."""
         with self._lock:
             return tuple(connection.definition for connection in self._connections.values())
@@ -117,7 +117,7 @@ class Servers:
         *,
         timeout: float | None = None,
         expected: str = "",
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
         elicit: Elicit | None = None,
     ) -> Future[Answer]:
         """Call a tool by its exact names. Arguments are sent as they are: whoever calls has checked them.

@@ -43,7 +43,7 @@ INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPD
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ServerCommand:
     """What is started: its words, all of its variables, its folder ("" is this process's)."""
 
     words: Sequence[str]
@@ -58,7 +58,7 @@ class Broken(Exception):
 class Processes:
     """The processes of one server, started when this is made. Raises ``OSError`` where they cannot be."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: ServerCommand) -> None:
         held, self._lifeline = os.pipe()
         try:
             self._reaper = subprocess.Popen(
@@ -102,7 +102,7 @@ class Processes:
 
 
 @asynccontextmanager
-async def stdio(command: Command, words: OutputTail) -> AsyncGenerator[Streams]:
+async def stdio(command: ServerCommand, words: OutputTail) -> AsyncGenerator[Streams]:
     """The server as a transport of the MCP SDK: it is started, and with the block it is ended.
 
     Raises ``OSError`` where it cannot be started. ``words`` hears what it says besides, and how it ended. Its streams

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from casemate.errors import InvalidArgument
 from casemate.tools.connections.context import Surroundings
 from casemate.tools.connections.definition import (
-    Definition,
     Expansion,
     Program,
-    Remote,
+    RemoteServer,
+    ServerDefinition,
+    ServerWall,
     SignIn,
     Sources,
-    Wall,
     check_url,
 )
 from casemate.tools.connections.reports import OutputTail
-from casemate.tools.connections.stdio import INHERITED, Command, stdio
+from casemate.tools.connections.stdio import INHERITED, ServerCommand, stdio
 from casemate.tools.connections.streams import Streams
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _SHORTEST = 8  # bytes of a secret that can be told from innocent text, as the v
 class ResolvedDefinition:
     """A definition with its values, for one connection. Shows nobody its values."""
 
-    command: Command | None = field(default=None, repr=False)
+    command: ServerCommand | None = field(default=None, repr=False)
     url: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     sign_in: SignIn | None = field(default=None, repr=False)
@@ -53,7 +53,7 @@ class ResolvedDefinition:
         return Redaction(known)
 
 
-def resolve_definition(definition: Definition, surroundings: Surroundings) -> ResolvedDefinition:
+def resolve_definition(definition: ServerDefinition, surroundings: Surroundings) -> ResolvedDefinition:
     """Fill in the values. May block. Raises ``InvalidArgument`` naming what has none, and ``VaultUnavailable``."""
     sources = Sources(surroundings.secrets.get, surroundings.environ, definition.variables)
     expansion = Expansion(sources)
@@ -65,7 +65,7 @@ def resolve_definition(definition: Definition, surroundings: Surroundings) -> Re
         if any("\0" in text for text in (*args, *env.values())):
             raise InvalidArgument(name, "a value that was filled in holds a NUL character")
         env = {f"{_APART}{key}": text for key, text in env.items()} if how.wall else env
-        command = Command([*_wall_words(how.wall, bool(env)), how.command, *args], {**own, **env}, how.cwd)
+        command = ServerCommand([*_wall_words(how.wall, bool(env)), how.command, *args], {**own, **env}, how.cwd)
         return ResolvedDefinition(command=command, secrets=expansion.secrets)
     headers = {key: expansion.private(text, f"{name}.headers.{key}") for key, text in how.headers.items()}
     for key, value in headers.items():
@@ -76,7 +76,7 @@ def resolve_definition(definition: Definition, surroundings: Surroundings) -> Re
     return ResolvedDefinition(url=url, headers=headers, sign_in=sign_in, secrets=expansion.secrets)
 
 
-def _wall_words(wall: Wall | None, has_variables: bool) -> list[str]:
+def _wall_words(wall: ServerWall | None, has_variables: bool) -> list[str]:
     """The words before a command that runs behind a wall. Whether it ``has_variables``, whose names begin otherwise
     until it has them: many a variable (OPENSSL_CONF, GCONV_PATH, HOME) would say what is loaded outside, and when.
 
@@ -104,7 +104,7 @@ def _fill_in_sign_in(sign_in: SignIn, expansion: Expansion, argument: str) -> Si
 
 @asynccontextmanager
 async def transport(
-    definition: Definition,
+    definition: ServerDefinition,
     resolved: ResolvedDefinition,
     surroundings: Surroundings,
     words: OutputTail,
@@ -118,7 +118,7 @@ async def transport(
         return
     from casemate.tools.connections.remote import remote
 
-    assert isinstance(definition.how, Remote)
+    assert isinstance(definition.how, RemoteServer)
     async with contextlib.AsyncExitStack() as stack:
         auth = None
         if resolved.sign_in is not None:

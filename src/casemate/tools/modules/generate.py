@@ -23,9 +23,9 @@ from casemate.tools.schemas.types import (
     Exact,
     Field,
     Plain,
-    Reader,
-    Record,
+    RecordType,
     Scalar,
+    SchemaReader,
     Table,
     Type,
 )
@@ -98,12 +98,12 @@ class Annotations:
             case Table(value=value):
                 key = self.word("str")
                 return f"{self.word('Mapping' if side == 'given' else 'dict')}[{key}, {self.of(value, side)}]"
-            case Record(name=name):
+            case RecordType(name=name):
                 return f"{name} | {self.dictionary(kind)}" if side == "given" else name
             case Choice(options=options):
                 return " | ".join(dict.fromkeys(self.of(option, side) for option in options))
 
-    def dictionary(self, record: Record) -> str:
+    def dictionary(self, record: RecordType) -> str:
         """A dictionary that may be given for ``record``."""
         return (
             f"{self.word('Mapping')}[{self.word('str')}, {self.word('Any')}]" if record.open else f"{record.name}Dict"
@@ -129,7 +129,7 @@ def shape_of(kind: Type) -> str:
     """What the runtime reads (see guest/modules/mcptools/objects.py): a class; ``[s]`` a list; ``{"": s}`` a table;
     ``(s, s)`` a choice; ``None`` where nothing is to be made of the value."""
     match kind:
-        case Record(name=name):
+        case RecordType(name=name):
             return name
         case Array(item=item):
             return _around("[", shape_of(item), "]")
@@ -242,14 +242,14 @@ def documentation(readable: Readable) -> str:
 class _Types:
     """What a tool takes and gives, and all ``records`` in these: the first ``given`` are of what it takes."""
 
-    params: Record
+    params: RecordType
     result: Type | None
-    records: Sequence[Record]
+    records: Sequence[RecordType]
     given: int
 
 
 def _types(readable: Readable) -> _Types:
-    reader = Reader(reserved_classes=_CLASSES, reserved_attributes=ATTRIBUTES, reserved_keywords=_KEYWORDS)
+    reader = SchemaReader(reserved_classes=_CLASSES, reserved_attributes=ATTRIBUTES, reserved_keywords=_KEYWORDS)
     params = reader.parameters(readable.parameters, "Params")
     given = len(reader.records)
     result = reader.type_of(readable.result, "Result") if readable.result is not None else None
@@ -281,14 +281,14 @@ def _documentation(readable: Readable, types: _Types) -> str:
 
 
 def _gives(result: Type | None) -> str:
-    if isinstance(result, Record) and result.fields:
+    if isinstance(result, RecordType) and result.fields:
         return "\n".join(["Gives a Result:", *(_line(field, "attribute") for field in result.fields)])
-    if result is None or isinstance(result, Record):
+    if result is None or isinstance(result, RecordType):
         return "Gives an object."
     return f"Gives {one_line(Annotations(()).of(result, 'had'), 200)}."
 
 
-def _within(record: Record, name: Name) -> str:
+def _within(record: RecordType, name: Name) -> str:
     """A class on one line of its name, and a line for each field."""
     lines = [_line(field, name).replace("    ", "        ", 1) for field in record.fields]
     return "\n".join([f"    {record.name}:{'' if lines else ' any keys'}", *lines])
@@ -296,7 +296,7 @@ def _within(record: Record, name: Name) -> str:
 
 def _describe_samples(samples: Document) -> str:
     """The type inferred from what came back before, for people: it promises nothing."""
-    reader = Reader(reserved_classes=_CLASSES, reserved_attributes=ATTRIBUTES)
+    reader = SchemaReader(reserved_classes=_CLASSES, reserved_attributes=ATTRIBUTES)
     plain = Annotations(())
     lines = [f"What it gave so far, read as JSON, was {one_line(plain.of(reader.type_of(samples, 'Seen'), 'had'))}."]
     for record in reader.records:
@@ -314,7 +314,7 @@ def _line(field: Field, name: Name = "keyword") -> str:
     return f"    {called} ({kind}{optional}):{wire} {one_line(field.description)}{default}".rstrip(" :")
 
 
-def _class(record: Record, notes: Annotations, *, extras: bool) -> list[str]:
+def _class(record: RecordType, notes: Annotations, *, extras: bool) -> list[str]:
     """The class, and the dictionary that may be given in its place."""
     text = one_line(record.description) or _PLAIN.get(record.name, "An object as JSON has it.")
     lines = [f"class {record.name}(Object):", f"    {python_docstring(text, '    ')}", ""]
@@ -341,13 +341,13 @@ def _or_none(kind: str) -> str:
     return kind if kind == "None" or kind.endswith("| None") or kind in ("Any", "_Any") else f"{kind} | None"
 
 
-def _signature(record: Record, notes: Annotations, *, extras: bool, first: str = "") -> str:
+def _signature(record: RecordType, notes: Annotations, *, extras: bool, first: str = "") -> str:
     named = [f"{f.keyword}: {notes.of(f.type, 'given')}{'' if f.required else ' = ...'}" for f in record.fields]
     more = [f"**extra: {notes.word('Any')}"] if extras else []
     return ", ".join([*([first] if first else []), *(["*"] if named else []), *named, *more])
 
 
-def _definition(record: Record) -> list[str]:
+def _definition(record: RecordType) -> list[str]:
     """Keys, names and shapes as the runtime reads them."""
     rows = [_row(field) for field in record.fields]
     closed = record.extra is None
@@ -362,9 +362,9 @@ def _row(field: Field) -> str:
 def _result(result: Type | None, notes: Annotations) -> list[str]:
     if result is None:
         return ["Result = Output"]
-    if isinstance(result, Record) and result.name == "Result":
+    if isinstance(result, RecordType) and result.name == "Result":
         return []
-    if isinstance(result, Record):
+    if isinstance(result, RecordType):
         return [f"Result = {result.name}"]
     runtime = "Object" if isinstance(result, Table) else "object"
     return [
@@ -375,7 +375,7 @@ def _result(result: Type | None, notes: Annotations) -> list[str]:
     ]
 
 
-def _declarations(params: Record, notes: Annotations, *, extras: bool) -> list[str]:
+def _declarations(params: RecordType, notes: Annotations, *, extras: bool) -> list[str]:
     given = f"Params | {notes.dictionary(params)}"
     keywords = _signature(params, notes, extras=extras)
     lines: list[str] = []
@@ -417,7 +417,7 @@ export function search(query?: string, detail?: "names" | "brief" | "full"): Pro
 def declarations(packages: Mapping[str, Mapping[str, Readable]]) -> str:
     """The text of ``index.d.ts``: one constant for each server, by package name, with a function for each tool."""
     reserved = {"Output", "ToolError", "CallOptions", "Progress", "Array", "Record", "Promise", "Error", "AbortSignal"}
-    reader = Reader(reserved_classes=reserved)
+    reader = SchemaReader(reserved_classes=reserved)
     bodies: list[str] = []
     for package, modules in packages.items():
         lines = [_function(module, readable, reader) for module, readable in modules.items()]
@@ -425,7 +425,7 @@ def declarations(packages: Mapping[str, Mapping[str, Readable]]) -> str:
     return "\n".join([_HEAD, *(_interface(record) for record in reader.records), *bodies])
 
 
-def _function(module: str, readable: Readable, reader: Reader) -> str:
+def _function(module: str, readable: Readable, reader: SchemaReader) -> str:
     stem = "".join(word[:1].upper() + word[1:] for word in module.split("_") if word)
     params = reader.parameters(readable.parameters, reader.free_name(f"{stem}Params"))
     result = "Output"
@@ -436,7 +436,7 @@ def _function(module: str, readable: Readable, reader: Reader) -> str:
     return f"{comment}\n  {module}(params{optional}: {params.name}, options?: CallOptions): Promise<{result}>;"
 
 
-def _interface(record: Record) -> str:
+def _interface(record: RecordType) -> str:
     lines = [f"  {json.dumps(f.key)}{'' if f.required else '?'}: {_text(f.type)};" for f in record.fields]
     if record.open or not record.fields:
         lines.append("  [key: string]: unknown;")
@@ -455,7 +455,7 @@ def _text(kind: Type) -> str:
             return f"Array<{_text(item)}>"
         case Table(value=value):
             return f"Record<string, {_text(value)}>"
-        case Record(name=name):
+        case RecordType(name=name):
             return name
         case Choice(options=options):
             return " | ".join(dict.fromkeys(map(_text, options)))

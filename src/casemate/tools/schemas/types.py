@@ -60,7 +60,7 @@ class Choice:
 
 
 @dataclass(slots=True, eq=False)
-class Record:
+class RecordType:
     """An object whose keys are known. It may contain itself, so that its fields are filled in after it was made.
 
     ``extra``: the type of values under other keys; None where the schema permits no others. ``open``: it says that
@@ -74,7 +74,7 @@ class Record:
     open: bool = False
 
 
-Type: TypeAlias = Anything | Scalar | Exact | Array | Table | Choice | Record
+Type: TypeAlias = Anything | Scalar | Exact | Array | Table | Choice | RecordType
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class _Shape:
     description: str = ""
 
 
-class Reader:
+class SchemaReader:
     """Types of the schemas of one module: every record has a name that no other has.
 
     ``reserved_classes`` and ``reserved_attributes`` are names that the module and its objects use.
@@ -229,7 +229,7 @@ class Reader:
         self, *, reserved_classes: Collection[str] = (), reserved_attributes: Collection[str] = (),
         reserved_keywords: Collection[str] = (),
     ) -> None:  # fmt: skip
-        self.records: list[Record] = []
+        self.records: list[RecordType] = []
         self._classes = set(reserved_classes)
         self._attributes = reserved_attributes
         self._keywords = reserved_keywords
@@ -238,7 +238,7 @@ class Reader:
         self._left = MOST_STEPS
         self._document = Document(True)
 
-    def parameters(self, document: Document, name: str) -> Record:
+    def parameters(self, document: Document, name: str) -> RecordType:
         """The object that ``document`` describes, whatever else it permits: arguments are an object."""
         self._document = document
         root = document.root if isinstance(document.root, dict) else {}
@@ -331,12 +331,12 @@ class Reader:
             return Table(union_of([self._type(extra, name, depth + 1) for extra in shape.extras] or [Anything()]))
         return self._record([schema], name, depth)
 
-    def _record(self, parts: list[Json], name: str, depth: int) -> Record:
+    def _record(self, parts: list[Json], name: str, depth: int) -> RecordType:
         key = tuple(id(part) for part in parts)
         known = self._known.get(key)
-        if isinstance(known, Record):
+        if isinstance(known, RecordType):
             return known
-        record = Record(name if depth == 0 else self.free_name(name))  # the root has the name that it was given
+        record = RecordType(name if depth == 0 else self.free_name(name))  # the root has the name that it was given
         self._known[key] = record
         self.records.append(record)
         shape = self._shape(parts)
@@ -443,7 +443,7 @@ def _default(schema: dict[str, Any]) -> str:
 
 def _width(kind: Type) -> int:
     """How much of everything a type is, roughly: an intersection is no wider than its narrowest part."""
-    return {Exact: 0, Record: 1, Scalar: 2, Array: 2, Table: 3, Choice: 4}.get(type(kind), 5)
+    return {Exact: 0, RecordType: 1, Scalar: 2, Array: 2, Table: 3, Choice: 4}.get(type(kind), 5)
 
 
 def _list_of(schema: dict[str, Any], key: str) -> list[Json]:

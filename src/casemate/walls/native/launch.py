@@ -21,7 +21,7 @@ from casemate.model.plan import (
     Plan,
     ReadyStart,
     Symlink,
-    TextFile,
+    SynthesizedFile,
     Workspace,
 )
 from casemate.supervisor import wire
@@ -63,7 +63,7 @@ def system_entries() -> Iterator[Entry]:
     for device in _DEVICES:
         yield Bind(f"/dev/{device}", f"/dev/{device}", device=True)
     for name, content in _SYNTHESISED.items():
-        yield TextFile(name, content)
+        yield SynthesizedFile(name, content)
     for name in _ETC:
         source = os.path.realpath(f"/etc/{name}")
         if f"/etc/{name}" not in _SYNTHESISED and os.path.exists(source):
@@ -99,7 +99,7 @@ def copies_of(standard: Standard) -> dict[str, int]:
 _IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more go through a file without a name
 _READABLE_IN_EVERY_CELL = ("/etc", "/opt", "/packages", "/proc", "/program", "/dev")
 _OWN_PLACES = tuple(wire.OWN_PLACES)
-_KINDS = {Bind: "bind", Symlink: "link", MountPoint: "place", TextFile: "text"}
+_KINDS = {Bind: "bind", Symlink: "link", MountPoint: "place", SynthesizedFile: "text"}
 _STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
 _STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit
 

@@ -39,7 +39,7 @@ from casemate.walls.native.running import (
     SessionPipes,
     StepPipe,
 )
-from casemate.walls.wall import Ending, SessionSink, Sink, Stream
+from casemate.walls.wall import CellEnding, SessionSink, Sink, Stream
 
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
 
@@ -393,7 +393,7 @@ class SupervisorLink:
         with self._lock:
             del self._cells[cell.id]
         if message["op"] == "ended":
-            cell.future.set_result(Ending(**message["ending"], tree_fd=fds[0]))
+            cell.future.set_result(CellEnding(**message["ending"], tree_fd=fds[0]))
         else:
             close_all(fds)
             cell.future.set_exception(Unlaunched(message["stage"], message["errno"], message["detail"]))

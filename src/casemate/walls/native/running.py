@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from casemate.errors import CasemateError, Fault
 from casemate.walls.native.descriptors import PIPE, close_all, what_is_in
 from casemate.walls.native.refusal import Unlaunched, why_unlaunched
-from casemate.walls.wall import CellMissed, Ending, SessionSink, Sink, StepUsage, Stream
+from casemate.walls.wall import CellEnding, CellMissed, SessionSink, Sink, StepUsage, Stream
 
 if TYPE_CHECKING:
     import asyncio
 
-    from casemate.model.plan import CellSocket
+    from casemate.model.plan import ListeningSocket
 
 # Steps of a session whose pipes are still read, for what they left running may write: as long as descriptors are not
 # scarce, and then.
@@ -118,7 +118,7 @@ class RunningCell:
         self.pipes: dict[int, Stream | StepPipe | None] = dict(pipes)  # by descriptor; None is the control pipe
         self.paused: set[int] = set()
         self.frames = FrameReader()
-        self.future: Future[Ending] = Future()
+        self.future: Future[CellEnding] = Future()
         self.listening: Future[list[int]] = Future()
         self._sockets: dict[int, Future[list[int]]] = {0: self.listening}  # asked for, by number
         self._link = link
@@ -141,7 +141,7 @@ class RunningCell:
     def _send_order(self, op: str, **fields: Any) -> None:
         self._link.send({"op": op, "id": self.id, **fields})
 
-    def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[ListeningSocket]) -> Future[list[int]]:
         number, opened = next(_numbers), Future[list[int]]()
         opened.set_running_or_notify_cancel()
         self._sockets[number] = opened
@@ -193,7 +193,7 @@ class RunningCell:
         self.end_listening()
         self.future.set_exception(error)
 
-    async def wait(self) -> Ending:
+    async def wait(self) -> CellEnding:
         return await outcome(self.future)
 
 
@@ -277,7 +277,7 @@ class RunningSession(RunningCell):
     async def open_folders(self) -> tuple[int, int]:
         return await outcome(self.files)
 
-    async def wait(self) -> Ending:
+    async def wait(self) -> CellEnding:
         try:
             ending = await outcome(self.future)
         except Unlaunched as error:

@@ -27,7 +27,7 @@ from casemate.walls.native.launch import Silent
 from casemate.walls.wall import Cell, Sink, Stream
 
 if TYPE_CHECKING:
-    from casemate.walls.wall import Ending
+    from casemate.walls.wall import CellEnding
 
 _GUEST = Path(__file__).parents[2] / "guest"
 _DEADLINE = 20.0  # seconds; the test takes about a tenth of one, more on a machine under heavy load
@@ -117,7 +117,7 @@ async def _try_memory(bench: Bench) -> Proof:
     return Proof("memory of many processes together is limited", held, seen)
 
 
-async def _run(bench: Bench, name: str, arguments: tuple[str, ...], limits: Limits) -> tuple[Ending, _FirstOutput]:
+async def _run(bench: Bench, name: str, arguments: tuple[str, ...], limits: Limits) -> tuple[CellEnding, _FirstOutput]:
     launched = bench.launch(name, arguments)
     plan = Plan(
         id=os.urandom(8).hex(),

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from casemate.model.isolation import IsolationReport, Warmth
     from casemate.model.overview import InUse
-    from casemate.model.plan import CellSocket, Entry, Plan, ReadyStart
+    from casemate.model.plan import Entry, ListeningSocket, Plan, ReadyStart
     from casemate.walls.native.pool import Lease, Pools
     from casemate.walls.native.selftest import LaunchProgram
-    from casemate.walls.wall import Ending
+    from casemate.walls.wall import CellEnding
 
 S = TypeVar("S", Sink, SessionSink)
 
@@ -288,7 +288,7 @@ class NativeCell:
     def listeners(self) -> Future[list[int]]:
         return self._listening
 
-    def listen(self, sockets: Sequence[CellSocket]) -> Future[list[int]]:
+    def listen(self, sockets: Sequence[ListeningSocket]) -> Future[list[int]]:
         return self._cell.listen(sockets)
 
     def _hand_on_listeners(self) -> None:
@@ -307,7 +307,7 @@ class NativeCell:
 
         self._cell.listening.add_done_callback(hand_on)
 
-    async def wait(self) -> Ending:
+    async def wait(self) -> CellEnding:
         import asyncio
 
         try:
@@ -327,7 +327,7 @@ class NativeCell:
         if self._lease:
             self._lease.end()
 
-    async def _wait(self) -> Ending:
+    async def _wait(self) -> CellEnding:
         """The end, of a second cell where the first ended before its program began: nobody is to notice."""
         try:
             return await self._cell.wait()
