@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.contract import witness
 from tests.escapes import host
 from tests.escapes.payloads.attempts import END
 
@@ -172,7 +173,7 @@ def held_bare(it: Attack, env: Mapping[str, str], cwd: Path, **options: Any) -> 
     """The control of `held`."""
     cwd.mkdir(parents=True, exist_ok=True)
     with _bare_process(it, {**env, "HOLD": "1"}, cwd, **options) as process:
-        yield Held([process.pid, *host.descendants(process.pid)], _read_until_end(process))
+        yield Held([process.pid, *witness.descendants(process.pid)], _read_until_end(process))
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.contract.witness import command, descendants, state
 from tests.warmth import runs_a_program
 
 DEADLINE = 60.0  # seconds a wait may take on a busy machine before the test gives up
@@ -49,32 +50,6 @@ def wait_for(condition: object, what: str) -> None:
 # ------------------------------------------------------------------------------------------------------- processes
 
 
-def children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """Every living process below ``pid``; what runs in a cell is below the supervisor, whose parent is the host."""
-    found: list[int] = []
-    waiting = children(pid)
-    while waiting:
-        one = waiting.pop()
-        found.append(one)
-        waiting += children(one)
-    return found
-
-
-def command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
 def guests(of: int | None = None) -> list[int]:
     """Processes that code in a cell runs: below the host, alive, and not the supervisor's own."""
     return [pid for pid in descendants(of or os.getpid()) if runs_a_program(pid)]
@@ -103,11 +78,6 @@ def fields_of(pid: int) -> list[str]:
     except OSError:
         return []
     return text[text.rindex(")") + 2 :].split()
-
-
-def state(pid: int) -> str:
-    """One letter as in ps(1); empty when there is no such process."""
-    return next(iter(fields_of(pid)), "")
 
 
 def status_of(pid: int) -> dict[str, str]:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.contract import witness
 from tests.escapes import host
 from tests.escapes.cells import ROOT, Attack, attack, bare, held, held_bare, told, without
 
@@ -26,8 +27,8 @@ _USUAL = {"user namespace", "userfaultfd", "personality", "sockets"}
 
 def _gained(pid: int, mark: str) -> set[str]:
     """What the process ``pid`` has that a cell must not have, as the host's /proc shows it."""
-    witness, *more = sorted(host.children(pid))
-    before = host.namespaces(witness)
+    first, *more = sorted(witness.children(pid))
+    before = host.namespaces(first)
     gained = {f"{kind} namespace" for kind, link in host.namespaces(pid).items() if link != before[kind]}
     files = host.open_files(pid)
     gained |= {kind for kind in FORBIDDEN_FILES if any(kind in link for link in files)}

@@ -10,6 +10,7 @@ import secrets
 from pathlib import Path
 
 import pytest
+from tests.contract import witness
 from tests.escapes import host
 from tests.escapes.cells import Attack, attack, bare, held, held_bare, told, without
 
@@ -43,7 +44,7 @@ def test_control_bare_the_same_attack_reads_stops_and_kills_it(
     assert victim.secrets["argv"] in stopped
     assert language != "python" or stopped.count(victim.secrets["memory"]) >= 2
     assert _facts(victim.pid)[0] == 5
-    host.wait_for(lambda: host.state(victim.pid) in ("T", "t"), "the victim stopped")
+    host.wait_for(lambda: witness.state(victim.pid) in ("T", "t"), "the victim stopped")
     bare(Attack("process", language), {**_env(victim), "KILL": "1"}, tmp_path / "bare")
     assert victim.process.wait(host.DEADLINE) < 0
 
@@ -109,15 +110,15 @@ def test_the_death_of_the_supervisor_is_the_death_of_its_cells(scratch: Path) ->
     """The control is in the test: the processes are there before."""
     with sync.Sandbox(audit=scratch / "audit-supervisor.db") as sandbox:
         sandbox.run("pass")
-        before = set(host.children(os.getpid()))
+        before = set(witness.children(os.getpid()))
         with sync.Sandbox(audit=scratch / "audit-supervisor.db") as other:
             events = other.stream("import os; os.fork(); print('here', flush=True); __import__('time').sleep(60)")
             next(iter(events))
-            (supervisor,) = set(host.children(os.getpid())) - before
+            (supervisor,) = set(witness.children(os.getpid())) - before
             host.wait_for(lambda: host.guests(supervisor), "the control: a process in the cell")
             mine = host.guests(supervisor)
             host.end(supervisor)
-            host.wait_for(lambda: not any(host.state(pid) for pid in mine), "the end of the cells")
+            host.wait_for(lambda: not any(witness.state(pid) for pid in mine), "the end of the cells")
             with pytest.raises(Exception, match=r"supervisor|closed"):
                 list(events)
 

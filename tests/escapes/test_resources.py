@@ -55,7 +55,7 @@ def test_the_number_of_processes_and_threads_is_bounded(sandbox: sync.Sandbox, w
 
 def _all_of(pid: int) -> list[int]:
     """Every process of the cell of ``pid``, zombies included, without its init."""
-    return host.descendants(int(host.status_of(pid)["PPid"]))
+    return witness.descendants(int(host.status_of(pid)["PPid"]))
 
 
 BOMBS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from casemate.supervisor import kernel, stage
+from casemate.supervisor import kernel, stage, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -92,6 +92,14 @@ def make_parents(root: str, folder: str) -> None:
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise RootError(f"{folder}: {name} is no folder in the cell") from None
+
+
+def own_place(target: str) -> tuple[str, str]:
+    """The folder of a cell's own that ``target`` lies in (`wire.OWN_PLACES`), and its path below that."""
+    for prefix, folder in wire.OWN_PLACES.items():
+        if target.startswith(prefix):
+            return folder, target.removeprefix(prefix)
+    raise OSError(22, f"{target} is not in what is a cell's own")
 
 
 def bind(source: str, attributes: int = _READ_ONLY) -> int:

@@ -295,11 +295,9 @@ def _own_binds(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _in_scratch(target: str, workspace: str) -> str | None:
     """Where ``target`` of the cell lies in the scratch; None when it is in a caller's folder and must be there."""
-    for prefix, folder in wire.OWN_PLACES.items():
-        if target.startswith(prefix):
-            inside = workspace == "private" or folder != "workspace"
-            return f"{stage.SCRATCH}/{folder}/{target.removeprefix(prefix)}" if inside else None
-    raise OSError(22, f"{target} is not in what is the cell's own")
+    folder, path = roots.own_place(target)
+    is_inside = workspace == "private" or folder != "workspace"
+    return f"{stage.SCRATCH}/{folder}/{path}" if is_inside else None
 
 
 def _mount_point(place: str, *, is_folder: bool) -> None:

@@ -193,12 +193,8 @@ def _mount_rehearsal() -> None:
 
 def _mount_own_entry(entry: dict[str, Any]) -> None:
     """What lies where each cell has something of its own, in our own."""
-    for prefix, folder in wire.OWN_PLACES.items():
-        if entry["target"].startswith(prefix):
-            inside = f"{'dev/shm' if folder == 'shm' else folder}/{entry['target'].removeprefix(prefix)}"
-            break
-    else:
-        raise OSError(22, f"{entry['target']} is not in what is a cell's own")
+    folder, path = roots.own_place(entry["target"])
+    inside = f"{'dev/shm' if folder == 'shm' else folder}/{path}"
     os.makedirs(os.path.dirname(inside), 0o755, exist_ok=True)
     if entry["kind"] == "link":
         os.symlink(entry["points_to"], inside)

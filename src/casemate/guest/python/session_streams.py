@@ -48,7 +48,6 @@ class _OutputStream(io.TextIOBase):
 
     encoding = "utf-8"
     errors = "backslashreplace"
-    newlines = None
     line_buffering = True
     write_through = False
     mode = "w"
@@ -80,10 +79,6 @@ class _OutputStream(io.TextIOBase):
     def fileno(self) -> int:
         """The descriptor that child processes write to."""
         return self._which + 1
-
-    def isatty(self) -> bool:
-        """It never is a terminal."""
-        return False
 
     def writable(self) -> bool:
         """It always is."""
@@ -326,7 +321,6 @@ class _InputText(io.TextIOBase):
 
     encoding = "utf-8"
     errors = "replace"
-    newlines = None
     name = "<stdin>"
     mode = "r"
 
@@ -340,10 +334,6 @@ class _InputText(io.TextIOBase):
     def fileno(self) -> int:
         """Descriptor 0."""
         return 0
-
-    def isatty(self) -> bool:
-        """It never is a terminal."""
-        return False
 
     def read(self, size: "int | None" = -1) -> str:
         """So many characters; all by default."""

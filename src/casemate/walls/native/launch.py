@@ -251,18 +251,13 @@ def standard_input(data: bytes) -> int:
 
 
 def files_of(plan: Plan) -> dict[str, int]:
-    """The given files as descriptors. Raises ``OSError`` and ``InvalidArgument``."""
-    if not plan.files:
-        return {}
-    inputs, index = pack(plan.files, plan.limits.disk)
-    return {"inputs": inputs, "index": index}
+    """The given files: all in one descriptor, and in another where each lies (name, offset, length).
 
-
-def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, int]:
-    """All given files in one descriptor, and in another where each lies: name, offset, length.
-
-    Raises ``InvalidArgument`` for a file that cannot be read, or when all together exceed ``bound`` bytes.
+    Raises ``OSError``, and ``InvalidArgument`` for a file that cannot be read, or when all exceed the disk's limit.
     """
+    files, bound = plan.files, plan.limits.disk
+    if not files:
+        return {}
     total = sum(len(content) if isinstance(content, bytes) else _size(name, content) for name, content in files.items())
     if total > bound:
         raise InvalidArgument(
@@ -277,7 +272,7 @@ def pack(files: Mapping[str, bytes | Path], bound: int) -> tuple[int, int]:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     try:
-        return fd, memory_file(wire.encode(_copy(files, fd)))
+        return {"inputs": fd, "index": memory_file(wire.encode(_copy(files, fd)))}
     except OSError as error:
         os.close(fd)
         raise Unavailable(

@@ -175,7 +175,7 @@ class Pools:
     def handle(self, message: dict[str, Any]) -> None:
         """The supervisor tells of a zygote."""
         with self._lock:
-            zygote = next((one for one in self._zygotes.values() if one.key == message["key"]), None)
+            zygote = next((known for known in self._zygotes.values() if known.key == message["key"]), None)
             if zygote is None:
                 return
             if message["op"] == "zygote ended":
@@ -350,11 +350,7 @@ class Pools:
     def _set_due(self, when: float) -> None:
         if self._due is None or when < self._due:
             self._due = when
-            self._link.call(_wake_pump)  # the pump looks at its clock
-
-
-def _wake_pump() -> None:
-    """Wakes the pump."""
+            self._link.call(lambda: None)  # the pump wakes and looks at its clock
 
 
 def _kind(plan: Plan, waiting: ReadyStart, root: str) -> Any:

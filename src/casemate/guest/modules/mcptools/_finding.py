@@ -3,8 +3,8 @@ once. A program may also add a server of its own choice, which somebody outside 
 
 import sys
 
-from ._objects import error_of
-from ._wire import ToolUnavailable, ask
+from ._objects import ask_or_raise
+from ._wire import ToolError, ToolUnavailable, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _IMPORT_SECONDS = 30.0  # whoever imports holds up every other import of the pro
 _PACKAGE = __name__.rpartition(".")[0]
 
 
-class Listing(str):
+class ShownText(str):
     """Text that is shown as it is, also as the value of a notebook's last line."""
 
     def __repr__(self) -> str:
@@ -35,11 +35,9 @@ class HostFinder:
         if not head or (head != _PACKAGE and not head.startswith(f"{_PACKAGE}.")) or last.startswith("_"):
             return None
         try:
-            answer = ask({"do": "source", "module": f"mcptools{name[len(_PACKAGE) :]}"}, _IMPORT_SECONDS)
-        except ToolUnavailable as error:
+            answer = ask_or_raise({"do": "source", "module": f"mcptools{name[len(_PACKAGE) :]}"}, _IMPORT_SECONDS)
+        except ToolError as error:
             raise ModuleNotFoundError(str(error)) from None
-        if answer.get("ok") is not True:
-            raise ModuleNotFoundError(str(error_of(answer)))
         package = answer.get("package") is True
         loader: Any = HostLoader(str(answer.get("source", "")))
         make: Any = type(sys.__spec__)  # ModuleSpec, without importing what imports it
@@ -74,10 +72,7 @@ def install() -> None:
 
 def search(query: str = "", detail: str = "brief") -> str:
     """Tools for what ``query`` says; all of them without. ``detail``: "names", "brief", or "full" with parameters."""
-    answer = ask({"do": "search", "query": query, "detail": detail})
-    if answer.get("ok") is not True:
-        raise error_of(answer)
-    return Listing(answer.get("text", ""))
+    return ShownText(ask_or_raise({"do": "search", "query": query, "detail": detail}).get("text", ""))
 
 
 def servers() -> "list[str]":
@@ -98,7 +93,4 @@ def register(name: str, definition: "dict[str, Any]") -> str:
     gets nothing that is not in the definition. Its tools can be imported at once. Gives a text that says what came of
     it; raises ``ToolError``.
     """
-    answer = ask({"do": "register", "name": name, "definition": definition})
-    if answer.get("ok") is not True:
-        raise error_of(answer)
-    return Listing(answer.get("text", ""))
+    return ShownText(ask_or_raise({"do": "register", "name": name, "definition": definition}).get("text", ""))

@@ -303,9 +303,7 @@ class Link:
 
     def read(self) -> "list[Any]":
         """What is there, as resources. Raises ``ToolError``; whoever permits calls is asked for this one."""
-        answer = ask({"do": "read", "server": self._server, "uri": self.uri})
-        if answer.get("ok") is not True:
-            raise error_of(answer)
+        answer = ask_or_raise({"do": "read", "server": self._server, "uri": self.uri})
         return [_resource(each) for each in answer.get("content") or [] if isinstance(each, dict)]
 
     def __repr__(self) -> str:
@@ -350,6 +348,14 @@ def _bytes(data: "Any") -> bytes:
 
 _KINDS = {"denied": ToolDenied, "unavailable": ToolUnavailable, "unknown": ToolUnavailable, "timeout": ToolTimeout,
           "invalid": InvalidArguments}  # fmt: skip
+
+
+def ask_or_raise(request: "dict[str, Any]", timeout: "float | None" = None) -> "dict[str, Any]":
+    """As `ask`, for an answer that is a success. Raises ``ToolError``."""
+    answer = ask(request, timeout)
+    if answer.get("ok") is not True:
+        raise error_of(answer)
+    return answer
 
 
 def error_of(answer: "dict[str, Any]") -> ToolError:
