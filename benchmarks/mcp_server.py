@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file i
 from benchmarks import measure
 from benchmarks.measure import Goal, Series
 from casemate import Sandbox
-from casemate.remote.address import connected
+from casemate.remote.address import connect
 from casemate.remote.places import places_of
-from casemate.remote.starting import found
+from casemate.remote.starting import find_service
 
 _SERVE = [sys.executable, "-m", "casemate", "serve"]
 _SERVICE = [sys.executable, "-m", "casemate", "service"]
@@ -155,9 +155,9 @@ async def _steps(run: measure.Run, home: str) -> None:
 
 def _service(home: str) -> int:
     """The process of the service that answers now."""
-    address = found(places_of(_environ(home)))
+    address = find_service(places_of(_environ(home)))
     assert address is not None
-    with connected(address, 5.0) as connection:
+    with connect(address, 5.0) as connection:
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid: int = _CREDENTIALS.unpack(raw)[0]
     return pid

@@ -118,7 +118,7 @@ def test_a_limit_that_is_met_is_named_and_what_there_was_is_kept(
 def _needs_node() -> None:
     from casemate.languages.catalogue import runtime_for
 
-    if runtime_for("node").installed().missing:
+    if runtime_for("node").find_installation().missing:
         pytest.skip("needs node: apt-get install nodejs, or pip install '.[node]'")
 
 

@@ -70,10 +70,10 @@ def test_a_shell_that_is_replaced_is_looked_at_again(tmp_path: Path, monkeypatch
     shell = tmp_path / "bash"
     monkeypatch.setattr(shell_runtime, "_find", lambda: shell)
     shell.write_bytes(b"version 1.2.3")
-    assert ShellRuntime().installed().version == "1.2.3"
+    assert ShellRuntime().find_installation().version == "1.2.3"
     (tmp_path / "new").write_bytes(b"version 4.5.6")
     (tmp_path / "new").rename(shell)
-    assert ShellRuntime().installed().version == "4.5.6"
+    assert ShellRuntime().find_installation().version == "4.5.6"
 
 
 async def test_what_runs_and_what_waits_is_counted(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.service.daemon import Daemon, serving, until
 
 from casemate.errors import Unavailable
-from casemate.remote.address import Address, connected
+from casemate.remote.address import Address, connect
 from casemate.remote.places import open_private, places_of
 from casemate.surfaces.http.daemon import ServiceLock
 
@@ -67,7 +67,7 @@ def test_a_folder_that_is_not_ours_alone_is_refused(tmp_path: Path, kind: str) -
     with pytest.raises(Unavailable, match="cannot be used for the service"):
         open_private(folder)
     with pytest.raises(Unavailable):
-        connected(Address(folder=folder), 1)
+        connect(Address(folder=folder), 1)
 
 
 @pytest.mark.root_only
@@ -98,7 +98,7 @@ def test_nothing_is_said_to_a_socket_that_another_user_holds(tmp_path: Path) -> 
     try:
         assert os.read(ready_read, 1) == b"x"
         with pytest.raises(Unavailable, match="another user"):
-            connected(Address(folder=folder), 5)
+            connect(Address(folder=folder), 5)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -183,7 +183,7 @@ def test_whoever_connects_while_it_is_replaced_finds_one_or_the_other(env: dict[
     def connecting() -> None:
         while not stopped.is_set():
             try:
-                connected(Address(folder=places.sockets), 5).close()
+                connect(Address(folder=places.sockets), 5).close()
             except OSError as error:
                 failures.append(error)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import PlanDenied, Unavailable
 from casemate.execution import pipeline
-from casemate.execution.redact import prepared, redaction_of
+from casemate.execution.redact import prepare, redaction_of
 from casemate.execution.request import new_id
 from casemate.execution.requester import open_requester
 from casemate.model.approval import Question
@@ -98,7 +98,7 @@ class Listed:
         calls = [{"server": one.server, "tool": one.tool, "arguments": one.arguments} for one in self.questions]
         summary = f"run a program that makes {len(calls)} calls of tools"
         question = Question("plan", summary, {"program": _described(request), "calls": calls})
-        redaction = await prepared(redaction_of(self.request.secrets))  # of those that the calls may hold
+        redaction = await prepare(redaction_of(self.request.secrets))  # of those that the calls may hold
         async with open_requester(self.parts.house, request, emitter, redaction) as asker:
             verdict = await asyncio.wrap_future(asker.decide(question))
         if not verdict.allow:

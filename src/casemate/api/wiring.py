@@ -307,7 +307,7 @@ class SandboxParts:
         """Those of later runs. Raises ``InvalidArgument``."""
         from casemate.execution.limits_in_force import Cap
 
-        self.house = replace(self.house, limits=Cap(self._most, self._policy).changed(self.house.limits, given))
+        self.house = replace(self.house, limits=Cap(self._most, self._policy).change(self.house.limits, given))
         return self.house.limits
 
     def check_open(self) -> None:
@@ -318,19 +318,19 @@ class SandboxParts:
     async def close(self) -> None:
         """End every cell and everything that was started. Bounded; harmless when repeated."""
         self._closed = True
-        from casemate.execution.finishing import finishing
+        from casemate.execution.finishing import to_thread_to_end
 
         async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others
             closing.callback(self.log.close)
             if self._artifacts is not None:
                 closing.callback(self._artifacts.close)
             if self._packages is not None:
-                closing.push_async_callback(finishing, self._packages.close)
+                closing.push_async_callback(to_thread_to_end, self._packages.close)
             if self._approvals is not None:
-                closing.push_async_callback(finishing, self._approvals.close)
+                closing.push_async_callback(to_thread_to_end, self._approvals.close)
             if self._tools is not None:
-                closing.push_async_callback(finishing, self._tools.close)
-            closing.push_async_callback(finishing, self.house.sandbox_network.close)
+                closing.push_async_callback(to_thread_to_end, self._tools.close)
+            closing.push_async_callback(to_thread_to_end, self.house.sandbox_network.close)
             closing.push_async_callback(self.wall.close)
             if self._sessions is not None:
                 closing.push_async_callback(self._sessions.close)

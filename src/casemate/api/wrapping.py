@@ -111,9 +111,9 @@ class Wrapping:
         """Start the supervisor without waiting for it. Raises ``Unavailable``."""
         self._wall.warm_up()
 
-    def missing(self) -> list[str]:
+    def find_missing(self) -> list[str]:
         """What is to be hidden or kept, is in the folder by the policy, and is not there: it is not guarded."""
-        return list(self._guard.missing(self.folder))
+        return list(self._guard.find_missing(self.folder))
 
     async def execute(self, standard: Standard, started: Callable[[Cell], None]) -> Execution:
         """Run the command to its end; see :func:`casemate.execution.wrapped.execute`."""
@@ -132,12 +132,12 @@ class Wrapping:
     async def explain(self) -> Plan:
         """The plan, without starting anything."""
         made, within = self._made(await self.secrets())
-        return wrapped.plan_of(made, within, self._house, self._house.sandbox_network.intercepted(within))
+        return wrapped.plan_of(made, within, self._house, self._house.sandbox_network.interception_for(within))
 
     def uncovered(self) -> str:
         """Something that was hidden and has been replaced since, so that it is not hidden any more; empty where none
         is. To be asked again and again while the command runs, which must end then."""
-        return self._watched.replaced()
+        return self._watched.find_replaced()
 
     def appeared(self) -> list[str]:
         """Names that tools read and act on, which were not there before a command that writes through: a mount cannot
@@ -148,13 +148,13 @@ class Wrapping:
 
     async def close(self) -> None:
         """End everything. Bounded; harmless when repeated."""
-        from casemate.execution.finishing import finishing
+        from casemate.execution.finishing import to_thread_to_end
 
         self._watched.close()
-        await finishing(self._house.sandbox_network.close)
+        await to_thread_to_end(self._house.sandbox_network.close)
         await self._wall.close()
         if self._approvals is not None:
-            await finishing(self._approvals.close)
+            await to_thread_to_end(self._approvals.close)
         self._log.close()
 
     def _made(self, secrets: Secrets) -> tuple[wrapped.Wrapped, AdmittedRequest]:
@@ -184,7 +184,7 @@ class Wrapping:
             reserve=commands.RESERVE,
             heap=command.is_node,
         )
-        return made, wrapped.admitted(made, self._house, self._longest)
+        return made, wrapped.admit_wrapped(made, self._house, self._longest)
 
     def _check_denied(self, entries: tuple[Entry, ...]) -> None:
         """What an interpreter needs is shown whole. Raises ``InvalidArgument`` where a policy hides some of it."""

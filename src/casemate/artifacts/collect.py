@@ -126,9 +126,9 @@ class _Collector:
         try:
             walk(top, self, depth=bounds.depth, entries=bounds.entries, at=path, unlock=self._unlock)
         except OSError as error:
-            self.skipped.lose(self._shown(path), f"it cannot be read: {error.strerror}")
+            self.skipped.lose(self._display_path(path), f"it cannot be read: {error.strerror}")
 
-    def _shown(self, path: tuple[bytes, ...]) -> str:
+    def _display_path(self, path: tuple[bytes, ...]) -> str:
         return display_path(self._without_secrets(path))
 
     def _without_secrets(self, path: tuple[bytes, ...]) -> tuple[bytes, ...]:
@@ -137,26 +137,26 @@ class _Collector:
     def enter(self, entry: Entry, _folder: int) -> bool:
         reason = path_problem(entry.path)
         if reason:
-            self.skipped.refuse(self._shown(entry.path), f"{reason}, and so nothing in it is handed out")
+            self.skipped.refuse(self._display_path(entry.path), f"{reason}, and so nothing in it is handed out")
         return reason is None and not self._hidden(text_of(entry.path))
 
     def leave(self, entry: Entry) -> None:
         pass
 
     def skip(self, path: tuple[bytes, ...], reason: str) -> None:
-        self.skipped.lose(self._shown(path), reason)
+        self.skipped.lose(self._display_path(path), reason)
 
     def visit(self, entry: Entry) -> None:
         if is_whiteout(entry.stat) or (self._seen and self._seen.is_old(entry)):
             return
         if not stat.S_ISREG(entry.stat.st_mode):
-            self.skipped.refuse(self._shown(entry.path), f"it is {kind_of(entry.stat.st_mode)}")
+            self.skipped.refuse(self._display_path(entry.path), f"it is {kind_of(entry.stat.st_mode)}")
         elif reason := path_problem(entry.path):
-            self.skipped.refuse(self._shown(entry.path), reason)
+            self.skipped.refuse(self._display_path(entry.path), reason)
         elif self._hidden(text_of(entry.path)):
             return
         elif bound := self._too_much(entry.stat.st_size):
-            self.skipped.lose(self._shown(entry.path), bound)
+            self.skipped.lose(self._display_path(entry.path), bound)
         else:
             self._keep(entry)
 
@@ -176,13 +176,13 @@ class _Collector:
             copied = self._copy(entry)
         except OSError as error:
             self._store.cut(start)
-            self.skipped.lose(self._shown(entry.path), f"it cannot be copied: {error.strerror or error}")
+            self.skipped.lose(self._display_path(entry.path), f"it cannot be copied: {error.strerror or error}")
             return
         size = self._store.size - start
         if copied.withheld or self._given.get(text_of(entry.path)) == copied.original:
             self._store.cut(start)
             if copied.withheld:
-                self.skipped.refuse(self._shown(entry.path), copied.withheld)
+                self.skipped.refuse(self._display_path(entry.path), copied.withheld)
             return
         name = text_of(self._without_secrets(entry.path))
         self.files.append(Artifact(name, size, copied.sha256, media_type_of(name), Slice(self._store, start, size)))
@@ -242,15 +242,15 @@ class _Redacted:
         self.digest = hashlib.sha256()
 
     def feed(self, data: bytes) -> bytes:
-        return self._hashed(self._content.feed(data))
+        return self._add_to_digest(self._content.feed(data))
 
     def finish(self) -> bytes:
-        return self._hashed(self._content.finish())
+        return self._add_to_digest(self._content.finish())
 
     @property
     def withheld(self) -> str:
         return self._content.withheld
 
-    def _hashed(self, data: bytes) -> bytes:
+    def _add_to_digest(self, data: bytes) -> bytes:
         self.digest.update(data)
         return data

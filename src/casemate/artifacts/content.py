@@ -93,7 +93,7 @@ class ContentStore:
             if self._file is None and self.size + len(data) <= self._in_memory:
                 self._memory += data
             else:
-                self._write(self._spilled(), data)
+                self._write(self._spill(), data)
             self.size += len(data)
 
     def cut(self, size: int) -> None:
@@ -118,7 +118,7 @@ class ContentStore:
             length -= len(part)
         return b"".join(parts)
 
-    def _spilled(self) -> int:
+    def _spill(self) -> int:
         if self._file is None:
             file = _open_unlinked(self._folder)
             try:

@@ -32,8 +32,8 @@ def loading_the_rest() -> Iterator[None]:
             import_module(names.pop(0))
             loop.call_soon(load, names)
 
-    loop.call_soon(load, _missing(_ALWAYS))
-    later = loop.call_later(_A_WHILE, load, _missing(_WITH_FILES))
+    loop.call_soon(load, _not_loaded(_ALWAYS))
+    later = loop.call_later(_A_WHILE, load, _not_loaded(_WITH_FILES))
     try:
         yield
     finally:
@@ -41,5 +41,5 @@ def loading_the_rest() -> Iterator[None]:
         later.cancel()
 
 
-def _missing(names: tuple[str, ...]) -> list[str]:
+def _not_loaded(names: tuple[str, ...]) -> list[str]:
     return [name for name in names if name not in sys.modules]

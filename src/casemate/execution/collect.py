@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from casemate.execution.finishing import finishing
+from casemate.execution.finishing import to_thread_to_end
 from casemate.files.walk import open_folder
 from casemate.model.plan import OUTPUT_NAME
 
@@ -32,7 +32,7 @@ async def collect(finished: Finished, house: House) -> Collected:
             return Collected(finished, (), (), complete=True)
         from casemate.execution.gather import gather
 
-        files, skipped = await finishing(gather, finished, house)
+        files, skipped = await to_thread_to_end(gather, finished, house)
         return Collected(finished, files.files, (*files.skipped, *skipped), files.complete)
     finally:
         os.close(tree)

@@ -23,10 +23,10 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
     warmth = Warmth()
     try:
         walls.append(WallState(wall.name, await wall.prove()))
-        warmth = await _settled(wall, warm_up)
+        warmth = await _wait_until_settled(wall, warm_up)
     except WallUnavailable as error:
         walls.append(WallState(wall.name, None, error.reason, error.message, error.remediation))
-    found = [runtime.installed() for runtime in runtimes()]
+    found = [runtime.find_installation() for runtime in runtimes()]
     languages = tuple(LanguageState(one.language, one.version, one.path, one.missing, one.remedy) for one in found)
     system = f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}"
     advice = [one.remedy for one in languages if one.missing]
@@ -35,7 +35,7 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
     return Diagnosis(__version__, system, tuple(walls), languages, tuple(line for line in advice if line), warmth)
 
 
-async def _settled(wall: Wall, warm_up: Callable[[str], None]) -> Warmth:
+async def _wait_until_settled(wall: Wall, warm_up: Callable[[str], None]) -> Warmth:
     """What is kept ready, once everything that can be is."""
     for runtime in runtimes():
         with contextlib.suppress(CasemateError):  # what is missing is told elsewhere

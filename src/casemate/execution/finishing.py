@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def finishing(function: Callable[..., T], *arguments: object) -> T:
+async def to_thread_to_end(function: Callable[..., T], *arguments: object) -> T:
     """``function(*arguments)`` in a thread. A cancellation is passed on when it has returned, not before."""
     work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))  # noqa: TID251 - awaited below in every case
     cancelled = False

@@ -50,7 +50,7 @@ def _of_private(finished: Finished) -> Files:
     workspace = _open("workspace", finished.ending.tree_fd)
     try:
         return collect_files(
-            workspace, given=_given(finished), bounds=_bounds(finished), redaction=finished.capture.redaction
+            workspace, given=_digests_of_files(finished), bounds=_bounds(finished), redaction=finished.capture.redaction
         )
     finally:
         os.close(workspace)
@@ -79,7 +79,7 @@ def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[Skippe
     upper = _open("upper", finished.ending.tree_fd)
     try:
         files = collect_files(
-            upper, under=(OUTPUT_NAME,), given=_given(finished), bounds=_bounds(finished),
+            upper, under=(OUTPUT_NAME,), given=_digests_of_files(finished), bounds=_bounds(finished),
             redaction=finished.capture.redaction,
         )  # fmt: skip
         if not keeps:
@@ -119,7 +119,7 @@ def output_before(plan: Plan) -> dict[str, str]:
     return {artifact.name: artifact.sha256 for artifact in found.files}
 
 
-def _given(finished: Finished) -> dict[str, str]:
+def _digests_of_files(finished: Finished) -> dict[str, str]:
     return digests_of(finished.plan)
 
 

@@ -84,14 +84,14 @@ class Watch:
 
     def _look(self, kill: Callable[[Reason], None]) -> None:
         self._handle = None
-        if self.replaced():
+        if self.find_replaced():
             kill("uncovered")
         else:
             self.begin(kill)
 
-    def replaced(self) -> str:
+    def find_replaced(self) -> str:
         """What was replaced, or is empty."""
-        return self._watched.replaced() if self._watched is not None else ""
+        return self._watched.find_replaced() if self._watched is not None else ""
 
     def pause(self) -> None:
         """Look no more until it begins again. Harmless when repeated."""

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import Fault
 from casemate.execution.collect import Collected
-from casemate.execution.finishing import finishing
+from casemate.execution.finishing import to_thread_to_end
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
-from casemate.execution.record import recording
+from casemate.execution.record import record_execution
 from casemate.execution.request import make_request
 from casemate.execution.run import Finished, end_first
 from casemate.execution.seal import seal
@@ -76,14 +76,14 @@ async def install(order: Order, house: House, gateway: Gateway, asker: Requester
     """
     report = await house.wall.prove()
     request, plan = _make_plan(order, house, asker.session)
-    async with recording(house, request, plan) as record:
+    async with record_execution(house, request, plan) as record:
         finished = await _run(plan, house, gateway)
         try:
             execution = seal(
                 Collected(finished, (), (), complete=True), request, report_for(plan, house, report, finished.ending)
             ).execution
             output = execution.text[-_MOST_OUTPUT:]
-            record.noted(execution)
+            record.note_execution(execution)
             if execution.ok:
                 installed = await _keep(order, finished, gateway, asker)
             else:
@@ -149,7 +149,7 @@ async def _serve_gateway(cell: Cell, gateway: Gateway) -> AsyncIterator[None]:
 async def _keep(order: Order, finished: Finished, gateway: Gateway, asker: Requester) -> Installed:
     """What the cell left, into the package set, when it is what the gateway served, and that may be installed."""
     new = await asyncio.to_thread(order.installer.package_set.begin)
-    problem = await finishing(_take, finished.ending.tree_fd, new)
+    problem = await to_thread_to_end(_take, finished.ending.tree_fd, new)
     if problem:
         return Installed("failed", reason=problem)
     found, strangers = await asyncio.to_thread(order.installer.match_files, new, gateway.served)
@@ -161,7 +161,7 @@ async def _keep(order: Order, finished: Finished, gateway: Gateway, asker: Reque
         if not verdict.allow:
             return Installed("denied", reason=verdict.reason or "it was asked for and not approved")
     try:
-        await finishing(order.installer.publish, new, order.requirements)
+        await to_thread_to_end(order.installer.publish, new, order.requirements)
     except OSError as error:
         raise Fault(f"the packages could not be kept: {error}") from error
     return Installed("installed", found)

@@ -58,7 +58,7 @@ class Interceptions:
 
             check_packages()
 
-    def intercepted(self, more: Iterable[tuple[str, int]] = ()) -> CellInterception | None:
+    def interception_for(self, more: Iterable[tuple[str, int]] = ()) -> CellInterception | None:
         """For a cell; None where nobody's TLS ends at the egress proxy. ``more``: canonical names and ports, besides
         those of the sandbox. Raises ``Unavailable``, ``InvalidArgument``."""
         places = self.places.union(more)

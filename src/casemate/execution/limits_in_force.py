@@ -20,7 +20,7 @@ class Cap:
     limits: Limits
     policy: Policy
 
-    def changed(self, now: Limits, given: Mapping[str, Any]) -> Limits:
+    def change(self, now: Limits, given: Mapping[str, Any]) -> Limits:
         """``now`` with what is ``given``. Raises ``InvalidArgument`` for what is no limit, or beyond the most."""
         values = {one.name: getattr(now, one.name) for one in fields(Limits)}
         none_of_its_own = given.get("cpu_time") == 0 and type(given["cpu_time"]) in (int, float)
@@ -30,7 +30,8 @@ class Cap:
             if most is not None and (value is None or value > most):
                 raise InvalidArgument(
                     f"limits.{name}",
-                    f"{_shown(name, value)} is beyond the most, {_shown(name, most)} ({self._origin(name)})",
+                    f"{_format_limit(name, value)} is beyond the most, {_format_limit(name, most)} "
+                    f"({self._origin(name)})",
                     remediation="Whoever makes the sandbox can allow more: Sandbox(limits=Limits(...)), or its policy.",
                 )
         return wanted
@@ -42,7 +43,7 @@ class Cap:
         return "what the sandbox was made with"
 
 
-def _shown(name: str, value: float | None) -> str:
+def _format_limit(name: str, value: float | None) -> str:
     if value is None:
         return "no limit"
     return format_size(int(value)) if LIMIT_BOUNDS[name].form == "size" else f"{value:g}"

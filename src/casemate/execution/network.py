@@ -98,13 +98,13 @@ class SandboxNetwork:
 
         return Injection(placeholders)
 
-    def intercepted(self, admitted: AdmittedRequest) -> CellInterception | None:
+    def interception_for(self, admitted: AdmittedRequest) -> CellInterception | None:
         """Whose TLS is intercepted for what was admitted. Call it once for each cell, for its plan and its network: the
         next answer may have another authority. Raises ``Unavailable``, ``InvalidArgument``."""
         if admitted.through is None:
             return None
         rewrite = self.rewrite(admitted)
-        return self._interceptions.intercepted(() if rewrite is None else rewrite.places)
+        return self._interceptions.interception_for(() if rewrite is None else rewrite.places)
 
     def proxy(self) -> EgressProxy:
         """The egress proxy itself."""

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 async def runtimes(house: House) -> list[RuntimeInfo]:
     """Every language that casemate knows, with what is there for it. Raises nothing for what is missing."""
     installed = await asyncio.to_thread(
-        lambda: [runtime.installed(house.environment) for runtime in catalogue.runtimes()]
+        lambda: [runtime.find_installation(house.environment) for runtime in catalogue.runtimes()]
     )
     try:
         report = await house.wall.prove()
     except WallUnavailable as error:
-        return [_told(one, problem=one.missing or error.message, remedy=one.remedy or error.remediation)
+        return [_runtime_info(one, problem=one.missing or error.message, remedy=one.remedy or error.remediation)
                 for one in installed]  # fmt: skip
-    return [_told(one, one.missing, one.remedy, report.wall, report.proofs) for one in installed]
+    return [_runtime_info(one, one.missing, one.remedy, report.wall, report.proofs) for one in installed]
 
 
-def _told(
+def _runtime_info(
     one: LanguageInstallation, problem: str, remedy: str, wall: str = "", proofs: tuple[Proof, ...] = ()
 ) -> RuntimeInfo:
     known = one.language, not problem, one.version, one.path, one.source

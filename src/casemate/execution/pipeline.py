@@ -11,8 +11,8 @@ from casemate.execution import guarding
 from casemate.execution.ahead import loading_the_rest
 from casemate.execution.network import make_recorder
 from casemate.execution.plan import plan as make_plan
-from casemate.execution.record import recording
-from casemate.execution.redact import prepared, redaction_of
+from casemate.execution.record import record_execution
+from casemate.execution.redact import prepare, redaction_of
 from casemate.execution.requester import open_requester
 from casemate.execution.run import Doors, run
 from casemate.model.plan import Plan, ReadyStart
@@ -34,10 +34,10 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
     report = await house.wall.prove()
     await house.ready()
     admitted = house.admit(request, stream=emitter is not None)
-    intercepted = house.sandbox_network.intercepted(admitted)
+    intercepted = house.sandbox_network.interception_for(admitted)
     plan = make_plan(admitted, house, intercepted, hidden=await guarding.hidden_in(house))
-    redaction = await prepared(redaction_of(request.secrets))
-    async with recording(house, request, plan, redaction) as record:
+    redaction = await prepare(redaction_of(request.secrets))
+    async with record_execution(house, request, plan, redaction) as record:
         before = await _output_before(plan)
         async with open_requester(house, request, emitter, redaction) as asker:
             note = make_recorder(house.log, request, redaction)
@@ -51,7 +51,7 @@ async def execute(request: Request, house: House, emitter: Emitter | None = None
         from casemate.execution.seal import seal
 
         collected = await collect(finished, house)
-        execution = record.finished(seal(collected, request, report_for(plan, house, report, finished.ending)))
+        execution = record.note_sealed(seal(collected, request, report_for(plan, house, report, finished.ending)))
     if emitter:
         from casemate.model.events import Done
 
@@ -96,4 +96,4 @@ def explain(request: Request, house: House, hidden: tuple[str, ...] | None = Non
     unless that was done."""
     admitted = house.admit(request, stream=False)
     seen = guarding.look(house) if hidden is None else hidden
-    return make_plan(admitted, house, house.sandbox_network.intercepted(admitted), hidden=seen)
+    return make_plan(admitted, house, house.sandbox_network.interception_for(admitted), hidden=seen)

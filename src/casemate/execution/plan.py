@@ -66,7 +66,7 @@ def plan(
     launch = runtime.launch(
         house.environment, request.program_name, request.arguments, memory=admitted.limits.memory, session=session
     )
-    trust, entries = trusting(intercepted, house)
+    trust, entries = trust_for(intercepted, house)
     env = merged_env(base_env(admitted.limits, trust), launch, request.env)
     layer = _layer(house)
     if session:
@@ -95,7 +95,7 @@ def plan(
         listeners=NETWORK_SOCKETS if admitted.opens or house.offers() else (),
         session=session,
         reserve=runtime.reserve,
-        waiting=runtime.waiting(
+        waiting=runtime.ready_start(
             RequestedProgram(
                 launch=launch,
                 program_name=request.program_name,
@@ -127,7 +127,7 @@ def listed_hosts(admitted: AdmittedRequest) -> tuple[str, ...]:
     return tuple(map(str, admitted.through.allowed)) if admitted.through else ()
 
 
-def trusting(intercepted: CellInterception | None, house: House) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
+def trust_for(intercepted: CellInterception | None, house: House) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
     """Variables and entries by which a cell trusts the door where that ends TLS; else none, and the system's."""
     entries = house.wall.system_entries()
     return ({}, entries) if intercepted is None else (intercepted.env(), intercepted.entries(entries))

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.errors import CasemateError
-from casemate.execution.finishing import finishing
+from casemate.execution.finishing import to_thread_to_end
 from casemate.model.operation import caller
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ class Record:
         self.outcome: dict[str, Any] | None = None
         self.execution: Execution | None = None
 
-    def finished(self, sealed: Sealed) -> Execution:
+    def note_sealed(self, sealed: Sealed) -> Execution:
         """Note the outcome; it is written when the execution leaves the record."""
-        return self.noted(sealed.execution)
+        return self.note_execution(sealed.execution)
 
-    def noted(self, execution: Execution) -> Execution:
+    def note_execution(self, execution: Execution) -> Execution:
         """The same for an execution that is one step of a session."""
         self.outcome, self.execution = _outcome(execution), execution
         return execution
 
 
 @asynccontextmanager
-async def recording(
+async def record_execution(
     house: House, request: Request, plan: Plan, redaction: Redaction | None = None
 ) -> AsyncIterator[Record]:
     """Write the intent, then exactly one outcome, and tell ``house`` of it. Raises ``RecordUnavailable``: then nothing
@@ -50,7 +50,7 @@ async def recording(
     intent = _intent(request, plan)
     try:
         await _write(
-            log, "intent", request.id, request.namespace, _redacted(intent, redaction) if redaction else intent
+            log, "intent", request.id, request.namespace, _redact_intent(intent, redaction) if redaction else intent
         )
     except asyncio.CancelledError:
         with contextlib.suppress(CasemateError):  # there may be no intent, because it could not be written
@@ -76,10 +76,10 @@ async def _write(
 ) -> None:
     """Write a row here, which takes no longer than handing it to a thread; in a thread where it has to wait."""
     if not log.append(kind, execution_id, namespace, detail, wait=False):
-        await finishing(log.append, kind, execution_id, namespace, detail)
+        await to_thread_to_end(log.append, kind, execution_id, namespace, detail)
 
 
-def _redacted(intent: dict[str, Any], redaction: Redaction) -> dict[str, Any]:
+def _redact_intent(intent: dict[str, Any], redaction: Redaction) -> dict[str, Any]:
     """The row without secrets; of what they were in, the SHA-256 as it was (of its canonical JSON, but for code)."""
     import json
 

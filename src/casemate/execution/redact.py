@@ -22,7 +22,7 @@ def redaction_of(secrets: Secrets) -> Redaction | None:
     return Redaction(secrets.reveal())
 
 
-async def prepared(redaction: Redaction | None) -> Redaction | None:
+async def prepare(redaction: Redaction | None) -> Redaction | None:
     """``redaction``, ready to be used without holding up the event loop."""
     if redaction is not None:
         await asyncio.to_thread(redaction.prepare)

@@ -22,7 +22,7 @@ _TYPOGRAPHIC: dict[str, str | int | None] = {
 _COLON = re.compile(r"expected ':'")
 
 
-def repaired(text: str, language: str, issues: Sequence[Issue]) -> tuple[str, tuple[Fix, ...]]:
+def repair(text: str, language: str, issues: Sequence[Issue]) -> tuple[str, tuple[Fix, ...]]:
     """``text`` with whatever may help, and what that was; nothing for a text that is too long."""
     if len(text) > LONGEST_REPAIRED:
         return text, ()

@@ -30,8 +30,8 @@ class Tally:
     def before(self, further: Callable[[Execution], None]) -> Callable[[Execution], None]:
         """What is told of an execution, counts it and tells ``further``."""
 
-        def told(execution: Execution) -> None:
+        def add_and_hand_on(execution: Execution) -> None:
             self.add(execution)
             further(execution)
 
-        return told
+        return add_and_hand_on

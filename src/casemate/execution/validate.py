@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import InvalidArgument
 from casemate.execution import pipeline
 from casemate.execution.hints import hints_of
-from casemate.execution.repairs import LONGEST_REPAIRED, repaired
+from casemate.execution.repairs import LONGEST_REPAIRED, repair
 from casemate.execution.request import MAX_CODE, make_request
 from casemate.languages.catalogue import runtime_for
 from casemate.languages.checkers import ruff_path
@@ -79,7 +79,7 @@ async def validate(
     if first.is_valid:
         whole = replace(first, issues=(*first.issues, *hints))
         return _validation(runtime.language, whole, valid=True)
-    mended, fixes = await _mended(look, text, first, fix=fix)
+    mended, fixes = await _try_fixes(look, text, first, fix=fix)
     fixed, more = (mended.fixed, mended.fixes) if mended is not None and fix else (None, ())
     notes = first.notes
     if len(text) > LONGEST_REPAIRED:
@@ -88,12 +88,12 @@ async def validate(
     return _validation(runtime.language, whole, valid=False)
 
 
-async def _mended(look: _Look, text: str, first: Found, *, fix: bool) -> tuple[Found | None, tuple[Fix, ...]]:
+async def _try_fixes(look: _Look, text: str, first: Found, *, fix: bool) -> tuple[Found | None, tuple[Fix, ...]]:
     """What a text with fixes in it gave, which is ``fixed``, and the fixes; None where none helps."""
     fixes: tuple[Fix, ...] = ()
     found = first
     for _ in range(_ROUNDS):
-        text, more = await asyncio.to_thread(repaired, text, look.runtime.language, found.issues)
+        text, more = await asyncio.to_thread(repair, text, look.runtime.language, found.issues)
         if not more:
             return None, ()
         fixes += more
@@ -155,7 +155,7 @@ class _Look:
             layer=lambda: shown, asks=False, keeps=False, finished=lambda _: None,
         )  # fmt: skip
         execution = await pipeline.execute(request, alone)
-        found = _of_shell(execution) if language == "shell" else _told(execution)
+        found = _of_shell(execution) if language == "shell" else _read_answer(execution)
         return replace(found, notes=(*found.notes, note)) if note else found
 
     def _ruff(self) -> tuple[str, tuple[tuple[Any, str], ...], str]:
@@ -175,7 +175,7 @@ class _Look:
 # --- what came of it
 
 
-def _ended(execution: Execution) -> Found:
+def _look_cut_short(execution: Execution) -> Found:
     """A look that did not come to its end: what is not read is not let through."""
     why = _ENDED.get(execution.status, "ended the parser that read it")
     code = "too-much" if execution.status in _ENDED else "parser-ended"
@@ -183,26 +183,26 @@ def _ended(execution: Execution) -> Found:
     return Found((Issue(0, 0, message[:_LONGEST], "error", code),))
 
 
-def _told(execution: Execution) -> Found:
+def _read_answer(execution: Execution) -> Found:
     """What a checker has said, which is a stranger's by now."""
     if not execution.ok or execution.truncated:
-        return _ended(execution)
+        return _look_cut_short(execution)
     try:
         said = json.loads(execution.stdout)
         fixed = said.get("fixed")
         return Found(
-            tuple(_issue(one) for one in _listed(said, "issues")),
+            tuple(_issue(one) for one in _list_at(said, "issues")),
             tuple(
-                Fix(_text(one["message"]), _place(one["line"]), _text(one["code"])) for one in _listed(said, "fixes")
+                Fix(_text(one["message"]), _place(one["line"]), _text(one["code"])) for one in _list_at(said, "fixes")
             ),
             fixed if isinstance(fixed, str) else None,
-            tuple(_text(one) for one in _listed(said, "notes")),
+            tuple(_text(one) for one in _list_at(said, "notes")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Found((Issue(0, 0, "it ended the parser that read it (which said nothing)", "error", "parser-ended"),))
 
 
-def _listed(said: Any, name: str) -> list[Any]:
+def _list_at(said: Any, name: str) -> list[Any]:
     found = said[name]
     if not isinstance(found, list):
         raise TypeError(name)
@@ -229,10 +229,10 @@ def _text(text: Any) -> str:
 def _of_shell(execution: Execution) -> Found:
     """What ``bash -n`` says: errors, and doubts. The line after an error repeats what is in it."""
     if execution.status != "failed" and not execution.ok:
-        return _ended(execution)
+        return _look_cut_short(execution)
     issues = tuple(_shell_issues(execution.stderr.splitlines()[:_MOST]))
     if not execution.ok and not any(issue.severity == "error" for issue in issues):
-        return _ended(execution)
+        return _look_cut_short(execution)
     return Found(issues)
 
 

@@ -15,8 +15,8 @@ from casemate.execution.house import House
 from casemate.execution.interception import CellInterception
 from casemate.execution.network import make_recorder
 from casemate.execution.pipeline import report_for
-from casemate.execution.plan import base_env, listed_hosts, network_of, trusting
-from casemate.execution.record import recording
+from casemate.execution.plan import base_env, listed_hosts, network_of, trust_for
+from casemate.execution.record import record_execution
 from casemate.execution.redact import redaction_of
 from casemate.execution.requester import open_requester
 from casemate.execution.run import Doors, Finished, run
@@ -48,7 +48,7 @@ class Wrapped:
 def plan_of(wrapped: Wrapped, admitted: AdmittedRequest, house: House, intercepted: CellInterception | None) -> Plan:
     """Decide everything about the cell. ``intercepted``: what its door is told, too."""
     request, limits = wrapped.request, admitted.limits
-    trust, entries = trusting(intercepted, house)
+    trust, entries = trust_for(intercepted, house)
     env = base_env(limits, trust)
     del env["CASEMATE_OUTPUT"]  # files of a command are its own affair
     env["PATH"] = ":".join(dict.fromkeys(wrapped.folders))
@@ -82,7 +82,7 @@ def plan_of(wrapped: Wrapped, admitted: AdmittedRequest, house: House, intercept
     )
 
 
-def admitted(wrapped: Wrapped, house: House, longest: float | None) -> AdmittedRequest:
+def admit_wrapped(wrapped: Wrapped, house: House, longest: float | None) -> AdmittedRequest:
     """Whether it may run, and within which bounds. ``longest``: seconds that an operator allows; None is no bound.
 
     Raises ``InvalidArgument``.
@@ -105,7 +105,7 @@ async def execute(
     Its failure and a limit are values; raises ``CasemateError`` for the rest. Cancelling ends the cell.
     """
     report = await house.wall.prove()
-    intercepted = house.sandbox_network.intercepted(within)
+    intercepted = house.sandbox_network.interception_for(within)
     plan = plan_of(wrapped, within, house, intercepted)
     request = wrapped.request
     redaction = redaction_of(request.secrets)
@@ -115,13 +115,13 @@ async def execute(
         started(cell)
         return cell
 
-    async with recording(house, request, plan, redaction) as record:
+    async with record_execution(house, request, plan, redaction) as record:
         async with open_requester(house, request, None, redaction) as asker:
             note = make_recorder(house.log, request, redaction)
             network_of = partial(house.sandbox_network.cell_network, within, intercepted, note=note, offers=())
             finished = await run(plan, start, None, {}, Doors(asker, network_of, asks=False), redaction)
         collected = await _collect(finished, house)
-        return record.finished(seal(collected, request, report_for(plan, house, report, finished.ending)))
+        return record.note_sealed(seal(collected, request, report_for(plan, house, report, finished.ending)))
 
 
 async def _collect(finished: Finished, house: House) -> Collected:

@@ -74,6 +74,6 @@ def language_of(file_name: str) -> str | None:
     return next((runtime.language for runtime in runtimes() if ending in runtime.extensions), None)
 
 
-def installed() -> list[LanguageInstallation]:
+def list_installed() -> list[LanguageInstallation]:
     """What this machine has for each language, or what is missing and the command that helps."""
-    return [runtime.installed() for runtime in runtimes()]
+    return [runtime.find_installation() for runtime in runtimes()]

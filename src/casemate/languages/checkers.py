@@ -16,9 +16,9 @@ def ruff_path() -> Path | None:
         status = place.stat()
     except OSError:
         return None
-    return _checked(place, status.st_ino, status.st_mtime_ns)
+    return _find_cached(place, status.st_ino, status.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=4)
-def _checked(place: Path, inode: int, changed: int) -> Path | None:  # noqa: ARG001 - they are part of the key
+def _find_cached(place: Path, inode: int, changed: int) -> Path | None:  # noqa: ARG001 - they are part of the key
     return place if is_program(place) else None

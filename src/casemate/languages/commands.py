@@ -48,7 +48,7 @@ def find(name: str, path: str, cwd: Path, inside: Path) -> InterpreterCommand:
 
     Raises ``InvalidArgument`` for one that is not there or cannot be started.
     """
-    program = _located(name, path, cwd)
+    program = _locate(name, path, cwd)
     entries: dict[Entry, None] = {}
     shown: dict[Path, None] = {}
     folders: dict[str, None] = {}
@@ -67,7 +67,7 @@ def find(name: str, path: str, cwd: Path, inside: Path) -> InterpreterCommand:
     return InterpreterCommand(program, tuple(entries), tuple(shown), (*folders, *SYSTEM_PATH.split(":")), is_node)
 
 
-def _located(name: str, path: str, cwd: Path) -> Path:
+def _locate(name: str, path: str, cwd: Path) -> Path:
     if not name or "\0" in name:
         raise InvalidArgument("command", f"{name!r} is no name of a command")
     if "/" in name:
@@ -99,7 +99,7 @@ def _chain_of_interpreters(program: Path, path: str) -> Iterator[Path]:
             program = Path(os.path.normpath(words[0]))
         else:
             name = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
-            program = _located(name, path, Path("/"))
+            program = _locate(name, path, Path("/"))
         if not program.is_file():
             raise InvalidArgument("command", f"its interpreter {str(program)!r} is not there")
 

@@ -54,7 +54,7 @@ def find(environment: Environment) -> Interpreter:
     if not isinstance(environment, str | os.PathLike):
         raise _refused_list(environment)
     given = Path(os.path.abspath(os.path.expanduser(os.fspath(environment))))
-    return _checked(_at(given), given)
+    return _check_release(_at(given), given)
 
 
 def _own() -> Interpreter:
@@ -78,7 +78,7 @@ def _own() -> Interpreter:
         user_packages=packages if str(packages) in sys.path else None,
     )
     try:
-        return _checked(found, executable)
+        return _check_release(found, executable)
     except InvalidArgument as error:
         raise RuntimeMissing(
             "python",
@@ -114,7 +114,7 @@ def _at(given: Path) -> Interpreter:
             f"{chain[-1]} is not a program but a script, such as a version manager's shim",
             remediation="Give the interpreter itself: run it with -c 'import sys; print(sys.executable)'.",
         )
-    return _described(executable, chain)
+    return _describe(executable, chain)
 
 
 def _executable_at(given: Path) -> Path:
@@ -128,7 +128,7 @@ def _executable_at(given: Path) -> Path:
     return given
 
 
-def _described(executable: Path, chain: tuple[Path, ...]) -> Interpreter:
+def _describe(executable: Path, chain: tuple[Path, ...]) -> Interpreter:
     """What Python itself would find out about its folders, in the way that it does (see getpath in its manual)."""
     home = _virtual_environment_of(executable)
     settings = _settings(home) if home else {}
@@ -221,7 +221,7 @@ def _outside_the_system(trees: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(tree for tree in trees if not is_system(tree)))
 
 
-def _checked(found: Interpreter, given: Path) -> Interpreter:
+def _check_release(found: Interpreter, given: Path) -> Interpreter:
     if found.release < OLDEST:
         oldest = ".".join(str(part) for part in OLDEST)
         raise InvalidArgument("environment", f"{given} is Python {found.version}; {oldest} is the oldest that works")

@@ -87,7 +87,7 @@ class NodeRuntime:
             raise RuntimeMissing("node", "no Node was found", remediation=f"Get it: {_REMEDY}")
         return launch_of(found, program_name, arguments, memory, _INTERRUPTIBLE if session else ())
 
-    def waiting(self, asked: RequestedProgram) -> ReadyStart | str:
+    def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
         """See :class:`casemate.languages.runtime.Runtime`: what is required before the program waits for it."""
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
@@ -99,7 +99,7 @@ class NodeRuntime:
         # The heap's size is given when Node starts, so that limits cannot be narrowed later.
         return ReadyStart(argv, {**asked.base_env, "CASEMATE_WAIT": "6"}, order, asked.limits, _COST)
 
-    def installed(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
+    def find_installation(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
         """The Node that is used."""
         found = self._find()
         if found is None:
@@ -110,10 +110,10 @@ class NodeRuntime:
     def _find(self) -> NodeInterpreter | None:
         """What was found before, as long as it is what it was; a search takes longer than starting a cell may."""
         path = os.environ.get("PATH", SYSTEM_PATH) if self._path is None else self._path
-        if self._known is not None and self._known[1:] == (_changed(self._known[0].program), path):
+        if self._known is not None and self._known[1:] == (_modified_at(self._known[0].program), path):
             return self._known[0]
         found = find(_own_packages() if self._packages is None else self._packages, path)
-        self._known = None if found is None else (found, _changed(found.program), path)
+        self._known = None if found is None else (found, _modified_at(found.program), path)
         return found
 
 
@@ -155,7 +155,7 @@ def npm_of(program: str) -> Path:
     )
 
 
-def _changed(program: Path) -> int:
+def _modified_at(program: Path) -> int:
     try:
         return os.stat(program).st_mtime_ns
     except OSError:

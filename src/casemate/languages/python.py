@@ -58,9 +58,9 @@ class PythonRuntime:
         session: bool = False,  # noqa: ARG002
     ) -> Launch:
         """See :class:`casemate.languages.runtime.Runtime`."""
-        return launch_of(_found(environment), program_name, arguments)
+        return launch_of(_find(environment), program_name, arguments)
 
-    def waiting(self, asked: RequestedProgram) -> ReadyStart | str:
+    def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
         """See :class:`casemate.languages.runtime.Runtime`: a program is forked from the zygote of its environment."""
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START) or _unfit(asked)
         if why:
@@ -80,17 +80,17 @@ class PythonRuntime:
             cost=_COST_PRELOADED if preload else _COST,
             preload=preload,
             optional=asked.preload is None,
-            stamp=_stamp_of(asked.launch.entries, asked.launch.argv[0], asked.launch.version, _now()),
-            fuller=() if preload else _wanted(asked),
+            stamp=_stamp_of(asked.launch.entries, asked.launch.argv[0], asked.launch.version, _current_tick()),
+            fuller=() if preload else _modules_to_preload(asked),
             fuller_cost=_COST_PRELOADED,
         )
 
-    def installed(self, environment: Environment = None) -> LanguageInstallation:
+    def find_installation(self, environment: Environment = None) -> LanguageInstallation:
         """The interpreter that casemate runs on, or that of an environment."""
         from casemate.languages.installed import LanguageInstallation
 
         try:
-            found = _found(environment)
+            found = _find(environment)
         except CasemateError as error:
             return LanguageInstallation(
                 self.language, missing=error.message, remedy="python3 -m venv ~/casemate-python"
@@ -118,7 +118,7 @@ def _preload(asked: RequestedProgram) -> tuple[str, ...]:
     A wrong guess costs time and nothing else: a cell with them takes several times as long to make, and a program
     that imports one that is not loaded waits for it as in plain Python.
     """
-    names = _wanted(asked)
+    names = _modules_to_preload(asked)
     if asked.session:
         return (*names, _SESSION)
     if asked.folder is not None:
@@ -129,7 +129,7 @@ def _preload(asked: RequestedProgram) -> tuple[str, ...]:
     return names if named else ()
 
 
-def _wanted(asked: RequestedProgram) -> tuple[str, ...]:
+def _modules_to_preload(asked: RequestedProgram) -> tuple[str, ...]:
     return PRELOADED if asked.preload is None else asked.preload
 
 
@@ -189,22 +189,22 @@ def _env_of(found: Interpreter) -> dict[str, str]:
     return env
 
 
-def _now() -> int:
+def _current_tick() -> int:
     """Changes a few times a second: for how long an environment's packages are not looked at again."""
     return int(time.monotonic() * _LOOKS_A_SECOND)
 
 
-def _found(environment: Environment) -> Interpreter:
+def _find(environment: Environment) -> Interpreter:
     if isinstance(environment, str | os.PathLike):
         path = os.path.abspath(os.path.expanduser(os.fspath(environment)))
-        return _remembered(path, _stamps(path))
+        return _find_cached(path, _stamps(path))
     if environment is None:
-        return _remembered(None, _stamps(sys.executable))
+        return _find_cached(None, _stamps(sys.executable))
     return interpreters.find(environment)
 
 
 @functools.lru_cache(maxsize=64)
-def _remembered(path: str | None, stamps: tuple[int, ...]) -> Interpreter:  # noqa: ARG001 - the stamps are the key
+def _find_cached(path: str | None, stamps: tuple[int, ...]) -> Interpreter:  # noqa: ARG001 - the stamps are the key
     return interpreters.find(path)
 
 

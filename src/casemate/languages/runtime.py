@@ -73,11 +73,11 @@ class Runtime(Protocol):
         """
         ...
 
-    def waiting(self, asked: RequestedProgram) -> ReadyStart | str:
+    def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
         """How a process of this language waits for such a program, or why it could not be begun in one."""
         ...
 
-    def installed(self, environment: Environment = None) -> LanguageInstallation:
+    def find_installation(self, environment: Environment = None) -> LanguageInstallation:
         """What there is, found out without starting it each time. Raises nothing."""
         ...
 

@@ -13,7 +13,7 @@ from casemate.errors import RuntimeMissing
 from casemate.languages.installed import LanguageInstallation
 from casemate.languages.places import entries_for, hops
 from casemate.languages.runtime import SYSTEM_PATH, Environment
-from casemate.languages.waiting import RequestedProgram, bounded, read_at_start, too_special
+from casemate.languages.waiting import RequestedProgram, check_order_length, read_at_start, too_special
 from casemate.model.plan import GUEST, PROGRAM, Launch, ReadyStart
 
 _REMEDY = "apt-get install bash"
@@ -57,7 +57,7 @@ class ShellRuntime:
             argv=(str(shell), f"{PROGRAM}/{program_name}", *arguments),
         )
 
-    def waiting(self, asked: RequestedProgram) -> ReadyStart | str:
+    def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
         """See :class:`casemate.languages.runtime.Runtime`: bash reads ``BASH_ENV`` before it opens its program."""
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
@@ -68,13 +68,13 @@ class ShellRuntime:
         if asked.arguments:
             return "its program has arguments"
         head = b"# session\n" if asked.session else b""  # see shell_wait.sh
-        order = bounded(head + _exports(asked) + b"\0")
+        order = check_order_length(head + _exports(asked) + b"\0")
         if isinstance(order, str):
             return order
         env = {**asked.base_env, "BASH_ENV": _WAIT}
         return ReadyStart((program, *rest), env, order, asked.most, _COST)
 
-    def installed(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
+    def find_installation(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
         """The shell that is used."""
         shell = _find()
         if shell is None:

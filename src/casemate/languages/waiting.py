@@ -74,9 +74,9 @@ def json_order(env: Mapping[str, str], arguments: tuple[str, ...], *, session: b
         body = json.dumps(order, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return "a variable or an argument is not valid UTF-8"
-    return bounded(len(body).to_bytes(4, "big") + body)
+    return check_order_length(len(body).to_bytes(4, "big") + body)
 
 
-def bounded(order: bytes) -> bytes | str:
+def check_order_length(order: bytes) -> bytes | str:
     """``order``, or why it is too long."""
     return order if len(order) <= _MAX_ORDER else "its variables and arguments are too long to be handed over"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
 from casemate.errors import InvalidArgument
 from casemate.model.foreign import ARGUMENTS
 from casemate.model.operation import Between
-from casemate.model.options import Default, complete, defaults_of, marked, takes_options
+from casemate.model.options import Default, complete, defaults_of, find_marker, takes_options
 
 _FACTORS = {
     "": 1,
@@ -115,7 +115,7 @@ class LimitBounds(NamedTuple):
 
 
 def _bounds_of(annotation: Any) -> LimitBounds:
-    kind, bounds = annotation.__origin__, marked(annotation, Between)
+    kind, bounds = annotation.__origin__, find_marker(annotation, Between)
     if bounds is _SECONDS:
         return LimitBounds("seconds", *bounds)
     return LimitBounds("size" if kind == str | int else "whole" if kind is int else "number", *bounds)

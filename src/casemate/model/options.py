@@ -35,7 +35,7 @@ class Default(NamedTuple):
     value: Any
 
 
-def marked(annotation: Any, kind: type[T]) -> T:
+def find_marker(annotation: Any, kind: type[T]) -> T:
     """The mark of this kind in an annotation, which has one."""
     return next(mark for mark in get_args(annotation)[1:] if isinstance(mark, kind))
 
@@ -43,7 +43,7 @@ def marked(annotation: Any, kind: type[T]) -> T:
 @cache
 def defaults_of(definition: type) -> Mapping[str, Any]:
     """Each option of ``definition`` with its default."""
-    return {name: marked(annotation, Default).value for name, annotation in definition.__annotations__.items()}
+    return {name: find_marker(annotation, Default).value for name, annotation in definition.__annotations__.items()}
 
 
 def complete(definition: type, options: Mapping[str, Any], call: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from casemate.api.options import Cursor, Name, Page, Path
 from casemate.errors import InvalidArgument, NotFound
-from casemate.execution.finishing import finishing
+from casemate.execution.finishing import to_thread_to_end
 from casemate.execution.request import check_name
 from casemate.files.archives import Carried, Packer, close_after
 from casemate.model.call_options import Text
@@ -287,7 +287,7 @@ class ArchiveOperations(Group):
                 carried = await files.pack(path, target, top=top)
             else:
                 left = await self._shared.kept.files_of(str(run), principal)
-                carried = await finishing(_pack, _beneath(left, path), target, top)
+                carried = await to_thread_to_end(_pack, _beneath(left, path), target, top)
         size = await asyncio.to_thread(lambda: target.stat().st_size)
         return Packed(
             handle, size, carried.files, carried.folders, carried.bytes, carried.left_out, carried.is_whole

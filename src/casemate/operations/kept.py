@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault, NotFound, SandboxClosed, Unavailable
 from casemate.execution.event_log import EventLog
-from casemate.execution.finishing import finishing
+from casemate.execution.finishing import to_thread_to_end
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Done
 from casemate.model.execution import Cause
@@ -313,13 +313,13 @@ class KeptRuns:
             try:
                 is_small = not execution.artifacts and not execution.full_output and _length(execution) <= _SMALL
                 work = partial(self._stored, kept.head, execution, kept.log.size if kept.log else 0)
-                self._remember(work() if is_small else await finishing(work))
+                self._remember(work() if is_small else await to_thread_to_end(work))
                 return
             except OSError as failed:
                 error = Unavailable(f"its outcome cannot be kept: {failed.strerror or failed}")
         kept.head["error"] = error_document(error) if error else None
         with contextlib.suppress(OSError):
-            await finishing(self._store.end, kept.run, {**kept.head, "is_done": True}, None)
+            await to_thread_to_end(self._store.end, kept.run, {**kept.head, "is_done": True}, None)
 
     def _stored(self, head: Document, execution: Execution, events: int) -> Execution:
         """The same with contents that are in the store. ``events``: their bytes."""
@@ -357,7 +357,7 @@ class KeptRuns:
             self._unwanted.append(run)
         if len(self._unwanted) >= _UNWANTED or sum(gone.values()) > _SMALL:
             unwanted, self._unwanted = self._unwanted, []
-            await finishing(self._drop, unwanted)
+            await to_thread_to_end(self._drop, unwanted)
 
     def _drop(self, runs: list[str]) -> None:
         for run in runs:
@@ -381,8 +381,8 @@ class KeptRuns:
                 await kept.going.cancel()
         if followers := {kept.follower for kept in all_runs if kept.follower}:
             await asyncio.wait(followers)
-        await finishing(self._drop, self._unwanted)
-        await finishing(self._store.close)
+        await to_thread_to_end(self._drop, self._unwanted)
+        await to_thread_to_end(self._store.close)
 
 
 def _length(execution: Execution) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from casemate.errors import InvalidArgument, NotFound, Unavailable
-from casemate.execution.finishing import finishing
+from casemate.execution.finishing import to_thread_to_end
 from casemate.files.temporary import TemporaryFolder, sweep
 from casemate.model.limits import format_size
 from casemate.model.operation import Principal
@@ -182,7 +182,7 @@ class Uploads:
 
     async def load(self) -> None:
         """Remove what processes that were killed have left."""
-        await finishing(sweep)
+        await to_thread_to_end(sweep)
 
     async def put(self, data: AsyncIterable[bytes], principal: Principal) -> str:
         """Keep the bytes; the handle. Raises ``InvalidArgument`` for more than is taken, and ``Unavailable``."""
@@ -201,7 +201,7 @@ class Uploads:
                 )
             upload.size = MOST_BYTES
             yield handle, upload.path
-            upload.size = await finishing(lambda: upload.path.stat().st_size)
+            upload.size = await to_thread_to_end(lambda: upload.path.stat().st_size)
 
     @contextlib.asynccontextmanager
     async def _begun(self, principal: Principal) -> AsyncIterator[tuple[str, _Upload]]:
@@ -217,7 +217,7 @@ class Uploads:
         try:
             yield handle, upload
         except BaseException:
-            await finishing(self._forget, handle)
+            await to_thread_to_end(self._forget, handle)
             raise
         finally:
             upload.users, upload.until = upload.users - 1, time.monotonic() + SECONDS
@@ -234,9 +234,9 @@ class Uploads:
                     if upload.size > MOST_BYTES or self._total(upload.payer) > MOST_OF_ONE:
                         most = f"{format_size(MOST_BYTES)} each, {format_size(MOST_OF_ONE)} together"
                         raise InvalidArgument("upload", f"is more than is taken: {most}")
-                    await finishing(file.write, piece)
+                    await to_thread_to_end(file.write, piece)
             finally:
-                await finishing(file.close)
+                await to_thread_to_end(file.close)
         except OSError as error:
             raise Unavailable(f"the upload cannot be kept: {error.strerror or error}") from None
 
@@ -260,12 +260,12 @@ class Uploads:
         """Forget one, unless it is being used; harmless where there is none."""
         upload = self._uploads.get(handle)
         if upload is not None and principal.may_see(upload.owner) and not upload.users:
-            await finishing(self._forget, handle)
+            await to_thread_to_end(self._forget, handle)
 
     async def _sweep(self) -> None:
         now = time.monotonic()
         for handle in [known for known, one in self._uploads.items() if not one.users and one.until < now]:
-            await finishing(self._forget, handle)
+            await to_thread_to_end(self._forget, handle)
 
     def _forget(self, handle: str) -> None:
         upload = self._uploads.pop(handle, None)
@@ -276,4 +276,4 @@ class Uploads:
         """Remove all of them."""
         self._uploads.clear()
         if self._folder is not None:
-            await finishing(self._folder.remove)
+            await to_thread_to_end(self._folder.remove)

@@ -74,7 +74,7 @@ def is_loopback(host: str) -> bool:
     return False
 
 
-def connected(address: Address, seconds: float) -> socket.socket:
+def connect(address: Address, seconds: float) -> socket.socket:
     """A connection to a Unix socket, whose folder is this user's alone and whose other end is this user's, too.
 
     Raises ``OSError`` where nobody listens, and ``Unavailable`` where somebody else does.

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from casemate.errors import CasemateError, Unavailable
 from casemate.operations.documents import error_from
-from casemate.remote.address import Address, connected
-from casemate.remote.http import MOST_BODY, lost
+from casemate.remote.address import Address, connect
+from casemate.remote.http import MOST_BODY, connection_lost
 
 _WITHIN = 60.0  # seconds for each step of a request
 
@@ -27,7 +27,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self._address = address
 
     def connect(self) -> None:
-        self.sock = connected(self._address, _WITHIN)
+        self.sock = connect(self._address, _WITHIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +42,32 @@ class BlockingHttp:
         body = json.dumps(dict(arguments), allow_nan=False).encode()
         path = "/v1/" + quote(operation.replace(".", "/"))
         with closing(self._connection()) as connection:
-            answer = self._sent(connection, "POST", path, body)
+            answer = self._send(connection, "POST", path, body)
             return json.loads(self._whole(answer))
 
     def upload(self, content: bytes) -> str:
         """A handle for ``content``, which arguments may name for a short while. Raises as :meth:`call`."""
         with closing(self._connection()) as connection:
-            answer = self._sent(connection, "PUT", "/v1/uploads", content)
+            answer = self._send(connection, "PUT", "/v1/uploads", content)
             handle: str = json.loads(self._whole(answer))["handle"]
             return handle
 
     def download(self, parts: tuple[str, ...]) -> bytes:
         """All bytes of a file. Raises as :meth:`call`."""
         with closing(self._connection()) as connection:
-            return self._whole(self._sent(connection, "GET", _path(parts)))
+            return self._whole(self._send(connection, "GET", _path(parts)))
 
     def save(self, parts: tuple[str, ...], path: str | PathLike[str]) -> None:
         """Copy a file to ``path``, replacing what is there. Raises as :meth:`call`, and ``OSError``."""
         with closing(self._connection()) as connection:
-            answer = self._sent(connection, "GET", _path(parts))
+            answer = self._send(connection, "GET", _path(parts))
             target = Path(path)
             made = target.with_name(f".{target.name}.{id(answer):x}")
             try:
                 with made.open("xb") as file:
                     shutil.copyfileobj(answer, file)
                 if not answer.isclosed() and answer.length:
-                    raise lost(self.address, ConnectionResetError("closed within its answer"))
+                    raise connection_lost(self.address, ConnectionResetError("closed within its answer"))
                 made.replace(target)
             finally:
                 made.unlink(missing_ok=True)
@@ -79,7 +79,7 @@ class BlockingHttp:
         kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
         return kind(address.host, address.port, timeout=_WITHIN)
 
-    def _sent(
+    def _send(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes = b""
     ) -> http.client.HTTPResponse:
         headers = {**self.headers, "host": self.address.host_header, "content-type": "application/json"}
@@ -87,7 +87,7 @@ class BlockingHttp:
             connection.request(method, path, body or None, headers)
             answer = connection.getresponse()
         except (TimeoutError, OSError, http.client.HTTPException) as error:
-            raise lost(self.address, error) from error
+            raise connection_lost(self.address, error) from error
         if answer.status != 200:
             raise _failure(answer)
         return answer
@@ -96,7 +96,7 @@ class BlockingHttp:
         try:
             found = answer.read(MOST_BODY + 1)
         except (OSError, http.client.HTTPException) as error:
-            raise lost(self.address, error) from error
+            raise connection_lost(self.address, error) from error
         if len(found) > MOST_BODY:
             raise Unavailable(
                 f"the answer of {self.address} is larger than {MOST_BODY} bytes", remediation="Save it to a file."

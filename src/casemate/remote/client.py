@@ -20,7 +20,7 @@ from casemate.remote.fingerprints import different, fingerprints
 from casemate.remote.http import MOST_BODY, Http, HttpAnswer
 from casemate.remote.places import places_of
 from casemate.remote.sse import EventReader
-from casemate.remote.starting import found, started
+from casemate.remote.starting import find_service, start_service
 from casemate.version import __version__
 
 _JSON = {"content-type": "application/json"}
@@ -109,7 +109,7 @@ class RemoteOperations:
                 if isinstance(part, HttpAnswer):
                     head = part
                 elif head is not None and head.status != 200:
-                    raise _error(_parsed(part), head.status)
+                    raise _error(_parse_json(part), head.status)
                 elif (reached := reached + len(part)) > MOST_BODY:
                     raise Unavailable(f"an archive of {self.address} is larger than {MOST_BODY} bytes")
                 else:
@@ -145,7 +145,7 @@ class RemoteOperations:
                         if head.status == 200:
                             continue
                         body = b"".join([one async for one in parts if isinstance(one, bytes)])
-                        raise _error(_parsed(body), head.status)
+                        raise _error(_parse_json(body), head.status)
                     for event in reader.feed(part):
                         yield event
         except ConnectionError as error:
@@ -192,7 +192,7 @@ async def connect(
         if address.folder is None and token is None:
             raise InvalidArgument("token", f"{address} wants one (casemate service token add)")
         remote = RemoteOperations(address, headers)
-        await _checked(remote)
+        await _check_version(remote)
         return remote
     remote = await _own(headers, variables, start=start, runs=runs)
     if start:
@@ -200,9 +200,9 @@ async def connect(
     return remote
 
 
-async def attached(environ: Mapping[str, str]) -> RemoteOperations:
+async def attach(environ: Mapping[str, str]) -> RemoteOperations:
     """A connection to the user's service that runs, of whatever version. Raises ``Unavailable`` where none does."""
-    address = found(places_of(environ))
+    address = find_service(places_of(environ))
     if address is None:
         raise _none_runs()
     return RemoteOperations(address, _headers(None, None, None))
@@ -218,18 +218,18 @@ async def _own(
 ) -> RemoteOperations:
     places = places_of(environ)
     for attempt in (1, 2, 3):
-        address = await started(places, environ) if start else found(places)
+        address = await start_service(places, environ) if start else find_service(places)
         if address is None:
             raise _none_runs()
         remote = RemoteOperations(address, headers)
         why = await _unfit(remote, environ)
-        if not why and start and runs and attempt == 1 and await _is_anothers(remote) and await _ended(remote):
+        if not why and start and runs and attempt == 1 and await _is_anothers(remote) and await _stop_if_idle(remote):
             continue
         if not why:
             return remote
-        if why == _IS_ENDING and start and attempt < 3 and await _gone(remote):
+        if why == _IS_ENDING and start and attempt < 3 and await _wait_until_gone(remote):
             continue
-        if attempt > 1 or not start or not await _ended(remote):
+        if attempt > 1 or not start or not await _stop_if_idle(remote):
             await remote.close()
             raise Unavailable(
                 why, remediation="casemate service stop ends it, and what it runs; the next command starts a new one."
@@ -257,7 +257,7 @@ async def _unfit(remote: RemoteOperations, environ: Mapping[str, str]) -> str:
     return ""
 
 
-async def _checked(remote: RemoteOperations) -> None:
+async def _check_version(remote: RemoteOperations) -> None:
     said = await remote.health()
     if said.get("version") not in (None, __version__):
         await remote.close()
@@ -267,13 +267,13 @@ async def _checked(remote: RemoteOperations) -> None:
         )
 
 
-async def _ended(remote: RemoteOperations) -> bool:
+async def _stop_if_idle(remote: RemoteOperations) -> bool:
     """Have a service end in which nothing lives; whether it has."""
     answer = await remote.request("POST", "/v1/service/stop", b'{"if_idle": true}', **_JSON)
-    return answer.status == 200 and await _gone(remote)
+    return answer.status == 200 and await _wait_until_gone(remote)
 
 
-async def _gone(remote: RemoteOperations) -> bool:
+async def _wait_until_gone(remote: RemoteOperations) -> bool:
     """Wait until nobody answers any more; whether that is so. Its connections are closed."""
     await remote.close()
     deadline = time.monotonic() + _ENDS_WITHIN
@@ -330,10 +330,10 @@ def _value(answer: HttpAnswer) -> Any:
 
 
 def _document(answer: HttpAnswer) -> Any:
-    return _parsed(answer.body)
+    return _parse_json(answer.body)
 
 
-def _parsed(body: bytes) -> Any:
+def _parse_json(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

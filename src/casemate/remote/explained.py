@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.execution.request import code_of, stdin_of
 from casemate.model.plan import ListeningSocket, Plan, ReadyStart, Secrets, Workspace
 from casemate.operations.cell_plan import CellPlan, CellWait
-from casemate.remote.revived import revived
+from casemate.remote.revived import revive
 from casemate.sessions.inspection import MASK
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ def plan_from(
 ) -> Plan:
     """``told`` by the service about a run of ``code`` with ``files`` and ``stdin``, which it does not tell again. Each
     secret's value is a mask, and the order of ``waiting`` empty."""
-    cell: CellPlan = revived(CellPlan, told)
+    cell: CellPlan = revive(CellPlan, told)
     as_they_are = {field.name: getattr(cell, field.name) for field in fields(Plan) if field.name in told}
     return Plan(
         **{
             **as_they_are,
-            "workspace": Workspace(**_named(cell.workspace)),
+            "workspace": Workspace(**_field_values(cell.workspace)),
             "deadline": math.inf if cell.deadline is None else cell.deadline,
-            "listeners": tuple(ListeningSocket(**_named(one)) for one in cell.listeners),
-            "waiting": _waiting(cell.waiting),
+            "listeners": tuple(ListeningSocket(**_field_values(one)) for one in cell.listeners),
+            "waiting": _ready_start(cell.waiting),
             "secrets": Secrets(dict.fromkeys(cell.secrets, MASK)),
             "code": code_of(code),
             "files": {name: _content(content) for name, content in (files or {}).items()},
@@ -41,13 +41,13 @@ def plan_from(
     )
 
 
-def _waiting(cell: CellWait | str) -> ReadyStart | str:
+def _ready_start(cell: CellWait | str) -> ReadyStart | str:
     if isinstance(cell, str):
         return cell
-    return ReadyStart(**_named(cell), order=b"")
+    return ReadyStart(**_field_values(cell), order=b"")
 
 
-def _named(told: Any) -> dict[str, Any]:
+def _field_values(told: Any) -> dict[str, Any]:
     """The values of a dataclass by its fields, not looked into."""
     return {field.name: getattr(told, field.name) for field in fields(told)}
 

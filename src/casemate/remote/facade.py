@@ -14,8 +14,8 @@ from casemate.model.options import complete, takes_options
 from casemate.remote.blocking import BlockingHttp
 from casemate.remote.client import RemoteOperations, connect
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
-from casemate.remote.given import limits_of, plain, uploaded, uploaded_blocking
-from casemate.remote.revived import revived, type_named
+from casemate.remote.given import limits_of, plain, upload_files, uploaded_blocking
+from casemate.remote.revived import revive, type_named
 from casemate.remote.rooms import Approvals, Artifacts, Audit, Egress, Packages, Sessions, Tools, Vault
 from casemate.remote.session import Session
 
@@ -88,42 +88,42 @@ class ConnectedSandbox:
     async def validate(self, code: str | bytes, language: str = "python", fix: bool = False, **given: Any) -> Any:
         """See :meth:`casemate.Sandbox.validate`."""
         told = await self._ways.call("validate", **plain({"code": code}), language=language, fix=fix, **given)
-        return revived(type_named("casemate.model.overview:Validation"), told)
+        return revive(type_named("casemate.model.overview:Validation"), told)
 
     async def runtimes(self) -> list[Any]:
         """See :meth:`casemate.Sandbox.runtimes`."""
         told = await self._ways.call("runtimes")
-        return [revived(type_named("casemate.model.overview:RuntimeInfo"), one) for one in told]
+        return [revive(type_named("casemate.model.overview:RuntimeInfo"), one) for one in told]
 
     async def stats(self) -> Any:
         """See :meth:`casemate.Sandbox.stats`."""
-        return revived(type_named("casemate.model.overview:Stats"), await self._ways.call("stats"))
+        return revive(type_named("casemate.model.overview:Stats"), await self._ways.call("stats"))
 
     async def inspect(self, session: str | Session) -> Any:
         """See :meth:`casemate.Sandbox.inspect`."""
         of = session if isinstance(session, str) else session.id
         told = await self._ways.call("inspect", session=of)
-        return revived(type_named("casemate.model.overview:Inspection"), told)
+        return revive(type_named("casemate.model.overview:Inspection"), told)
 
     async def set_limits(self, limits: Limits | None = None, **given: Any) -> Limits:
         """Narrow the limits of whatever this caller runs from now on; those in force. ``given``: single ones."""
         told = await self._ways.call("set_limits", limits={**(limits_of(limits) or {}), **given})
-        return revived(Limits, told)  # type: ignore[no-any-return]
+        return revive(Limits, told)  # type: ignore[no-any-return]
 
     async def doctor(self) -> Diagnosis:
         """See :meth:`casemate.Sandbox.doctor`: what the service's machine offers."""
         kind = type_named("casemate.model.isolation:Diagnosis")
-        return revived(kind, await self._ways.call("doctor"))  # type: ignore[no-any-return]
+        return revive(kind, await self._ways.call("doctor"))  # type: ignore[no-any-return]
 
     @takes_options(RunOptions)
     async def plan(self, code: str | bytes, *, session: object = None, **options: Unpack[RunOptions]) -> ProgramPlan:
         """See :meth:`casemate.Sandbox.plan`. The plan is held in the service, for this caller alone: for an hour after
         its last use, the last 50 of them; ``run`` of one that is held no more raises ``NotFound``."""
         from casemate.api.call_plan import check_no_session
-        from casemate.remote.planned import planned
+        from casemate.remote.planned import plan_program
 
         check_no_session(session)
-        return await planned(
+        return await plan_program(
             self._ways, partial(self._begin, "plans.start", code, complete(RunOptions, options, "plan"))
         )
 
@@ -151,7 +151,7 @@ class ConnectedSandbox:
 
     async def _call(self, operation: str, code: str | bytes, values: Mapping[str, Any]) -> Any:
         """What ``operation`` answers about a program with these options; large files are uploaded before."""
-        files = await uploaded(self.invoke, values["files"])
+        files = await upload_files(self.invoke, values["files"])
         document = plain({"code": code, **values, "files": files})
         return await self.invoke(operation, {**document, "timeout": values["timeout"]})
 

@@ -121,17 +121,17 @@ class Run:
 
 async def run_to_end(start: Callable[[], Awaitable[Run]]) -> Execution:
     """Begin a run and wait for it; being cancelled ends it, too."""
-    run = await _begun(start)
+    run = await _begin(start)
     try:
         return await run.wait()
     except asyncio.CancelledError:
-        await _ended(run)
+        await _cancel(run)
         raise
 
 
 async def stream_to_end(start: Callable[[], Awaitable[Run]]) -> AsyncGenerator[Event]:
     """Begin a run and follow its events; leaving early ends it."""
-    run = await _begun(start)
+    run = await _begin(start)
     is_over = False
     try:
         async with contextlib.aclosing(run.stream()) as events:
@@ -140,21 +140,21 @@ async def stream_to_end(start: Callable[[], Awaitable[Run]]) -> AsyncGenerator[E
                 yield event
     finally:
         if not is_over:
-            await _ended(run)
+            await _cancel(run)
 
 
-async def _begun(start: Callable[[], Awaitable[Run]]) -> Run:
+async def _begin(start: Callable[[], Awaitable[Run]]) -> Run:
     """The run, which is ended when nobody waits for its beginning any more."""
     beginning = asyncio.ensure_future(start())  # noqa: TID251 - waited for below, whatever happens
     try:
         return await asyncio.shield(beginning)
     except asyncio.CancelledError:
         with contextlib.suppress(CasemateError):  # it never began
-            await _ended(await beginning)
+            await _cancel(await beginning)
         raise
 
 
-async def _ended(run: Run) -> None:
+async def _cancel(run: Run) -> None:
     """Have it end; a service that is gone has ended it itself."""
     with contextlib.suppress(CasemateError, TimeoutError):
         async with asyncio.timeout(_ENDS_WITHIN):

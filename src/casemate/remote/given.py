@@ -55,7 +55,7 @@ def plain(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value != [] or name == "allowed_domains"}
 
 
-async def uploaded(remote: RemoteOperations, files: Mapping[str, Content] | None) -> dict[str, Any] | None:
+async def upload_files(remote: RemoteOperations, files: Mapping[str, Content] | None) -> dict[str, Any] | None:
     """Files as the service takes them: small ones as they are, others sent ahead. Raises ``InvalidArgument``."""
     if files is None:
         return None

@@ -13,7 +13,7 @@ from typing import Any
 import h11
 
 from casemate.errors import Unavailable
-from casemate.remote.address import Address, connected
+from casemate.remote.address import Address, connect
 
 _CONNECT_WITHIN = 10.0  # seconds
 _IDLE_MOST = 20.0  # seconds that a connection is kept; the service keeps it longer
@@ -108,7 +108,7 @@ class Http:
             yield connection, answer
             is_whole = connection.http.our_state is h11.DONE and connection.http.their_state is h11.DONE
         except (OSError, h11.RemoteProtocolError) as error:
-            raise lost(self.address, error) from error
+            raise connection_lost(self.address, error) from error
         finally:
             if is_whole:
                 self._keep(connection)
@@ -145,7 +145,7 @@ class Http:
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
                 if address.folder is not None:
-                    one = connected(address, _CONNECT_WITHIN)
+                    one = connect(address, _CONNECT_WITHIN)
                     one.setblocking(False)
                     reader, writer = await asyncio.open_unix_connection(sock=one, limit=_CHUNK * 4)
                 else:
@@ -155,11 +155,11 @@ class Http:
         except TimeoutError:
             raise ConnectionError(f"{address} does not accept a connection") from None
         except ssl.SSLCertVerificationError as error:
-            raise lost(address, error) from None
+            raise connection_lost(address, error) from None
         return _HttpConnection(reader, writer)
 
 
-def lost(address: Address, error: Exception) -> Unavailable:
+def connection_lost(address: Address, error: Exception) -> Unavailable:
     """The error that says that a service went away within a request, or is not known to be the one that was meant."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return Unavailable(

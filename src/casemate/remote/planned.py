@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
 
 
-async def planned(ways: Ways, start: Callable[[], Awaitable[Run]]) -> ProgramPlan:
+async def plan_program(ways: Ways, start: Callable[[], Awaitable[Run]]) -> ProgramPlan:
     """The plan of a program that ``start`` has the service try out; being cancelled ends that, too."""
     execution = await run_to_end(start)
     told = await ways.call("plans.get", plan=execution.id)

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
-def revived(kind: Any, told: Any) -> Any:
+def revive(kind: Any, told: Any) -> Any:
     """``told`` as a ``kind``: a dataclass, a list, tuple or mapping of such, or whatever it is. What a newer service
     says besides is left out."""
     origin, arguments = get_origin(kind), get_args(kind)
@@ -19,15 +19,15 @@ def revived(kind: Any, told: Any) -> Any:
     if isinstance(kind, type) and is_dataclass(kind) and isinstance(told, Mapping):
         hints = get_type_hints(kind, globalns=vars(sys.modules[kind.__module__]))
         known = [field for field in fields(kind) if field.init and field.repr and field.name in told]
-        return kind(**{field.name: revived(hints[field.name], told[field.name]) for field in known})
+        return kind(**{field.name: revive(hints[field.name], told[field.name]) for field in known})
     if origin in (Union, types.UnionType):
-        return revived(_choice(arguments, told), told)
+        return revive(_choice(arguments, told), told)
     if origin in (list, Sequence) and isinstance(told, list):
-        return [revived(arguments[0], one) for one in told]
+        return [revive(arguments[0], one) for one in told]
     if origin is tuple and isinstance(told, list):
-        return tuple(revived(arguments[0], one) for one in told)
+        return tuple(revive(arguments[0], one) for one in told)
     if origin in (dict, Mapping) and isinstance(told, Mapping):
-        return {name: revived(arguments[1], one) for name, one in told.items()}
+        return {name: revive(arguments[1], one) for name, one in told.items()}
     return told
 
 

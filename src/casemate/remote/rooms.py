@@ -15,7 +15,7 @@ from casemate.model.options import complete, takes_options
 from casemate.model.overview import Installed, InstalledPackage
 from casemate.policy.inject import Inject
 from casemate.remote.following import Ways
-from casemate.remote.revived import revived, type_named
+from casemate.remote.revived import revive, type_named
 from casemate.remote.session import Session
 from casemate.tools.connections.answers import ABSENT, Answer
 from casemate.tools.tools import ToolSummary
@@ -122,7 +122,7 @@ class Tools(Room):
         return Answer(told["content"], told.get("structured", ABSENT), told["is_error"])
 
     def _summaries(self, told: builtins.list[Any]) -> builtins.list[ToolSummary]:
-        return [revived(ToolSummary, one) for one in told]
+        return [revive(ToolSummary, one) for one in told]
 
 
 class Vault(Room):
@@ -144,7 +144,7 @@ class Vault(Room):
     async def injects(self) -> dict[str, Inject | None]:
         """Every name with where its value may go."""
         told = await self._ways.call("vault.names")
-        return {one["name"]: revived(Inject, one["inject"]) for one in told}
+        return {one["name"]: revive(Inject, one["inject"]) for one in told}
 
 
 class Packages(Room):
@@ -156,21 +156,21 @@ class Packages(Room):
     ) -> Installed:  # fmt: skip
         """Install packages, once somebody or a rule has allowed their files."""
         given = {"sources": sources, "scripts": scripts, "upgrade": upgrade, "timeout": timeout}
-        told = await self._ways.call("packages.install", **_named(packages, language, session), **given)
-        return revived(Installed, told)  # type: ignore[no-any-return]
+        told = await self._ways.call("packages.install", **_package_arguments(packages, language, session), **given)
+        return revive(Installed, told)  # type: ignore[no-any-return]
 
     async def list(
         self, *, language: str = "python", session: Session | str | None = None
     ) -> tuple[InstalledPackage, ...]:
         """What was installed."""
         told = await self._ways.call("packages.list", language=language, session=_id_of(session))
-        return tuple(revived(InstalledPackage, one) for one in told)
+        return tuple(revive(InstalledPackage, one) for one in told)
 
     async def remove(
         self, packages: str | Iterable[str], *, language: str = "python", session: Session | str | None = None
     ) -> tuple[tuple[str, str], ...]:
         """Take away what was installed; name and version of each that was there."""
-        told = await self._ways.call("packages.remove", **_named(packages, language, session))
+        told = await self._ways.call("packages.remove", **_package_arguments(packages, language, session))
         return tuple((one["name"], one["version"]) for one in told)
 
 
@@ -197,7 +197,7 @@ class Audit(Room):
     async def tail(self, limit: int = 50, **given: Any) -> builtins.list[Any]:
         """The newest rows, the newest first; ``given``: as of a local sandbox."""
         told = await self._ways.call("audit.tail", limit=limit, **given)
-        return [revived(type_named("casemate.audit.reading:AuditRow"), one) for one in told]
+        return [revive(type_named("casemate.audit.reading:AuditRow"), one) for one in told]
 
     async def events(self, *, after: int | None = None) -> AsyncGenerator[Any]:
         """What happens, as it comes to be on record; ``after``: as of a local sandbox."""
@@ -205,12 +205,12 @@ class Audit(Room):
         given = {} if after is None else {"cursor": after}
         async with contextlib.aclosing(self._ways.remote.stream("audit.events", given)) as events:
             async for told in events:
-                yield revived(kind, told)
+                yield revive(kind, told)
 
     async def verify(self) -> Any:
         """Whether every row is as it was written, and none is missing."""
         told = await self._ways.call("audit.verify")
-        return revived(type_named("casemate.audit.chain:Verdict"), told)
+        return revive(type_named("casemate.audit.chain:Verdict"), told)
 
 
 class Egress(Room):
@@ -219,13 +219,13 @@ class Egress(Room):
     async def request(self, domain: str, *, session: Session | str | None = None, **given: Any) -> Any:
         """Ask whether programs may connect to ``domain``, and wait for the answer; ``given``: as of a local sandbox."""
         told = await self._ways.call("egress.request", domain=domain, session=_id_of(session), **given)
-        return revived(type_named("casemate.execution.egress_request:EgressAnswer"), told)
+        return revive(type_named("casemate.execution.egress_request:EgressAnswer"), told)
 
 
 def _id_of(session: Session | str | None) -> str | None:
     return session.id if isinstance(session, Session) else session
 
 
-def _named(packages: str | Iterable[str], language: str, session: Session | str | None) -> dict[str, Any]:
+def _package_arguments(packages: str | Iterable[str], language: str, session: Session | str | None) -> dict[str, Any]:
     names = [packages] if isinstance(packages, str) else list(packages)
     return {"packages": names, "language": language, "session": _id_of(session)}

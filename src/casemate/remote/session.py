@@ -14,7 +14,7 @@ from casemate.model.call_options import StepOptions
 from casemate.model.options import complete, takes_options
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
 from casemate.remote.given import plain
-from casemate.remote.revived import revived, type_named
+from casemate.remote.revived import revive, type_named
 from casemate.sessions.files import FileInfo
 from casemate.sessions.protocol import Variable
 
@@ -93,7 +93,7 @@ class Session:
     async def variables(self) -> list[Variable]:
         """See :meth:`casemate.Session.variables`."""
         told = await self._ways.call("sessions.variables", session=self.id)
-        return [revived(Variable, one) for one in told]
+        return [revive(Variable, one) for one in told]
 
     async def get(self, name: str) -> Any:
         """See :meth:`casemate.Session.get`."""
@@ -165,7 +165,7 @@ class Files:
     async def list(self, name: str = "") -> builtins.list[FileInfo]:
         """What lies in a folder."""
         told = await self._ways.call("files.list", session=self._session, path=name or ".")
-        return [revived(FileInfo, one) for one in told]
+        return [revive(FileInfo, one) for one in told]
 
     async def remove(self, name: str) -> None:
         """Remove a file, a link or an empty folder."""
@@ -175,20 +175,20 @@ class Files:
         """Write a folder as a tar archive to a file of this machine; what is in it."""
         told = await self._ways.remote("archives.pack", {"session": self._session, "path": name, "top": top})
         try:
-            with _opened(target) as file:
+            with _open_target(target) as file:
                 await self._ways.remote.fetch(told["handle"], file)
         except OSError as error:
             raise Unavailable(f"the archive cannot be written: {error.strerror or error}") from None
         finally:
             await self._ways.call("archives.drop", handle=told["handle"])
-        return _carried(told)
+        return _carried_of(told)
 
     async def unpack(self, source: str | os.PathLike[str], name: str = "") -> Carried:
         """Put the files and folders of a tar archive of this machine into a folder of the workspace; what came out."""
         handle = await self._ways.remote.upload(await _content(source))
         given = {"session": self._session, "handle": handle, "path": name}
         try:
-            return _carried(await self._ways.remote("archives.unpack", given))
+            return _carried_of(await self._ways.remote("archives.unpack", given))
         finally:
             await self._ways.call("archives.drop", handle=handle)
 
@@ -222,14 +222,14 @@ async def _content(source: str | os.PathLike[str]) -> bytes:
         raise InvalidArgument("source", f"{os.fspath(source)!r}: {error.strerror}") from None
 
 
-def _opened(target: str | os.PathLike[str]) -> BinaryIO:
+def _open_target(target: str | os.PathLike[str]) -> BinaryIO:
     try:
         return open(target, "wb")
     except OSError as error:
         raise InvalidArgument("target", f"{os.fspath(target)!r}: {error.strerror}") from None
 
 
-def _carried(told: Mapping[str, Any]) -> Carried:
+def _carried_of(told: Mapping[str, Any]) -> Carried:
     known = {name: told[name] for name in ("files", "folders", "bytes", "left_out", "is_whole")}
-    carried: Carried = revived(type_named("casemate.files.archives:Carried"), known)
+    carried: Carried = revive(type_named("casemate.files.archives:Carried"), known)
     return carried

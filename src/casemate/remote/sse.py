@@ -22,7 +22,7 @@ class Event:
     data: Any
 
 
-def framed(name: str, data: Any, id: str = "") -> bytes:  # noqa: A002 - the field's name
+def frame_event(name: str, data: Any, id: str = "") -> bytes:  # noqa: A002 - the field's name
     """One event, its data as JSON in ASCII, which no line break can be in."""
     lines = [f"id: {id}"] if id else []
     text = json.dumps(data, separators=(",", ":"))

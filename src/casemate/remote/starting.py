@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
 from casemate.errors import Unavailable
-from casemate.remote.address import Address, connected
+from casemate.remote.address import Address, connect
 from casemate.remote.environment import environment_of_service
 from casemate.remote.places import LOG, STARTING, Places, open_private, socket_folders
 
@@ -23,26 +23,26 @@ _LAST_WORDS = 2000  # bytes of its log that an error quotes
 _started: list[int] = []  # processes that this one has started
 
 
-def found(places: Places) -> Address | None:
+def find_service(places: Places) -> Address | None:
     """Where a service answers now, or None. Raises ``Unavailable`` where somebody else's does."""
     for folder in socket_folders(places):
         address = Address(folder=folder)
         with contextlib.suppress(OSError):  # nobody listens there
-            connected(address, 5.0).close()
+            connect(address, 5.0).close()
             return address
     return None
 
 
-async def started(places: Places, environ: Mapping[str, str]) -> Address:
+async def start_service(places: Places, environ: Mapping[str, str]) -> Address:
     """Where the service answers, which is started unless it runs. Raises ``Unavailable`` where it does not start."""
-    if (address := found(places)) is not None:
+    if (address := find_service(places)) is not None:
         return address
     folder = open_private(places.state, make=True)
     try:
         async with _alone(folder):
-            if (address := found(places)) is not None:  # whoever was first has started it
+            if (address := find_service(places)) is not None:  # whoever was first has started it
                 return address
-            return await _answering(places, _spawn(folder, environ), folder)
+            return await _wait_for_answer(places, _spawn(folder, environ), folder)
     finally:
         os.close(folder)
 
@@ -88,10 +88,10 @@ def _spawn(folder: int, environ: Mapping[str, str]) -> int:
     return pid
 
 
-async def _answering(places: Places, pid: int, folder: int) -> Address:
+async def _wait_for_answer(places: Places, pid: int, folder: int) -> Address:
     deadline = time.monotonic() + _START_WITHIN
     while time.monotonic() < deadline:
-        if (address := found(places)) is not None:
+        if (address := find_service(places)) is not None:
             return address
         if _has_ended(pid):
             raise _did_not_start("it ended at once", places.state, folder)

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed
-from casemate.execution.finishing import finishing
+from casemate.execution.finishing import to_thread_to_end
 from casemate.execution.guarding import hidden_in
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
-from casemate.execution.redact import prepared
+from casemate.execution.redact import prepare
 from casemate.files.names import display_path
 from casemate.files.walk import open_folder
 from casemate.model.execution import SkippedFile
@@ -86,7 +86,7 @@ class SessionCells:
     async def _end_if_not_hidden(self, interpreter: InterpreterCell) -> None:
         """End it where a file that is to be hidden came or was replaced since it began: it could read that."""
         new = sorted({*await self._find_hidden()} - {*interpreter.plan.workspace.hidden})
-        if interpreter.watch.replaced():
+        if interpreter.watch.find_replaced():
             self._end_note = _REPLACED
         elif new:
             self._end_note = SkippedFile(display_path(tuple(os.fsencode(new[0]).split(b"/"))), _NEW)
@@ -130,10 +130,10 @@ class SessionCells:
     async def _start(self) -> InterpreterCell:
         report = await self._house.wall.prove()
         await self._house.ready()
-        intercepted = self._house.sandbox_network.intercepted(self._admitted)
+        intercepted = self._house.sandbox_network.interception_for(self._admitted)
         plan = self._make_plan(intercepted, await self._find_hidden())
         if self._collector is None:
-            await prepared(self._redaction)
+            await prepare(self._redaction)
             self._collector = await asyncio.to_thread(StepFileCollector, plan, self._house, self._redaction)
         if self._ended_cell is not None:
             plan = replace(plan, continues=self._ended_cell.id, files={})  # they lie there
@@ -231,15 +231,15 @@ class SessionCells:
         if self._upper < 0 and not self._is_closed and interpreter.plan.workspace.kind == "overlay":
             self._upper = open_folder(interpreter.tree_fd if ending is None else ending.tree_fd, b"upper")
         if ending is not None:
-            return await finishing(partial(self._collector.collect, ending.tree_fd, dead=True))
+            return await to_thread_to_end(partial(self._collector.collect, ending.tree_fd, dead=True))
         tree = interpreter.tree_fd
         if self._collector.is_empty(tree) or await asyncio.to_thread(self._collector.is_untouched, tree):
             return StepFiles()
         try:
             is_paused = await interpreter.cell.pause_files()
-            files = await finishing(partial(self._collector.collect, tree, dead=False))
+            files = await to_thread_to_end(partial(self._collector.collect, tree, dead=False))
         except Fault:  # it has ended since: nothing in it runs
-            return await finishing(partial(self._collector.collect, tree, dead=True))
+            return await to_thread_to_end(partial(self._collector.collect, tree, dead=True))
         finally:
             interpreter.cell.resume_files()
         with contextlib.suppress(Fault):  # it has ended since

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from casemate.errors import InvalidArgument
-from casemate.execution.finishing import finishing
+from casemate.execution.finishing import to_thread_to_end
 from casemate.execution.request import check_name
 from casemate.files.beneath import CHUNK, Attributes, Hashed, data_in, open_beneath, pieces_of, write_file
 from casemate.files.names import text_of
@@ -153,7 +153,7 @@ class SessionFiles:
                     f"{name!r}: {_HIDDEN}",
                     remediation="It can be shown with allow_read, when the sandbox is made.",
                 )
-            return await finishing(_run_on, work, root, name, *arguments)
+            return await to_thread_to_end(_run_on, work, root, name, *arguments)
 
 
 def _inner(name: str) -> str:

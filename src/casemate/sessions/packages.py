@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.approvals.requester import Origin
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
-from casemate.execution.finishing import finishing
+from casemate.execution.finishing import to_thread_to_end
 from casemate.execution.request import check_timeout
 from casemate.files.lines import LineClient, line_of, read_line, read_object, while_there
 from casemate.languages.node import npm_of
@@ -250,7 +250,7 @@ class Packages:
             package_set = await self._package_set(*key)
             there = [one for one in _list_installed(package_set) if one[0] in names]
             if there:
-                await finishing(_take_away, package_set, {name for name, _ in there})
+                await to_thread_to_end(_take_away, package_set, {name for name, _ in there})
                 if found is not None:
                     await found.show_packages(str(package_set.folder), _PLACES[language])
         return tuple(there)

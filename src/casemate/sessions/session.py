@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
 from casemate.execution.house import House
 from casemate.execution.network import make_recorder
-from casemate.execution.record import recording
+from casemate.execution.record import record_execution
 from casemate.execution.redact import redacted_crossings, redaction_of
 from casemate.execution.requester import open_requester
 from casemate.execution.stream import events
@@ -292,7 +292,7 @@ class Session:
         plan = self._plan(interpreter, request, stream=emitter is not None)
         interpreter.cell_network.note = make_recorder(self._house.log, request, self._redaction)
         self._interrupted, self._running = False, request.id
-        async with recording(self._house, request, plan, self._redaction) as record:
+        async with record_execution(self._house, request, plan, self._redaction) as record:
             capture = interpreter.make_capture(plan.limits, emitter, self._redaction)
             step = RunningStep(interpreter.next_number(), capture, emitter)
             try:
@@ -305,7 +305,7 @@ class Session:
             if end.ending is not None:
                 self._cells.discard(interpreter)
             outcome = outcome_of(request, capture, plan.limits, end, state, files, interpreter.report)
-            return record.noted(replace(outcome, crossings=self._new_crossings(interpreter)))
+            return record.note_execution(replace(outcome, crossings=self._new_crossings(interpreter)))
 
     def _plan(self, interpreter: InterpreterCell, request: Request, *, stream: bool) -> Plan:
         plan = interpreter.plan

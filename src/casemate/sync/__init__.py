@@ -87,7 +87,7 @@ class Sandbox:
     @takes_options(RunOptions)
     def start(self, code: str | bytes, **options: Unpack[RunOptions]) -> Run:
         """See :meth:`casemate.Sandbox.start`."""
-        return Run(self._wait(_called(self._sandbox.start, code, **options)), self._wait)
+        return Run(self._wait(_call(self._sandbox.start, code, **options)), self._wait)
 
     @takes_options(RunOptions)
     def plan(self, code: str | bytes, **options: Unpack[RunOptions]) -> ProgramPlan:
@@ -137,7 +137,7 @@ class Sandbox:
     @takes_options(SessionOptions)
     def session(self, language: str = "python", **options: Unpack[SessionOptions]) -> Session:
         """See :meth:`casemate.Sandbox.session`."""
-        return Session(self._wait(_called(self._sandbox.session, language, **options)), self._wait)
+        return Session(self._wait(_call(self._sandbox.session, language, **options)), self._wait)
 
     @property
     def sessions(self) -> Sessions:
@@ -248,7 +248,7 @@ class Session:
 
     def start(self, code: str | bytes, **arguments: Any) -> Run:
         """See :meth:`casemate.sessions.session.Session.start`."""
-        return Run(self._wait(_called(self._session.start, code, **arguments)), self._wait)
+        return Run(self._wait(_call(self._session.start, code, **arguments)), self._wait)
 
     def attach(self, run_id: str) -> Run:
         """See :meth:`casemate.sessions.session.Session.attach`."""
@@ -256,7 +256,7 @@ class Session:
 
     def interrupt(self) -> None:
         """See :meth:`casemate.sessions.session.Session.interrupt`."""
-        self._wait(_called(self._session.interrupt))
+        self._wait(_call(self._session.interrupt))
 
     def reset(self) -> None:
         """See :meth:`casemate.sessions.session.Session.reset`."""
@@ -330,7 +330,7 @@ class Sessions:
         return self._wait(self._sessions.bridge(name, giving, taking))
 
 
-async def _called(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+async def _call(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """``function`` in the sandbox's own loop."""
     return function(*arguments, **named)
 

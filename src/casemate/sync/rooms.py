@@ -51,7 +51,7 @@ def each(events: AsyncGenerator[Any], wait: Wait) -> Iterator[Any]:
     """Events one by one; leaving early closes their stream."""
     try:
         while (event := wait(anext(events, None))) is not None:
-            yield blocking(event) if isinstance(event, asynchronous_request.ApprovalRequest) else event
+            yield make_blocking(event) if isinstance(event, asynchronous_request.ApprovalRequest) else event
     finally:
         with contextlib.suppress(SandboxClosed):  # which has closed it
             wait(events.aclose())
@@ -79,13 +79,13 @@ class Approvals:
 
     def pending(self) -> list[ApprovalRequest]:
         """See :meth:`casemate.approvals.approvals.Approvals.pending`."""
-        return [blocking(request) for request in self._approvals.pending()]
+        return [make_blocking(request) for request in self._approvals.pending()]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._approvals, name)
 
 
-def blocking(request: asynchronous_request.ApprovalRequest) -> ApprovalRequest:
+def make_blocking(request: asynchronous_request.ApprovalRequest) -> ApprovalRequest:
     """The same request with blocking methods."""
     return ApprovalRequest(*(getattr(request, field.name) for field in fields(request)))
 

@@ -47,15 +47,15 @@ class Guard:
         usual: tuple[str, ...] = (),
         seen: tuple[str, ...] = (),
     ) -> None:
-        self._named = (*map(_resolved, hidden), *map(_resolved, unwritable))
+        self._named = (*map(_resolve_pattern, hidden), *map(_resolve_pattern, unwritable))
         names = [pattern.removeprefix(_ANYWHERE) for pattern in usual if pattern.startswith(_ANYWHERE)]
         self._listings = None
         if not (hidden or unwritable or protection) and len(names) == len(usual) and not any(map(_is_special, names)):
             self._listings = Listings(frozenset(names))
-        self._hidden = compile_globs(map(_resolved, hidden))
-        self._usual = compile_globs(map(_resolved, usual))
-        self._seen = {_resolved(path) for path in seen}
-        self._unwritable = compile_globs(map(_resolved, unwritable))
+        self._hidden = compile_globs(map(_resolve_pattern, hidden))
+        self._usual = compile_globs(map(_resolve_pattern, usual))
+        self._seen = {_resolve_pattern(path) for path in seen}
+        self._unwritable = compile_globs(map(_resolve_pattern, unwritable))
         self._protection = protection
 
     def find(self, folder: Path) -> GuardedPaths:
@@ -72,14 +72,14 @@ class Guard:
                 names.hide({path} | _behind(folder, path) if is_link else {path})
             elif not is_link and self._is_kept(path, absolute, is_folder):
                 names.keep(path)
-        return names.found()
+        return names.guarded_paths()
 
     def hides(self, folder: Path, path: str) -> bool:
         """Whether ``path`` beneath ``folder`` (as of :meth:`find`) is hidden by its name, or lies in what is."""
         parts = path.split("/")
         return any(self._is_hidden(f"{folder}/{'/'.join(parts[:depth])}") for depth in range(1, len(parts) + 1))
 
-    def missing(self, folder: Path) -> Iterator[str]:
+    def find_missing(self, folder: Path) -> Iterator[str]:
         """Paths in ``folder`` that are to be hidden or kept, and are not there: nothing can be laid over them."""
         for path in self._named:
             if not is_pattern(path) and Path(path).is_relative_to(folder) and not os.path.lexists(path):
@@ -113,7 +113,7 @@ class _Names:
             self._kept.add(path)
             self._check()
 
-    def found(self) -> GuardedPaths:
+    def guarded_paths(self) -> GuardedPaths:
         """All of it. Raises ``InvalidArgument`` where that does not fit."""
         found = GuardedPaths(_outermost(self.hidden), tuple(sorted(self._kept)))
         _check_fits((*found.hidden, *found.kept), self._folder)
@@ -172,7 +172,7 @@ class Watched:
                     'workspace_mode="overlay".',
                 ) from None
 
-    def replaced(self) -> str:
+    def find_replaced(self) -> str:
         """The first of them that is another now; empty where none is."""
         for place, fd in self._held.items():
             try:
@@ -189,7 +189,7 @@ class Watched:
             os.close(self._held.popitem()[1])
 
 
-def _resolved(pattern: str) -> str:
+def _resolve_pattern(pattern: str) -> str:
     """The same where its folders are no links, as far as they can be named."""
     start = literal_folder(pattern)
     return os.path.join(os.path.realpath(start), pattern[len(start) :].lstrip("/"))
@@ -208,11 +208,11 @@ def _quick_walk(folder: Path, listings: Listings, names: _Names) -> Iterator[tup
         path = waiting.pop()
         inside = path[len(top) + 1 :]
         try:
-            listed = walk.listed(path, _MOST_LOOKED_AT - looked_at)
+            listed = walk.list_folder(path, _MOST_LOOKED_AT - looked_at)
             if listed.named:
                 _check_entered(path)
         except OSError as error:
-            names.hide(_unlisted(path, inside, error))
+            names.hide(_hide_unlisted(path, inside, error))
             continue
         looked_at += listed.entries
         for name, is_link in listed.named:
@@ -239,7 +239,7 @@ def _walk(folder: Path, names: _Names) -> Iterator[tuple[str, bool, bool]]:
             entries = _entries(folder / path, _MOST_LOOKED_AT - looked_at)
             _check_entered(folder / path)
         except OSError as error:
-            names.hide(_unlisted(str(folder / path), path, error))
+            names.hide(_hide_unlisted(str(folder / path), path, error))
             continue
         for entry in entries:
             inner = f"{path}/{entry.name}" if path else entry.name
@@ -306,7 +306,7 @@ def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
         return list(islice(found, most + 1))
 
 
-def _unlisted(absolute: str, path: str, error: OSError) -> set[str]:
+def _hide_unlisted(absolute: str, path: str, error: OSError) -> set[str]:
     """A folder that may not be listed is hidden where what is in it could be opened all the same, by its name, or once
     its owner, who the cell may be, has changed its permission bits. Where it cannot even be looked at, as in a folder
     that may be listed and not entered, or at too long a path, that is so of the one that it lies in."""

@@ -49,7 +49,7 @@ class Listings:
         """For one walk, whose every folder is as it is now."""
         return Walk(self._names, self)
 
-    def known(self) -> _KnownListings:
+    def known_listings(self) -> _KnownListings:
         """What is known of the folders as they are mounted now."""
         with self._lock:
             if self._have_mounts_changed():
@@ -86,14 +86,14 @@ class Walk:
         self._known: _KnownListings | None = None
         self._count = 0
 
-    def listed(self, path: str, most: int) -> FolderListing:
+    def list_folder(self, path: str, most: int) -> FolderListing:
         """What the folder at ``path`` holds, without what is in folders that are looked for; of more than ``most``
         entries one more than that. Raises ``OSError``."""
         self._count += 1
         if self._count <= _FEW:
             return self._list(path, (), most)
         if self._known is None:
-            self._known = self._listings.known()
+            self._known = self._listings.known_listings()
         began, kept = time.time_ns(), self._known.kept
         status = os.lstat(path)
         stamp = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_mtime_ns)

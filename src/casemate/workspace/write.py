@@ -79,7 +79,7 @@ class Writer:
 
     def keep(self, path: tuple[bytes, ...], is_folder: bool) -> str | None:
         """Why what lies at ``path`` must not be removed, or None."""
-        return self._protected.reason(tuple(_loosely(name) for name in path), folder=is_folder)
+        return self._protected.reason(tuple(_lossy_text(name) for name in path), folder=is_folder)
 
     # ------------------------------------------------------------------------------------------- the walk's visits
 
@@ -183,7 +183,7 @@ class Writer:
                 raise OSError(0, reason)
             os.unlink(name, dir_fd=above)
         os.mkdir(name, 0o700, dir_fd=above)
-        self._made(entry)
+        self._note_made(entry)
         self.written.append(text_of(entry.path, True))
 
     def _remove_hidden(self, entry: Entry, level: _Level) -> None:
@@ -209,7 +209,7 @@ class Writer:
             attributes = Attributes(_mode(entry.stat.st_mode, there), self._owner, entry.stat.st_mtime_ns)
             clear = lambda: self._clear(entry, there)  # noqa: E731
             write_file(folder, name, self._chunks(file), attributes, before=clear)
-            self._made(entry)
+            self._note_made(entry)
         finally:
             os.close(file)
         self.written.append(text_of(entry.path))
@@ -224,10 +224,10 @@ class Writer:
         there = status_of(folder, name)
         clear = lambda: self._clear(entry, there)  # noqa: E731
         write_link(folder, name, os.fsdecode(target), self._owner, before=clear)
-        self._made(entry)
+        self._note_made(entry)
         self.written.append(text_of(entry.path))
 
-    def _made(self, entry: Entry) -> None:
+    def _note_made(self, entry: Entry) -> None:
         made = os.stat(entry.name, dir_fd=self._levels[-1].folder, follow_symlinks=False)
         self.identities.add(identity(made))
         if self._seen is not None:
@@ -264,7 +264,7 @@ class Writer:
     # ---------------------------------------------------------------------------------------------------- reports
 
     def _reason(self, entry: Entry, *, is_folder: bool) -> str | None:
-        rules = (*self._levels[-1].rules, _loosely(entry.name))
+        rules = (*self._levels[-1].rules, _lossy_text(entry.name))
         return self._protected.reason(rules, folder=is_folder)
 
     def _note(self, entry: Entry) -> None:
@@ -305,5 +305,5 @@ def _mode(wanted: int, there: os.stat_result | None) -> int:
     return wanted & (0o700 | there.st_mode & 0o077 | executable)
 
 
-def _loosely(name: bytes) -> str:
+def _lossy_text(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.languages.catalogue import installed, language_of, runtime_for, runtimes
+from casemate.languages.catalogue import language_of, list_installed, runtime_for, runtimes
 from casemate.languages.runtime import Runtime
 from casemate.languages.shell import ShellRuntime
 
@@ -43,9 +43,9 @@ def test_a_name_that_tells_nothing_has_no_language(name: str) -> None:
 
 
 def test_every_language_is_listed_with_what_is_there_or_what_helps() -> None:
-    for found in installed():
+    for found in list_installed():
         assert (found.version and found.path) or (found.missing and found.remedy)
-    assert [found.language for found in installed()] == [runtime.language for runtime in runtimes()]
+    assert [found.language for found in list_installed()] == [runtime.language for runtime in runtimes()]
 
 
 def test_a_shell_program_is_started_by_its_absolute_path_without_a_hook() -> None:
@@ -56,7 +56,7 @@ def test_a_shell_program_is_started_by_its_absolute_path_without_a_hook() -> Non
 
 
 def test_the_shells_version_is_what_it_says_of_itself() -> None:
-    found = ShellRuntime().installed()
+    found = ShellRuntime().find_installation()
     if not found.path.endswith("bash"):
         pytest.skip("no bash here: apt-get install bash")
     told = subprocess.run([found.path, "--version"], capture_output=True, text=True, check=True).stdout

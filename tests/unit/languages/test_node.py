@@ -110,12 +110,12 @@ def test_without_any_node_the_command_that_helps_is_said() -> None:
         runtime("/nowhere").launch(None, "main.js", ())
     assert caught.value.language == "node"
     assert "pip install 'casemate[node]'" in caught.value.remediation
-    assert runtime("/nowhere").installed().remedy == "pip install 'casemate[node]'"
+    assert runtime("/nowhere").find_installation().remedy == "pip install 'casemate[node]'"
 
 
 @pytest.mark.needs("node")
 def test_the_node_of_this_machine_tells_its_version() -> None:
-    found = NodeRuntime().installed()
+    found = NodeRuntime().find_installation()
     assert found.version.count(".") == 2
     assert Path(found.path).exists()
 
@@ -128,4 +128,4 @@ def test_a_node_without_headers_is_asked_for_its_version(tmp_path: Path) -> None
     program = tmp_path / "bin/node"
     program.parent.mkdir()
     shutil.copy(Path(system).resolve(), program)
-    assert runtime(program).installed().version.count(".") == 2
+    assert runtime(program).find_installation().version.count(".") == 2

@@ -290,6 +290,6 @@ def test_a_search_path_of_the_callers_comes_after_the_hooks_own() -> None:
 
 
 def test_the_python_is_listed_with_version_and_path() -> None:
-    found = PythonRuntime().installed()
+    found = PythonRuntime().find_installation()
     assert (found.language, found.path, found.missing) == ("python", sys.executable, "")
     assert found.version.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")

@@ -17,7 +17,7 @@ from casemate.languages.node import NodeRuntime
 from casemate.languages.python import PRELOADED, PythonRuntime
 from casemate.languages.runtime import THREAD_COUNTS
 from casemate.languages.shell import ShellRuntime
-from casemate.languages.waiting import RequestedProgram, bounded, json_order, read_at_start, too_special
+from casemate.languages.waiting import RequestedProgram, check_order_length, json_order, read_at_start, too_special
 from casemate.model.plan import Bind, Launch, ReadyStart
 
 NOTHING = re.compile(r"(?!)")
@@ -31,7 +31,7 @@ def asked(**changes: Any) -> RequestedProgram:
 
 
 def python(**changes: Any) -> ReadyStart | str:
-    return PythonRuntime().waiting(asked(**changes))
+    return PythonRuntime().ready_start(asked(**changes))
 
 
 def given_env(**env: str) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def test_what_is_no_text_cannot_be_told() -> None:
 
 
 def test_an_order_never_fills_a_pipe() -> None:
-    assert bounded(b"x" * 6000) == b"x" * 6000
-    assert "too long" in bounded(b"x" * 6001)
+    assert check_order_length(b"x" * 6000) == b"x" * 6000
+    assert "too long" in check_order_length(b"x" * 6001)
     assert "too long" in json_order({"A": "é" * 3000}, ())
 
 
@@ -152,7 +152,7 @@ SHELL = replace(LAUNCH, language="shell", argv=("/usr/bin/bash", "/program/main.
 
 
 def shell(**changes: Any) -> ReadyStart | str:
-    return ShellRuntime().waiting(asked(**{"launch": SHELL, "program_name": "main.sh", **changes}))
+    return ShellRuntime().ready_start(asked(**{"launch": SHELL, "program_name": "main.sh", **changes}))
 
 
 def test_a_shell_is_told_only_what_is_otherwise() -> None:
@@ -175,7 +175,7 @@ def test_a_shell_program_that_cannot_wait_says_why(changes: dict[str, Any], why:
 
 def test_a_node_is_started_with_the_limits_of_its_run() -> None:
     launch = replace(LAUNCH, language="node", argv=("/usr/bin/node", "/program/main.js", "a"))
-    waiting = NodeRuntime().waiting(
+    waiting = NodeRuntime().ready_start(
         asked(launch=launch, program_name="main.js", arguments=("a",), limits=Limits(processes=5))
     )
     assert isinstance(waiting, ReadyStart)

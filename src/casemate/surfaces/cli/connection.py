@@ -76,12 +76,12 @@ def ask(asked: Asked, operation: str, **arguments: Any) -> Any:
 def tell_service(operation: str, **arguments: Any) -> None:
     """Do in the user's service, where one runs, what was done to a file of the user's, and say where it failed."""
     from casemate.errors import CasemateError, Unavailable
-    from casemate.remote.client import attached
+    from casemate.remote.client import attach
     from casemate.surfaces.cli.failures import say
     from casemate.surfaces.cli.inert import inert
 
     async def told() -> None:
-        remote = await attached(os.environ)
+        remote = await attach(os.environ)
         try:
             await remote(operation, arguments)
         except CasemateError as error:

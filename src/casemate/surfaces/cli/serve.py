@@ -186,10 +186,10 @@ def _start_service() -> None:
     import contextlib
 
     from casemate.remote.places import places_of
-    from casemate.remote.starting import started
+    from casemate.remote.starting import start_service
 
     with contextlib.suppress(CasemateError, OSError):
-        asyncio.run(started(places_of(os.environ), os.environ))
+        asyncio.run(start_service(places_of(os.environ), os.environ))
 
 
 def _of_service(may_approve: bool) -> RemoteBackend:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
-from casemate.remote.client import attached
+from casemate.remote.client import attach
 from casemate.remote.places import LOG, places_of
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json, print_lines
@@ -236,7 +236,7 @@ def _line(token: Token) -> str:
 
 
 async def _health() -> dict[str, Any]:
-    remote = await attached(os.environ)
+    remote = await attach(os.environ)
     try:
         return {"address": str(remote.address), **await remote.health()}
     finally:
@@ -245,7 +245,7 @@ async def _health() -> dict[str, Any]:
 
 async def _stopped() -> None:
     try:
-        remote = await attached(os.environ)
+        remote = await attach(os.environ)
     except Unavailable:
         return  # it does not run
     try:

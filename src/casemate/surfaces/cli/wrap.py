@@ -62,7 +62,7 @@ class WrapOptions:
 def wrap_command(options: WrapOptions) -> int:
     """Do what ``casemate wrap`` was asked to do; the exit code. Raises ``CasemateError``."""
     wrapping = Wrapping(_asked(options))
-    for path in wrapping.missing():
+    for path in wrapping.find_missing():
         say(f"{path} is not there: should it come to be while the command runs, it is not guarded")
     if wrapping.read_only:
         say(f"{wrapping.read_only}: allowWrite names no folder, so that the command can write in none of yours")

@@ -15,7 +15,7 @@ from typing import Any
 from casemate.errors import CasemateError, Fault
 from casemate.operations.catalogue import catalogue
 from casemate.operations.documents import error_document
-from casemate.remote.sse import framed
+from casemate.remote.sse import frame_event
 from casemate.surfaces.http.exchange import TURNS, Exchange, Gone, Receive, Scope, Send
 from casemate.surfaces.http.identity import Headers, Listener, Refused, check_place, read_headers
 
@@ -92,7 +92,7 @@ async def _failed(exchange: Exchange, status: int, told: Mapping[str, Any], allo
     if exchange.status:
         if exchange.takes_event:
             with contextlib.suppress(Gone):
-                await exchange.more(framed("error", told))
+                await exchange.more(frame_event("error", told))
                 await exchange.end()
         return
     headers = {"www-authenticate": "Bearer"} if status == 401 else {}

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from casemate.errors import CasemateError, QueueFull
 from casemate.operations.documents import error_document
-from casemate.remote.sse import PING, framed
+from casemate.remote.sse import PING, frame_event
 from casemate.surfaces.http.identity import Headers, Refused
 
 _SMALL = 64 * 1024  # bytes of which nothing needs to be counted
@@ -371,7 +371,7 @@ _PING_EVERY = 15.0  # seconds without an event
 _BEGUN_AFTER = 0.05  # seconds; what fails earlier is an error of the request
 _AT_ONCE = 64 * 1024  # bytes
 _HEAD = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
-_END = framed("end", {})
+_END = frame_event("end", {})
 
 
 async def send_events(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]) -> None:
@@ -395,7 +395,7 @@ async def _all(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]) -> No
         except CasemateError as error:
             if not exchange.status:
                 raise
-            await stream.write(framed("error", error_document(error)))
+            await stream.write(frame_event("error", error_document(error)))
         finally:
             alive.cancel()
             await asyncio.wait([alive])

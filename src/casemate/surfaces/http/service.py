@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import SandboxClosed, Unavailable
-from casemate.execution.finishing import finishing
+from casemate.execution.finishing import to_thread_to_end
 from casemate.operations.operations import Operations
 from casemate.surfaces.http.stores import Database, KeepingChannel, KeptRequests, Results
 
@@ -166,8 +166,8 @@ class Service:
         async with asyncio.TaskGroup() as ending:
             for making in self._namespaces.values():
                 ending.create_task(_closed(making))
-        await finishing(self._requests.reopen)
-        await finishing(self._database.close)
+        await to_thread_to_end(self._requests.reopen)
+        await to_thread_to_end(self._database.close)
 
     async def _make(self, namespace: str) -> _Namespace:
         sandbox = await asyncio.to_thread(self._make_sandbox, namespace)  # it loads a good deal

@@ -32,12 +32,12 @@ class Looks:
         order = _in_order(document)  # what a node needs comes before it
         numbers = {id(node): n for n, node in enumerate(order)}
 
-        def known(schemas: Iterable[Json]) -> list[int]:
+        def numbers_of(schemas: Iterable[Json]) -> list[int]:
             return [numbers.get(id(schema), -1) for schema in schemas]
 
-        self._same = [known(_in_place(document, node)) for node in order]
-        self._one_of = [known(_for_one_child(node)) for node in order]
-        self._all_of = [known(_for_every_child(node)) for node in order]
+        self._same = [numbers_of(_in_place(document, node)) for node in order]
+        self._one_of = [numbers_of(_for_one_child(node)) for node in order]
+        self._all_of = [numbers_of(_for_every_child(node)) for node in order]
         self._root = numbers.get(id(document.root), -1)
         self._now: list[float] = []
         self._step(None)
