@@ -143,7 +143,7 @@ class RunOperations(Group):
             else:
                 step = {name: values[name] for name in _OF_STEP}
                 refused = _OF_RUN if session == "new" else _OF_RUN | _OF_CELL
-                _check_nothing({name: value for name, value in values.items() if name in refused})
+                _check_defaults({name: value for name, value in values.items() if name in refused})
                 cell = {name: values[name] for name in (*_OF_CELL, "files")}
                 opening = partial(self._sessions.open, language or "python", **cell)
                 if language is not None and session != "new":
@@ -338,9 +338,12 @@ def _check_language(of_session: str, given: str) -> None:
         )
 
 
-def _check_nothing(cell: dict[str, Any]) -> None:
-    for name, given in cell.items():
-        if given not in (None, (), []) or (name == "allowed_domains" and given is not None):  # an empty list narrows
+def _check_defaults(options: Mapping[str, Any]) -> None:
+    """Raises ``InvalidArgument`` for an option that has another value than where nobody gives it."""
+    defaults = defaults_of(ProgramOptions)
+    for name, value in options.items():
+        is_default = value == defaults[name] or (value == [] and name != "allowed_domains")  # there it narrows
+        if not is_default:
             raise InvalidArgument(
                 name,
                 "is not for a step of this session",
