@@ -6,6 +6,7 @@ import errno
 import re
 import struct
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,8 @@ def check(case: Case) -> None:
     """The same outcome on every machine that has the call; at least one has it."""
     name, arguments, outcome = case
     outcomes = {machine: judged(machine, name, *arguments) for machine in MACHINES if name in numbers(machine)}
-    assert outcomes == dict.fromkeys(outcomes, outcome)
-    assert outcomes
+    assert outcomes == dict.fromkeys(outcomes, outcome), case
+    assert outcomes, case
 
 
 def names_in(groups: tuple[tuple[str, str], ...]) -> list[str]:
@@ -159,28 +160,14 @@ def test_what_is_not_named_does_not_exist(machine: str, counted: bool) -> None:
     assert outcomes == dict.fromkeys(unnamed, ENOSYS)
 
 
-@pytest.mark.parametrize(
-    "name",
-    DO_NOT_EXIST.split(),
-)
-def test_what_a_filter_cannot_look_into_or_nobody_needs_does_not_exist(name: str) -> None:
-    check((name, (0, 0, 0), ENOSYS))
-
-
-@pytest.mark.parametrize(
-    "name",
-    FORBIDDEN.split(),
-)
-def test_what_programs_had_better_learn_is_forbidden_is_eperm(name: str) -> None:
-    check((name, (0, 0, 0), EPERM))
-
-
-@pytest.mark.parametrize(
-    "name",
-    NEEDED.split(),
-)
-def test_what_honest_programs_need_is_allowed(name: str) -> None:
-    check((name, (GARBAGE, GARBAGE, GARBAGE), ALLOWED))
+@pytest.mark.parametrize(("names", "arguments", "outcome"), [
+    pytest.param(DO_NOT_EXIST, (0, 0, 0), ENOSYS, id="what a filter cannot look into, or nobody needs, does not exist"),
+    pytest.param(FORBIDDEN, (0, 0, 0), EPERM, id="what programs had better learn is forbidden is EPERM"),
+    pytest.param(NEEDED, (GARBAGE, GARBAGE, GARBAGE), ALLOWED, id="what honest programs need is allowed"),
+])  # fmt: skip
+def test_a_call_is_answered_by_its_name(names: str, arguments: tuple[int, ...], outcome: int | str) -> None:
+    for name in names.split():
+        check((name, arguments, outcome))
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -237,133 +224,99 @@ SETTERS_OF_BITS: list[tuple[str, tuple[int, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "before"), SETTERS_OF_BITS)
-@pytest.mark.parametrize("mode", [0o4000, 0o2000, 0o6000, 0o4755, 0o2775, 0o7777, HIGH | 0o4755])
-def test_a_setuid_bit_is_refused_by_every_call_that_could_set_one(
-    name: str, before: tuple[int, ...], mode: int
-) -> None:
-    check((name, (*before, mode), EPERM))
+SOCKETS: list[tuple[int, int, int, int | str]] = [
+    *((UNIX, kind, 0, ALLOWED) for kind in (STREAM, DGRAM, SEQPACKET)),
+    *((family, kind, 0, ALLOWED) for family in (INET, INET6) for kind in (STREAM, DGRAM)),
+    (INET, STREAM | NONBLOCK | CLOEXEC, 6, ALLOWED),
+    (INET6, DGRAM | CLOEXEC, 17, ALLOWED),
+    *((family, DGRAM, 0, errno.EAFNOSUPPORT) for family in (0, 3, 9, NETLINK, PACKET, 29, ALG, VSOCK, 44)),
+    (HIGH | NETLINK, RAW, 0, errno.EAFNOSUPPORT),
+    *((family, RAW, 0, EPERM) for family in (UNIX, INET, INET6)),
+    (INET, RAW | CLOEXEC, 1, EPERM),
+    (INET, SEQPACKET, 132, EPERM),
+    (INET, 6, 33, EPERM),  # DCCP
+    (INET, STREAM | 0x40, 0, EPERM),
+    *((INET, STREAM, protocol, errno.EPROTONOSUPPORT) for protocol in (262, 132)),  # MPTCP, SCTP
+    *((INET, DGRAM, protocol, errno.EPROTONOSUPPORT) for protocol in (1, 136)),  # ICMP, UDP-Lite
+    (INET6, DGRAM, 58, errno.EPROTONOSUPPORT),
+]
+IOCTLS: dict[int | str, tuple[int, ...]] = {
+    EPERM: (0x5412, 0x541C, 0x541D, HIGH | 0x5412),  # TIOCSTI, TIOCLINUX, TIOCCONS
+    ALLOWED: (
+        *range(0x5401, 0x540C),  # the terminal's settings
+        *(0x540E, 0x540F, 0x5410, 0x5413, 0x5414, 0x541B, 0x5411, 0x5421),
+        *(0x5450, 0x5451, 0x80045430, 0x40045431, 0x5441, 0x802C542A),
+        *(0x8910, 0x8912, 0x8913, 0x8915, 0x8927, 0x8933),
+        HIGH | 0x5401,  # the kernel does not look there either
+    ),
+    # TIOCSETD, SIOCSIFFLAGS, SIOCSIFADDR, SIOCGSKNS (the namespace of a socket), NS_GET_USERNS, FS_IOC_SETFLAGS,
+    # FS_IOC_FIEMAP, FICLONE (which falls back to copy_file_range), VT_OPENQRY, KVM_GET_API_VERSION
+    ENOTTY: (0x5423, 0x8914, 0x8916, 0x894C, 0xB701, 0x40086602, 0xC020660B, 0x40049409, 0x5600, 0xAE00, 0),
+}
+CLONES: dict[int | str, tuple[int, ...]] = {
+    ALLOWED: (17, 0x3D0F00, 0x4111, 0x1200011),  # SIGCHLD: fork; a thread of glibc; vfork; fork of glibc
+    # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+    EPERM: (0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, HIGH | 0x10000011),
+}
+PRCTLS: dict[int | str, tuple[int, ...]] = {
+    ALLOWED: (1, 2, 3, 15, 16, 21, 23, 36, 38, 39, 41, 47, 0x53564D41),
+    EINVAL: (4, 22, 28, 33, 35, 53, 59, 62, 0x59616D61, 0, 9999, HIGH | 4),
+}
+PERSONAS: dict[int | str, tuple[int, ...]] = {
+    ALLOWED: (0xFFFF_FFFF, GARBAGE, 0),
+    EPERM: (0x0040000, 0x0100000, 8),
+}
+KINDS: dict[int | str, tuple[int, ...]] = {ALLOWED: (0, S_IFREG, S_IFIFO, S_IFSOCK), EPERM: (S_IFCHR, S_IFBLK)}
+SETUID_MODES = (0o4000, 0o2000, 0o6000, 0o4755, 0o2775, 0o7777, HIGH | 0o4755)
+PLAIN_MODES = (0, 0o644, 0o755, 0o777, 0o1777)
 
 
-@pytest.mark.parametrize(("name", "before"), SETTERS_OF_BITS)
-@pytest.mark.parametrize("mode", [0, 0o644, 0o755, 0o777, 0o1777])
-def test_any_other_mode_is_allowed(name: str, before: tuple[int, ...], mode: int) -> None:
-    check((name, (*before, mode), ALLOWED))
+def each(values: dict[int | str, tuple[int, ...]]) -> Iterator[tuple[int, int | str]]:
+    return ((value, outcome) for outcome, group in values.items() for value in group)
 
 
-@pytest.mark.parametrize(
-    "case", [("open", (0, 0, GARBAGE), ALLOWED), ("openat", (0, 0, 0o2, GARBAGE), ALLOWED)], ids=lambda case: case[0]
-)
-def test_an_open_that_creates_nothing_has_no_mode_to_look_at(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.parametrize(
-    ("kind", "outcome"),
-    [(0, ALLOWED), (S_IFREG, ALLOWED), (S_IFIFO, ALLOWED), (S_IFSOCK, ALLOWED), (S_IFCHR, EPERM), (S_IFBLK, EPERM)],
-)
-def test_only_files_fifos_and_sockets_can_be_made(kind: int, outcome: int | str) -> None:
-    check(("mknod", (0, kind | 0o600, 0), outcome))
-    check(("mknodat", (0, 0, kind | 0o600, 0), outcome))
-
-
-@pytest.mark.parametrize(("flags", "outcome"), [(0, ALLOWED), (1, ALLOWED), (2, ALLOWED), (4, EINVAL), (5, EINVAL)])
-def test_a_rename_leaves_no_whiteout(flags: int, outcome: int | str) -> None:
-    check(("renameat2", (0, 0, 0, 0, flags), outcome))
-
-
-@pytest.mark.parametrize(
-    ("flags", "outcome"),
-    [
-        (17, ALLOWED),  # fork: SIGCHLD
-        (0x3D0F00, ALLOWED),  # a thread of glibc
-        (0x4111, ALLOWED),  # vfork
-        (0x1200011, ALLOWED),  # fork of glibc: CHILD_SETTID, CHILD_CLEARTID
-        (0x00020000, EPERM),  # NEWNS
-        (0x02000000, EPERM),  # NEWCGROUP
-        (0x04000000, EPERM),  # NEWUTS
-        (0x08000000, EPERM),  # NEWIPC
-        (0x10000000, EPERM),  # NEWUSER
-        (0x20000000, EPERM),  # NEWPID
-        (0x40000000, EPERM),  # NEWNET
-        (HIGH | 0x10000011, EPERM),
+BY_ARGUMENTS: dict[str, list[Case]] = {
+    "a setuid bit is refused by every call that could set one": [
+        (name, (*before, mode), EPERM) for name, before in SETTERS_OF_BITS for mode in SETUID_MODES
     ],
-)
-def test_threads_and_processes_get_no_new_namespaces(flags: int, outcome: int | str) -> None:
-    check(("clone", (flags, 0, 0, 0, 0), outcome))
-
-
-@pytest.mark.parametrize("name", ["socket", "socketpair"])
-@pytest.mark.parametrize(
-    ("family", "kind", "protocol", "outcome"),
-    [
-        *((UNIX, kind, 0, ALLOWED) for kind in (STREAM, DGRAM, SEQPACKET)),
-        *((family, kind, 0, ALLOWED) for family in (INET, INET6) for kind in (STREAM, DGRAM)),
-        (INET, STREAM | NONBLOCK | CLOEXEC, 6, ALLOWED),
-        (INET6, DGRAM | CLOEXEC, 17, ALLOWED),
-        *((family, DGRAM, 0, errno.EAFNOSUPPORT) for family in (0, 3, 9, NETLINK, PACKET, 29, ALG, VSOCK, 44)),
-        (HIGH | NETLINK, RAW, 0, errno.EAFNOSUPPORT),
-        *((family, RAW, 0, EPERM) for family in (UNIX, INET, INET6)),
-        (INET, RAW | CLOEXEC, 1, EPERM),
-        (INET, SEQPACKET, 132, EPERM),
-        (INET, 6, 33, EPERM),  # DCCP
-        (INET, STREAM | 0x40, 0, EPERM),
-        (INET, STREAM, 262, errno.EPROTONOSUPPORT),  # MPTCP
-        (INET, STREAM, 132, errno.EPROTONOSUPPORT),  # SCTP
-        (INET, DGRAM, 1, errno.EPROTONOSUPPORT),  # ICMP
-        (INET6, DGRAM, 58, errno.EPROTONOSUPPORT),
-        (INET, DGRAM, 136, errno.EPROTONOSUPPORT),  # UDP-Lite
+    "any other mode is allowed": [
+        (name, (*before, mode), ALLOWED) for name, before in SETTERS_OF_BITS for mode in PLAIN_MODES
     ],
-)
-def test_sockets_are_unix_tcp_or_udp(name: str, family: int, kind: int, protocol: int, outcome: int | str) -> None:
-    check((name, (family, kind, protocol), outcome))
-
-
-@pytest.mark.parametrize(
-    ("request_", "outcome"),
-    [
-        *((request, EPERM) for request in (0x5412, 0x541C, 0x541D)),  # TIOCSTI, TIOCLINUX, TIOCCONS
-        (HIGH | 0x5412, EPERM),
-        *((request, ALLOWED) for request in range(0x5401, 0x540C)),  # the terminal's settings
-        *((request, ALLOWED) for request in (0x540E, 0x540F, 0x5410, 0x5413, 0x5414, 0x541B, 0x5411, 0x5421)),
-        *((request, ALLOWED) for request in (0x5450, 0x5451, 0x80045430, 0x40045431, 0x5441, 0x802C542A)),
-        *((request, ALLOWED) for request in (0x8910, 0x8912, 0x8913, 0x8915, 0x8927, 0x8933)),
-        (HIGH | 0x5401, ALLOWED),  # the kernel does not look there either
-        (0x5423, ENOTTY),  # TIOCSETD
-        (0x8914, ENOTTY),  # SIOCSIFFLAGS
-        (0x8916, ENOTTY),  # SIOCSIFADDR
-        (0x894C, ENOTTY),  # SIOCGSKNS, the namespace of a socket
-        (0xB701, ENOTTY),  # NS_GET_USERNS
-        (0x40086602, ENOTTY),  # FS_IOC_SETFLAGS
-        (0xC020660B, ENOTTY),  # FS_IOC_FIEMAP
-        (0x40049409, ENOTTY),  # FICLONE, which falls back to copy_file_range
-        (0x5600, ENOTTY),  # VT_OPENQRY
-        (0xAE00, ENOTTY),  # KVM_GET_API_VERSION
-        (0, ENOTTY),
+    "an open that creates nothing has no mode to look at": [
+        ("open", (0, 0, GARBAGE), ALLOWED),
+        ("openat", (0, 0, 0o2, GARBAGE), ALLOWED),
     ],
-)
-def test_ioctl_is_for_terminals_descriptors_and_reading_interfaces(request_: int, outcome: int | str) -> None:
-    check(("ioctl", (0, request_, 0), outcome))
-
-
-@pytest.mark.parametrize(
-    ("option", "outcome"),
-    [
-        *((option, ALLOWED) for option in (1, 2, 3, 15, 16, 21, 23, 36, 38, 39, 41, 47, 0x53564D41)),
-        *((option, EINVAL) for option in (4, 22, 28, 33, 35, 53, 59, 62, 0x59616D61, 0, 9999)),
-        (HIGH | 4, EINVAL),
+    "only files, fifos and sockets can be made": [
+        *(("mknod", (0, kind | 0o600, 0), outcome) for kind, outcome in each(KINDS)),
+        *(("mknodat", (0, 0, kind | 0o600, 0), outcome) for kind, outcome in each(KINDS)),
     ],
-)
-def test_prctl_sets_nothing_that_hides_a_process_or_loosens_it(option: int, outcome: int | str) -> None:
-    check(("prctl", (option, 0, 0, 0, 0), outcome))
+    "a rename leaves no whiteout": [
+        ("renameat2", (0, 0, 0, 0, flags), outcome) for flags, outcome in each({ALLOWED: (0, 1, 2), EINVAL: (4, 5)})
+    ],
+    "threads and processes get no new namespaces": [
+        ("clone", (flags, 0, 0, 0, 0), outcome) for flags, outcome in each(CLONES)
+    ],
+    "sockets are unix, TCP or UDP": [
+        (name, (family, kind, protocol), outcome)
+        for name in ("socket", "socketpair")
+        for family, kind, protocol, outcome in SOCKETS
+    ],
+    "ioctl is for terminals, descriptors and reading interfaces": [
+        ("ioctl", (0, request, 0), outcome) for request, outcome in each(IOCTLS)
+    ],
+    "prctl sets nothing that hides a process or loosens it": [
+        ("prctl", (option, 0, 0, 0, 0), outcome) for option, outcome in each(PRCTLS)
+    ],
+    "personality is read or left as it is": [
+        ("personality", (persona,), outcome) for persona, outcome in each(PERSONAS)
+    ],
+}
 
 
-@pytest.mark.parametrize(
-    ("persona", "outcome"),
-    [(0xFFFF_FFFF, ALLOWED), (GARBAGE, ALLOWED), (0, ALLOWED), (0x0040000, EPERM), (0x0100000, EPERM), (8, EPERM)],
-)
-def test_personality_is_read_or_left_as_it_is(persona: int, outcome: int | str) -> None:
-    check(("personality", (persona,), outcome))
+@pytest.mark.parametrize("promise", BY_ARGUMENTS)
+def test_a_call_is_answered_by_its_arguments(promise: str) -> None:
+    for case in BY_ARGUMENTS[promise]:
+        check(case)
 
 
 def test_the_interpreter_refuses_what_the_kernel_would_refuse() -> None:
