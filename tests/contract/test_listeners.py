@@ -1,4 +1,4 @@
-"""Listeners: the host answers inside a cell's own network, which is how doors will be made."""
+"""Listeners: the host answers inside a cell's own network, which is how a cell reaches the egress proxy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None]:
         await sandbox.run("pass")  # proves the wall
         plan = replace(await sandbox.explain(CLIENT), listeners=(ListeningSocket("tcp", *ADDRESS),))
         kept = Kept()
-        cell = sandbox._parts.wall.start(plan, kept)  # a door's way in; no public name of this version leads here
+        cell = sandbox._parts.wall.start(plan, kept)  # as the egress proxy's; no public name of this version leads here
         (descriptor,) = await asyncio.wrap_future(cell.listeners())
         heard = await asyncio.to_thread(answer, descriptor)
         ending = await cell.wait()
@@ -82,7 +82,7 @@ def test_a_door_that_cannot_be_opened_is_no_network_and_the_result_says_so(tmp_p
     def refuse(_door: object, _terms: object, _network: object, names: int, proxy: int, _told: object) -> None:
         os.close(names)
         os.close(proxy)
-        raise Fault("the network door's thread is gone")
+        raise Fault("the egress proxy's thread is gone")
 
     program = "import socket\ntry: socket.getaddrinfo('good.test', 80)\nexcept OSError as error: print('refused')"
     with (
@@ -94,8 +94,8 @@ def test_a_door_that_cannot_be_opened_is_no_network_and_the_result_says_so(tmp_p
             steps = [session.run(program) for _ in range(2)]
     assert [one.stdout for one in (execution, *steps)] == ["refused\n"] * 3
     assert [[(one.decision, one.reason) for one in done.crossings] for done in (execution, *steps)] == [
-        [("denied", "it could not be opened: the network door's thread is gone")],
-        [("denied", "it could not be opened: the network door's thread is gone")],
+        [("denied", "it could not be opened: the egress proxy's thread is gone")],
+        [("denied", "it could not be opened: the egress proxy's thread is gone")],
         [],
     ]
 

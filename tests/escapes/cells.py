@@ -146,7 +146,7 @@ class Held:
 @contextlib.contextmanager
 def held(sandbox: sync.Sandbox, it: Attack, env: Mapping[str, str] | None = None, **arguments: Any) -> Iterator[Held]:
     """Run the payload in a cell and hold it at its end."""
-    before = set(host.guests())
+    before = set(host.cell_processes())
     events = sandbox.stream(
         it.code, language=it.language, env={**(env or {}), "HOLD": "1"}, files=it.files, **arguments
     )
@@ -160,11 +160,11 @@ def held(sandbox: sync.Sandbox, it: Attack, env: Mapping[str, str] | None = None
         yield Held([pid for pid in _oldest_first() if pid not in before], text)
     finally:
         events.close()  # type: ignore[attr-defined]
-        host.wait_for(lambda: set(host.guests()) <= before, "the end of everything in the cell")
+        host.wait_for(lambda: set(host.cell_processes()) <= before, "the end of everything in the cell")
 
 
 def _oldest_first() -> list[int]:
-    started = {pid: fields[19] for pid in host.guests() if (fields := host.fields_of(pid))}
+    started = {pid: fields[19] for pid in host.cell_processes() if (fields := host.fields_of(pid))}
     return sorted(started, key=lambda pid: int(started[pid]))
 
 

@@ -120,7 +120,7 @@ def workspace(scratch: Path) -> Iterator[Path]:
 def _no_survivors() -> Iterator[None]:
     """Whatever a test did, no process of a cell is alive after it."""
     yield
-    host.wait_for(lambda: not host.guests(), "the end of every cell")
+    host.wait_for(lambda: not host.cell_processes(), "the end of every cell")
 
 
 def _remove(folder: Path) -> None:

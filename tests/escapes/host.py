@@ -50,7 +50,7 @@ def wait_for(condition: object, what: str) -> None:
 # ------------------------------------------------------------------------------------------------------- processes
 
 
-def guests(of: int | None = None) -> list[int]:
+def cell_processes(of: int | None = None) -> list[int]:
     """Processes that code in a cell runs: below the host, alive, and not the supervisor's own."""
     return [pid for pid in descendants(of or os.getpid()) if runs_a_program(pid)]
 

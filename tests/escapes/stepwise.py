@@ -87,9 +87,9 @@ def in_sessions() -> Iterator[None]:
 
 
 async def _execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:
-    opening = replace(request, id=f"{request.id[:-1]}s", code=INTERPRETERS[request.language].program)
+    first = replace(request, id=f"{request.id[:-1]}s", code=INTERPRETERS[request.language].program)
     terms = SessionTerms(
-        None, house.admit(opening, stream=False), None, restore_cwd=False, idle_timeout=None, lifetime=None
+        None, house.admit(first, stream=False), None, restore_cwd=False, idle_timeout=None, lifetime=None
     )
     session = Session(terms, house, lambda: asyncio.Semaphore(1))
     try:

@@ -31,7 +31,7 @@ def _healthy(sandbox: sync.Sandbox) -> None:
 
 def _run(sandbox: sync.Sandbox, code: str, **options: Any) -> Execution:
     execution = sandbox.run(PRELUDE + code, **options)
-    assert host.guests() == []
+    assert host.cell_processes() == []
     return execution
 
 

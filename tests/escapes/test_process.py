@@ -65,7 +65,7 @@ def test_daemons_die_with_the_run_and_do_not_delay_it(sandbox: sync.Sandbox, lan
     assert execution.status == "ok"
     assert execution.duration < 25, "the run did not wait for who holds its pipes"
     assert host.with_marker(mark) == []
-    assert host.guests() == []
+    assert host.cell_processes() == []
 
 
 def test_control_bare_the_same_daemons_live_on(tmp_path: Path, language: str) -> None:
@@ -103,7 +103,7 @@ def test_a_program_that_ignores_every_signal_is_dead_after_its_time(sandbox: syn
     execution = sandbox.run(STUBBORN, timeout=3)
     assert "end of attack" in execution.stdout
     assert execution.status == "timeout"
-    assert host.guests() == []
+    assert host.cell_processes() == []
 
 
 def test_the_death_of_the_supervisor_is_the_death_of_its_cells(scratch: Path) -> None:
@@ -115,8 +115,8 @@ def test_the_death_of_the_supervisor_is_the_death_of_its_cells(scratch: Path) ->
             events = other.stream("import os; os.fork(); print('here', flush=True); __import__('time').sleep(60)")
             next(iter(events))
             (supervisor,) = set(witness.children(os.getpid())) - before
-            host.wait_for(lambda: host.guests(supervisor), "the control: a process in the cell")
-            mine = host.guests(supervisor)
+            host.wait_for(lambda: host.cell_processes(supervisor), "the control: a process in the cell")
+            mine = host.cell_processes(supervisor)
             host.end(supervisor)
             host.wait_for(lambda: not any(witness.state(pid) for pid in mine), "the end of the cells")
             with pytest.raises(Exception, match=r"supervisor|closed"):

@@ -70,7 +70,7 @@ def test_a_fork_bomb_is_over_at_its_time_limit(sandbox: sync.Sandbox, language: 
     execution = sandbox.run(BOMBS[language], language=language, limits=Limits(processes=30), timeout=1)
     assert execution.status in ("timeout", "failed", "out_of_memory", "killed")
     assert execution.usage.processes <= 30 + 3  # they are counted one after the other, while they come and go
-    assert host.guests() == []
+    assert host.cell_processes() == []
     assert sandbox.run("print(1)").ok
 
 
@@ -79,7 +79,7 @@ def test_a_fork_bomb_is_over_at_its_time_limit(sandbox: sync.Sandbox, language: 
 SMALL = Limits(memory="64MiB", disk="16MiB", processes=64)
 WIDE = Limits(memory="1GiB", disk="300MiB", processes=64)
 _BOUND = 64 + 16  # MiB; files count as memory
-_STACKS = 64  # MiB; without a cgroup, room for the stacks of threads, which RLIMIT_DATA cannot tell from other memory
+_STACKS = 64  # MiB; without a cgroup, space for the stacks of threads, which RLIMIT_DATA cannot tell from other memory
 _LOOKED_AT = ("shared", "children")  # no limit of the kernel's refuses them where there is no memory cgroup
 _OPEN = {
     "sockets": "the buffers of sockets are not counted where there is no memory cgroup",
@@ -179,7 +179,7 @@ def test_cpu_time_of_orphans_is_bounded(sandbox: sync.Sandbox) -> None:
 def test_what_never_ends_is_ended(sandbox: sync.Sandbox, language: str, code: str) -> None:
     execution = sandbox.run(code, language=language, timeout=0.6)
     assert execution.status == "timeout"
-    assert host.guests() == []
+    assert host.cell_processes() == []
 
 
 # ------------------------------------------------------------------------------------------ disk, inodes, descriptors
@@ -347,7 +347,7 @@ def test_nothing_is_left_after_hostile_runs(fresh: sync.Sandbox, others: set[int
             fresh.run(code, language=language, limits=Limits(processes=20), timeout=0.4)
     _take(fresh, "private", 200, SMALL)
     _take(fresh, "workspace", 60, Limits(disk="8MiB"))
-    host.wait_for(lambda: _cells_with_groups(others) <= 1, "the removal of the groups of all cells but the spare one")
+    host.wait_for(lambda: _cells_with_groups(others) <= 1, "the removal of the groups of all cells but the ready one")
     assert host.leftovers()["mounts"] == before["mounts"]
     _back_to(before, 2)  # artifacts that are still held
 

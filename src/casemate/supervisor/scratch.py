@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _OWN_INODES = 24  # folders the broker makes itself
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
-_PROGRAM_BYTES = 1 << 16  # room that a cell has for a program that it does not know yet
+_PROGRAM_BYTES = 1 << 16  # space that a cell has for a program that it does not know yet
 _COPY_CHUNK = 1 << 24
 STEPS = "program/steps"  # in the cell
 _IN_CELL = "in_cell"  # the part of that file system which the cell sees; a pipe is moved there when it is ready
@@ -249,7 +249,7 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
 
 
 def _add_mounts(scratch: Scratch, trees: list[int], places: list[str], request: dict[str, Any]) -> None:
-    """Attach each of ``trees`` at its place, where that lies in what is the cell's own making room for it."""
+    """Attach each of ``trees`` at its place, which is made first where it lies in what is the cell's own."""
     scratch.mounts += zip(trees, map(_without_links, places), strict=True)
     for tree, place in zip(trees, places, strict=True):
         inside = _in_scratch(place, request["workspace"]["kind"]) if place.startswith(tuple(wire.OWN_PLACES)) else None

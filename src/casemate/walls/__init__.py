@@ -1,1 +1,1 @@
-"""Walls: what holds a cell. `wall` is the interface; each wall is a room of its own."""
+"""Walls: what holds a cell. `wall` is the interface; each wall is a folder of its own."""

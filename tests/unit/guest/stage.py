@@ -20,7 +20,7 @@ SECONDS = 60
 BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "MPLBACKEND": "agg"}
 OLDEST = (3, 9)
 # What a warm interpreter has loaded.
-AHEAD = ["random", "uuid", "tempfile", "logging", "platform", "threading", "ssl", "multiprocessing.synchronize"]
+PRELOADED = ["random", "uuid", "tempfile", "logging", "platform", "threading", "ssl", "multiprocessing.synchronize"]
 
 
 def pythons() -> list[str]:
@@ -162,7 +162,7 @@ sys.path.remove({here!r})
 package = sys.modules["_casemate"] = type(sys)("_casemate")
 package.__path__ = [{hook!r}]
 from _casemate import channel, displays, process
-for name in {ahead!r}:
+for name in {preload!r}:
     __import__(name)
 sys.path_importer_cache.pop({here!r}, None)
 with open({hook!r} + "/sitecustomize.py") as file:
@@ -181,17 +181,17 @@ def warm(
     stdin: str = "",
     env: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
-    ahead: Iterable[str] = (),
+    preload: Iterable[str] = (),
     before: str = "",
     order: bytes | None = None,
 ) -> Outcome:
-    """As from a warm interpreter: modules are loaded ``ahead``, code runs ``before``, and the order comes then."""
+    """As from a warm interpreter: modules are loaded (``preload``), code runs ``before``, and the order comes then."""
     stage = Stage(folder / "guest")
     path = stage.put("program/main.py", program)
     for name, content in (files or {}).items():
         stage.put(f"workspace/{name}.py", content)
     here = str(stage.folder / "start")
-    stage.put("start/sitecustomize.py", _WARM.format(here=here, hook=str(HOOK), ahead=list(ahead), before=before))
+    stage.put("start/sitecustomize.py", _WARM.format(here=here, hook=str(HOOK), preload=list(preload), before=before))
     wanted = {**BASE_ENV, "HOME": str(stage.folder), "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
     whole = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": here, "ONLY_BEFORE": "1"}
     sent = framed({"env": wanted, "arguments": list(arguments)}) if order is None else order

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.guest.programs import HELPERS, PROGRAMS
-from tests.unit.guest.stage import AHEAD, HOOK, Outcome, guest, plain, pythons, warm
+from tests.unit.guest.stage import HOOK, PRELOADED, Outcome, guest, plain, pythons, warm
 
 PYTHONS = pythons()
 # What plain Python prints of these is not the last word on the exception.
@@ -21,7 +21,7 @@ def test_a_program_does_and_prints_what_it_does_in_plain_python(tmp_path: Path, 
     expected = plain(tmp_path, PYTHONS[0], PROGRAMS[name], "5", stdin="in\nput", files=HELPERS)
     outcome = guest(tmp_path, PYTHONS[0], PROGRAMS[name], "5", stdin="in\nput", files=HELPERS)
     assert outcome.visible == expected.visible
-    from_warm = warm(tmp_path, PYTHONS[0], PROGRAMS[name], "5", stdin="in\nput", files=HELPERS, ahead=AHEAD)
+    from_warm = warm(tmp_path, PYTHONS[0], PROGRAMS[name], "5", stdin="in\nput", files=HELPERS, preload=PRELOADED)
     assert from_warm.visible == expected.visible
     if name in FAILING:
         assert_error_frame(name, outcome)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.guest.programs import HELPERS, PROGRAMS
-from tests.unit.guest.stage import AHEAD, BASE_ENV, framed, plain, pythons, warm
+from tests.unit.guest.stage import BASE_ENV, PRELOADED, framed, plain, pythons, warm
 
 MODERN = [
     python
@@ -52,7 +52,7 @@ ENDS = {
 @pytest.mark.parametrize("name", ENDS)
 def test_a_process_ends_as_plain_python_ends(tmp_path: Path, name: str) -> None:
     expected = plain(tmp_path, sys.executable, ENDS[name], files=HELPERS)
-    outcome = warm(tmp_path, sys.executable, ENDS[name], files=HELPERS, ahead=AHEAD)
+    outcome = warm(tmp_path, sys.executable, ENDS[name], files=HELPERS, preload=PRELOADED)
     assert outcome.visible == expected.visible
 
 
@@ -60,7 +60,7 @@ def test_what_was_loaded_ahead_is_not_taken_apart_at_the_end(tmp_path: Path) -> 
     before = (
         "class D:\n    def __del__(self, write=os.write): write(1, b'taken apart')\nsys.modules['random'].kept = D()"
     )
-    assert warm(tmp_path, sys.executable, "print(1)", ahead=AHEAD, before=before).visible == (0, "1\n", "")
+    assert warm(tmp_path, sys.executable, "print(1)", preload=PRELOADED, before=before).visible == (0, "1\n", "")
 
 
 SEES = """
@@ -190,7 +190,7 @@ def test_settings_of_matplotlib_in_the_working_directory_count(tmp_path: Path) -
     pytest.importorskip("matplotlib")
     before = "open('matplotlibrc', 'w').write('lines.linewidth: 7.5')\n"
     program = "import matplotlib\nprint(matplotlib.rcParams['lines.linewidth'])"
-    assert warm(tmp_path, sys.executable, program, ahead=["matplotlib"], before=before).stdout == "7.5\n"
+    assert warm(tmp_path, sys.executable, program, preload=["matplotlib"], before=before).stdout == "7.5\n"
 
 
 def test_the_order_can_ask_for_more_threads_than_the_warm_interpreter_has(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_other_versions_do_the_same(tmp_path: Path, python: str) -> None:
     differences = {}
     for name in ("names itself", "raises in a helper", "exits by text", "runs processes by spawn", "is interrupted"):
         expected = plain(tmp_path / name, python, PROGRAMS[name], files=HELPERS)
-        outcome = warm(tmp_path / name, python, PROGRAMS[name], files=HELPERS, ahead=AHEAD)
+        outcome = warm(tmp_path / name, python, PROGRAMS[name], files=HELPERS, preload=PRELOADED)
         if outcome.visible != expected.visible:
             differences[name] = (expected.visible, outcome.visible)
     assert differences == {}

@@ -1,4 +1,4 @@
-"""A Node that was started ahead behaves as one that was just started."""
+"""A Node that was started before its program came behaves as one that was just started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bash that was started ahead behaves as one that was just started."""
+"""A bash that was started before its program came behaves as one that was just started."""
 
 from __future__ import annotations
 

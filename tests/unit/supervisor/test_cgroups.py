@@ -48,13 +48,13 @@ def group_of(groups: cgroups.Cgroups, name: str) -> cgroups.CellCgroup:
 
 def member(group: cgroups.CellCgroup, code: str) -> subprocess.Popen[bytes]:
     """A process that enters ``group`` and then runs ``code``."""
-    doors = group.open_procs()
-    enter = f"import os; [os.write(door, b'0') for door in {doors}]; {code}"
+    entries = group.open_procs()
+    enter = f"import os; [os.write(entry, b'0') for entry in {entries}]; {code}"
     try:
-        return subprocess.Popen([sys.executable, "-c", enter], pass_fds=doors, stdout=subprocess.PIPE)
+        return subprocess.Popen([sys.executable, "-c", enter], pass_fds=entries, stdout=subprocess.PIPE)
     finally:
-        for door in doors:
-            os.close(door)
+        for entry in entries:
+            os.close(entry)
 
 
 @pytest.mark.root_only

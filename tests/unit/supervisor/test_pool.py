@@ -15,7 +15,7 @@ from casemate.supervisor import cgroups, namespaces, pool, wire
 
 
 class Clock:
-    """One that stands still."""
+    """One that the test sets."""
 
     now = 100.0
 

@@ -120,8 +120,8 @@ def test_the_mode_of_an_open_that_creates_nothing_is_not_looked_at(tmp_path: Pat
     assert told_by(program, wall=FILTER, cwd=tmp_path) >= 0
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="needs x86_64: int 0x80 is its 32-bit door")
-def test_the_32_bit_door_is_shut(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="needs x86_64: int 0x80 is its 32-bit entry")
+def test_the_32_bit_entry_is_shut(tmp_path: Path) -> None:
     # mov eax, 20 (getpid of i386); int 0x80; ret
     program = """
 import mmap

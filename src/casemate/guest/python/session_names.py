@@ -162,14 +162,14 @@ def _brief_container(value: "Any", kind: type, depth: int) -> str:
     if depth >= _DEEPEST_REPR:
         return f"{opening}…{closing}"
     pieces: "list[str]" = []
-    room = _LONGEST_REPR
+    budget = _LONGEST_REPR
     for item in value.items() if kind is dict else value:
-        if room <= 0:
+        if budget <= 0:
             pieces.append("…")
             break
         piece = _brief_pair(item, depth) if kind is dict else _brief(item, depth + 1)
         pieces.append(piece)
-        room -= len(piece) + 2
+        budget -= len(piece) + 2
     comma = "," if kind is tuple and len(value) == 1 else ""
     return f"{opening}{', '.join(pieces)}{comma}{closing}"
 
@@ -231,10 +231,10 @@ def _is_numpy_scalar(kind: type) -> bool:
     )
 
 
-def json_of(value: "Any", path: str, depth: int = 0, room: "list[int] | None" = None) -> object:
+def json_of(value: "Any", path: str, depth: int = 0, budget: "list[int] | None" = None) -> object:
     """The same value in JSON's types. Raises ``ValueError`` naming what cannot be, and its place."""
-    room = [FRAME_LIMIT] if room is None else room
-    _take(room, 2, path)
+    budget = [FRAME_LIMIT] if budget is None else budget
+    _take(budget, 2, path)
     if depth > _DEEPEST_JSON:
         raise ValueError(f"{path[:_LONGEST_REPR]}… is nested deeper than {_DEEPEST_JSON} levels")
     if value is None or value is True or value is False:
@@ -243,33 +243,33 @@ def json_of(value: "Any", path: str, depth: int = 0, room: "list[int] | None" = 
     if _is_numpy_scalar(kind):
         value = value.item()
     if isinstance(value, str):
-        return _json_text(str.__str__(value), path, room)
+        return _json_text(str.__str__(value), path, budget)
     if isinstance(value, int):
         return _json_int(int.__int__(value), path)
     if isinstance(value, float):
         return _json_float(float.__float__(value), path)
     if isinstance(value, (list, tuple)):
         items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
-        return [json_of(item, f"{path}[{index}]", depth + 1, room) for index, item in enumerate(items)]
+        return [json_of(item, f"{path}[{index}]", depth + 1, budget) for index, item in enumerate(items)]
     if isinstance(value, dict):
-        return _json_dict(value, path, depth, room)
+        return _json_dict(value, path, depth, budget)
     raise ValueError(f"{path} is of type {_name_of(kind)}, which JSON does not have")
 
 
-def _json_dict(value: "dict[Any, Any]", path: str, depth: int, room: "list[int]") -> object:
+def _json_dict(value: "dict[Any, Any]", path: str, depth: int, budget: "list[int]") -> object:
     result = {}
     for key, item in dict.items(value):
         if not isinstance(key, str):
             raise ValueError(f"{path} has a key of type {_name_of(type(key))}; keys in JSON are texts")
         text = str.__str__(key)
-        result[_json_text(text, f"a key of {path}", room)] = json_of(
-            item, f"{path}[{cut(text, _LONGEST_KEY)!r}]", depth + 1, room
+        result[_json_text(text, f"a key of {path}", budget)] = json_of(
+            item, f"{path}[{cut(text, _LONGEST_KEY)!r}]", depth + 1, budget
         )
     return result
 
 
-def _json_text(text: str, path: str, room: "list[int]") -> str:
-    _take(room, len(text), path)
+def _json_text(text: str, path: str, budget: "list[int]") -> str:
+    _take(budget, len(text), path)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -289,7 +289,7 @@ def _json_float(number: float, path: str) -> float:
     return number
 
 
-def _take(room: "list[int]", size: int, path: str) -> None:
-    room[0] -= size
-    if room[0] < 0:
+def _take(budget: "list[int]", size: int, path: str) -> None:
+    budget[0] -= size
+    if budget[0] < 0:
         raise ValueError(f"{path.partition('[')[0]} is larger than {FRAME_LIMIT} bytes")

@@ -300,10 +300,10 @@ class Pools:
         self._drop_dead(pool)
         if pool.problem or (pool.zygote is not None and pool.zygote.state != "ready"):
             return
-        others = [one for one in self._pools.values() if one is not pool]
-        room = max(min(_LEAST, self._concurrency), self._concurrency - sum(len(one.ready) for one in others))
-        taken = sum(len(one.ready) * one.waiting.cost for one in others)
-        target = target_size(pool.demand, now, room, self._free(now) - taken, pool.waiting.cost)
+        others = [other for other in self._pools.values() if other is not pool]
+        most = max(min(_LEAST, self._concurrency), self._concurrency - sum(len(other.ready) for other in others))
+        used = sum(len(other.ready) * other.waiting.cost for other in others)
+        target = target_size(pool.demand, now, most, self._free(now) - used, pool.waiting.cost)
         try:
             for _ in range(min(target - len(pool.ready), MOST_MAKING)):
                 pool.ready.append(self._make(pool))
