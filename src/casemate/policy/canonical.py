@@ -12,11 +12,13 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from casemate.errors import InvalidArgument
-from casemate.model.approval import Question
 from casemate.model.limits import format_size
+
+if TYPE_CHECKING:
+    from casemate.model.approval import Question
 
 MOST_BYTES = 1 << 20  # of one JSON text: arguments that a person is asked about; more belongs into a file
 MOST_DEPTH = 100

@@ -38,7 +38,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cp": (f"{_HERE}.cp:cp", "Copy files and folders out of sessions and runs, or into sessions."),
         "artifacts": (f"{_HERE}.operations:artifacts", "List the files that a run has left."),
         "sessions": (f"{_HERE}.operations:sessions", "Keep interpreters with their state."),
-        "inspect": (f"{_HERE}.operations:inspect", "Show what is known of a session."),
+        "inspect": (f"{_HERE}.operations:inspect_session", "Show what is known of a session."),
         "bridge": (f"{_HERE}.operations:bridge", "Bind a name in a session to a value."),
         "queue": (f"{_HERE}.operations:queue", "Show how many programs run and wait."),
         "stats": (f"{_HERE}.operations:stats", "Show what the service has going on."),

@@ -10,8 +10,8 @@ from cyclopts import App
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.model.events import request_of
-from casemate.surfaces.cli.answers import print_json, print_table
-from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, print_listed, served, wanted
+from casemate.surfaces.cli.answers import print_json
+from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, list_rows, served
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.following import FOR_LATER, TOO_LATE, decided, gone
 from casemate.surfaces.cli.parameters import Name
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 app = App(name="approvals", help="See what programs wait for, and answer it.")
-_COLUMNS = ("id", "kind", "what", "session", "run", "state")
 
 
 @app.default
@@ -40,14 +39,10 @@ def list_requests(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = 
     quiet
         Only their ids.
     """
-    asked, chosen = wanted(filters, asked)
-    pending = ask(asked, "approvals.pending", filters=chosen)
-    if quiet or asked.is_json:
-        print_listed(pending, "id", quiet=quiet)
-        return 0
-    rows = [{**one, "what": one["summary"]} for one in pending]
-    print_table(_COLUMNS, rows, "Nothing waits for an approval.")
-    return 0
+    return list_rows(
+        "approvals.pending", filters, asked, quiet=quiet, row=lambda one: {**one, "what": one["summary"]},
+        columns=("id", "kind", "what", "session", "run", "state"), empty="Nothing waits for an approval.",
+    )  # fmt: skip
 
 
 @app.command

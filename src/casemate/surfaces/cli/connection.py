@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli import interrupts
-from casemate.surfaces.cli.answers import print_json, print_lines
+from casemate.surfaces.cli.answers import print_json, print_lines, print_table
 from casemate.surfaces.cli.parameters import Output
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ def tell_service(operation: str, **arguments: Any) -> None:
         interrupts.run(told())
 
 
-Filter = Annotated[tuple[str, ...], Parameter(name=("--filter", "-f"), negative=(), allow_leading_hyphen=True)]
-Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"), negative=())]
+Filter = Annotated[tuple[str, ...], Parameter(name=("--filter", "-f"), allow_leading_hyphen=True)]
+Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"))]
 _NAMESPACE = "namespace"  # whose list is asked for, where the others choose from it
 
 
-def wanted(filters: Sequence[str], asked: Asked) -> tuple[Asked, dict[str, list[str]] | None]:
+def _wanted(filters: Sequence[str], asked: Asked) -> tuple[Asked, dict[str, list[str]] | None]:
     """What KEY=VALUE filters ask for: whom to ask, and the ``filters`` of the operation. Raises ``InvalidArgument``."""
     chosen: dict[str, list[str]] = {}
     for one in filters:
@@ -113,9 +113,24 @@ def wanted(filters: Sequence[str], asked: Asked) -> tuple[Asked, dict[str, list[
     return asked, chosen or None
 
 
-def print_listed(rows: Sequence[Mapping[str, Any]], handle: str, *, quiet: bool) -> None:
-    """Rows for programs: as JSON, or with ``quiet`` their handles alone, one a line."""
+def list_rows(
+    operation: str,
+    filters: Sequence[str],
+    asked: Asked,
+    *,
+    quiet: bool,
+    columns: Sequence[str],
+    empty: str,
+    row: Callable[[dict[str, Any]], dict[str, Any]],
+    keeps: Callable[[dict[str, Any]], bool] = lambda _: True,
+) -> int:
+    """Print what an operation lists: as JSON, as a table, or with ``quiet`` the first column alone, one a line."""
+    asked, chosen = _wanted(filters, asked)
+    rows = [one for one in ask(asked, operation, filters=chosen) if keeps(one)]
     if quiet:
-        print_lines(row[handle] for row in rows)
-    else:
+        print_lines(one[columns[0]] for one in rows)
+    elif asked.is_json:
         print_json(rows)
+    else:
+        print_table(columns, [row(one) for one in rows], empty)
+    return 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from casemate.api.config_files import is_configured
 from casemate.errors import InvalidArgument
+from casemate.model.limits import LimitOptions
 
 _MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to be told that it is too long
 
@@ -38,7 +40,12 @@ def program_in(script: str) -> bytes:
     return read_file("code", script, _MAX_CODE)
 
 
-def env_of(given: tuple[str, ...]) -> dict[str, str]:
+def given_limits(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits among the options that were given, by their names."""
+    return {name: options[name] for name in LimitOptions.__annotations__ if options.get(name) is not None}
+
+
+def env_of(given: Sequence[str]) -> dict[str, str]:
     """Variables as NAME=VALUE, or NAME with the value that it has here. Raises ``InvalidArgument``."""
     env: dict[str, str] = {}
     for one in given:

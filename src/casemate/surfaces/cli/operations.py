@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import inspect
 import json
 import os
 import secrets
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,33 +20,108 @@ from cyclopts import App, Parameter
 from casemate.errors import InvalidArgument
 from casemate.model.limits import parse_size
 from casemate.surfaces.cli.answers import ago, print_document, print_done, print_json, print_lines, print_table
-from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, print_listed, served, wanted
+from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, list_rows, served
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.inputs import env_of
-from casemate.surfaces.cli.parameters import NO_LIMITS, Flag, LimitOptions, Name
+from casemate.surfaces.cli.inputs import env_of, given_limits
+from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, takes
 
 if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
 
+Command = Callable[..., int]
+_BROKEN = 1  # the exit code where the record is not what it was
+_MOST_DETAIL = 120  # characters in a table; --output json has all
+
+
+# -- commands that are one operation: its arguments, its answer
+
+_ARGUMENTS = {
+    "session": "Its handle or name.",
+    "name": "The variable's name.",
+    "source": "Handle or name of the session that has it.",
+    "target": "Handle or name of the session that is to have it.",
+}
+
+
+def _asks(operation: str, arguments: str, show: Callable[..., int], about: str) -> Command:
+    """The command that asks ``operation``; ``show`` prints the answer, and gives the exit code."""
+    names = arguments.split()
+
+    def command(*values: str, asked: Asked = PLAIN) -> int:
+        answer = ask(asked, operation, **dict(zip(names, values, strict=True)))
+        return show(answer, is_json=asked.is_json)
+
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_ONLY,
+            annotation=Annotated[Name, Parameter(help=_ARGUMENTS[name])],
+        )
+        for name in names
+    ]
+    asked = inspect.Parameter("asked", inspect.Parameter.KEYWORD_ONLY, default=PLAIN, annotation=Asked)
+    setattr(command, "__signature__", inspect.Signature([*parameters, asked]))  # noqa: B010 - no attribute mypy knows
+    command.__doc__ = about
+    return command
+
+
+def _show_done(_answer: object, *, is_json: bool) -> int:
+    return print_done(is_json=is_json)
+
+
+def _show_value(answer: Any, *, is_json: bool) -> int:  # noqa: ARG001 - JSON for people, too
+    print_json(answer)
+    return 0
+
+
+def _show_rows(columns: tuple[str, ...] = (), row: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> Command:
+    """Prints a list: of the rows' own columns where none are named."""
+
+    def show(answer: list[dict[str, Any]], *, is_json: bool) -> int:
+        if is_json:
+            print_json(answer)
+        else:
+            print_table(
+                columns or tuple(answer[0] if answer else ()), [row(one) for one in answer], "Nothing is bound."
+            )
+        return 0
+
+    return show
+
+
+def _show_verdict(verdict: dict[str, Any], *, is_json: bool) -> int:
+    if is_json:
+        print_json(verdict)
+    elif verdict["ok"]:
+        print_lines([f"whole: {verdict['head']['count']} rows, the last {verdict['head']['last']}"])
+    else:
+        print_lines([f"BROKEN at row {verdict['first_bad']}: {verdict['reason']}"])
+    return 0 if verdict["ok"] else _BROKEN
+
+
+_show_runtimes = _show_rows(
+    ("language", "available", "version", "executable", "source", "wall"),
+    row=lambda one: {**one, "version": one["version"] or one["problem"]},
+)
+_INSPECTED = "Show what is known of a session: its limits, its variables' names, what it used."
+inspect_session = _asks("inspect", "session", print_document, f"{_INSPECTED} Values of secrets are masked.")
+stats = _asks("stats", "", print_document, "Show what goes on in the service: queue, cells, sessions, memory and cpu.")
+runtimes = _asks("runtimes", "", _show_runtimes, "List the languages that there are, and the wall that is in force.")
 
 sessions = App(name="sessions", help="Keep interpreters with their state, and look into them.")
-_SESSION_COLUMNS = ("session", "name", "language", "steps", "busy", "age", "owner")
+audit = App(name="audit", help="Read the record of what happened, and check that it is whole.")
+
+
+# -- sessions
 
 
 @sessions.command(name="open")
-def open_session(
-    name: str | None = None,
-    *,
-    language: str | None = None,
-    env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
-    secret: tuple[str, ...] = (),
-    allow: tuple[str, ...] = (),
-    within: LimitOptions = NO_LIMITS,
-    timeout: float | None = None,
-    idle_timeout: float | None = None,
-    lifetime: float | None = None,
-    asked: Asked = PLAIN,
-) -> int:
+@takes(
+    "language", "env", "secrets", "allowed_domains", *LIMITS, *OUTPUT_LIMITS, "wall", "idle_timeout", "lifetime",
+    defaults=False, language="python (unless given), node or shell.",
+    allowed_domains="A host that it may reach, of those that the service permits.",
+)  # fmt: skip
+def open_session(name: str | None = None, *, asked: Asked = PLAIN, **options: Any) -> int:
     """Open a session, and print its handle.
 
     casemate sessions open analysis --memory 2GiB --cpus 4
@@ -55,26 +132,14 @@ def open_session(
     ----------
     name
         What it can be called besides its handle.
-    language
-        python (unless given), node or shell.
-    env
-        A variable, as NAME=VALUE, or NAME with the value that it has here. May be repeated.
-    secret
-        A secret that its programs get as a variable. May be repeated.
-    allow
-        A host that it may reach, of those that the service permits. May be repeated.
-    timeout
-        The most seconds that a step may take.
-    idle_timeout
-        Seconds without use after which it ends.
-    lifetime
-        Seconds after which it ends in any case.
     """
-    state = ask(
-        asked, "sessions.open", name=name, language=language, env=env_of(env) or None, secrets=list(secret) or None,
-        allowed_domains=list(allow) or None, limits=within.given(wall=timeout) or None,
-        idle_timeout=idle_timeout, lifetime=lifetime,
-    )  # fmt: skip
+    limits = given_limits(options)
+    arguments = {
+        **{option: value for option, value in options.items() if option not in limits},
+        "name": name, "env": env_of(options.get("env", ())), "limits": limits,
+    }  # fmt: skip
+    given = {option: value for option, value in arguments.items() if value not in (None, (), {})}
+    state = ask(asked, "sessions.open", **given)
     if asked.is_json:
         print_json(state)
     else:
@@ -99,15 +164,12 @@ def list_sessions(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = 
     quiet
         Only their handles.
     """
-    asked, chosen = wanted(filters, asked)
-    rows = ask(asked, "sessions.list", filters=chosen)
-    if quiet or asked.is_json:
-        print_listed(rows, "session", quiet=quiet)
-        return 0
     now = time.time()
-    rows = [{**one, "busy": one["is_busy"], "age": ago(now - one["created"])} for one in rows]
-    print_table(_SESSION_COLUMNS, rows, "No session is open.")
-    return 0
+    return list_rows(
+        "sessions.list", filters, asked, quiet=quiet, empty="No session is open.",
+        columns=("session", "name", "language", "steps", "busy", "age", "owner"),
+        row=lambda one: {**one, "busy": one["is_busy"], "age": ago(now - one["created"])},
+    )  # fmt: skip
 
 
 @sessions.command(name=("close", "kill"))
@@ -130,64 +192,6 @@ def close(*names: Name, asked: Asked = PLAIN) -> int:
     return print_done(is_json=asked.is_json)
 
 
-@sessions.command
-def reset(session: Name, /, *, asked: Asked = PLAIN) -> int:
-    """Forget everything of a session but its files.
-
-    Parameters
-    ----------
-    session
-        Its handle or name.
-    """
-    ask(asked, "sessions.reset", session=session)
-    return print_done(is_json=asked.is_json)
-
-
-@sessions.command
-def interrupt(session: Name, /, *, asked: Asked = PLAIN) -> int:
-    """Interrupt what runs in a session; its state is kept.
-
-    Parameters
-    ----------
-    session
-        Its handle or name.
-    """
-    ask(asked, "sessions.interrupt", session=session)
-    return print_done(is_json=asked.is_json)
-
-
-@sessions.command
-def variables(session: Name, /, *, asked: Asked = PLAIN) -> int:
-    """List the names that programs of a session have bound.
-
-    Parameters
-    ----------
-    session
-        Its handle or name.
-    """
-    found = ask(asked, "sessions.variables", session=session)
-    if asked.is_json:
-        print_json(found)
-    else:
-        print_table(tuple(found[0]) if found else (), found, "Nothing is bound.")
-    return 0
-
-
-@sessions.command(name="get")
-def get_value(session: Name, name: Name, /, *, asked: Asked = PLAIN) -> int:
-    """Print the value of a session's variable, as JSON.
-
-    Parameters
-    ----------
-    session
-        Its handle or name.
-    name
-        The variable's name.
-    """
-    print_json(ask(asked, "sessions.get", session=session, name=name))
-    return 0
-
-
 @sessions.command(name="set")
 def set_value(session: Name, name: Name, value: Name, /, *, asked: Asked = PLAIN) -> int:
     """Bind a name in a session to a JSON value; what is no JSON is taken for a text.
@@ -205,45 +209,20 @@ def set_value(session: Name, name: Name, value: Name, /, *, asked: Asked = PLAIN
     return print_done(is_json=asked.is_json)
 
 
-@sessions.command(name="bridge")
-def bridge_value(name: Name, source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
-    """Copy the value of a variable from one session to another, and print it.
-
-    Parameters
-    ----------
-    name
-        The variable's name.
-    source
-        Handle or name of the session that has it.
-    target
-        Handle or name of the session that is to have it.
-    """
-    print_json(ask(asked, "sessions.bridge", name=name, source=source, target=target))
-    return 0
-
-
-@sessions.command(name="inspect")
-def inspect_one(session: Name, /, *, asked: Asked = PLAIN) -> int:
-    """Show what is known of a session: its limits, its variables' names, what it used.
-
-    Parameters
-    ----------
-    session
-        Its handle or name.
-    """
-    return inspect(session, asked=asked)
-
-
-def inspect(session: Name, /, *, asked: Asked = PLAIN) -> int:
-    """Show what is known of a session: its limits, its variables' names, what it used. Values of secrets are masked.
-
-    Parameters
-    ----------
-    session
-        Its handle or name.
-    """
-    found = ask(asked, "inspect", session=session)
-    return print_document(found, is_json=asked.is_json)
+for _operation, _names, _show, _about in (
+    ("sessions.reset", "session", _show_done, "Forget everything of a session but its files."),
+    ("sessions.interrupt", "session", _show_done, "Interrupt what runs in a session; its state is kept."),
+    ("sessions.variables", "session", _show_rows(), "List the names that programs of a session have bound."),
+    ("sessions.get", "session name", _show_value, "Print the value of a session's variable, as JSON."),
+    (
+        "sessions.bridge",
+        "name source target",
+        _show_value,
+        "Copy a variable from one session to another, and print it.",
+    ),
+):
+    sessions.command(_asks(_operation, _names, _show, _about), name=_operation.partition(".")[2])
+sessions.command(_asks("inspect", "session", print_document, _INSPECTED), name="inspect")
 
 
 def bridge(session: Name, name: Name, value: Name, /, *, asked: Asked = PLAIN) -> int:
@@ -271,13 +250,10 @@ def value_of(text: str) -> Any:
         return text
 
 
+# -- what the service has, and may do
+
 _PATIENCE = 1.0  # seconds after which whoever asks is told where the answer is given
-_DENIED = 77  # the exit code of what was refused (surfaces/cli/failures.py)
-
-
-def stats(*, asked: Asked = PLAIN) -> int:
-    """Show what the service has going on: queue, cells, sessions, memory and cpu."""
-    return print_document(ask(asked, "stats"), is_json=asked.is_json)
+_DENIED = 77  # the exit code of what was refused (failures.py)
 
 
 def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, asked: Asked = PLAIN) -> int:  # noqa: ARG001 - "queue status" is what people type
@@ -286,14 +262,8 @@ def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, ask
     return print_document({name: found[name] for name in ("running", "waiting", "concurrency")}, is_json=asked.is_json)
 
 
-def limits(
-    *,
-    within: LimitOptions = NO_LIMITS,
-    timeout: float | None = None,
-    reset: Flag = False,
-    caller: str | None = None,
-    asked: Asked = PLAIN,
-) -> int:
+@takes(*LIMITS, *OUTPUT_LIMITS, "wall", defaults=False)
+def limits(*, reset: bool = False, caller: str | None = None, asked: Asked = PLAIN, **options: Any) -> int:
     """Show the limits of what you run in the service; with options, narrow them from now on.
 
     casemate limits --memory 256MiB --processes 16
@@ -302,14 +272,12 @@ def limits(
 
     Parameters
     ----------
-    timeout
-        The most seconds of a run.
     reset
         Undo what was narrowed before, and then narrow what the other options say.
     caller
         With --reset: undo what another has narrowed for itself, by the name that ps shows as its owner.
     """
-    narrowed = within.given(wall=timeout)
+    narrowed = given_limits(options)
     if caller is not None and (not reset or narrowed):
         raise InvalidArgument("caller", "is for --reset alone: others narrow their limits themselves")
 
@@ -327,17 +295,6 @@ def limits(
 
 def _number(value: str | float) -> float:
     return parse_size(value) if isinstance(value, str) else value
-
-
-def runtimes(*, asked: Asked = PLAIN) -> int:
-    """List the languages that there are, with their versions, and the wall that is in force."""
-    found = ask(asked, "runtimes")
-    if asked.is_json:
-        print_json(found)
-        return 0
-    rows = [{**one, "version": one["version"] or one["problem"]} for one in found]
-    print_table(("language", "available", "version", "executable", "source", "wall"), rows, "")
-    return 0
 
 
 def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked = PLAIN) -> int:
@@ -368,10 +325,7 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked =
     return 0 if answer.get("allowed") else _DENIED
 
 
-audit = App(name="audit", help="Read the record of what happened, and check that it is whole.")
-_ROW_COLUMNS = ("sequence", "when", "kind", "run", "detail")
-_MOST_DETAIL = 120  # characters in a table; --output json has all
-_BROKEN = 1  # the exit code where the record is not what it was
+# -- the record
 
 
 @audit.default
@@ -392,21 +346,10 @@ def tail(*, limit: int = 50, kind: str | None = None, run: str | None = None, as
     if asked.is_json:
         print_json(rows)
         return 0
-    print_table(_ROW_COLUMNS, [_for_people(row) for row in rows], "The record has no such row.")
+    print_table(
+        ("sequence", "when", "kind", "run", "detail"), [_for_people(row) for row in rows], "The record has no such row."
+    )
     return 0
-
-
-@audit.command(name="verify")
-def verify_record(*, asked: Asked = PLAIN) -> int:
-    """Check the chain of hashes of the whole record; the exit code is 1 where it is broken."""
-    verdict = ask(asked, "audit.verify")
-    if asked.is_json:
-        print_json(verdict)
-    elif verdict["ok"]:
-        print_lines([f"whole: {verdict['head']['count']} rows, the last {verdict['head']['last']}"])
-    else:
-        print_lines([f"BROKEN at row {verdict['first_bad']}: {verdict['reason']}"])
-    return 0 if verdict["ok"] else _BROKEN
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
@@ -415,6 +358,12 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     more = "..." if len(detail) > _MOST_DETAIL else ""
     return {**row, "when": when, "detail": detail[:_MOST_DETAIL] + more}
 
+
+_CHECKED = "Check the chain of hashes of the whole record; the exit code is 1 where it is broken."
+audit.command(_asks("audit.verify", "", _show_verdict, _CHECKED), name="verify")
+
+
+# -- files of runs
 
 _DIFFERS = 1  # the exit code where a file is not what it should be
 

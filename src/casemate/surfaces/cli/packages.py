@@ -21,7 +21,7 @@ from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inert import inert
 from casemate.surfaces.cli.inputs import configured
-from casemate.surfaces.cli.parameters import Flag, Name, Output
+from casemate.surfaces.cli.parameters import Name, Output
 
 app = App(name="packages", help="Install Python packages ahead, in a cell, and keep them.")
 
@@ -31,7 +31,7 @@ def install(
     *names: Name,
     index: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     policy: str | None = None,
-    yes: Flag = False,
+    yes: bool = False,
     output: Output = "text",
 ) -> int:
     """Install packages and what they need, and keep them: Sandbox(environment=[NAMES]) finds them.

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.api.config_files import is_configured
+from casemate.api.options import SandboxOptions
 from casemate.api.sandbox import Sandbox
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.inputs import env_of, program_in, read, read_file, users_vault
+from casemate.surfaces.cli.inputs import env_of, given_limits, program_in, read, read_file, users_vault
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,9 +50,9 @@ def run(options: Options) -> int:
 
 def _do(options: Options) -> int:
     options = with_configuration(options)
-    language = options.language or ("python" if options.script == "-" else _language_of(options.script))
-    if options.environment is not None:
-        _check_environment(options.environment, language)
+    language = options.given.get("language") or ("python" if options.script == "-" else _language_of(options.script))
+    if (environment := options.given.get("environment")) is not None:
+        _check_environment(environment, language)
     asking = _Asking(options)
     sandbox = Sandbox(**sandbox_arguments(options), approve=asking.approve)
     if options.explain:
@@ -80,7 +81,7 @@ class _Asking:
         self.screen: AbstractAsyncContextManager[object] = nullcontext()
         self.approve: Callable[[ApprovalRequest], Awaitable[bool]] | None = None
         # A program whose bytes the terminal obeys could change what is shown; and its input is no answer.
-        if not options.tool_servers or options.raw or "-" in (options.script, options.stdin):
+        if not options.given.get("tools") or options.raw or "-" in (options.script, options.given.get("stdin")):
             return
         from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
 
@@ -193,8 +194,10 @@ def _tell(execution: Execution, options: Options) -> None:
         return
     from casemate.surfaces.cli.outcome import account
 
-    is_json, has_workspace = options.format == "json", options.workspace is not None
-    for line in account(execution, output=options.output, has_workspace=has_workspace, is_json=is_json):
+    is_json, has_workspace = options.format == "json", options.given.get("workspace") is not None
+    for line in account(
+        execution, output=options.given.get("output_dir"), has_workspace=has_workspace, is_json=is_json
+    ):
         say(line)
 
 
@@ -222,27 +225,12 @@ _DEFAULT_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Options:
-    """The options of ``casemate run``, as given; ``settings``: what is configured besides."""
+    """``casemate run`` as it was asked for. ``given``: options of the API by their names, None or empty where they are
+    not given; ``settings``: what is configured besides."""
 
     script: str
     arguments: tuple[str, ...] = ()
-    language: str | None = None
-    timeout: float | None = None
-    limits: Mapping[str, Any] = field(default_factory=dict)
-    files: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
-    namespace: str | None = None
-    stdin: str | None = None
-    output: str | None = None
-    workspace: str | None = None
-    workspace_mode: str | None = None
-    read: tuple[str, ...] = ()
-    environment: str | None = None
-    isolation: str | None = None
-    policy: str | None = None
-    allow: tuple[str, ...] = ()
-    tool_servers: tuple[str, ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
     explain: bool = False
     raw: bool = False
     format: Literal["text", "json"] = "text"
@@ -251,8 +239,8 @@ class Options:
     @property
     def seconds(self) -> float:
         """How long the program may run."""
-        if self.timeout is not None:
-            return self.timeout
+        if (timeout := self.given.get("timeout")) is not None:
+            return float(timeout)
         return _DEFAULT_TIMEOUT if self.settings is None else self.settings.timeout
 
 
@@ -262,48 +250,45 @@ def with_configuration(options: Options) -> Options:
         return options
     from casemate.api.settings import settings_of
 
-    settings = settings_of(os.environ, arguments={"policy": options.policy})
-    return replace(options, settings=settings, output=options.output or settings.value("output_dir"))
+    settings = settings_of(os.environ, arguments={"policy": options.given.get("policy")})
+    output = options.given.get("output_dir") or settings.value("output_dir")
+    return replace(options, settings=settings, given={**options.given, "output_dir": output})
 
 
 def sandbox_arguments(options: Options) -> dict[str, Any]:
     """What the sandbox is made with: what is configured, and the options over it. Raises ``InvalidArgument``."""
-    said: dict[str, Any] = {"policy": options.policy}
+    said: dict[str, Any] = {"policy": options.given.get("policy")}
     wall = max(_DEFAULT_TIMEOUT, options.seconds)
     limits: dict[str, Any] = {}
     if options.settings is not None:
         said, limits = options.settings.sandbox_arguments(os.environ), options.settings.limits
-        if options.timeout is not None and "wall" in limits:
-            limits["wall"] = max(limits["wall"], options.timeout)
+        if options.given.get("timeout") is not None and "wall" in limits:
+            limits["wall"] = max(limits["wall"], options.seconds)
     from casemate.api.policy_options import policy_from
 
     policy = policy_from(said.get("policy"))
     for warning in policy.warnings:
         say(warning)
-    given = {
-        "workspace": options.workspace,
-        "workspace_mode": options.workspace_mode,
-        "allow_read": options.read,
-        "output_dir": options.output,
-        "environment": options.environment,
-        "isolation": options.isolation,
-        "namespace": options.namespace,
-        "allowed_domains": options.allow,
-        "tools": _servers(options.tool_servers),
-    }
+    given = {name: options.given.get(name) for name in SandboxOptions.__annotations__}
+    given["tools"] = _servers(given["tools"])
     return {
         "network": None if _may_reach_some(options, policy, said) else "none",
-        "vault": users_vault() if options.secrets or options.tool_servers else None,
+        "vault": users_vault() if options.given.get("secrets") or given["tools"] else None,
         **said,
         **{name: value for name, value in given.items() if value not in (None, ())},
-        "limits": Limits(**{"wall": wall, **policy.limits, **limits, **options.limits}),
+        "limits": Limits(**{"wall": wall, **policy.limits, **limits, **given_limits(options.given)}),
         "policy": policy,
     }
 
 
 def _may_reach_some(options: Options, policy: Policy, said: Mapping[str, Any]) -> bool:
     """Whether anybody said which hosts may be reached: else there is no network."""
-    if options.policy or options.allow or said.get("allowed_domains") or said.get("allow_local"):
+    if (
+        options.given.get("policy")
+        or options.given.get("allowed_domains")
+        or said.get("allowed_domains")
+        or said.get("allow_local")
+    ):
         return True
     asked = policy.written.written if policy.written else ()
     return bool(policy.network or policy.allowed or policy.local_ports) or any(one.kind == "egress" for one in asked)
@@ -311,20 +296,21 @@ def _may_reach_some(options: Options, policy: Policy, said: Mapping[str, Any]) -
 
 def run_arguments(options: Options, language: str) -> dict[str, Any]:
     """The program and everything it is run with; reads the files it comes from. Raises ``InvalidArgument``."""
+    given = options.given.get
     return {
         "code": program_in(options.script),
         "language": language,
         "timeout": options.seconds,
-        "env": env_of(options.env),
-        "secrets": options.secrets,
-        "files": _files(options.files),
+        "env": env_of(given("env", ())),
+        "secrets": given("secrets", ()),
+        "files": _files(given("files", ())),
         "stdin": _stdin(options),
         "program_name": None if options.script == "-" else os.path.basename(options.script),
         "arguments": options.arguments,
     }
 
 
-def _servers(names: tuple[str, ...]) -> dict[str, Any] | None:
+def _servers(names: tuple[str, ...] | None) -> dict[str, Any] | None:
     """The definitions of servers that are named. Raises ``InvalidArgument``."""
     if not names:
         return None
@@ -349,10 +335,11 @@ def _files(given: tuple[str, ...]) -> dict[str, Path]:
 
 def _stdin(options: Options) -> bytes:
     """The program's standard input: the file that was named, else what is piped or redirected into casemate."""
-    if options.stdin is None:
+    stdin = options.given.get("stdin")
+    if stdin is None:
         return b"" if options.script == "-" or options.explain else _piped()
-    if options.stdin != "-":
-        return read_file("stdin", options.stdin, _MAX_STDIN)
+    if stdin != "-":
+        return read_file("stdin", stdin, _MAX_STDIN)
     if options.script == "-":
         raise InvalidArgument("stdin", "standard input is the program itself; give a file")
     return read(0, _MAX_STDIN)

@@ -12,49 +12,27 @@ from cyclopts import Parameter
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import ago, print_json, print_lines, print_table
-from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, print_listed, served, wanted
+from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, list_rows, served
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.parameters import NO_LIMITS, Flag, LimitOptions, Name, Output
+from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, Output, takes
 
 if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
 
 
-Format = Literal["text", "json"]
-
-
+@takes(
+    "language", "timeout", *LIMITS, *OUTPUT_LIMITS, "files", "env", "secrets", "namespace", "stdin", "output_dir",
+    "workspace", "workspace_mode", "allow_read", "environment", "isolation", "policy", "allowed_domains", "tools",
+    language="python, node or shell, where the file's name does not say it. Standard input is python.",
+)  # fmt: skip
 def run(
     script: Name,
     /,
     *args: str,
-    language: str | None = None,
-    timeout: float | None = None,
-    memory: str | None = None,
-    cpus: float | None = None,
-    cpu_time: float | None = None,
-    processes: int | None = None,
-    disk: str | None = None,
-    inodes: int | None = None,
-    open_files: int | None = None,
-    output_limit: str | None = None,
-    full_output: str | None = None,
-    file: tuple[str, ...] = (),
-    env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
-    secret: tuple[str, ...] = (),
-    namespace: str | None = None,
-    stdin: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    output: str | None = None,
-    workspace: str | None = None,
-    workspace_mode: Literal["overlay", "direct"] | None = None,
-    read: tuple[str, ...] = (),
-    environment: str | None = None,
-    isolation: str | None = None,
-    policy: str | None = None,
-    allow: tuple[str, ...] = (),
-    tool_server: tuple[str, ...] = (),
     explain: bool = False,
     raw: bool = False,
-    format: Format = "text",  # noqa: A002 - the option's name
+    format: Literal["text", "json"] = "text",  # noqa: A002 - the option's name
+    **options: Any,
 ) -> int:
     """Run a program in a cell of its own.
 
@@ -67,59 +45,6 @@ def run(
         The program: a file (.py, .js, .mjs, .cjs, .ts, .mts, .sh), or - for standard input.
     args
         The program's own arguments. Put -- before them when one begins with a hyphen.
-    language
-        python, node or shell, where the file's name does not say it. Standard input is python.
-    timeout
-        Seconds the program may run; 60 unless given.
-    memory
-        All memory of the program and its children together; 512MiB unless given.
-    cpus
-        Cores it may use at once; 1 unless given.
-    cpu_time
-        Seconds of cpu it may use; no limit of its own unless given.
-    processes
-        Processes and threads at once; 64 unless given.
-    disk
-        Bytes it may write in /workspace, /tmp and /dev/shm together; 256MiB unless given.
-    inodes
-        Files and folders it may make there; 20000 unless given.
-    open_files
-        Open files of each process; 1024 unless given.
-    output_limit
-        How much of stdout and of stderr --format json returns, head and tail; 1MiB unless given.
-    full_output
-        How much the program may write to stdout and stderr before it is ended; 64MiB unless given.
-    file
-        A file to put into the workspace, as PATH (under its own name) or NAME=PATH. May be repeated.
-    env
-        A variable for the program: NAME=VALUE, or NAME with the value that it has here. May be repeated.
-    secret
-        A secret that it gets as a variable, by name: one of casemate vault, or CASEMATE_SECRET_DEFAULT_<name> here.
-        Its value is in nothing that comes out. May be repeated.
-    namespace
-        Whose secrets, and under which name the run is recorded; default unless given.
-    stdin
-        A file for the program's standard input, or -. Without it, what is piped or redirected into casemate.
-    output
-        A folder for the files the program leaves and the pictures it shows.
-    workspace
-        A folder of yours that the program works in. Unless given, it has an empty one of its own.
-    workspace_mode
-        overlay (unless given): what it changed is written back when it has ended. direct: it writes there at once.
-    read
-        A .env file in that folder that it may read and change as any other; they are hidden unless given. May be
-        repeated.
-    environment
-        A virtual environment or a Python interpreter to use, by its path.
-    isolation
-        The wall's name; auto, unless given, is the strongest that proves itself here.
-    policy
-        A file with the most that is permitted; the other options only narrow it.
-    allow
-        A host that it may reach: example.org, *.example.org or example.org:5432; none unless given. May be repeated.
-    tool_server
-        An MCP server of casemate tools, by name, whose tools it may call. May be repeated. On a terminal you are asked
-        about each call that the policy says nothing about; elsewhere these are denied.
     explain
         Print what would be done and with which limits, and run nothing.
     raw
@@ -127,27 +52,12 @@ def run(
     format
         text (unless given), or json: one JSON object with the whole outcome on stdout, instead of the program's output.
     """
-    from casemate.surfaces.cli.run import run as run_it
+    from casemate.surfaces.cli.run import Options
+    from casemate.surfaces.cli.run import run as run_program
 
     if script.startswith("-") and script != "-":
         raise InvalidArgument("code", f"there is no option {script}; a file of that name is ./{script}")
-    from casemate.surfaces.cli.run import Options
-
-    limits = {
-        "memory": memory, "cpus": cpus, "cpu_time": cpu_time, "processes": processes, "disk": disk, "inodes": inodes,
-        "open_files": open_files, "output": output_limit, "full_output": full_output,
-    }  # fmt: skip
-    options = Options(
-        script=script, arguments=args, language=language, timeout=timeout,
-        limits={name: value for name, value in limits.items() if value is not None}, files=file, env=env,
-        secrets=secret, namespace=namespace, stdin=stdin, output=output, workspace=workspace,
-        workspace_mode=workspace_mode, read=read, environment=environment, isolation=isolation, policy=policy,
-        allow=allow, tool_servers=tool_server, explain=explain, raw=raw, format=format,
-    )  # fmt: skip
-    return run_it(options)
-
-
-_WRONG = 1  # the exit code of a program that cannot run
+    return run_program(Options(script, args, options, explain=explain, raw=raw, format=format))
 
 
 def validate(
@@ -155,7 +65,7 @@ def validate(
     /,
     *,
     language: str | None = None,
-    fix: Flag = False,
+    fix: bool = False,
     output: Output = "text",
 ) -> int:
     """Say what is wrong with a program, in a cell and without running it; the exit code is 1 where it cannot run.
@@ -189,7 +99,7 @@ def validate(
         print_lines(
             f"{script}:{issue.line}:{issue.column}: {issue.severity}: {issue.message}" for issue in found.issues
         )
-    return 0 if found.valid else _WRONG
+    return 0 if found.valid else 1
 
 
 async def _validated(code: bytes, language: str, *, fix: bool) -> Any:
@@ -203,21 +113,21 @@ _PAGE = 200_000  # characters of output in one answer
 _LONGEST_WAIT = 600.0  # seconds of one request that waits
 
 
+@takes(
+    "language", "timeout", "env", "secrets", "allowed_domains", *LIMITS, *OUTPUT_LIMITS, defaults=False,
+    language="Of a new session or a fresh cell, as are all below: python (unless given), node or shell.",
+    allowed_domains="A host that it may reach.",
+)  # fmt: skip
 def execute(
     session: Name,
     code: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
     *,
     file: Annotated[str | None, Parameter(name=("--file", "-f"))] = None,
-    language: str | None = None,
-    timeout: float = 60.0,
-    env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
-    secret: tuple[str, ...] = (),
-    allow: tuple[str, ...] = (),
-    within: LimitOptions = NO_LIMITS,
-    detach: Annotated[bool, Parameter(name=("--detach", "-d"), negative=())] = False,
-    raw: Flag = False,
+    detach: Annotated[bool, Parameter(name=("--detach", "-d"))] = False,
+    raw: bool = False,
     asked: Asked = PLAIN,
+    **options: Any,
 ) -> int:
     """Run a program as the next step of a session: casemate exec SESSION CODE
 
@@ -239,30 +149,20 @@ def execute(
         The program; "-", or nothing, reads it from standard input.
     file
         The program's file, instead.
-    language
-        Of a new session or a fresh cell: python (unless given), node or shell.
-    timeout
-        Seconds that it may take; 60 unless given.
-    env
-        A variable, as NAME=VALUE, or NAME with the value that it has here. Of a new session or a fresh cell. May be
-        repeated.
-    secret
-        A secret that it gets as a variable. Of a new session or a fresh cell. May be repeated.
-    allow
-        A host that it may reach. Of a new session or a fresh cell. May be repeated.
     detach
         Print the run's handle and leave it alone: casemate attach follows it.
     raw
         Send its bytes to the terminal as they are.
     """
-    from casemate.surfaces.cli.inputs import env_of  # commands that only ask need none of it
+    from casemate.surfaces.cli.inputs import env_of, given_limits  # commands that only ask need none of it
 
-    arguments: dict[str, Any] = {
-        "code": _program(code, file), "timeout": timeout, "env": env_of(env), "secrets": list(secret),
-        "allowed_domains": list(allow), "limits": within.given(),
-        "session": None if session == "-" else session, "language": language,
+    limits = given_limits(options)
+    arguments = {
+        **{name: value for name, value in options.items() if name not in limits},
+        "code": _program(code, file), "env": env_of(options.get("env", ())), "limits": limits,
+        "session": None if session == "-" else session,
     }  # fmt: skip
-    given = {name: value for name, value in arguments.items() if value not in (None, [], {})}
+    given = {name: value for name, value in arguments.items() if value not in (None, (), {})}
 
     async def begun(remote: RemoteOperations) -> int:
         state = await remote("runs.start", given)
@@ -276,7 +176,7 @@ def execute(
     try:
         return served(begun, asked, runs=True)
     except InvalidArgument as error:
-        names = {"limits": f"limits.{next(iter(within.given()), '')}", "code": "CODE" if file is None else "file"}
+        names = {"limits": f"limits.{next(iter(limits), '')}", "code": "CODE" if file is None else "file"}
         if error.argument not in names:
             raise
         raise InvalidArgument(names[error.argument], error.problem, remediation=error.remediation) from None
@@ -296,7 +196,7 @@ async def _until_over(remote: RemoteOperations, run: str, asked: Asked, *, raw: 
 
 def ps(
     *,
-    all: Annotated[bool, Parameter(name=("--all", "-a"), negative=())] = False,  # noqa: A002 - the option's name
+    all: Annotated[bool, Parameter(name=("--all", "-a"))] = False,  # noqa: A002 - the option's name
     filters: Filter = (),
     quiet: Quiet = False,
     asked: Asked = PLAIN,
@@ -318,33 +218,26 @@ def ps(
     quiet
         Only their handles.
     """
-    asked, chosen = wanted(filters, asked)
-    listed = ask(asked, "runs.list", filters=chosen)
     are_over = all or any(one.partition("=")[0] == "status" for one in filters)
-    runs = [one for one in listed if are_over or one["status"] != "done"]
-    if quiet or asked.is_json:
-        print_listed(runs, "run", quiet=quiet)
-        return 0
     now = time.time()
-    rows = [
-        {
-            **one,
-            "status": one["outcome"] or one["status"],
-            "age": ago(now - one["started"]),
-            "took": ago((one["ended"] or now) - one["started"]),
-        }
-        for one in runs
-    ]
-    print_table(("run", "session", "language", "status", "age", "took", "owner"), rows, "No run goes on.")
-    return 0
+
+    def row(run: dict[str, Any]) -> dict[str, Any]:
+        took = ago((run["ended"] or now) - run["started"])
+        return {**run, "status": run["outcome"] or run["status"], "age": ago(now - run["started"]), "took": took}
+
+    return list_rows(
+        "runs.list", filters, asked, quiet=quiet, row=row, empty="No run goes on.",
+        columns=("run", "session", "language", "status", "age", "took", "owner"),
+        keeps=lambda run: are_over or run["status"] != "done",
+    )  # fmt: skip
 
 
 def logs(
     run: Name,
     /,
     *,
-    follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative=())] = False,
-    raw: Flag = False,
+    follow: Annotated[bool, Parameter(name=("--follow", "-f"))] = False,
+    raw: bool = False,
     asked: Asked = PLAIN,
 ) -> int:
     """Print what a run has written, stdout, stderr and the text of what it showed, in the order in which it came.
@@ -381,7 +274,7 @@ async def _logged(remote: RemoteOperations, run: str, *, follows: bool, raw: boo
     return 0
 
 
-def attach(run: Name, /, *, raw: Flag = False, asked: Asked = PLAIN) -> int:
+def attach(run: Name, /, *, raw: bool = False, asked: Asked = PLAIN) -> int:
     """Follow a run from its beginning until it is over; its exit code is casemate's.
 
     What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on. With --output json it is wait.

@@ -22,7 +22,7 @@ from casemate.surfaces.cli.connection import tell_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inert import inert, visible
 from casemate.surfaces.cli.inputs import users_vault
-from casemate.surfaces.cli.parameters import AsJson, Flag, Name, Output
+from casemate.surfaces.cli.parameters import AsJson, Name, Output
 from casemate.tools.files import add_to_file, begun_at_home, choose_servers, read_file, remove_from_file, users_file
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add(
     url: str | None = None,
     header: tuple[str, ...] = (),
     env: tuple[str, ...] = (),
-    wall: Flag = False,
+    wall: bool = False,
     policy: str | None = None,
     settings: str | None = None,
     read: tuple[str, ...] = (),

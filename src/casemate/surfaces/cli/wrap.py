@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -20,8 +20,8 @@ from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures, interrupts
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inert import visible
-from casemate.surfaces.cli.inputs import env_beginning, env_of, users_vault
-from casemate.surfaces.cli.parameters import Name
+from casemate.surfaces.cli.inputs import env_beginning, env_of, given_limits, users_vault
+from casemate.surfaces.cli.parameters import LIMITS, Name, takes
 from casemate.surfaces.cli.pass_through import Cleaning, PassThrough
 
 if TYPE_CHECKING:
@@ -36,68 +36,99 @@ _LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read
 _MOST_NAMES = 8  # in one line
 
 
-@dataclass(frozen=True)
-class WrapOptions:
-    """The options of ``casemate wrap``, as given."""
+@takes(
+    "allowed_domains", "env", "secrets", "namespace", *LIMITS, "isolation",
+    disk="Bytes it may write in /tmp and /dev/shm, and in an overlay, together.",
+)  # fmt: skip
+def wrap(
+    command: Name,
+    /,
+    *args: str,
+    policy: Annotated[str | None, Parameter(name=("--policy", "--settings"))] = None,
+    workspace: str | None = None,
+    mode: Literal["overlay", "direct"] | None = None,
+    read: tuple[str, ...] = (),
+    copy: tuple[str, ...] = (),
+    env_prefix: str | None = None,
+    timeout: float | None = None,
+    explain: bool = False,
+    raw: bool = False,
+    **options: Any,
+) -> int:
+    """Run any command behind a wall: casemate wrap [OPTIONS] -- COMMAND [ARGS...]
 
-    command: str
-    arguments: tuple[str, ...] = ()
-    policy: str | None = None
-    workspace: str | None = None
-    mode: Literal["overlay", "direct"] | None = None
-    read: tuple[str, ...] = ()
-    copy: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    env_prefix: str | None = None
-    secrets: tuple[str, ...] = ()
-    namespace: str = "default"
-    timeout: float | None = None
-    limits: dict[str, Any] = field(default_factory=dict)
-    isolation: str = "auto"
-    explain: bool = False
-    raw: bool = False
+    stdin, stdout, stderr, signals and the exit code are the command's. It has no network, writes only in the folder
+    that it is started in, and sees that folder at its own path, without .env files, and little else of this machine.
 
+    casemate wrap -- node_modules/.bin/mcp-server-filesystem .
 
-def wrap_command(options: WrapOptions) -> int:
-    """Do what ``casemate wrap`` was asked to do; the exit code. Raises ``CasemateError``."""
-    wrapping = Wrapping(_asked(options))
+    casemate wrap --settings srt.json --copy ~/.npm -- npx -y @modelcontextprotocol/server-filesystem .
+
+    casemate wrap --allow api.example.org --secret API_TOKEN -- my-server --stdio
+
+    Parameters
+    ----------
+    command
+        The command: a name on PATH, or a path.
+    args
+        Its arguments. Put -- before the command when one of them begins with a hyphen.
+    policy
+        A file with the most that is permitted, in casemate's keys or srt's; what it denies no option allows.
+    workspace
+        The folder that it works in; the one that casemate is started in unless given.
+    mode
+        direct (unless given): what it writes is in the folder at once. overlay: it is written back when it has ended.
+    read
+        A file or folder that it may read besides. What lies in your home folder is in its own, too. May be repeated.
+    copy
+        A folder like that which it may write to, as a cache: what it wrote is gone with it. May be repeated.
+    env_prefix
+        Every variable here whose name begins so is one for it, without that beginning.
+    timeout
+        Seconds that it may run; no end unless given.
+    explain
+        Print what would be done and with which limits, and run nothing.
+    raw
+        Send its bytes to a terminal as they are. They can do to it whatever it obeys.
+    """
+    if command.startswith("-"):
+        raise InvalidArgument("command", f"there is no option {command}; casemate wrap --help lists them")
+    from casemate.api.policy_options import policy_from
+
+    chosen = policy_from(policy)
+    for warning in chosen.warnings:
+        say(warning)
+    secrets = options.get("secrets", ())
+    wrapping = Wrapping(
+        WrapRequest(
+            command=command,
+            arguments=args,
+            policy=None if policy is None else chosen,
+            workspace=workspace,
+            mode=mode,
+            shown=tuple(os.path.expanduser(path) for path in read),
+            copied=tuple(os.path.expanduser(path) for path in copy),
+            allowed_domains=options.get("allowed_domains", ()),
+            env={**env_beginning(env_prefix), **env_of(options.get("env", ()))},
+            secrets=secrets,
+            namespace=options.get("namespace") or "default",
+            limits=Limits(**{**chosen.limits, **given_limits(options)}),
+            timeout=timeout,
+            isolation=options.get("isolation") or "auto",
+            environ=os.environ,
+            vault=users_vault() if secrets else None,
+            cwd=os.getcwd(),
+        )
+    )
     for path in wrapping.find_missing():
         say(f"{path} is not there: should it come to be while the command runs, it is not guarded")
     if wrapping.read_only:
         say(f"{wrapping.read_only}: allowWrite names no folder, so that the command can write in none of yours")
-    if options.explain:
+    if explain:
         return interrupts.run(_explain(wrapping))
     wrapping.warm_up()
     gc.enable()
-    return asyncio.run(_Run(wrapping, options).run())
-
-
-def _asked(options: WrapOptions) -> WrapRequest:
-    from casemate.api.policy_options import policy_from
-
-    policy = policy_from(options.policy)
-    for warning in policy.warnings:
-        say(warning)
-    return WrapRequest(
-        command=options.command,
-        arguments=options.arguments,
-        policy=None if options.policy is None else policy,
-        workspace=options.workspace,
-        mode=options.mode,
-        shown=tuple(os.path.expanduser(path) for path in options.read),
-        copied=tuple(os.path.expanduser(path) for path in options.copy),
-        allowed_domains=options.allow,
-        env={**env_beginning(options.env_prefix), **env_of(options.env)},
-        secrets=options.secrets,
-        namespace=options.namespace,
-        limits=Limits(**{**policy.limits, **options.limits}),
-        timeout=options.timeout,
-        isolation=options.isolation,
-        environ=os.environ,
-        vault=users_vault() if options.secrets else None,
-        cwd=os.getcwd(),
-    )
+    return asyncio.run(_Run(wrapping, raw=raw).run())
 
 
 async def _explain(wrapping: Wrapping) -> int:
@@ -130,9 +161,9 @@ class _WithoutSecrets:
 class _Run:
     """One command, from its start to the last byte that it wrote."""
 
-    def __init__(self, wrapping: Wrapping, options: WrapOptions) -> None:
+    def __init__(self, wrapping: Wrapping, *, raw: bool) -> None:
         self._wrapping = wrapping
-        self._options = options
+        self._raw = raw
         self._cell: Cell | None = None
         self._signal = 0  # the last one that came
         self._is_over = False
@@ -206,7 +237,7 @@ class _Run:
         for fd, steps in cleaning.items():
             if redaction is not None:
                 steps.append(_WithoutSecrets(redaction.stream()))
-            if not self._options.raw and os.isatty(fd):
+            if not self._raw and os.isatty(fd):
                 from casemate.surfaces.cli.inert import Inert
 
                 steps.append(Inert())
@@ -223,104 +254,3 @@ class _Run:
             names = ", ".join(visible(name) for name in appeared[:_MOST_NAMES])
             more = f" and {len(appeared) - _MOST_NAMES} more" if len(appeared) > _MOST_NAMES else ""
             say(f"new, and of a name that tools act on by themselves: {names}{more}; look before you use the folder")
-
-
-def wrap(
-    command: Name,
-    /,
-    *args: str,
-    policy: Annotated[str | None, Parameter(name=("--policy", "--settings"))] = None,
-    workspace: str | None = None,
-    mode: Literal["overlay", "direct"] | None = None,
-    read: tuple[str, ...] = (),
-    copy: tuple[str, ...] = (),
-    allow: tuple[str, ...] = (),
-    env: Annotated[tuple[str, ...], Parameter(name=("--env", "-e"))] = (),
-    env_prefix: str | None = None,
-    secret: tuple[str, ...] = (),
-    namespace: str = "default",
-    timeout: float | None = None,
-    memory: str | None = None,
-    cpus: float | None = None,
-    cpu_time: float | None = None,
-    processes: int | None = None,
-    disk: str | None = None,
-    inodes: int | None = None,
-    open_files: int | None = None,
-    isolation: str = "auto",
-    explain: bool = False,
-    raw: bool = False,
-) -> int:
-    """Run any command behind a wall: casemate wrap [OPTIONS] -- COMMAND [ARGS...]
-
-    stdin, stdout, stderr, signals and the exit code are the command's. It has no network, writes only in the folder
-    that it is started in, and sees that folder at its own path, without .env files, and little else of this machine.
-
-    casemate wrap -- node_modules/.bin/mcp-server-filesystem .
-
-    casemate wrap --settings srt.json --copy ~/.npm -- npx -y @modelcontextprotocol/server-filesystem .
-
-    casemate wrap --allow api.example.org --secret API_TOKEN -- my-server --stdio
-
-    Parameters
-    ----------
-    command
-        The command: a name on PATH, or a path.
-    args
-        Its arguments. Put -- before the command when one of them begins with a hyphen.
-    policy
-        A file with the most that is permitted, in casemate's keys or srt's; what it denies no option allows.
-    workspace
-        The folder that it works in; the one that casemate is started in unless given.
-    mode
-        direct (unless given): what it writes is in the folder at once. overlay: it is written back when it has ended.
-    read
-        A file or folder that it may read besides. What lies in your home folder is in its own, too. May be repeated.
-    copy
-        A folder like that which it may write to, as a cache: what it wrote is gone with it. May be repeated.
-    allow
-        A host that it may reach: example.org, *.example.org or example.org:5432; none unless given. May be repeated.
-    env
-        A variable for it: NAME with the value that it has here, or NAME=VALUE. May be repeated.
-    env_prefix
-        Every variable here whose name begins so is one for it, without that beginning.
-    secret
-        A secret that it gets as a variable, by name, as in casemate run. May be repeated.
-    namespace
-        Whose secrets, and under which name it is recorded; default unless given.
-    timeout
-        Seconds that it may run; no end unless given.
-    memory
-        All memory of it and its children together; 512MiB unless given.
-    cpus
-        Cores it may use at once; 1 unless given.
-    cpu_time
-        Seconds of cpu it may use; no limit of its own unless given.
-    processes
-        Processes and threads at once; 64 unless given.
-    disk
-        Bytes it may write in /tmp and /dev/shm, and in an overlay, together; 256MiB unless given.
-    inodes
-        Files and folders it may make there; 20000 unless given.
-    open_files
-        Open files of each process; 1024 unless given.
-    isolation
-        The wall's name; auto, unless given, is the strongest that proves itself here.
-    explain
-        Print what would be done and with which limits, and run nothing.
-    raw
-        Send its bytes to a terminal as they are. They can do to it whatever it obeys.
-    """
-    if command.startswith("-"):
-        raise InvalidArgument("command", f"there is no option {command}; casemate wrap --help lists them")
-    limits = {
-        "memory": memory, "cpus": cpus, "cpu_time": cpu_time, "processes": processes, "disk": disk, "inodes": inodes,
-        "open_files": open_files,
-    }  # fmt: skip
-    options = WrapOptions(
-        command=command, arguments=args, policy=policy, workspace=workspace, mode=mode, read=read, copy=copy,
-        allow=allow, env=env, env_prefix=env_prefix, secrets=secret, namespace=namespace, timeout=timeout,
-        limits={name: value for name, value in limits.items() if value is not None}, isolation=isolation,
-        explain=explain, raw=raw,
-    )  # fmt: skip
-    return wrap_command(options)
