@@ -112,7 +112,7 @@ async def test_a_run_that_cannot_be_kept_is_refused_and_nothing_is_left_of_it(au
         fill(small)
         with pytest.raises(Unavailable, match="the run cannot be kept: No space"):
             await agent("runs.start", {"code": "print(2)"})
-        while operations.kept.going():
+        while operations.kept.unfinished_runs():
             await asyncio.sleep(0.01)
         assert os.listdir(small / "runs") == [kept]
         (small / "filler").unlink()

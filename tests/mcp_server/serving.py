@@ -82,7 +82,7 @@ def application(server: Server[Callers]) -> Starlette:
     async def living(_app: Starlette) -> AsyncGenerator[None]:
         async with contextlib.AsyncExitStack() as stack:
             for one in mounted:
-                await stack.enter_async_context(one.living)
+                await stack.enter_async_context(one.lifespan)
             yield
 
     return Starlette(routes=[route for one in mounted for route in one.routes], lifespan=living)

@@ -12,7 +12,7 @@ from mcp_types import ElicitResult, InputRequiredResult
 from tests.mcp_server.conftest import ERAS, Connect, Connected, structure_of, text_of
 
 from casemate.operations.invoke import Invoke
-from casemate.surfaces.mcp.answers import Page, ended
+from casemate.surfaces.mcp.answers import Page, end_answer
 from casemate.surfaces.mcp.work import State
 
 CALLS = """\
@@ -46,7 +46,7 @@ def says(answer: str, **more: Any) -> Any:
 def test_a_host_that_was_allowed_and_has_no_address_is_told_above_the_output_once() -> None:
     crossing = {"host": "gone.test", "decision": "allowed", "reason": "its name does not resolve", "connections": 9}
     execution = {"status": "ok", "crossings": [{**crossing, "port": port, "is_reached": False} for port in (80, 443)]}
-    answer = ended(
+    answer = end_answer(
         State("done", (), {"run": "r", "execution": execution}), Page("[not reached: own words]", 0, True), None
     )
     own, _, output = text_of(answer).partition("\n[all below is the program's output]\n")

@@ -53,7 +53,7 @@ async def sent(operations: Operations, files: Mapping[str, bytes], links: Mappin
     async def pieces() -> AsyncGenerator[bytes]:
         yield out.getvalue()
 
-    return await operations.uploads.put(pieces(), AGENT)
+    return await operations.uploads.store_bytes(pieces(), AGENT)
 
 
 async def stepped(invoke: Invoke, code: str, **more: Any) -> dict[str, Any]:
@@ -192,7 +192,7 @@ async def test_what_is_no_archive_is_an_error_and_changes_nothing(
     async def noise() -> AsyncGenerator[bytes]:
         yield os.urandom(4096)
 
-    handle = await operations.uploads.put(noise(), AGENT)
+    handle = await operations.uploads.store_bytes(noise(), AGENT)
     with pytest.raises(InvalidArgument, match="no whole tar archive"):
         await agent("archives.unpack", {"session": session, "handle": handle})
     await agent("sessions.close", {"session": session})

@@ -42,7 +42,7 @@ async def uploaded(operations: Operations) -> str:
     async def data() -> AsyncIterator[bytes]:
         yield b"content"
 
-    return await operations.uploads.put(data(), AGENT)
+    return await operations.uploads.store_bytes(data(), AGENT)
 
 
 async def test_a_plan_is_its_callers_alone(agent: Invoke, other: Invoke, operator: Invoke) -> None:

@@ -174,7 +174,7 @@ async def pieces(*data: bytes) -> AsyncIterator[bytes]:
 async def test_an_upload_is_given_to_runs_and_sessions_by_its_handle(
     operations: Operations, agent: Invoke, other: Invoke
 ) -> None:
-    handle = await operations.uploads.put(pieces(b"ab", b"\0", b"c"), AGENT)
+    handle = await operations.uploads.store_bytes(pieces(b"ab", b"\0", b"c"), AGENT)
     execution = await agent("run", {"code": "print(open('f', 'rb').read())", "files": {"f": {"handle": handle}}})
     assert execution["text"] == "b'ab\\x00c'"
     session = await opened(agent, files={"first": {"handle": handle}})
@@ -192,18 +192,18 @@ async def test_an_upload_that_is_too_large_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(stores, "MOST_BYTES", 10)
     with pytest.raises(InvalidArgument):
-        await operations.uploads.put(pieces(b"x" * 8, b"y" * 8), OTHER)
+        await operations.uploads.store_bytes(pieces(b"x" * 8, b"y" * 8), OTHER)
     monkeypatch.setattr(stores, "MOST_OF_ONE", 15)
-    await operations.uploads.put(pieces(b"x" * 8), OTHER)
+    await operations.uploads.store_bytes(pieces(b"x" * 8), OTHER)
     with pytest.raises(InvalidArgument):
-        await operations.uploads.put(pieces(b"x" * 8), OTHER)
+        await operations.uploads.store_bytes(pieces(b"x" * 8), OTHER)
 
 
 async def test_uploads_are_forgotten_after_their_time(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "SECONDS", -1.0)
-    handle = await operations.uploads.put(pieces(b"x"), OTHER)
-    await operations.uploads.put(pieces(b"x"), OTHER)
-    with pytest.raises(NotFound), operations.uploads.using(handle, OTHER):
+    handle = await operations.uploads.store_bytes(pieces(b"x"), OTHER)
+    await operations.uploads.store_bytes(pieces(b"x"), OTHER)
+    with pytest.raises(NotFound), operations.uploads.use_upload(handle, OTHER):
         pass
 
 

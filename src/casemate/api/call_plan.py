@@ -73,7 +73,7 @@ class Listed:
 
     async def run(self) -> Execution:
         """See :meth:`ProgramPlan.run`."""
-        return await self._done(replace(self.request, id=new_id()))
+        return await self._run_approved(replace(self.request, id=new_id()))
 
     def begin(self, within: Limits | None) -> Run:
         """The same, going on by itself. ``within``: limits that narrow those of the request, None for no more than
@@ -81,9 +81,9 @@ class Listed:
         limits = self.request.limits
         narrow = within if limits is None else limits.narrowed(within)
         request = replace(self.request, id=new_id(), limits=narrow)
-        return self.parts.start_run(request, partial(self._done, request))
+        return self.parts.start_run(request, partial(self._run_approved, request))
 
-    async def _done(self, request: Request, emitter: Emitter | None = None) -> Execution:
+    async def _run_approved(self, request: Request, emitter: Emitter | None = None) -> Execution:
         if request.secrets:  # as they are now: one may be another, or none any more
             request = replace(request, secrets=await self.parts.vault.resolve_async(request.secrets.names))
         await self._be_allowed(request, emitter)
@@ -97,7 +97,7 @@ class Listed:
         """Raises :class:`PlanDenied`."""
         calls = [{"server": one.server, "tool": one.tool, "arguments": one.arguments} for one in self.questions]
         summary = f"run a program that makes {len(calls)} calls of tools"
-        question = Question("plan", summary, {"program": _described(request), "calls": calls})
+        question = Question("plan", summary, {"program": _describe(request), "calls": calls})
         redaction = await prepare(redaction_of(self.request.secrets))  # of those that the calls may hold
         async with open_requester(self.parts.house, request, emitter, redaction) as asker:
             verdict = await asyncio.wrap_future(asker.decide(question))
@@ -115,7 +115,7 @@ class Trial:
     size: int
 
 
-def _described(request: Request) -> dict[str, Any]:
+def _describe(request: Request) -> dict[str, Any]:
     """The program as it is shown: what it is, and what it is given besides."""
     given = {
         "files": sorted(request.files),
@@ -128,7 +128,7 @@ def _described(request: Request) -> dict[str, Any]:
 
 async def foresee(request: Request, parts: SandboxParts) -> ProgramPlan:
     """What ``request``'s program would call. Raises as ``Sandbox.run``."""
-    execution, listed = await _tried(request, parts)
+    execution, listed = await _try_out(request, parts)
     return ProgramPlan(listed.calls, execution, listed.run)
 
 
@@ -137,7 +137,7 @@ def begin_trial(request: Request, parts: SandboxParts) -> Trial:
     found: list[Listed] = []
 
     async def try_it(emitter: Emitter) -> None:
-        _, listed = await _tried(request, parts, emitter)
+        _, listed = await _try_out(request, parts, emitter)
         found.append(listed)
 
     given = (request.code, request.stdin, *request.files.values())
@@ -146,7 +146,7 @@ def begin_trial(request: Request, parts: SandboxParts) -> Trial:
     return Trial(parts.start_run(request, try_it), lambda: found[0] if found else None, size)
 
 
-async def _tried(request: Request, parts: SandboxParts, emitter: Emitter | None = None) -> tuple[Execution, Listed]:
+async def _try_out(request: Request, parts: SandboxParts, emitter: Emitter | None = None) -> tuple[Execution, Listed]:
     """In a house in which nobody is asked, calls are only foreseen, and nothing is kept."""
     foreseen, house = Foreseen(), parts.house
     offers = tuple(
@@ -159,11 +159,11 @@ async def _tried(request: Request, parts: SandboxParts, emitter: Emitter | None 
     async with parts.slot():
         parts.check_open()
         execution = await pipeline.execute(request, throwaway, emitter)
-    calls, size = await asyncio.to_thread(_told, foreseen.calls, redaction_of(request.secrets))
+    calls, size = await asyncio.to_thread(_shown_calls, foreseen.calls, redaction_of(request.secrets))
     return execution, Listed(calls, request, foreseen.calls, size, parts)
 
 
-def _told(questions: Sequence[Question], redaction: Redaction | None) -> tuple[tuple[PlannedCall, ...], int]:
+def _shown_calls(questions: Sequence[Question], redaction: Redaction | None) -> tuple[tuple[PlannedCall, ...], int]:
     """Calls without secrets, and the bytes that they take together with ``questions``."""
     shown: Callable[[dict[str, Any]], Any] = dict if redaction is None else redaction.value
     calls = tuple(PlannedCall(one.server, one.tool, shown(dict(one.arguments))) for one in questions)

@@ -42,7 +42,7 @@ def users_file(environ: Mapping[str, str]) -> Path | None:
     for variable, below in (("XDG_CONFIG_HOME", ""), ("HOME", ".config")):
         folder = environ.get(variable, "")
         if os.path.isabs(folder):
-            return _only(os.path.join(folder, below, "casemate"))
+            return _only_file(os.path.join(folder, below, "casemate"))
     return None
 
 
@@ -53,7 +53,7 @@ def named_file(named: str) -> Path:
     return Path(named).expanduser().absolute()
 
 
-def _only(folder: str) -> Path | None:
+def _only_file(folder: str) -> Path | None:
     found = [path for name in _NAMES if _is_there(path := os.path.join(folder, name))]
     if len(found) > 1:
         raise InvalidArgument("config", f"{found[0]} and {found[1]} are both there; keep one of them")

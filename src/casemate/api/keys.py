@@ -224,23 +224,23 @@ WITH_PASSWORDS = "package_indexes"
 def from_text(key: Key, text: str) -> Any:
     """The value that a variable's text gives ``key``. Raises ``ValueError`` that says what is wrong with it."""
     if key.form == "texts":
-        return checked(key, _items(text))
+        return check_value(key, _items(text))
     if key.form == "ports":
-        return checked(key, [_number(int, item, text) for item in _items(text)])
+        return check_value(key, [_number(int, item, text) for item in _items(text)])
     if key.form == "whole":
-        return checked(key, _number(int, text, text))
+        return check_value(key, _number(int, text, text))
     if key.form in ("number", "seconds"):
-        return checked(key, _number(float, text, text))
+        return check_value(key, _number(float, text, text))
     if key.form == "flag":
         if text.lower() not in _FLAGS:
             raise ValueError(f"{_cut(text)} is neither true nor false")
         return _FLAGS[text.lower()]
     if key.form == "size" and text.isascii() and text.isdigit():
-        return checked(key, int(text))
-    return checked(key, text)
+        return check_value(key, int(text))
+    return check_value(key, text)
 
 
-def checked(key: Key, value: Any) -> Any:
+def check_value(key: Key, value: Any) -> Any:
     """``value`` where it is one that ``key`` may have. Raises ``ValueError`` that says what is wrong with it."""
     _CHECKS[key.form](key, value)
     return value
@@ -312,13 +312,13 @@ def _ports(_: Key, value: Any) -> None:
             raise ValueError(f"{_cut(port)} is not a port from 1 to {MOST_PORT}")
 
 
-def _anything(_: Key, __: Any) -> None:
+def _accept_any(_: Key, __: Any) -> None:
     """A value that others check."""
 
 
 _CHECKS: Mapping[Form, Callable[[Key, Any], None]] = {
     "text": _text, "path": _text, "choice": _choice, "whole": _whole, "number": _real, "seconds": _real,
-    "size": _size, "flag": _flag, "texts": _texts, "ports": _ports, "in file": _anything,
+    "size": _size, "flag": _flag, "texts": _texts, "ports": _ports, "in file": _accept_any,
 }  # fmt: skip
 
 
@@ -387,12 +387,12 @@ def _read(variable: str, text: str) -> tuple[Key, Any]:
     alias = _ALIASES.get(variable)
     key = KEYS[alias.key] if alias else VARIABLES[variable]
     try:
-        return key, _translated(alias, key, text) if alias else from_text(key, text)
+        return key, _translate(alias, key, text) if alias else from_text(key, text)
     except ValueError as error:
         raise InvalidArgument(variable, str(error)) from None
 
 
-def _translated(alias: Alias, key: Key, text: str) -> Any:
+def _translate(alias: Alias, key: Key, text: str) -> Any:
     if text in alias.refused:
         raise ValueError(f"{text!r}: {alias.refused[text]}")
     if text in alias.words:

@@ -24,7 +24,7 @@ _FORMS: dict[Form, str] = {
 }  # fmt: skip
 
 
-def shown(key: Key, value: Any) -> str:
+def format_value(key: Key, value: Any) -> str:
     """A value for people, on one line, without what may be secret in it."""
     if value is None:
         return key.unset
@@ -78,7 +78,7 @@ def _section(name: str) -> Iterator[str]:
 def _row(key: Key) -> str:
     variables = [*([key.variable] if key.variable else []), *aliases_of(key.name)]
     named = ", ".join(f"`{one}`" for one in variables) or "in a file only"
-    return f"| `{key.name}` | {_value(key)} | {shown(key, key.default)} | {named} | {key.says} |"
+    return f"| `{key.name}` | {_value(key)} | {format_value(key, key.default)} | {named} | {key.says} |"
 
 
 def _value(key: Key) -> str:
@@ -86,7 +86,7 @@ def _value(key: Key) -> str:
         return ", ".join(f"`{one}`" for one in key.choices)
     if key.low is None or key.high is None:
         return _FORMS[key.form]
-    return f"{_FORMS[key.form]}, {shown(key, key.low)} to {shown(key, key.high)}"
+    return f"{_FORMS[key.form]}, {format_value(key, key.low)} to {format_value(key, key.high)}"
 
 
 def other_words() -> str:

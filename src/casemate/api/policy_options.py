@@ -53,7 +53,7 @@ class Bounded(NamedTuple):
     seen: tuple[str, ...] = ()
 
 
-def bounded(
+def bound_by_policy(
     policy: object,
     *,
     network: Network | None,
@@ -78,7 +78,7 @@ def bounded(
     hosts: HostRules | None
     open_to, hosts = _hosts(most, network, allowed_domains)
     folder = _workspace(most, workspace)
-    seen = () if wraps else _seen(most, folder, allow_read)
+    seen = () if wraps else _readable_names(most, folder, allow_read)
     if not wraps:
         _check_unwritable(most, folder)
     mode = workspace_mode or most.workspace_mode or ("direct" if wraps else "overlay")
@@ -178,18 +178,18 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tup
     if wanted and bound is None:
         hosts = hosts._replace(allowed=wanted, within=(wanted,))
     elif wanted:
-        hosts = _narrowed(most, wanted)._replace(everything=chosen == "public")
+        hosts = _narrow(most, wanted)._replace(everything=chosen == "public")
     if most.written:
         _check_asked(most, hosts, "allowed_domains" if wanted else "network")
     return chosen, hosts
 
 
-def _narrowed(most: Policy, wanted: tuple[HostRule, ...]) -> HostRules:
+def _narrow(most: Policy, wanted: tuple[HostRule, ...]) -> HostRules:
     """What ``wanted`` and the policy have in common; what rules allow at times is still theirs to decide. Raises
     ``InvalidArgument`` for a host that neither the lists nor the rules name."""
     from casemate.policy.hosts import narrow_hosts
 
-    ruled = [one.host for one in _written(most) if one.kind == "egress" and one.effect == "allow" and one.host]
+    ruled = [one.host for one in _written_rules(most) if one.kind == "egress" and one.effect == "allow" and one.host]
     named = most.hosts._replace(allowed=tuple(dict.fromkeys((*most.hosts.allowed, *ruled))))
     for one in wanted:
         try:
@@ -205,7 +205,7 @@ def _check_asked(most: Policy, hosts: HostRules, argument: str) -> None:
     at times."""
     from casemate.policy.rules import passed_over
 
-    if one := passed_over(_written(most), hosts):
+    if one := passed_over(_written_rules(most), hosts):
         raise InvalidArgument(
             argument,
             f"it allows without asking what a rule of the policy asks about, or denies at times ({one.where})",
@@ -213,7 +213,7 @@ def _check_asked(most: Policy, hosts: HostRules, argument: str) -> None:
         )
 
 
-def _written(most: Policy) -> tuple[Rule, ...]:
+def _written_rules(most: Policy) -> tuple[Rule, ...]:
     return most.written.written if most.written else ()
 
 
@@ -269,7 +269,7 @@ def _workspace(most: Policy, workspace: str | os.PathLike[str] | None) -> str | 
     return workspace
 
 
-def _seen(
+def _readable_names(
     most: Policy, workspace: str | os.PathLike[str] | None, paths: Sequence[str | os.PathLike[str]]
 ) -> tuple[str, ...]:
     """What programs are to read in the workspace though its name is usually hidden: ``paths``, or where there are none

@@ -150,7 +150,7 @@ class Sandbox:
         the sandbox is closed. The options are those of :meth:`run`, and so is what it raises."""
 
         values = complete(RunOptions, options, "start")
-        secrets = self._parts.held(values["secrets"])
+        secrets = self._parts.resolve_secrets(values["secrets"])
         return self._parts.start_run(self._request(code, **{**values, "secrets": secrets}))
 
     @takes_options(RunOptions)
@@ -194,7 +194,7 @@ class Sandbox:
 
         values = complete(SessionOptions, options, "session")
         of_cell = {name: values[name] for name in (*defaults_of(CellOptions), "metadata")}
-        of_cell["secrets"] = self._parts.held(values["secrets"])
+        of_cell["secrets"] = self._parts.resolve_secrets(values["secrets"])
         request = self._request(INTERPRETERS[runtime_for(language).language].program, language=language, **of_cell)
         terms = SessionTerms(
             name=values["name"],

@@ -25,11 +25,11 @@ from casemate.api.keys import (
     Key,
     ServeSettings,
     ServiceSettings,
-    checked,
+    check_value,
     foreign_variables,
     settings_in,
 )
-from casemate.api.policy_options import bounded, document_in, home, policy_from
+from casemate.api.policy_options import bound_by_policy, document_in, home, policy_from
 from casemate.errors import InvalidArgument
 from casemate.model.limits import Limits
 from casemate.policy.policy import NO_POLICY, Policy, Setting
@@ -108,7 +108,7 @@ class Settings:
 
         Raises ``InvalidArgument`` where a value lies beyond the policy.
         """
-        bound = self._bounded()
+        bound = self._bind_to_policy()
         for key in KEYS.values():
             yield key, self._in_force(key, bound.limits)
 
@@ -123,12 +123,12 @@ class Settings:
         if given is not None:
             return given
         if key.name in ("rules", "defaults"):
-            return self._counted(key)
+            return self._count_rules(key)
         if len(written) > 1:
             return Setting(key.name, [one.value for one in written], written[0].where)
         return written[0] if written else Setting(key.name, key.default, DEFAULT)
 
-    def _counted(self, key: Key) -> Setting:
+    def _count_rules(self, key: Key) -> Setting:
         """How many rules there are, or what holds without one: ``casemate policy show`` prints each."""
         rules = self.policy.rules
         if key.name == "rules" and rules.written:
@@ -138,7 +138,7 @@ class Settings:
             return Setting(key.name, told, next(iter(rules.defaults.values()))[1])
         return Setting(key.name, key.default, DEFAULT)
 
-    def _bounded(self) -> Any:
+    def _bind_to_policy(self) -> Any:
         """The policy's and the other values together. Raises ``InvalidArgument`` for what lies beyond the policy."""
         given = {name: self.given[name].value for name in _BOUND if name in self.given}
         plain: dict[str, Any] = {
@@ -146,7 +146,7 @@ class Settings:
             "workspace": None, "workspace_mode": None, "isolation": "auto", "allow_read": (), **given,
         }  # fmt: skip
         try:
-            return bounded(self.policy, limits=self.sandbox_arguments().get("limits"), **plain)
+            return bound_by_policy(self.policy, limits=self.sandbox_arguments().get("limits"), **plain)
         except InvalidArgument as error:
             if error.argument not in self.given:
                 raise
@@ -169,12 +169,12 @@ def settings_of(
     Raises ``InvalidArgument`` that names file and line, or the variable, or the argument, and the nearest right name.
     """
     if file is not None:
-        return _together(configured(os.fspath(file)), environ, arguments or {})
+        return _join_settings(read_configuration(os.fspath(file)), environ, arguments or {})
     place = users_file(environ)
     if place is None:
-        return _together(NOTHING, environ, arguments or {})
+        return _join_settings(NOTHING, environ, arguments or {})
     check_owned(place)
-    return _together(configured(place), environ, arguments or {})
+    return _join_settings(read_configuration(place), environ, arguments or {})
 
 
 def settings_of_variables(environ: Mapping[str, str]) -> Settings:
@@ -182,7 +182,7 @@ def settings_of_variables(environ: Mapping[str, str]) -> Settings:
     program says. The file that ``CASEMATE_CONFIG`` names is one of the variables."""
     named = environ.get(CONFIG, "none")
     if named == "none":
-        return _together(NOTHING, environ, {})
+        return _join_settings(NOTHING, environ, {})
     place = named_file(named)
     check_owned(place)
     return settings_of(environ, place)
@@ -190,11 +190,11 @@ def settings_of_variables(environ: Mapping[str, str]) -> Settings:
 
 def settings_in_file(path: str | os.PathLike[str]) -> Settings:
     """What a file alone configures. Raises as :func:`settings_of`."""
-    return _together(configured(os.fspath(path)), {}, {})
+    return _join_settings(read_configuration(os.fspath(path)), {}, {})
 
 
-def _together(read: Configured, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
-    given = {**read.settings, **settings_in(environ), **dict(_given(arguments))}
+def _join_settings(read: Configured, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
+    given = {**read.settings, **settings_in(environ), **dict(_given_settings(arguments))}
     for name in [name for name in given if name.startswith(_LIMIT)]:
         _check_limit(given[name])
     policy = read.policy
@@ -204,7 +204,7 @@ def _together(read: Configured, environ: Mapping[str, str], arguments: Mapping[s
     return Settings(read.path or None, policy, given)
 
 
-def _given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
+def _given_settings(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
     for name, value in arguments.items():
         if name not in KEYS:
             from casemate.model.foreign import suggest
@@ -213,7 +213,7 @@ def _given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
         if value is None:
             continue
         try:
-            yield name, Setting(name, checked(KEYS[name], value), ARGUMENT)
+            yield name, Setting(name, check_value(KEYS[name], value), ARGUMENT)
         except ValueError as error:
             raise InvalidArgument(name, str(error)) from None
 
@@ -264,14 +264,14 @@ class Configured:
 NOTHING = Configured()
 
 
-def configured(path: str | Path) -> Configured:
+def read_configuration(path: str | Path) -> Configured:
     """What the file says. Raises ``InvalidArgument`` that names file, line and key, and the nearest one that there is.
 
     Relative paths in it are relative to its folder.
     """
     place = Path(path).expanduser().absolute()
     try:
-        return _configured(place)
+        return _read_file(place)
     except InvalidArgument as error:
         if error.argument != "policy":
             raise
@@ -280,7 +280,7 @@ def configured(path: str | Path) -> Configured:
         raise InvalidArgument("config", problem, remediation=error.remediation) from None
 
 
-def _configured(path: Path) -> Configured:
+def _read_file(path: Path) -> Configured:
     from casemate.policy.document import PolicyDocument
     from casemate.policy.reading import policy_of
     from casemate.policy.srt import is_srt
@@ -322,7 +322,7 @@ def _own(document: PolicyDocument, own: Mapping[str, Any], folder: str) -> Itera
     for name, given in own.items():
         if name not in _SECTIONS:
             if given is not None:
-                yield _setting(document, (name,), given, folder)
+                yield _make_setting(document, (name,), given, folder)
             continue
         if given is not None and not isinstance(given, Mapping):
             _refuse(document, (name,), "is no mapping of keys to values")
@@ -332,13 +332,13 @@ def _own(document: PolicyDocument, own: Mapping[str, Any], folder: str) -> Itera
                 known = [one for one in KEYS if one.startswith(f"{name}.")]
                 _refuse(document, (name, key), f"is no key that casemate knows{suggest(full, known)}")
             if value is not None:
-                yield _setting(document, (name, key), value, folder)
+                yield _make_setting(document, (name, key), value, folder)
 
 
-def _setting(document: PolicyDocument, path: tuple[str, ...], value: Any, folder: str) -> Setting:
+def _make_setting(document: PolicyDocument, path: tuple[str, ...], value: Any, folder: str) -> Setting:
     key = KEYS[".".join(path)]
     try:
-        checked(key, value)
+        check_value(key, value)
     except ValueError as error:
         _refuse(document, path, str(error))
     if key.form == "path" and not (key.name == "vault" and value in _STORES):

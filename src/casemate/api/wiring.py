@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from casemate.api.policy_options import BOUNDED_BY_POLICY, Bounded, bounded, rulebook
+from casemate.api.policy_options import BOUNDED_BY_POLICY, Bounded, bound_by_policy, rulebook
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import QueueFull, SandboxClosed
 from casemate.execution.given import (
@@ -81,7 +81,7 @@ class SandboxParts:
     _closed = False
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        bound = bounded(**{name: options[name] for name in BOUNDED_BY_POLICY})
+        bound = bound_by_policy(**{name: options[name] for name in BOUNDED_BY_POLICY})
         approve, environment, preload, vault = (
             options[name] for name in ("approve", "environment", "preload", "vault")
         )
@@ -109,7 +109,7 @@ class SandboxParts:
             workspace=folder, workspace_mode=bound.workspace_mode, output_dir=output_folder,
             sandbox_network=SandboxNetwork(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts, guard=None if folder is None else _guard_of(bound),
-            offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._finished,
+            offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._note_finished,
             layer=lambda: () if self._packages is None else self._packages.shared_folders(),
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
@@ -145,7 +145,7 @@ class SandboxParts:
                 self._vault = Vault(self._store or opened_store(None, os.environ), self.namespace, self.log.note)
             return self._vault
 
-    def held(self, names: object) -> Secrets:
+    def resolve_secrets(self, names: object) -> Secrets:
         """The secrets of these names, or those that somebody has already. May block. Raises as the vault does."""
         if isinstance(names, Secrets):
             return names
@@ -245,10 +245,10 @@ class SandboxParts:
         from casemate.execution.slots import Slots
 
         if self._slots is None:
-            self._slots = Slots(self._concurrency, self._refused)
+            self._slots = Slots(self._concurrency, self._note_refused)
         return self._slots
 
-    def _refused(self, full: QueueFull) -> None:
+    def _note_refused(self, full: QueueFull) -> None:
         self.log.note_soon("queue", "", self.namespace, {"problem": full.message, "retry_after": full.retry_after})
 
     @property
@@ -281,7 +281,7 @@ class SandboxParts:
         self._egress = self._egress or Egress(lambda: self.house, self.namespace, session)
         return self._egress
 
-    def _finished(self, execution: Execution) -> None:
+    def _note_finished(self, execution: Execution) -> None:
         self._tally.add(execution)
         if execution.artifacts or execution.full_output is not None:
             self.artifacts.keep(execution)

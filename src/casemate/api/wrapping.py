@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from casemate.api.policy_options import bounded
+from casemate.api.policy_options import bound_by_policy
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
@@ -73,7 +73,7 @@ class Wrapping:
 
     def __init__(self, asked: WrapRequest) -> None:
         network: Literal["none"] | None = None if asked.policy is not None or asked.allowed_domains else "none"
-        bound = bounded(
+        bound = bound_by_policy(
             asked.policy, network=network, allowed_domains=asked.allowed_domains, allow_local=(), limits=asked.limits,
             workspace=asked.workspace, workspace_mode=asked.mode, isolation=asked.isolation, wraps=True,
         )  # fmt: skip
@@ -117,7 +117,7 @@ class Wrapping:
 
     async def execute(self, standard: Standard, started: Callable[[Cell], None]) -> Execution:
         """Run the command to its end; see :func:`casemate.execution.wrapped.execute`."""
-        made, within = self._made(await self.secrets())
+        made, within = self._make(await self.secrets())
         self._watched.add(self.folder, made.workspace.hidden)
         for one in made.shown:
             self._watched.add(Path(one.source), one.hidden)
@@ -131,15 +131,15 @@ class Wrapping:
 
     async def explain(self) -> Plan:
         """The plan, without starting anything."""
-        made, within = self._made(await self.secrets())
+        made, within = self._make(await self.secrets())
         return wrapped.plan_of(made, within, self._house, self._house.sandbox_network.interception_for(within))
 
-    def uncovered(self) -> str:
+    def find_uncovered(self) -> str:
         """Something that was hidden and has been replaced since, so that it is not hidden any more; empty where none
         is. To be asked again and again while the command runs, which must end then."""
         return self._watched.find_replaced()
 
-    def appeared(self) -> list[str]:
+    def find_new_names(self) -> list[str]:
         """Names that tools read and act on, which were not there before a command that writes through: a mount cannot
         protect what is not there."""
         if self.mode != "direct" or self.read_only:
@@ -157,7 +157,7 @@ class Wrapping:
             await to_thread_to_end(self._approvals.close)
         self._log.close()
 
-    def _made(self, secrets: Secrets) -> tuple[wrapped.Wrapped, AdmittedRequest]:
+    def _make(self, secrets: Secrets) -> tuple[wrapped.Wrapped, AdmittedRequest]:
         asked = self._asked
         command = commands.find(asked.command, asked.environ.get("PATH", ""), Path(asked.cwd), self.folder)
         self._check_denied(command.entries)
@@ -167,7 +167,7 @@ class Wrapping:
             self._found = GuardedPaths(hidden, kept)
         if self.read_only:
             self._found = replace(self._found, kept=("",))
-        shown = tuple(self._shown(command.shown))
+        shown = tuple(self._shown_folders(command.shown))
         place = "" if self.folder.is_relative_to("/workspace") else str(self.folder)
         workspace = Workspace(self.mode, str(self.folder), place, self._found.hidden, self._found.kept)
         request = make_command(
@@ -194,7 +194,7 @@ class Wrapping:
                 path = os.path.join(entry.source, found[0])
                 raise InvalidArgument("policy", f"{path} cannot be hidden: the command's interpreter needs that folder")
 
-    def _shown(self, needed: tuple[Path, ...]) -> Iterator[Shown]:
+    def _shown_folders(self, needed: tuple[Path, ...]) -> Iterator[Shown]:
         """What is shown of the host besides the folder: each where it lies, and what is in the user's home folder
         also where it would be in the cell's."""
         outer = Path(os.path.realpath(self._policy.workspace or self.folder))

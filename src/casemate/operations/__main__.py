@@ -66,11 +66,13 @@ def page() -> str:
 def options_table(definition: type) -> str:
     """The options of a definition, as Markdown."""
     docs = docs_of(definition)
-    rows = [f"| `{name}` | `{_shown(default)}` | {docs[name]} |" for name, default in defaults_of(definition).items()]
+    rows = [
+        f"| `{name}` | `{_default_text(default)}` | {docs[name]} |" for name, default in defaults_of(definition).items()
+    ]
     return "\n".join(["| argument | unless given | meaning |", "|---|---|---|", *rows, ""])
 
 
-def _shown(default: object) -> str:
+def _default_text(default: object) -> str:
     return json.dumps(default) if isinstance(default, str) else repr(default)
 
 

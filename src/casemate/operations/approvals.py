@@ -52,13 +52,13 @@ class ApprovalOperations(Group):
         ``filters``: only those with one of the values of each key: kind, server, tool, state, namespace, session and
         run, of which the beginning is enough.
         """
-        return apply_filters(self._waiting(principal), filters, _KEYS, self._shared.sandbox.namespace)
+        return apply_filters(self._pending_for(principal), filters, _KEYS, self._shared.sandbox.namespace)
 
     @operation(approver=True)
     async def get(self, request: Name, *, principal: Principal) -> ApprovalRequest:
         """One request that waits for an answer: exactly what would cross. ``request``: its id, or the only one's that
         begins so."""
-        waiting = {one.id: one for one in self._waiting(principal)}
+        waiting = {one.id: one for one in self._pending_for(principal)}
         found = match_handle(request, waiting, "request_id", "requests that wait")
         if found is None:
             raise NotFound("request_id", f"no request that waits begins with {request[:100]!r}")
@@ -83,7 +83,7 @@ class ApprovalOperations(Group):
         with self._shared.sandbox.approvals.watch(tell):
             while True:
                 news.clear()
-                waiting = {one.id: one for one in self._waiting(principal)}
+                waiting = {one.id: one for one in self._pending_for(principal)}
                 for request in sorted(known - waiting.keys()):
                     yield ApprovalEvent("over", request, None)
                 for request in [one for one in waiting if one not in known]:
@@ -91,7 +91,7 @@ class ApprovalOperations(Group):
                 known = set(waiting)
                 await news.wait()
 
-    def _waiting(self, principal: Principal) -> list[ApprovalRequest]:
+    def _pending_for(self, principal: Principal) -> list[ApprovalRequest]:
         return [one for one in self._shared.sandbox.approvals.pending() if _may_answer(principal, one)]
 
     @operation(approver=True)
@@ -104,7 +104,7 @@ class ApprovalOperations(Group):
         ``request``: its id. ``allow``: true lets exactly what is shown cross, anything else refuses it.
         """
         approvals = self._shared.sandbox.approvals
-        if request not in {one.id for one in self._waiting(principal)}:
+        if request not in {one.id for one in self._pending_for(principal)}:
             return False
         with called_by(principal.name):
             return approvals.decide(request, allow, **options)

@@ -244,16 +244,16 @@ def catalogue() -> Mapping[str, Operation]:
         for name, method in inspect.getmembers(owner, callable):
             if mark := mark_of(method):
                 full = f"{group}.{name}" if group not in ("", "sandbox") else name
-                found[full] = _described(full, method, mark, group)
+                found[full] = _describe(full, method, mark, group)
     return MappingProxyType(dict(sorted(found.items())))
 
 
-def _described(name: str, method: Callable[..., Any], mark: Mark, group: str) -> Operation:
+def _describe(name: str, method: Callable[..., Any], mark: Mark, group: str) -> Operation:
     hints = get_type_hints(method, globalns={**names(), **inspect.unwrap(method).__globals__}, include_extras=True)
     parameters = inspect.signature(method).parameters
     definition = definition_of(method)
     options = {} if definition is None else _fields_of(definition)
-    description, docs = _documented(inspect.getdoc(method) or "")
+    description, docs = _split_docstring(inspect.getdoc(method) or "")
     fields: dict[str, Any] = {}
     for parameter in parameters.values():
         if parameter.name in _FILLED_IN or parameter.name in options:
@@ -302,7 +302,7 @@ def _plain(default: Any) -> Any:
     return list(default) if isinstance(default, tuple) else default
 
 
-def _documented(text: str) -> tuple[str, dict[str, str]]:
+def _split_docstring(text: str) -> tuple[str, dict[str, str]]:
     """The description without its parameters, and what is said about each of these."""
     said: dict[str, str] = {}
     kept = []

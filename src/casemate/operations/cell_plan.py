@@ -84,18 +84,18 @@ class CellPlan:
     shown: tuple[Shown, ...]
 
 
-def explained(plan: Plan) -> CellPlan:
+def explain_plan(plan: Plan) -> CellPlan:
     """What of ``plan`` operators see: the fields of these classes, and nothing else."""
     deadline = plan.deadline if math.isfinite(plan.deadline) else None
-    waiting = plan.waiting if isinstance(plan.waiting, str) else _shown(CellWait, plan.waiting)
-    listeners = tuple(_shown(CellSocket, one) for one in plan.listeners)
-    return _shown(
-        CellPlan, plan, workspace=_shown(CellWorkspace, plan.workspace), deadline=deadline, listeners=listeners,
+    waiting = plan.waiting if isinstance(plan.waiting, str) else _copy_fields(CellWait, plan.waiting)
+    listeners = tuple(_copy_fields(CellSocket, one) for one in plan.listeners)
+    return _copy_fields(
+        CellPlan, plan, workspace=_copy_fields(CellWorkspace, plan.workspace), deadline=deadline, listeners=listeners,
         waiting=waiting, secrets=plan.secrets.names,
     )  # fmt: skip
 
 
-def _shown(kind: type[T], source: object, **other: Any) -> T:
+def _copy_fields(kind: type[T], source: object, **other: Any) -> T:
     """``source`` with the fields that ``kind`` has, and ``other`` values of some of them."""
     names = (one.name for one in fields(kind) if one.name not in other)  # type: ignore[arg-type]
     return kind(**{name: getattr(source, name) for name in names}, **other)

@@ -51,7 +51,7 @@ def _way_of(kind: type) -> Callable[[Any], Any]:
         if issubclass(kind, kinds):
             return way
     if is_dataclass(kind):
-        return partial(_of_fields, _told(kind))
+        return partial(_of_fields, _field_names(kind))
     raise TypeError(f"a {kind.__name__} has no document")
 
 
@@ -67,11 +67,11 @@ def _of_fields(names: tuple[str, ...], value: Any) -> Document:
 @lru_cache(maxsize=16)
 def _of_report(report: IsolationReport) -> Document:
     """The largest part of a small run's document, and the same for all runs that begin alike."""
-    return _of_fields(_told(IsolationReport), report)
+    return _of_fields(_field_names(IsolationReport), report)
 
 
 @cache
-def _told(kind: type) -> tuple[str, ...]:
+def _field_names(kind: type) -> tuple[str, ...]:
     """What a document of a dataclass has."""
     names = tuple(field.name for field in fields(kind) if field.repr)
     return (*names, "ok") if isinstance(getattr(kind, "ok", None), property) else names
@@ -122,7 +122,7 @@ def execution_of(told: Mapping[str, Any], fetch: Fetch) -> Execution:
     run = str(told["id"])
 
     def artifact(one: Mapping[str, Any]) -> Artifact:
-        return Artifact(**known(Artifact, one), content=fetch(run, one["name"]))
+        return Artifact(**known_fields(Artifact, one), content=fetch(run, one["name"]))
 
     return Execution(
         **{
@@ -131,31 +131,31 @@ def execution_of(told: Mapping[str, Any], fetch: Fetch) -> Execution:
             "error": _maybe(ProgramError, told["error"]),
             "artifacts": tuple(artifact(one) for one in told["artifacts"]),
             "full_output": artifact(told["full_output"]) if told["full_output"] else None,
-            "usage": Usage(**known(Usage, told["usage"])),
+            "usage": Usage(**known_fields(Usage, told["usage"])),
             "cause": _maybe(Cause, told["cause"]),
             "isolation": _report(told["isolation"]),
-            "skipped": tuple(SkippedFile(**known(SkippedFile, one)) for one in told.get("skipped", ())),
+            "skipped": tuple(SkippedFile(**known_fields(SkippedFile, one)) for one in told.get("skipped", ())),
             "lost_names": tuple(told.get("lost_names", ())),
-            "crossings": tuple(Crossing(**known(Crossing, one)) for one in told.get("crossings", ())),
+            "crossings": tuple(Crossing(**known_fields(Crossing, one)) for one in told.get("crossings", ())),
         }
     )
 
 
 def _report(told: Mapping[str, Any]) -> IsolationReport:
-    kept = known(IsolationReport, told)
-    kept["proofs"] = tuple(Proof(**known(Proof, one)) for one in told["proofs"])
-    kept["limits"] = tuple(Mechanism(**known(Mechanism, one)) for one in told["limits"])
+    kept = known_fields(IsolationReport, told)
+    kept["proofs"] = tuple(Proof(**known_fields(Proof, one)) for one in told["proofs"])
+    kept["limits"] = tuple(Mechanism(**known_fields(Mechanism, one)) for one in told["limits"])
     kept |= {name: tuple(kept[name]) for name in ("layers", "missing", "notes")}
     return IsolationReport(**kept)
 
 
-def known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+def known_fields(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
     """What of a document a dataclass is made of: one of a newer service may hold more."""
     return {field.name: told[field.name] for field in fields(kind) if field.name in told and field.repr}
 
 
 def _maybe(kind: Any, told: Mapping[str, Any] | None) -> Any:
-    return None if told is None else kind(**known(kind, told))
+    return None if told is None else kind(**known_fields(kind, told))
 
 
 _TEXTS: Final = ("argument", "problem", "reason", "language", "server")

@@ -116,10 +116,10 @@ class FileOperations(Group):
                 "what was uploaded.",
             )
         if handle is not None:
-            with self._shared.uploads.using(handle, principal) as source:
+            with self._shared.uploads.use_upload(handle, principal) as source:
                 await files.upload(source, path)
         else:
-            await files.write(path, text if text is not None else decoded("base64", base64 or ""))
+            await files.write(path, text if text is not None else decode_base64("base64", base64 or ""))
         return await files.info(path)
 
     @operation(audience=Audience.AGENT)
@@ -179,7 +179,7 @@ class ArtifactOperations(Group):
         return _content_of(name, await asyncio.to_thread(_part_of, artifact, offset, limit), artifact.size, offset)
 
 
-def decoded(argument: str, text: str) -> bytes:
+def decode_base64(argument: str, text: str) -> bytes:
     """The bytes of a base64 text. Raises ``InvalidArgument``."""
     try:
         return base64.b64decode(text, validate=True)
@@ -281,7 +281,7 @@ class ArchiveOperations(Group):
         if top:
             check_name(top, "top")
         path = plain(path)
-        async with self._shared.uploads.making(principal) as (handle, target):
+        async with self._shared.uploads.make_upload(principal) as (handle, target):
             if session is not None:
                 files = self._sessions.find(session, principal).session.files
                 carried = await files.pack(path, target, top=top)
@@ -302,7 +302,7 @@ class ArchiveOperations(Group):
         relative to the workspace; nothing for the workspace itself.
         """
         files = self._sessions.find(session, principal).session.files
-        with self._shared.uploads.using(handle, principal) as source:
+        with self._shared.uploads.use_upload(handle, principal) as source:
             return await files.unpack(source, plain(path))
 
     @operation(audience=Audience.AGENT)
@@ -312,7 +312,7 @@ class ArchiveOperations(Group):
 
     async def chunks(self, handle: str, principal: Principal) -> AsyncGenerator[bytes]:
         """The bytes of one, about a megabyte at a time. Raises ``NotFound``."""
-        with self._shared.uploads.using(handle, principal) as path:
+        with self._shared.uploads.use_upload(handle, principal) as path:
             file = await asyncio.to_thread(path.open, "rb")
             try:
                 while piece := await asyncio.to_thread(file.read, _CHUNK):

@@ -53,7 +53,7 @@ class _Local:
         self._principal = principal
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] = _NOTHING) -> Any:
-        found = self._admitted(operation)
+        found = self._admit(operation)
         if found.streams:
             raise InvalidArgument("operation", f"{operation} gives events; stream it")
         with contextlib.ExitStack() as held:
@@ -70,7 +70,7 @@ class _Local:
     async def stream(
         self, operation: str, arguments: Mapping[str, Any] = _NOTHING, *, cursor: int | None = None
     ) -> AsyncGenerator[Document]:
-        found = self._admitted(operation)
+        found = self._admit(operation)
         if not found.streams:
             raise InvalidArgument("operation", f"{operation} gives no events; call it")
         with contextlib.ExitStack() as held:
@@ -79,7 +79,7 @@ class _Local:
                 async for event in events:
                     yield event if isinstance(event, dict) else document(event)
 
-    def _admitted(self, name: str) -> Operation:
+    def _admit(self, name: str) -> Operation:
         from casemate.operations.catalogue import catalogue
 
         found = catalogue().get(name)
@@ -102,17 +102,17 @@ class _Local:
             model = found.params.model_validate(dict(arguments))
         except ValidationError as error:
             raise _wrong(error, found) from None
-        given = {name: self._revived(getattr(model, name), held) for name in model.model_fields_set}
+        given = {name: self._revive(getattr(model, name), held) for name in model.model_fields_set}
         if found.has_principal:
             given["principal"] = self._principal
         return given
 
-    def _revived(self, value: Any, held: contextlib.ExitStack) -> Any:
+    def _revive(self, value: Any, held: contextlib.ExitStack) -> Any:
         """What a method takes for a value that was read."""
         if type(value) in _PLAIN:
             return value
         from casemate.operations.catalogue import BinaryFile, LimitValues, TextFile, UploadedFile
-        from casemate.operations.files import decoded
+        from casemate.operations.files import decode_base64
 
         match value:
             case LimitValues():
@@ -122,11 +122,11 @@ class _Local:
             case TextFile():
                 return value.text
             case BinaryFile():
-                return decoded("files", value.base64)
+                return decode_base64("files", value.base64)
             case UploadedFile():
-                return held.enter_context(self._operations.uploads.using(value.handle, self._principal))
+                return held.enter_context(self._operations.uploads.use_upload(value.handle, self._principal))
             case dict():
-                return {name: self._revived(one, held) for name, one in value.items()}
+                return {name: self._revive(one, held) for name, one in value.items()}
         return value
 
 

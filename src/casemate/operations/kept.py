@@ -54,10 +54,10 @@ class Retention:
         beyond ``runs`` or ``size`` bytes, but for its last one. These are forgotten here."""
         gone: dict[str, int] = {}
         while len(self._account_of) > all_runs:
-            gone |= self._forgotten(next(iter(self._account_of)))
+            gone |= self._forget_run(next(iter(self._account_of)))
         own = self._accounts.get(account)
         while own and len(own.sizes) > 1 and (len(own.sizes) > runs or own.bytes > size):
-            gone |= self._forgotten(next(iter(own.sizes)))
+            gone |= self._forget_run(next(iter(own.sizes)))
         return gone
 
     def resize(self, run: str, size: int) -> None:
@@ -70,9 +70,9 @@ class Retention:
     def forget(self, run: str) -> None:
         """It is not kept any more, for another reason. Harmless where it was not."""
         if run in self._account_of:
-            self._forgotten(run)
+            self._forget_run(run)
 
-    def _forgotten(self, run: str) -> dict[str, int]:
+    def _forget_run(self, run: str) -> dict[str, int]:
         account = self._account_of.pop(run)
         own = self._accounts[account]
         size = own.sizes.pop(run)
@@ -226,7 +226,7 @@ class KeptRuns:
         """Those that ``principal`` may see, the oldest first."""
         return (kept for kept in list(self._runs.values()) if principal.may_see(kept.owner))
 
-    def going(self) -> list[StoredRun]:
+    def unfinished_runs(self) -> list[StoredRun]:
         """Those that are not over, in whoever's name."""
         return list(self._going.values())
 
@@ -312,7 +312,7 @@ class KeptRuns:
         if execution is not None:
             try:
                 is_small = not execution.artifacts and not execution.full_output and _length(execution) <= _SMALL
-                work = partial(self._stored, kept.head, execution, kept.log.size if kept.log else 0)
+                work = partial(self._with_stored_contents, kept.head, execution, kept.log.size if kept.log else 0)
                 self._remember(work() if is_small else await to_thread_to_end(work))
                 return
             except OSError as failed:
@@ -321,7 +321,7 @@ class KeptRuns:
         with contextlib.suppress(OSError):
             await to_thread_to_end(self._store.end, kept.run, {**kept.head, "is_done": True}, None)
 
-    def _stored(self, head: Document, execution: Execution, events: int) -> Execution:
+    def _with_stored_contents(self, head: Document, execution: Execution, events: int) -> Execution:
         """The same with contents that are in the store. ``events``: their bytes."""
         told = document(execution)
         folder = self._store.folder(execution.id)
@@ -368,13 +368,13 @@ class KeptRuns:
         if self._is_closed:
             raise SandboxClosed("the sandbox was closed")
 
-    def shut(self) -> None:
+    def stop_accepting(self) -> None:
         """Nothing more begins."""
         self._is_closed = True
 
     async def close(self) -> None:
         """End all that goes on, and the store."""
-        self.shut()
+        self.stop_accepting()
         all_runs = [*self._runs.values(), *self._going.values()]
         for kept in all_runs:
             if kept.going is not None:

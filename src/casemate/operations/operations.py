@@ -15,7 +15,7 @@ from casemate.model.operation import Audience, Principal, operation
 from casemate.model.options import takes_options
 from casemate.model.overview import Inspection
 from casemate.operations.approvals import ApprovalOperations
-from casemate.operations.cell_plan import CellPlan, explained
+from casemate.operations.cell_plan import CellPlan, explain_plan
 from casemate.operations.files import ArchiveOperations, ArtifactOperations, FileOperations
 from casemate.operations.plans import PlanOperations
 from casemate.operations.resources import (
@@ -107,7 +107,7 @@ class Operations:
         """
         options["limits"] = self._shared.limits_for(principal, options.get("limits"))
         plan = await self.sandbox.explain(code, **options)
-        return explained(plan)
+        return explain_plan(plan)
 
     @operation()
     async def doctor(self) -> Diagnosis:
@@ -141,18 +141,18 @@ class Operations:
 
     def activity(self) -> Activity:
         """What goes on now, in whoever's name."""
-        going = self.kept.going()
+        going = self.kept.unfinished_runs()
         waiting = {one.run for one in self.sandbox.approvals.pending()} if going else set()
         return Activity(len(going), sum(one.run in waiting for one in going), self.sessions.count)
 
     async def idle(self) -> None:
         """Wait until no run goes on."""
-        while going := self.kept.going():
+        while going := self.kept.unfinished_runs():
             await going[0].news.wait()
 
     async def close(self) -> None:
         """End all sessions and runs. Harmless when repeated."""
-        self.kept.shut()
+        self.kept.stop_accepting()
         await self.sessions.close_all()
         await self.kept.close()
         self.plans.close()

@@ -96,7 +96,7 @@ class PlanOperations:
         with contextlib.ExitStack() as needed, called_by(principal.name):
             for content in (values["files"] or {}).values():
                 if isinstance(content, Path):
-                    needed.enter_context(shared.uploads.using(content.name, principal))
+                    needed.enter_context(shared.uploads.use_upload(content.name, principal))
             trials: list[Trial] = []
 
             def begin() -> Run:
@@ -113,7 +113,7 @@ class PlanOperations:
     @operation(audience=Audience.AGENT)
     async def get(self, plan: Name, *, principal: Principal) -> PlanState:
         """What a program would call, once it has been tried out. ``plan``: its handle."""
-        return PlanState(plan, self._found(plan, principal)[1].calls, SECONDS)
+        return PlanState(plan, self._take_plan(plan, principal)[1].calls, SECONDS)
 
     @operation(audience=Audience.AGENT)
     async def run(self, plan: Name, *, wait: Wait = 0.0, principal: Principal) -> RunState:
@@ -124,14 +124,14 @@ class PlanOperations:
         ``plan``: its handle. ``wait``: seconds to wait for its end, or until it waits for an approval, before this
         answers.
         """
-        held, listed = self._found(plan, principal)
+        held, listed = self._take_plan(plan, principal)
         within = self._shared.limits_for(principal, None)
-        with called_by(principal.name), self._needed(held):
+        with called_by(principal.name), self._keep_in_use(held):
             kept = await self._shared.kept.add(lambda: listed.begin(within), principal, None, listed.request.language)
             self._used_by(held, kept)
         return await self._runs.wait(kept.run, seconds=wait, principal=principal)
 
-    def _found(self, plan: str, principal: Principal) -> tuple[_Held, Listed]:
+    def _take_plan(self, plan: str, principal: Principal) -> tuple[_Held, Listed]:
         """What was found out, which is used now. Raises ``NotFound``, also for another's, and ``InvalidArgument``."""
         self._sweep()
         held = self._held.get(plan)
@@ -154,9 +154,9 @@ class PlanOperations:
         self._held[plan] = held
         self._retention.add(plan, held.payer, held.size)
         self._sweep()
-        self._bound(held.payer)
+        self._bound_memory(held.payer)
 
-    def _bound(self, payer: str) -> None:
+    def _bound_memory(self, payer: str) -> None:
         gone = self._retention.beyond(payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
         for one in gone:
             self._held.pop(one).forget()
@@ -165,7 +165,7 @@ class PlanOperations:
         """Hold its files until ``run`` is over."""
         assert run.follower is not None
         needed = contextlib.ExitStack()
-        needed.enter_context(self._needed(held))
+        needed.enter_context(self._keep_in_use(held))
 
         def is_over(_: object) -> None:
             needed.close()
@@ -174,7 +174,7 @@ class PlanOperations:
         run.follower.add_done_callback(is_over)
 
     @contextlib.contextmanager
-    def _needed(self, held: _Held) -> Iterator[None]:
+    def _keep_in_use(self, held: _Held) -> Iterator[None]:
         held.users += 1
         try:
             yield
@@ -182,19 +182,19 @@ class PlanOperations:
             held.users -= 1
             held.release()
 
-    def _tried(self, plan: str, held: _Held) -> None:
+    def _note_tried(self, plan: str, held: _Held) -> None:
         """Its trial is over: it counts with what was found out, and its time begins."""
         held.trying, held.until = None, time.monotonic() + SECONDS
         if (listed := held.listed()) is not None:
             held.size += listed.size
             self._retention.resize(plan, held.size)
-            self._bound(held.payer)
+            self._bound_memory(held.payer)
 
     def _sweep(self) -> None:
         """See which have been tried out, and forget those whose time is over."""
         for plan, held in list(self._held.items()):
             if not held.is_gone and held.trying is not None and held.trying.is_done:
-                self._tried(plan, held)
+                self._note_tried(plan, held)
             if not held.is_gone and held.trying is None and held.until < time.monotonic():
                 self._retention.forget(plan)
                 self._held.pop(plan).forget()

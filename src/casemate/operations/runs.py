@@ -16,7 +16,7 @@ from casemate.model.execution import Execution
 from casemate.model.execution import Status as Ending
 from casemate.model.operation import Audience, Most, Principal, called_by, operation
 from casemate.model.options import complete, defaults_of, takes_options
-from casemate.operations.documents import Document, document, error_document, error_from, known
+from casemate.operations.documents import Document, document, error_document, error_from, known_fields
 from casemate.operations.kept import StoredRun
 from casemate.operations.lookup import FilterKey, Filters, apply_filters
 from casemate.operations.sessions import Group
@@ -149,7 +149,7 @@ class RunOperations(Group):
                 if language is not None and session != "new":
                     _check_language(self._sessions.find(session, principal).session.language, language)
                 going = await self._step(code, session, step, opening, values["files"] or {}, principal)
-        return await self._waited(going, wait, ())
+        return await self._wait_for(going, wait, ())
 
     async def _step(
         self,
@@ -202,7 +202,7 @@ class RunOperations(Group):
         ``run``: its handle. ``seconds``: the most that this takes. ``told``: ids of approvals that the caller knows of
         already: only another one ends the waiting.
         """
-        return await self._waited(self._kept.find(run, principal), seconds, told)
+        return await self._wait_for(self._kept.find(run, principal), seconds, told)
 
     async def outcome(self, run: str, principal: Principal) -> Execution:
         """What came of a run, once it is over; it is ended when the caller is cancelled. Raises why there is none."""
@@ -211,14 +211,14 @@ class RunOperations(Group):
             while not kept.is_done:
                 await kept.news.wait()
         except asyncio.CancelledError:
-            await self._ended(kept)
+            await self._cancel_and_wait(kept)
             raise
         execution = await self._kept.execution(kept)
         if execution is None:
             raise error_from(kept.head["error"] or error_document(Fault("the outcome is no longer kept")))
         return execution
 
-    async def _waited(self, kept: StoredRun, seconds: float, told: Sequence[str]) -> RunState:
+    async def _wait_for(self, kept: StoredRun, seconds: float, told: Sequence[str]) -> RunState:
         if seconds > 0:
             try:
                 async with asyncio.timeout(seconds):
@@ -274,10 +274,10 @@ class RunOperations(Group):
         ``run``: its handle.
         """
         kept = self._kept.find(run, principal)
-        await self._ended(kept)
+        await self._cancel_and_wait(kept)
         return await self._state(kept)
 
-    async def _ended(self, kept: StoredRun) -> None:
+    async def _cancel_and_wait(self, kept: StoredRun) -> None:
         if kept.going is not None:
             await kept.going.cancel()
         while not kept.is_done:
@@ -306,7 +306,7 @@ class RunOperations(Group):
             cursor=kept.log.chars if kept.log else head["chars"],
             language=head["language"], owner=kept.owner, started=head["started"], ended=head["ended"],
             outcome=head["outcome"],
-            error=Failure(**known(Failure, head["error"])) if head["error"] else None,
+            error=Failure(**known_fields(Failure, head["error"])) if head["error"] else None,
         )  # fmt: skip
 
     def _status(self, kept: StoredRun) -> Status:

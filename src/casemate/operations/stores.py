@@ -93,7 +93,7 @@ class FolderStore:
         folder = self.folder(run)
         try:
             told: Document | None = _read(folder / _HEAD).get(_WITH)
-            return _parsed((folder / _EXECUTION).read_bytes()) if told is None else told
+            return _parse((folder / _EXECUTION).read_bytes()) if told is None else told
         except FileNotFoundError:
             return None
 
@@ -145,11 +145,11 @@ def _read(path: Path) -> Document:
     """The last whole line. Raises ``ValueError`` where there is none."""
     for line in reversed(path.read_bytes().split(b"\n")):
         with contextlib.suppress(ValueError):
-            return _parsed(line)
+            return _parse(line)
     raise ValueError(f"{path} holds no object")
 
 
-def _parsed(data: bytes) -> Document:
+def _parse(data: bytes) -> Document:
     told = json.loads(data)
     if not isinstance(told, dict):
         raise ValueError("this is no object")
@@ -184,17 +184,17 @@ class Uploads:
         """Remove what processes that were killed have left."""
         await to_thread_to_end(sweep)
 
-    async def put(self, data: AsyncIterable[bytes], principal: Principal) -> str:
+    async def store_bytes(self, data: AsyncIterable[bytes], principal: Principal) -> str:
         """Keep the bytes; the handle. Raises ``InvalidArgument`` for more than is taken, and ``Unavailable``."""
-        async with self._begun(principal) as (handle, upload):
+        async with self._begin(principal) as (handle, upload):
             await self._write(upload, data)
         return handle
 
     @contextlib.asynccontextmanager
-    async def making(self, principal: Principal) -> AsyncIterator[tuple[str, Path]]:
+    async def make_upload(self, principal: Principal) -> AsyncIterator[tuple[str, Path]]:
         """One that is made here: its handle, and the file to write, of which the most counts until it is there. It is
         kept where the block is left without an error. Raises ``Unavailable`` where there is no room."""
-        async with self._begun(principal) as (handle, upload):
+        async with self._begin(principal) as (handle, upload):
             if self._total(upload.payer) + MOST_BYTES > MOST_OF_ONE:
                 raise Unavailable(
                     f"{format_size(MOST_OF_ONE)} of uploads and archives are the most", remediation=_WAIT_FOR_ROOM
@@ -204,7 +204,7 @@ class Uploads:
             upload.size = await to_thread_to_end(lambda: upload.path.stat().st_size)
 
     @contextlib.asynccontextmanager
-    async def _begun(self, principal: Principal) -> AsyncIterator[tuple[str, _Upload]]:
+    async def _begin(self, principal: Principal) -> AsyncIterator[tuple[str, _Upload]]:
         await self._sweep()
         own = [one for one in self._uploads.values() if one.payer == principal.payer]
         if len(own) >= MOST_UPLOADS:
@@ -241,7 +241,7 @@ class Uploads:
             raise Unavailable(f"the upload cannot be kept: {error.strerror or error}") from None
 
     @contextlib.contextmanager
-    def using(self, handle: str, principal: Principal) -> Iterator[Path]:
+    def use_upload(self, handle: str, principal: Principal) -> Iterator[Path]:
         """Where it lies; it stays there meanwhile, and an hour longer. Raises ``NotFound``."""
         upload = self._uploads.get(handle)
         if upload is None or not principal.may_see(upload.owner):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from casemate import InvalidArgument, Limits, Sandbox, sync
-from casemate.api.policy_options import Bounded, bounded
+from casemate.api.policy_options import Bounded, bound_by_policy
 from casemate.policy.hosts import HostRules
 
 UNSET: dict[str, Any] = {
@@ -20,7 +20,7 @@ UNSET: dict[str, Any] = {
 
 
 def in_force(policy: Any, **given: Any) -> Bounded:
-    return bounded(policy, **{**UNSET, **given})
+    return bound_by_policy(policy, **{**UNSET, **given})
 
 
 def hosts(found: Bounded) -> HostRules:

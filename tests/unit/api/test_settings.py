@@ -282,13 +282,13 @@ def test_the_defaults_of_the_table_are_those_of_a_sandbox() -> None:
 
 
 def test_nothing_secret_is_shown() -> None:
-    from casemate.api.keys_page import shown, without_secrets
+    from casemate.api.keys_page import format_value, without_secrets
 
     addresses = ["https://user:hunter2@pypi.test:8080/simple/?x=hunter2", "https://[hunter2"]
     servers = {"a": {"command": "x", "env": {"TOKEN": "hunter2"}}}
     for key, value in (("package_indexes", addresses), ("tools", servers), ("tools", {"mcpServers": servers})):
-        assert "hunter2" not in shown(KEYS[key], value) + str(without_secrets(key, value))
-    assert shown(KEYS["tools"], servers) == "a"
+        assert "hunter2" not in format_value(KEYS[key], value) + str(without_secrets(key, value))
+    assert format_value(KEYS["tools"], servers) == "a"
 
 
 @pytest.mark.parametrize("text", [

@@ -10,7 +10,7 @@ from typing import Any
 from cyclopts import App
 
 from casemate.api.keys import KEYS, SECTIONS, Key
-from casemate.api.keys_page import shown, without_secrets
+from casemate.api.keys_page import format_value, without_secrets
 from casemate.api.policy_options import policy_in
 from casemate.api.settings import Settings, settings_in_file, settings_of
 from casemate.errors import InvalidArgument
@@ -51,7 +51,7 @@ def show(key: str | None = None, /, *, output: Output = "text") -> int:
     elif key in KEYS:
         from casemate.surfaces.cli.inert import visible
 
-        sys.stdout.write(visible(shown(*_pair(found[0]))) + "\n")
+        sys.stdout.write(visible(format_value(*_pair(found[0]))) + "\n")
     else:
         sys.stdout.write("\n".join(_lines(settings, found)) + "\n")
     return 0
@@ -113,7 +113,7 @@ def _lines(settings: Settings, found: list[tuple[Key, Setting]]) -> Iterator[str
 
     yield f"file  {visible(settings.file or 'none')}"
     for section, keys in SECTIONS.items():
-        if rows := [(one.name, shown(key, one.value), one.where) for key, one in found if key in keys]:
+        if rows := [(one.name, format_value(key, one.value), one.where) for key, one in found if key in keys]:
             yield f"\n{section}"
             yield from aligned(rows)
 

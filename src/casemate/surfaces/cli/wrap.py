@@ -214,7 +214,7 @@ class _Run:
         """End a command for which something is not hidden any more."""
         while True:
             await asyncio.sleep(_LOOKS_EVERY)
-            if self._cell is not None and (path := self._wrapping.uncovered()):
+            if self._cell is not None and (path := self._wrapping.find_uncovered()):
                 self._cell.kill("killed")
                 say(f"{visible(path)} was replaced, and the new one is not hidden: the command was ended")
                 return
@@ -249,7 +249,7 @@ class _Run:
 
         for line in outcome(execution):
             say(line)
-        appeared = self._wrapping.appeared()
+        appeared = self._wrapping.find_new_names()
         if appeared:
             names = ", ".join(visible(name) for name in appeared[:_MOST_NAMES])
             more = f" and {len(appeared) - _MOST_NAMES} more" if len(appeared) > _MOST_NAMES else ""

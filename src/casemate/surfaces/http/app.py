@@ -152,7 +152,7 @@ class HttpApplication:
     async def _upload(self, exchange: Exchange, principal: Principal) -> None:
         self._service.check_takes("uploads")
         operations = await self._service.operations(principal.namespace)
-        handle = await operations.uploads.put(exchange.pieces(MOST_BYTES), principal)
+        handle = await operations.uploads.store_bytes(exchange.pieces(MOST_BYTES), principal)
         await exchange.answer(200, {"handle": handle})
 
     async def _file(self, exchange: Exchange, principal: Principal, path: str) -> None:

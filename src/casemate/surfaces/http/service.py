@@ -202,7 +202,7 @@ async def _runs_ended(operations: Operations) -> None:
     session that is closed takes its steps along."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_ENDED_WITHIN), asyncio.TaskGroup() as ending:
-            for kept in operations.kept.going():
+            for kept in operations.kept.unfinished_runs():
                 if kept.going is not None:
                     ending.create_task(kept.going.cancel())
             ending.create_task(operations.idle())

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
 
 from casemate.model.execution import Crossing, not_reached
-from casemate.operations.documents import known
+from casemate.operations.documents import known_fields
 from casemate.policy.shown import escape_text
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Page:
     is_whole: bool
 
 
-def told(text: str, structured: Mapping[str, Any] | None = None, *, is_error: bool = False) -> CallToolResult:
+def text_answer(text: str, structured: Mapping[str, Any] | None = None, *, is_error: bool = False) -> CallToolResult:
     """An answer of one text, cut where it is too long."""
     return CallToolResult(
         content=[TextContent(type="text", text=cut(text, MOST_TEXT))],
@@ -115,7 +115,7 @@ def told(text: str, structured: Mapping[str, Any] | None = None, *, is_error: bo
 
 def failure(error: Exception) -> CallToolResult:
     """A tool's error, for the model to read."""
-    return told(str(error), is_error=True)
+    return text_answer(str(error), is_error=True)
 
 
 def cut(text: str, most: int) -> str:
@@ -135,7 +135,7 @@ def above(text: str, lines: Sequence[str], what: str = _OUTPUT) -> str:
     return cut(said, MOST_TEXT - OUTPUT - len(below)) + below + text
 
 
-def quoted(name: str) -> str:
+def json_quote(name: str) -> str:
     """``name`` as a JSON text in which nothing looks like other text, or like the end of a line."""
     return _printable(json.dumps(name, ensure_ascii=False))
 
@@ -145,11 +145,11 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
-def ended(state: State, page: Page, session: str | None) -> CallToolResult:
+def end_answer(state: State, page: Page, session: str | None) -> CallToolResult:
     """What came of a run that is over."""
     run, execution = str(state.document["run"]), state.document["execution"]
     failed = _failure_lines(execution, page)
-    lines = [_ending(execution), *failed, *_more(run, page)]
+    lines = [_ending_text(execution), *failed, *_more(run, page)]
     pictures, picture_lines, links = _pictures(run, execution)
     files, file_lines, file_links = _files(run, execution)
     if session:
@@ -174,7 +174,7 @@ def ended(state: State, page: Page, session: str | None) -> CallToolResult:
     return CallToolResult(content=content, structured_content=structured, is_error=execution["status"] != "ok")
 
 
-def unfinished(state: State, handle: str, page: Page, session: str | None, can_answer: bool) -> CallToolResult:
+def unfinished_answer(state: State, handle: str, page: Page, session: str | None, can_answer: bool) -> CallToolResult:
     """That something goes on, and what to call next. ``can_answer``: a person at this client may approve."""
     next_call = f'read_output(run="{handle}", cursor={page.cursor})'
     if state.status == "waiting":
@@ -228,7 +228,7 @@ def outcome_schema() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _ending(execution: Document) -> str:
+def _ending_text(execution: Document) -> str:
     parts = [f"status: {execution['status']}"]
     if execution.get("exit_code") is not None:
         parts.append(f"exit code {execution['exit_code']}")
@@ -249,7 +249,7 @@ def _failure_lines(execution: Document, page: Page) -> list[str]:
 
 def _not_reached(execution: Document) -> list[str]:
     """What it wanted to reach and has not: a client in the program may have told it of a broken connection only."""
-    found = not_reached(Crossing(**known(Crossing, one)) for one in execution.get("crossings") or [])
+    found = not_reached(Crossing(**known_fields(Crossing, one)) for one in execution.get("crossings") or [])
     lines = [cut(f"not reached: {where}: {reason}", _LONGEST_REFUSED) for where, reason in found[:_MOST_REFUSED]]
     return [*lines, f"not reached: {len(found) - _MOST_REFUSED} more"] if len(found) > _MOST_REFUSED else lines
 
@@ -314,7 +314,7 @@ def _files(run: str, execution: Document) -> tuple[list[Document], list[str], li
     ]
     lines: list[str] = []
     for one in named:
-        name = quoted(one["name"])
+        name = json_quote(one["name"])
         lines.append(f'file of {one["size"]} bytes: read_file(run="{run}", path={name})')
     if len(artifacts) > len(named):
         lines.append(f'{len(artifacts) - len(named)} more files: list_files(run="{run}")')

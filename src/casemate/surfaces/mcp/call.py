@@ -34,7 +34,7 @@ class Resumed:
     asked: Mapping[str, str]
     progress: int
 
-    def sealed(self) -> str:
+    def as_text(self) -> str:
         """As text that the client hands back; the server's middleware seals it."""
         return json.dumps({"work": self.work, "asked": dict(self.asked), "progress": self.progress})
 
@@ -55,11 +55,11 @@ class Call:
 
     def __post_init__(self) -> None:
         if self.params.request_state is not None:
-            self.resumed = _resumed(self.params.request_state)
+            self.resumed = _read_state(self.params.request_state)
             self.progress = self.resumed.progress
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until it must be answered."""
         return max(0.0, self.patience - (time.monotonic() - self.began))
 
@@ -84,7 +84,7 @@ class Call:
         await self.context.session.report_progress(self.progress, None, message)
 
 
-def _resumed(state: str) -> Resumed:
+def _read_state(state: str) -> Resumed:
     try:
         held = json.loads(state)
         return Resumed(str(held["work"]), dict(held["asked"]), int(held["progress"]))

@@ -23,7 +23,7 @@ async def search_tools(call: Call) -> CallToolResult:
     """Find tools of MCP servers that programs can call."""
     order = {"query": str(call.arguments["query"]), "detail": call.arguments.get("detail", "brief")}
     found = await call.caller.invoke("tools.search", order)
-    return answers.told(str(found) or "No tool fits. Other words may find one.")
+    return answers.text_answer(str(found) or "No tool fits. Other words may find one.")
 
 
 async def validate_code(call: Call) -> CallToolResult:
@@ -80,20 +80,20 @@ async def bridge_data(call: Call) -> CallToolResult:
     else:
         names = [data] if isinstance(data, str) else [str(one) for one in data]
         if source is None:
-            return answers.told(
+            return answers.text_answer(
                 "from_session: is needed where data names variables; or give data as an object of values.",
                 is_error=True,
             )
         for name in names:
             order = {"name": name, "source": str(source), "target": target}
             await call.caller.invoke("sessions.bridge", order)
-    return answers.told(f"{', '.join(names)}: now in session {target}.", {"names": names, "to_session": target})
+    return answers.text_answer(f"{', '.join(names)}: now in session {target}.", {"names": names, "to_session": target})
 
 
 def _whole(document: Any) -> CallToolResult:
     """A report as JSON for a reader, with the same as structure where it is an object."""
     structured = document if isinstance(document, Mapping) else {"items": document}
-    return answers.told(json.dumps(document, ensure_ascii=False, indent=1), structured)
+    return answers.text_answer(json.dumps(document, ensure_ascii=False, indent=1), structured)
 
 
 _LANGUAGE = text("Language of the code.", enum=LANGUAGES, default="python")
@@ -195,7 +195,7 @@ async def install_package(call: Call) -> CallToolResult | InputRequiredResult:
     elif given.get("session"):
         order["session"] = given["session"]
     return await follow_job(
-        call, partial(_job, call, "packages.install", order, partial(_is_of, "package"), _installed)
+        call, partial(_job, call, "packages.install", order, partial(_is_of, "package"), _installation_text)
     )
 
 
@@ -204,7 +204,7 @@ async def register_mcp_server(call: Call) -> CallToolResult | InputRequiredResul
     name = str(call.arguments["server_name"])
     order = {"name": name, "definition": dict(call.arguments["server_params"])}
     concerns = partial(_is_of, "server", name=name)
-    told = partial(_said, f"The server {json.dumps(name)} is registered: search_tools finds its tools.")
+    told = partial(_plain_text, f"The server {json.dumps(name)} is registered: search_tools finds its tools.")
     return await follow_job(call, partial(_job, call, "tools.register", order, concerns, told))
 
 
@@ -212,7 +212,7 @@ async def request_egress(call: Call) -> CallToolResult | InputRequiredResult:
     """Ask for a host."""
     domain = str(call.arguments["domain"])
     return await follow_job(
-        call, partial(_job, call, "egress.request", {"domain": domain}, partial(_is_of, "egress"), _decided)
+        call, partial(_job, call, "egress.request", {"domain": domain}, partial(_is_of, "egress"), _decision_text)
     )
 
 
@@ -225,7 +225,7 @@ def _is_of(kind: str, question: Mapping[str, Any], name: str | None = None) -> b
     return question.get("kind") == kind and (name is None or question.get("server") == name)
 
 
-def _installed(result: Mapping[str, Any]) -> tuple[str, bool]:
+def _installation_text(result: Mapping[str, Any]) -> tuple[str, bool]:
     packages = [f"{one['name']} {one['version']}" for one in result.get("packages") or []]
     named = ", ".join(packages[:_MOST_NAMED])
     if result.get("status") == "installed" or result.get("ok"):
@@ -234,11 +234,11 @@ def _installed(result: Mapping[str, Any]) -> tuple[str, bool]:
     return f"{result.get('status', 'failed')}: {reason}", True
 
 
-def _said(words: str, _result: Any) -> tuple[str, bool]:
+def _plain_text(words: str, _result: Any) -> tuple[str, bool]:
     return words, False
 
 
-def _decided(result: Any) -> tuple[str, bool]:
+def _decision_text(result: Any) -> tuple[str, bool]:
     if isinstance(result, Mapping):
         allowed = bool(result.get("allow", result.get("allowed")))
         return json.dumps(result, ensure_ascii=False), not allowed

@@ -37,8 +37,8 @@ class Early:
     """
 
     def __init__(self) -> None:
-        self._input = os.fdopen(_taken(0, os.open(os.devnull, os.O_RDONLY)), "rb")
-        self._output = os.fdopen(_taken(1, os.dup(2)), "wb")
+        self._input = os.fdopen(_take_descriptor(0, os.open(os.devnull, os.O_RDONLY)), "rb")
+        self._output = os.fdopen(_take_descriptor(1, os.dup(2)), "wb")
         self._line = b""
         self._answered: str | int | None = None
         self._has_answered = False
@@ -56,11 +56,11 @@ class Early:
         except (OSError, ValueError):  # the SDK meets it, too
             return
 
-    def incoming(self) -> Incoming:
+    def open_input(self) -> Incoming:
         """Standard input as the SDK reads it, from the first request on."""
         return Incoming(self._thread.join, lambda: self._line, self._input)
 
-    def outgoing(self) -> Outgoing:
+    def open_output(self) -> Outgoing:
         """Standard output as the SDK writes it."""
         return Outgoing(self._output, self._is_known)
 
@@ -149,12 +149,12 @@ def reply_to(line: bytes) -> Json | None:
     is_plain = isinstance(identity, str | int) and not isinstance(identity, bool) and isinstance(params, dict)
     if message["jsonrpc"] != "2.0" or not is_plain:
         return None
-    answers = {"initialize": _initialized, "server/discover": _discovered}
+    answers = {"initialize": _answer_initialize, "server/discover": _answer_discover}
     result = answers[message["method"]](params) if message["method"] in answers else None
     return None if result is None else {"jsonrpc": "2.0", "id": identity, "result": result}
 
 
-def _initialized(params: Json) -> Json | None:
+def _answer_initialize(params: Json) -> Json | None:
     info = params.get("clientInfo")
     is_named = isinstance(info, dict) and all(isinstance(info.get(name), str) for name in ("name", "version"))
     if params.get("protocolVersion") not in _HANDSHAKES or not is_named or not _can(params.get("capabilities")):
@@ -162,7 +162,7 @@ def _initialized(params: Json) -> Json | None:
     return {**_SAID, "protocolVersion": params["protocolVersion"], "serverInfo": _SERVER}
 
 
-def _discovered(params: Json) -> Json | None:
+def _answer_discover(params: Json) -> Json | None:
     meta = params.get("_meta")
     if set(params) != {"_meta"} or not isinstance(meta, dict):
         return None
@@ -182,7 +182,7 @@ def _can(capabilities: Any) -> bool:
 _SAID = {"capabilities": CAPABILITIES, "instructions": INSTRUCTIONS}
 
 
-def _taken(fd: int, instead: int) -> int:
+def _take_descriptor(fd: int, instead: int) -> int:
     """Another descriptor for what ``fd`` is, which becomes ``instead``."""
     private = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     os.dup2(instead, fd)

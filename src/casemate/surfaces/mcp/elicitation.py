@@ -150,8 +150,8 @@ async def ask_now(call: Call, question: Question, work: Work, seen: frozenset[st
 
     async def until_settled() -> None:
         waiting = seen
-        while call.left > 0:
-            waiting = (await work.wait(min(1.0, call.left), waiting)).asked
+        while call.seconds_left > 0:
+            waiting = (await work.wait(min(1.0, call.seconds_left), waiting)).asked
             if question.id not in waiting:
                 break
             await call.tell("waits for your answer")

@@ -42,13 +42,13 @@ async def read_file(call: Call) -> CallToolResult:
         data, media_type = await _picture(call.caller.invoke, where["run"], picture)
         return _binary(path, data, media_type, offset)
     order = {**where, "path": path, "offset": offset}
-    content = await _asked(call, "files.read", {**order, "limit": _BINARY_PAGE})
+    content = await _invoke(call, "files.read", {**order, "limit": _BINARY_PAGE})
     if content["text"] is not None:
         return _text(path, content)
     data, size = base64.b64decode(content["base64"]), int(content["size"])
     media_type = next((kind for start, kind in _IMAGES.items() if data.startswith(start)), "")
     if media_type and not offset and size <= _MOST_IMAGE:
-        whole_file = await _asked(call, "files.read", {**order, "limit": _MOST_IMAGE, "encoding": "base64"})
+        whole_file = await _invoke(call, "files.read", {**order, "limit": _MOST_IMAGE, "encoding": "base64"})
         return _image(path, base64.b64decode(whole_file["base64"]), media_type)
     return _pieces(path, data, size, offset)
 
@@ -60,10 +60,10 @@ async def write_file(call: Call) -> CallToolResult:
         raise InvalidArgument("text", "give either text or base64", remediation=WRITE_FILE.usage)
     content = {name: given[name] for name in ("text", "base64") if name in given}
     session, path = str(given["session"]), str(given["path"])
-    await _asked(call, "files.write", {"session": session, "path": path, **content})
+    await _invoke(call, "files.write", {"session": session, "path": path, **content})
     uri = session_uri(session, path)
     size = len(base64.b64decode(given["base64"])) if "base64" in given else len(given["text"].encode())
-    return answers.told(f"Wrote {size} bytes to {json.dumps(path)}.", {"path": path, "size": size, "uri": uri})
+    return answers.text_answer(f"Wrote {size} bytes to {json.dumps(path)}.", {"path": path, "size": size, "uri": uri})
 
 
 async def list_files(call: Call) -> CallToolResult:
@@ -73,17 +73,17 @@ async def list_files(call: Call) -> CallToolResult:
         listed = await call.caller.invoke("artifacts.list", where)
     else:
         folder = str(call.arguments.get("path", "."))
-        listed = await _asked(call, "files.list", {**where, "path": folder})
+        listed = await _invoke(call, "files.list", {**where, "path": folder})
     entries = [_entry(where, one) for one in listed]
     named = entries[:_MOST_LISTED]
     handle = next(f'{name}="{value}"' for name, value in where.items())
-    lines = [f"{one['size']:>12} {answers.quoted(one['name'])}{'/' if one['is_folder'] else ''}"
+    lines = [f"{one['size']:>12} {answers.json_quote(one['name'])}{'/' if one['is_folder'] else ''}"
              for one in named]  # fmt: skip
     if len(entries) > len(named):
         lines.append(f"[{len(entries) - len(named)} more: list a folder of it with path]")
     if any(not one["is_folder"] for one in named):
         lines.append(f"[read_file({handle}, path=...) gets one]")
-    return answers.told("\n".join(lines) or "There are no files.", {"files": named})
+    return answers.text_answer("\n".join(lines) or "There are no files.", {"files": named})
 
 
 async def get_artifacts(call: Call) -> CallToolResult:
@@ -97,11 +97,11 @@ async def get_artifacts(call: Call) -> CallToolResult:
         for one in state["execution"]["artifacts"]
     ]
     lines = [
-        f"{answers.quoted(one['name'])} {one['size']} bytes sha256 {one['sha256']}: "
+        f"{answers.json_quote(one['name'])} {one['size']} bytes sha256 {one['sha256']}: "
         f'read_file(run="{run}", path={json.dumps(one["name"])})'
         for one in files
     ]
-    return answers.told("\n".join(lines) or "The run has left no files.", {"files": files[:_MOST_LISTED]})
+    return answers.text_answer("\n".join(lines) or "The run has left no files.", {"files": files[:_MOST_LISTED]})
 
 
 async def read_resource(caller: Caller, uri: str) -> ReadResourceResult | None:
@@ -124,7 +124,7 @@ async def read_resource(caller: Caller, uri: str) -> ReadResourceResult | None:
     return ReadResourceResult(contents=[one])
 
 
-async def _asked(call: Call, operation: str, order: Mapping[str, Any]) -> Any:
+async def _invoke(call: Call, operation: str, order: Mapping[str, Any]) -> Any:
     """The answer; what is wrong with a file's name is told of ``path``, as these tools call it."""
     try:
         return await call.caller.invoke(operation, order)
@@ -180,14 +180,14 @@ def _text(path: str, content: Mapping[str, Any]) -> CallToolResult:
     size, offset, following = int(content["size"]), int(content["offset"]), content["next"]
     end = size if following is None else int(following)
     told = {"path": path, "size": size, "offset": offset, "end": end, "encoding": "text"}
-    return answers.told(answers.above(content["text"], [_place(offset, end, size)], _FILE_ITSELF), told)
+    return answers.text_answer(answers.above(content["text"], [_place(offset, end, size)], _FILE_ITSELF), told)
 
 
 def _pieces(path: str, data: bytes, size: int, offset: int) -> CallToolResult:
     end = offset + len(data)
     told = {"path": path, "size": size, "offset": offset, "end": end, "encoding": "base64"}
     encoded = base64.b64encode(data).decode()
-    return answers.told(answers.above(encoded, [_place(offset, end, size)], f"{_FILE_ITSELF}, as base64"), told)
+    return answers.text_answer(answers.above(encoded, [_place(offset, end, size)], f"{_FILE_ITSELF}, as base64"), told)
 
 
 def _place(offset: int, end: int, size: int) -> str:

@@ -50,7 +50,7 @@ class Mount:
 
     async def _serve(self, ready: asyncio.Future[ASGIApp]) -> None:
         try:
-            app, living = await asyncio.to_thread(_made, self._toolset)
+            app, living = await asyncio.to_thread(_make, self._toolset)
             async with contextlib.AsyncExitStack() as stack:
                 for one in living:
                     await stack.enter_async_context(one)
@@ -68,7 +68,7 @@ def mounts() -> Mapping[str, Mount]:
     return dict.fromkeys(PATHS, one)
 
 
-def _made(toolset: str) -> tuple[ASGIApp, list[Any]]:
+def _make(toolset: str) -> tuple[ASGIApp, list[Any]]:
     from starlette.routing import Router
 
     from casemate.surfaces.mcp.server import make_server
@@ -76,7 +76,7 @@ def _made(toolset: str) -> tuple[ASGIApp, list[Any]]:
 
     server = make_server(_ServiceBackend(), toolset=toolset)
     mounted = [streamable(server, None, most_sessions=_MOST_SESSIONS), sse(server, None)]
-    return Router([route for one in mounted for route in one.routes]), [one.living for one in mounted]
+    return Router([route for one in mounted for route in one.routes]), [one.lifespan for one in mounted]
 
 
 class _ServiceBackend:

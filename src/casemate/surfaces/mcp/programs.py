@@ -32,7 +32,7 @@ async def execute_code(call: Call) -> CallToolResult | InputRequiredResult:
     session, domains = given.get("session"), given.get("allowed_domains")
     if call.resumed is None and session == "new":
         terms = {} if domains is None else {"allowed_domains": domains}
-        session = await opened(call, {"language": given.get("language", "python"), **terms})
+        session = await open_session(call, {"language": given.get("language", "python"), **terms})
         domains = None  # they are the session's now
     order = {
         "code": given["code"],
@@ -66,7 +66,7 @@ async def read_output(call: Call) -> CallToolResult | InputRequiredResult:
     first = state_of(await call.caller.invoke("runs.wait", {"run": handle, "seconds": 0.0}))
     page = None if first.is_done else await _page(call, handle, cursor, answers.OUTPUT)
     if page is not None and not page.is_whole and call.resumed is None:
-        return answers.unfinished(first, handle, page, first.document.get("session"), call.can_ask())
+        return answers.unfinished_answer(first, handle, page, first.document.get("session"), call.can_ask())
     return await follow(call, run, partial(_run_answer, call, cursor, answers.OUTPUT), first, ends=False)
 
 
@@ -78,7 +78,7 @@ async def cancel_run(call: Call) -> CallToolResult | InputRequiredResult:
         await job.cancel()
         return await follow(call, job, partial(job_answer, call, job), ends=False)
     await call.caller.invoke("runs.cancel", {"run": handle})
-    state = await Run(call.caller, handle).wait(call.left, frozenset())
+    state = await Run(call.caller, handle).wait(call.seconds_left, frozenset())
     answer = await _run_answer(call, 0, answers.OUTPUT, state)
     return answer.model_copy(update={"is_error": False})  # that it was cancelled is what was asked for
 
@@ -86,9 +86,9 @@ async def cancel_run(call: Call) -> CallToolResult | InputRequiredResult:
 async def reset(call: Call) -> CallToolResult:
     """Clear the state of the caller's own session; its files, packages and tools stay."""
     if call.caller.session is None:
-        return answers.told("There was nothing to reset: no cell has been executed yet.")
+        return answers.text_answer("There was nothing to reset: no cell has been executed yet.")
     await call.caller.invoke("sessions.reset", {"session": call.caller.session})
-    return answers.told("The session is reset: all names are gone, files and packages are kept.")
+    return answers.text_answer("The session is reset: all names are gone, files and packages are kept.")
 
 
 async def own_session(call: Call) -> str:
@@ -100,11 +100,11 @@ async def own_session(call: Call) -> str:
             if caller.session not in [one["session"] for one in mine]:
                 caller.session = None
         if caller.session is None:
-            caller.session = await opened(call, {"language": "python"})
+            caller.session = await open_session(call, {"language": "python"})
     return caller.session
 
 
-async def opened(call: Call, terms: Mapping[str, Any]) -> str:
+async def open_session(call: Call, terms: Mapping[str, Any]) -> str:
     """The handle of a new session."""
     state = await call.caller.invoke("sessions.open", {"idle_timeout": IDLE, **terms})
     return str(state["session"])
@@ -119,11 +119,11 @@ async def follow_job(call: Call, start: Callable[[], Job]) -> CallToolResult | I
 async def job_answer(call: Call, job: Job, state: State) -> CallToolResult:
     """What came of a job, or what to call next."""
     if not state.is_done:
-        return answers.unfinished(state, job.handle, Page("", 0, True), None, call.can_ask())
+        return answers.unfinished_answer(state, job.handle, Page("", 0, True), None, call.can_ask())
     if job.error is not None:
         return answers.failure(job.error)
     said, is_error = job.told(job.result)
-    return answers.told(said, is_error=is_error)
+    return answers.text_answer(said, is_error=is_error)
 
 
 async def _run(call: Call, order: Mapping[str, Any], most: int) -> CallToolResult | InputRequiredResult:
@@ -132,7 +132,7 @@ async def _run(call: Call, order: Mapping[str, Any], most: int) -> CallToolResul
         return await follow(call, Run(call.caller, call.resumed.work), answer)
     given = {name: value for name, value in order.items() if value is not None}
     with anyio.CancelScope(shield=True):  # bounded; without the handle nobody could cancel what was begun
-        wait = min(_FIRST, call.left)
+        wait = min(_FIRST, call.seconds_left)
         first = state_of(await call.caller.invoke("runs.start", {**given, "wait": wait}))
     return await follow(call, Run(call.caller, str(first.document["run"])), answer, first)
 
@@ -141,7 +141,7 @@ async def _run_answer(call: Call, cursor: int, most: int, state: State) -> CallT
     run, session = str(state.document["run"]), state.document.get("session")
     if not state.is_done:
         page = await _page(call, run, cursor, most)
-        return answers.unfinished(state, run, page, session, call.can_ask())
+        return answers.unfinished_answer(state, run, page, session, call.can_ask())
     execution = state.document.get("execution")
     if execution is None:
         raise Refused(str((state.document.get("error") or {}).get("message") or f"nothing is known of run {run}"))
@@ -150,7 +150,7 @@ async def _run_answer(call: Call, cursor: int, most: int, state: State) -> CallT
         page = Page(whole, len(whole), True)
     else:
         page = await _page(call, run, cursor, most)
-    return answers.ended(state, page, session)
+    return answers.end_answer(state, page, session)
 
 
 def _whole_text(execution: Mapping[str, Any], *, is_step: bool) -> str:
@@ -175,7 +175,7 @@ async def close_session(call: Call) -> CallToolResult:
     await call.caller.invoke("sessions.close", {"session": handle})
     if call.caller.session == handle:
         call.caller.session = None
-    return answers.told(f"Session {handle} is closed.")
+    return answers.text_answer(f"Session {handle} is closed.")
 
 
 async def create_session(call: Call) -> CallToolResult:
@@ -183,8 +183,8 @@ async def create_session(call: Call) -> CallToolResult:
     terms: dict[str, Any] = {"language": call.arguments.get("language", "python")}
     if (seconds := call.arguments.get("timeout_seconds")) is not None:
         terms["idle_timeout"] = float(seconds)
-    handle = await opened(call, terms)
-    return answers.told(
+    handle = await open_session(call, terms)
+    return answers.text_answer(
         f'session: {handle}\nGive it as session="{handle}" to execute_code, in the language {terms["language"]}.',
         {"session_id": handle, "language": terms["language"]},
     )

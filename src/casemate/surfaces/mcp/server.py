@@ -55,22 +55,22 @@ def make_server(
     callers = Callers(backend)
 
     @contextlib.asynccontextmanager
-    async def living(_server: Server[Callers]) -> AsyncGenerator[Callers]:
+    async def run_callers(_server: Server[Callers]) -> AsyncGenerator[Callers]:
         async with callers.open():
             yield callers
 
     server: Server[Callers] = Server(
-        NAME, version=__version__, title=NAME, instructions=INSTRUCTIONS, lifespan=living,
+        NAME, version=__version__, title=NAME, instructions=INSTRUCTIONS, lifespan=run_callers,
         get_tool_input_schema=_schemas(toolset),
-        on_list_tools=_listing(toolset), on_call_tool=_calling(toolset, patience),
+        on_list_tools=_make_lister(toolset), on_call_tool=_make_caller(toolset, patience),
         on_list_resources=_no_resources, on_list_resource_templates=_templates, on_read_resource=_read,
     )  # fmt: skip
 
-    def bound(context: Context) -> str:
+    def bind(context: Context) -> str:
         return callers.of(context).name
 
     key = state_key or secrets.token_bytes(32)
-    security = RequestStateSecurity(keys=[key], ttl=_STATE_HOLDS, bind_principal=bound)
+    security = RequestStateSecurity(keys=[key], ttl=_STATE_HOLDS, bind_principal=bind)
     server.middleware.append(RequestStateBoundary(security, default_audience=NAME))
     return server
 
@@ -85,17 +85,17 @@ def _schemas(toolset: str) -> Callable[[str], dict[str, Any] | None]:
     return schema_of
 
 
-def _listing(toolset: str) -> Callable[..., Any]:
+def _make_lister(toolset: str) -> Callable[..., Any]:
     async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         from casemate.surfaces.mcp.toolsets import tools_of
 
-        described = [one.described() for one in tools_of(toolset).values()]
+        described = [one.definition() for one in tools_of(toolset).values()]
         return types.ListToolsResult(tools=described, ttl_ms=_LISTS_HOLD, cache_scope="public")
 
     return list_tools
 
 
-def _calling(toolset: str, patience: float) -> Callable[..., Any]:
+def _make_caller(toolset: str, patience: float) -> Callable[..., Any]:
     async def call_tool(
         context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
@@ -161,7 +161,10 @@ async def serve_stdio(server: Server[Callers], early: Early) -> None:
     first request. A signal to end ends what the client has left behind, and the process: the thread that reads standard
     input cannot be woken.
     """
-    incoming_lines, outgoing_lines = cast("AsyncFile[str]", early.incoming()), cast("AsyncFile[str]", early.outgoing())
+    incoming_lines, outgoing_lines = (
+        cast("AsyncFile[str]", early.open_input()),
+        cast("AsyncFile[str]", early.open_output()),
+    )
     async with server.lifespan(server) as callers, anyio.create_task_group() as tasks:
         tasks.start_soon(_end_by_signal, callers)
         async with stdio_server(incoming_lines, outgoing_lines) as (incoming, outgoing):

@@ -64,7 +64,7 @@ class Definition:
             return None
         return {"type": "object", "properties": dict(self.gives), "required": list(self.given_always)}
 
-    def described(self) -> Tool:
+    def definition(self) -> Tool:
         """As clients are told of it."""
         from mcp_types import Tool, ToolAnnotations
 

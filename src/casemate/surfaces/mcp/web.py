@@ -46,10 +46,10 @@ _MOST_SESSIONS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """``routes`` of an application whose lifespan enters ``living``."""
+    """``routes`` of an application whose lifespan enters ``lifespan``."""
 
     routes: Sequence[BaseRoute]
-    living: contextlib.AbstractAsyncContextManager[None]
+    lifespan: contextlib.AbstractAsyncContextManager[None]
 
 
 def streamable(
@@ -78,11 +78,13 @@ def sse(
         await Response()(scope, receive, send)
 
     @contextlib.asynccontextmanager
-    async def living() -> AsyncGenerator[None]:
+    async def run_server() -> AsyncGenerator[None]:
         async with server.lifespan(server):
             yield
 
-    return Mounted((Route(path, endpoint=_Asgi(events)), Mount(messages, app=transport.handle_post_message)), living())
+    return Mounted(
+        (Route(path, endpoint=_Asgi(events)), Mount(messages, app=transport.handle_post_message)), run_server()
+    )
 
 
 class _Leaving:
@@ -152,7 +154,7 @@ async def _serve(
     where = Listener("tcp", hosts_of([(here, bound)], (), tls=False))
     place = Place(Guarded(Router(list(mounted.routes)), where, token), listening)
     with _signals(place) as told:
-        async with mounted.living:
+        async with mounted.lifespan:
             shown = f"[{host}]" if ":" in host else host
             say(f"listens at http://{shown}:{bound}/{'mcp' if transport == 'http' else 'sse'}")
             await place.until_ended()

@@ -129,7 +129,7 @@ class Job:
         while True:
             if self._over.is_set():
                 return State("done", (), {})
-            asked = await self._asked()
+            asked = await self._list_questions()
             state = State("waiting" if asked else "running", asked, {})
             left = end - anyio.current_time()
             if state.asked - seen or left <= 0:
@@ -140,7 +140,7 @@ class Job:
     async def cancel(self) -> None:
         self._scope.cancel()
 
-    async def _asked(self) -> tuple[Document, ...]:
+    async def _list_questions(self) -> tuple[Document, ...]:
         """The person's list of questions is the only place where those of a job can be seen."""
         if self._caller.person is None:
             return ()
@@ -207,7 +207,7 @@ async def follow(
 
 async def _follow(call: Call, work: Work, answer: Answer, first: State | None) -> CallToolResult | InputRequiredResult:
     seen: frozenset[str] = frozenset()
-    state = first if first is not None else await work.wait(min(_EACH, call.left), seen)
+    state = first if first is not None else await work.wait(min(_EACH, call.seconds_left), seen)
     while not state.is_done:
         fresh = await questions(call, state.asked - seen) if call.can_ask() or call.can_ask("url") else []
         seen = state.asked
@@ -216,13 +216,13 @@ async def _follow(call: Call, work: Work, answer: Answer, first: State | None) -
 
             resumed = Resumed(work.handle, {one.id: one.hash for one in fresh}, call.progress)
             return InputRequiredResult(
-                input_requests={one.id: one.request() for one in fresh}, request_state=resumed.sealed()
+                input_requests={one.id: one.request() for one in fresh}, request_state=resumed.as_text()
             )
         for question in fresh:
             await ask_now(call, question, work, seen)
-        if call.left <= 0:
+        if call.seconds_left <= 0:
             break
-        state = await work.wait(min(_EACH, call.left), seen)
+        state = await work.wait(min(_EACH, call.seconds_left), seen)
         if not state.is_done:
             await call.tell("waits for an approval" if state.status == "waiting" else state.status)
     return await answer(state)
