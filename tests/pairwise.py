@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import combinations
@@ -32,12 +33,19 @@ def chosen(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 
 
 def _covering(pairs: dict[pytest.Item, frozenset[Pair]]) -> Iterator[pytest.Item]:
-    """Items that have all pairs among them: always that which has most of those that are missing."""
+    """Items that have all pairs among them: always the first that has most of those that are missing."""
     missing = set().union(*pairs.values())
+    items = list(pairs)
+    # Counts only fall, so the top of the heap is the best once its own count is still right.
+    heap = [(-len(pairs[item]), number) for number, item in enumerate(items)]
+    heapq.heapify(heap)
     while missing:
-        best = max(pairs, key=lambda item: len(pairs[item] & missing))
-        missing -= pairs[best]
-        yield best
+        count, number = heap[0]
+        new = pairs[items[number]] & missing
+        if len(new) == -count:
+            missing -= new
+            yield items[number]
+        heapq.heapreplace(heap, (-len(pairs[items[number]] & missing), number))
 
 
 def _pairs_of(item: pytest.Item) -> Iterator[Pair]:

@@ -168,12 +168,11 @@ def lines_of_tests() -> int:
     return sum(lines_of(path) for path in (ROOT / "tests").rglob("*.py"))
 
 
-def main() -> None:
-    """Print the figures."""
-    lists = "--list" in sys.argv
+def figures() -> list[tuple[str, int, list[str]]]:
+    """Each figure with its name and where what it counts is."""
     names, twice, round_about = list(participles()), classes_in_several_files(), circles()
     languages = naming(("node", "shell"), ("languages/", "guest/", "supervisor/"))
-    rows: list[tuple[str, object, list[str]]] = [
+    return [
         ("lines of Python in src", sum(map(lines_of, files())), []),
         ("without docstrings, imports, comments and blanks", sum(map(code_lines_of, files())), []),
         ("files", len(files()), []),
@@ -184,9 +183,13 @@ def main() -> None:
         ("host files with the text node or shell, outside languages", len(languages), languages),
         ("lines of tests", lines_of_tests(), []),
     ]
-    for name, value, places in rows:
+
+
+def main() -> None:
+    """Print the figures."""
+    for name, value, places in figures():
         print(f"{value:>7}  {name}")
-        for place in places if lists else []:
+        for place in places if "--list" in sys.argv else []:
             print(f"           {place}")
 
 

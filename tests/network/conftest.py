@@ -5,6 +5,7 @@ What that says is reported here as if they had run here. Inside, fixtures give t
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ _said: list[str] = []
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """SandboxNetwork: report what happened inside."""
+    """Outside: report what happened inside."""
     if _WORLD in os.environ or item.path.parent != Path(__file__).parent:
         return None
     if not _said:
@@ -57,6 +58,7 @@ def _run_inside(item: pytest.Item) -> str:
         str(folder / "tmp"),
         *chosen,
     ]
+    faulthandler.cancel_dump_traceback_later()  # meant for one test, and here all of them run
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tests.network.world", str(folder), *command],

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ OLDEST = (3, 9)
 PRELOADED = ["random", "uuid", "tempfile", "logging", "platform", "threading", "ssl", "multiprocessing.synchronize"]
 
 
+@cache
 def pythons() -> list[str]:
     """This interpreter, and one of every other version that this machine has."""
     others = [Path("/usr/bin/python3"), *sorted(Path.home().glob(".pyenv/versions/3.*/bin/python3"))]

@@ -4,31 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.unit.guest.python_session import needs_ipython, start
+from tests.unit.guest.python_session import needs_ipython
 from tests.unit.guest.session_driver import Session
 
 pytestmark = needs_ipython
 CANNOT_SPEAK = 70
-
-
-@pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """A session that many tests use one after the other."""
-    session = start(tmp_path_factory.mktemp("session"))
-    yield session
-    session.close()
-
-
-@pytest.fixture
-def new(tmp_path: Path) -> Iterator[Session]:
-    """A session of the test's own."""
-    session = start(tmp_path)
-    yield session
-    session.close()
 
 
 # --- whose output is whose --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: sizes, names, who may use what, and documents that match the code."""
+"""The rules of the project that no linter knows: sizes, names, who may use what, and documents that match the code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.structure import ROOT, SOURCE, files, lines_of, tree_of
 
 import casemate
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "casemate"
-FILES = sorted(SOURCE.rglob("*.py"))
+FILES = files()
 GUEST_SUFFIXES = (".py", ".cjs", ".mjs", ".js", ".sh")
 
 MOST_FILE_LINES = 500
@@ -25,7 +24,7 @@ MOST_FUNCTION_LINES = 60
 BROAD_EXCEPTS_PER_THOUSAND_LINES = 1
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
 
-# What may be used in some rooms only: dotted name -> (rooms or folders of them, reason).
+# What may be used in some folders only: dotted name -> (folders, reason).
 PLACES = {
     "subprocess": (
         {"walls", "languages", "tools/connections", "packages"},
@@ -52,18 +51,13 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def room_of(path: Path) -> str:
+def folder_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def is_in(path: Path, rooms: set[str]) -> bool:
-    """Whether it lies in one of them: rooms, or folders of one."""
+def is_in(path: Path, folders: set[str]) -> bool:
     place = path.relative_to(SOURCE).with_suffix("").as_posix()
-    return any(f"{place}/".startswith(f"{room}/") for room in rooms)
-
-
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_bytes(), filename=str(path))
+    return any(f"{place}/".startswith(f"{folder}/") for folder in folders)
 
 
 def functions_of(tree: ast.Module) -> Iterator[Function]:
@@ -139,7 +133,7 @@ def texts_in(expressions: list[ast.expr]) -> set[str]:
 
 def test_no_source_file_is_longer_than_a_reader_can_hold() -> None:
     guests = [path for path in SOURCE.rglob("*") if path.suffix in GUEST_SUFFIXES]
-    lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in {*FILES, *guests}}
+    lengths = {relative(path): lines_of(path) for path in {*FILES, *guests}}
     assert {name: lines for name, lines in lengths.items() if lines > MOST_FILE_LINES} == {}
 
 
@@ -155,9 +149,9 @@ def test_no_function_is_longer_than_a_screen() -> None:
 
 def test_hardly_anything_swallows_every_exception() -> None:
     host = [
-        path for path in FILES if room_of(path) != "guest"
-    ]  # a guest asks objects of the user's, which raise anything
-    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in host)
+        path for path in FILES if folder_of(path) != "guest"
+    ]  # a guest asks the user's objects, which raise anything
+    lines = sum(map(lines_of, host))
     broad = [
         f"{relative(path)}:{node.lineno}"
         for path in host
@@ -193,11 +187,11 @@ def test_every_public_function_says_what_it_does() -> None:
 
 @pytest.mark.parametrize("name", sorted(PLACES))
 def test_what_needs_care_is_used_only_where_it_belongs(name: str) -> None:
-    rooms, reason = PLACES[name]
+    folders, reason = PLACES[name]
     elsewhere = [
         f"{relative(path)}:{line} {used}"
         for path in FILES
-        if not is_in(path, {*rooms, "guest"})
+        if not is_in(path, {*folders, "guest"})
         for line, used in names_used(tree_of(path))
         if used == name or used.startswith(f"{name}.")
     ]
@@ -209,7 +203,7 @@ def test_a_trust_zone_of_its_own_needs_the_standard_library_only(zone: str) -> N
     foreign = [
         f"{relative(path)}:{line} {name}"
         for path in FILES
-        if room_of(path) == zone
+        if folder_of(path) == zone
         for line, name in imports_of(tree_of(path))
         if name.partition(".")[0] not in sys.stdlib_module_names
         and not name.startswith(("casemate.supervisor", "_casemate"))  # itself; in a cell the guest's name is _casemate
@@ -282,22 +276,24 @@ def documents() -> list[Path]:
     return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
 
 
-@pytest.mark.parametrize("path", documents(), ids=relative)
-def test_every_link_in_a_document_leads_somewhere(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#]+)", text)
-    assert [target for target in targets if not (path.parent / target).exists()] == []
+def in_documents(pattern: str) -> Iterator[tuple[Path, str]]:
+    """What matches ``pattern`` in any document, with the document."""
+    for path in documents():
+        yield from ((path, match) for match in re.findall(pattern, path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-@pytest.mark.parametrize("path", documents(), ids=relative)
-def test_no_document_holds_both_sides_of_a_merge(path: Path) -> None:
-    assert re.findall(r"^(?:<{7}|>{7}) .*", path.read_text(encoding="utf-8"), re.MULTILINE) == []
+def test_every_link_in_a_document_leads_somewhere() -> None:
+    links = in_documents(r"\]\((?!https?:|mailto:|#)([^)#]+)")
+    assert [f"{relative(path)}: {link}" for path, link in links if not (path.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=relative)
-def test_every_source_file_that_a_document_names_exists(path: Path) -> None:
-    named = re.findall(r"`((?:src|tests|benchmarks|examples|docs)/[\w./-]+)`", path.read_text(encoding="utf-8"))
-    assert [name for name in named if not (ROOT / name).exists()] == []
+def test_no_document_holds_both_sides_of_a_merge() -> None:
+    assert list(in_documents(r"^(?:<{7}|>{7}) .*")) == []
+
+
+def test_every_source_file_that_a_document_names_exists() -> None:
+    names = in_documents(r"`((?:src|tests|benchmarks|examples|docs)/[\w./-]+)`")
+    assert [f"{relative(path)}: {name}" for path, name in names if not (ROOT / name).exists()] == []
 
 
 def test_the_readme_names_the_command_that_ci_runs() -> None:
